@@ -130,10 +130,10 @@ bench-agents: env ## What agents cost, as sidecars and per node: memory and CPU 
 bench-fleet: env ## Fleets that are nearly full, simulated: moves, denials and fairness beside their aims (half an hour; BENCH_ARGS='--trace FOLDER', '--seed 1')
 	@$(BIN)/python -m scripts.bench.fleet_bench $(BENCH_ARGS)
 
-bench-scarcity: env ## The quick start's fleet: does a VM wait for neighbours that are idle? (17 minutes)
+bench-scarcity: env ## The quick start's fleet: does a VM wait for neighbours that are idle? In virtual time (ten seconds)
 	@$(BIN)/python -m scripts.bench.scarcity $(BENCH_ARGS)
 
-bench-ledger: env ## What a fleet of 5,000 nodes costs the ledger and the planner (2 minutes)
+bench-ledger: env ## What a fleet of 5,000 nodes costs the ledger and the planner (3 minutes)
 	@$(BIN)/python -m scripts.bench.ledger_size $(BENCH_ARGS)
 
 top-picture: env ## Draw docs/top.svg, the terminal application with a made-up fleet

@@ -9,8 +9,6 @@ import sys
 
 from agent.app import run
 from agent.settings import AgentSettings, read_settings
-from agent.supervisor import Dependencies
-from agent.telemetry import AgentLog
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.json_log import log_as_json
@@ -33,7 +31,7 @@ async def _main(settings: AgentSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(settings, Dependencies(SystemClock(), AgentLog()), stop)
+    await run(settings, SystemClock(), stop)
 
 
 if __name__ == "__main__":

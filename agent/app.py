@@ -9,7 +9,6 @@ import asyncio
 import ssl
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,16 +23,17 @@ from agent.adapters.node_scheduler import NodeScheduler
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scheduler_line import SchedulerLine
 from agent.adapters.scrape import NodeExporter
-from agent.adapters.token import AgentToken, NoToken
+from agent.adapters.token import AgentToken, no_token
 from agent.assignments import Assignment, AssignmentSource, OwnVm
 from agent.config import read_policy
+from agent.core.growth import GrowthTimes
 from agent.core.policy import Policy, Rhythm
 from agent.exporter import explain_guard, routes
 from agent.ports import PortError, SchedulerClient, TokenSource
 from agent.runner import Ports, Runner
 from agent.settings import AgentSettings
-from agent.supervisor import Dependencies, Make, Supervisor
-from agent.telemetry import LogLevel
+from agent.supervisor import Make, Supervisor
+from agent.telemetry import LOG
 from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import (
@@ -66,33 +66,30 @@ NOBODY_WAITS_LONGER = 30.0
 """The clients' own time-out; every call has a shorter deadline, or says its own."""
 
 
-async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio.Event) -> None:
+async def run(settings: AgentSettings, clock: Clock, stop: asyncio.Event) -> None:
     """Runs the agent until ``stop`` is set. Raises ``OSError`` if it cannot listen."""
     to_scheduler = _trust("scheduler", settings.scheduler_url, settings.scheduler_ca)
     to_api = _trust("kubernetes-api", settings.api_url, settings.api_ca)
     to_guests = _shown(settings.guest_certificates)
     async with AsyncExitStack() as stack:
-        clients = Clients(
-            guests=await stack.enter_async_context(plain_pool(to_guests)),
-            scheduler=await stack.enter_async_context(plain_pool(to_scheduler)),
-            api=await stack.enter_async_context(plain_pool(to_api)),
-        )
-        api = LightKubernetesApi(clients.api, settings.api_url, _identity(settings.api_token), API_DEADLINE)
-        scheduler = _scheduler(settings, dependencies.clock, clients, to_scheduler)
-        make = _maker(settings, dependencies, api, clients, scheduler)
-        supervisor = Supervisor(_source(settings, api), make, Policy(), dependencies)
+        # One pool of connections for each kind of peer, each trusting only whom it must.
+        guests, to_ask, http = [
+            await stack.enter_async_context(plain_pool(tls)) for tls in (to_guests, to_scheduler, to_api)
+        ]
+        api = LightKubernetesApi(http, settings.api_url, _identity(settings.api_token), API_DEADLINE)
+        scheduler = _scheduler(settings, clock, to_ask, to_scheduler)
+        make = _maker(settings, clock, api, guests, scheduler)
+        supervisor = Supervisor(_source(settings, api), make, Policy(), clock)
         watched = [file for tls in (to_scheduler, to_api, to_guests) for file in followed_by(tls)]
         messages = scheduler.messages if isinstance(scheduler, NodeScheduler) else None
-        served = routes(
-            supervisor, dependencies.clock, watched, alone=settings.assignment is not None, messages=messages
-        )
-        guard = explain_guard(_access(settings, api, dependencies.clock), settings.assignment)
+        served = routes(supervisor, clock, watched, alone=settings.assignment is not None, messages=messages)
+        guard = explain_guard(_access(settings, api, clock), settings.assignment)
         port = await stack.enter_async_context(listening(settings.host, settings.port, served, guard))
         about = {"vm": str(settings.assignment.vm)} if settings.assignment else {"node": settings.node}
         started = {**about, "port": port, "scheduler": settings.scheduler_url}
-        dependencies.log.line(LogLevel.INFO, "agent started", started)
-        await _until(stop, settings, supervisor, scheduler, dependencies)
-        dependencies.log.line(LogLevel.INFO, "agent stopped", about)
+        LOG.info("agent started", extra=started)
+        await _until(stop, settings, supervisor, scheduler, clock)
+        LOG.info("agent stopped", extra=about)
 
 
 def _access(settings: AgentSettings, api: LightKubernetesApi, clock: Clock) -> ExplainAccess:
@@ -109,11 +106,9 @@ def _access(settings: AgentSettings, api: LightKubernetesApi, clock: Clock) -> E
 
 
 def _source(settings: AgentSettings, api: LightKubernetesApi) -> AssignmentSource:
-    return (
-        OwnVm(settings.assignment)
-        if settings.assignment
-        else NodePods(api, settings.node or "", settings.scheduler_name)
-    )
+    if settings.assignment:
+        return OwnVm(settings.assignment)
+    return NodePods(api, settings.node or "", settings.scheduler_name)
 
 
 async def _until(
@@ -121,7 +116,7 @@ async def _until(
     settings: AgentSettings,
     supervisor: Supervisor,
     scheduler: SchedulerClient,
-    dependencies: Dependencies,
+    clock: Clock,
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(supervisor.run())]
@@ -131,7 +126,7 @@ async def _until(
             file = FollowedFile(settings.policy_file, partial(read_policy, base=Policy()))
             # Read the file before the supervisor's task first runs, so that no VM starts with the default policy.
             file.begin(supervisor)
-            running.append(tasks.create_task(file.follow(supervisor, dependencies.clock)))
+            running.append(tasks.create_task(file.follow(supervisor, clock)))
         await stop.wait()
         # Nothing here is worth waiting for on a stop: what is in flight counts as in effect until the next start has
         # seen otherwise.
@@ -139,19 +134,12 @@ async def _until(
             task.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class Clients:
-    """One pool of connections for each kind of peer, each trusting only whom it must."""
-
-    guests: httpx.AsyncClient
-    scheduler: httpx.AsyncClient
-    api: httpx.AsyncClient
-
-
-def _scheduler(settings: AgentSettings, clock: Clock, clients: Clients, tls: ssl.SSLContext) -> SchedulerClient:
+def _scheduler(
+    settings: AgentSettings, clock: Clock, client: httpx.AsyncClient, tls: ssl.SSLContext
+) -> SchedulerClient:
     """A node's agent sends the requests of many VMs in one message if the scheduler speaks our own version."""
     identity, url = _identity(settings.scheduler_token), settings.scheduler_url
-    alone = HttpScheduler(clients.scheduler, url, identity, ASK_DEADLINE, settings.protocol)
+    alone = HttpScheduler(client, url, identity, ASK_DEADLINE, settings.protocol)
     # Only our own wire version has batches, and a sidecar has just one VM to ask for.
     if settings.node is None or settings.protocol is not AGENT_SPEAKS:
         return alone
@@ -160,18 +148,17 @@ def _scheduler(settings: AgentSettings, clock: Clock, clients: Clients, tls: ssl
 
 def _maker(
     settings: AgentSettings,
-    dependencies: Dependencies,
+    clock: Clock,
     api: LightKubernetesApi,
-    clients: Clients,
+    guests: httpx.AsyncClient,
     scheduler: SchedulerClient,
 ) -> Make:
-    clock = dependencies.clock
     # All VMs of the node share one phase, so that their requests fall due together and fit into few messages. The
     # jitter keeps the nodes of a cluster out of step.
     phase = Instant(clock.now() + RHYTHM * clock.jitter())
     rhythm = Rhythm(RHYTHM, phase) if isinstance(scheduler, NodeScheduler) else None
 
-    def make(assignment: Assignment, policy: Policy) -> Runner:
+    def make(assignment: Assignment, policy: Policy, growths: GrowthTimes) -> Runner:
         # An IPv6 address needs brackets in a URL. A sidecar has no address here, and no {pod_ip} in its URLs.
         address = url_host(assignment.pod_ip) if assignment.pod_ip else ""
         metrics, database = (url.replace("{pod_ip}", address) for url in (settings.metrics_url, settings.database_url))
@@ -180,9 +167,9 @@ def _maker(
             metrics=NodeExporter(metrics, SCRAPE_DEADLINE),
             scheduler=scheduler,
             vm_api=NeonVm(api, assignment.vm),
-            database=GuestDatabase(clients.guests, database, DATABASE_DEADLINE),
-            clock=dependencies.clock,
-            monitor=GuestMonitor(monitor, MONITOR_DEADLINE) if monitor else None,
+            database=GuestDatabase(guests, database, DATABASE_DEADLINE).look,
+            clock=clock,
+            monitor=GuestMonitor(monitor, MONITOR_DEADLINE).connect if monitor else None,
         )
         return Runner(
             assignment,
@@ -190,7 +177,7 @@ def _maker(
             policy,
             # The wall clock as the first sequence number: a restarted agent counts on above its predecessor.
             time.time_ns(),
-            dependencies.log,
+            growths,
             unit=settings.compute_unit,
             rhythm=rhythm,
         )
@@ -228,4 +215,4 @@ def _shown(folder: Path | None) -> ssl.SSLContext:
 
 
 def _identity(path: Path | None) -> TokenSource:
-    return NoToken() if path is None else AgentToken(path)
+    return no_token if path is None else AgentToken(path)

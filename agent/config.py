@@ -1,33 +1,25 @@
 """Policies as people write them: a YAML file for all VMs, and an annotation for one (S0.7).
 
-Rules that hold here:
-
-- Every field has a default; a document changes what it names. An unknown field is an error.
-- A refused document changes nothing; the message begins with the path of the bad value.
-- Times are durations such as ``90s``, ``5m``, ``1h30m`` or plain seconds; amounts are Kubernetes quantities.
+A document changes what it names; one that is refused changes nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from agent.core.policy import CachePolicy, CpuPolicy, MemoryPolicy, MonitorPolicy, Policy, Smoothing, Timing
+from agent.core.policy import CpuPolicy, MemoryPolicy, MonitorPolicy, Policy, PolicySection, Smoothing, Timing
 from agent.original_config import in_our_words
 from protocol.durations import parse_duration
 from protocol.field_errors import field_message, shown
+from protocol.kubernetes.objects import Json
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
 from protocol.smoothing.policy import Resource, parse_policy
 from protocol.smoothing.policy import SmoothingPolicy as Stages
 from protocol.units import Bytes, QuantityError, Seconds
 from protocol.yaml_text import read_yaml
-
-Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-Span = str | float
-
 
 LONGEST_POLICY: Final = 8192
 """Characters of a policy. Any VM's annotation may hold one, and parsing it holds up the agent's other VMs."""
@@ -37,71 +29,15 @@ class PolicyError(ValueError):
     """A policy that cannot be used; the message begins with the path of the bad value."""
 
 
-class _Section(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """One section of a document; what is None was not named."""
-
-
-class _Cpu(_Section):
-    target: Share | None = None
-    pressure_deadband: Fraction | None = None
-    pressure_from: Fraction | None = None
-    pressure_full: Share | None = None
-    reach: Annotated[float, msgspec.Meta(ge=1, le=100)] | None = None
-
-
-class _Cache(_Section):
-    enabled: bool | None = None
-    stall: Share | None = None
-    turnover: Share | None = None
-    step: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
-    idle_step: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
-    watch: Span | None = None
-    retry: Span | None = None
-    longest: Span | None = None
-    idle_after: Span | None = None
-    remember: Span | None = None
-    growth: Annotated[float, msgspec.Meta(ge=0.05, le=4)] | None = None
-    gain: Share | None = None
-    trickle: str | int | None = None
-    idle_share: Fraction | None = None
-
-
-class _Memory(_Section):
-    target: Share | None = None
-    kernel_allowance: str | int | None = None
-    pressure_threshold: Share | None = None
-    pressure_step: Annotated[float, msgspec.Meta(ge=0, le=10)] | None = None
-    kill_hold: Span | None = None
-    cache: _Cache | None = None
-
-
-class _Timing(_Section):
-    tick: Span | None = None
-    tick_jitter: Span | None = None
-    migrating_tick: Span | None = None
-    start_spread: Span | None = None
-    unfinished_shrink: Span | None = None
-    settle: Span | None = None
-    stale: Span | None = None
-    scrape: Span | None = None
-
-
-class _Monitor(_Section):
-    hold: Span | None = None
-    request: Span | None = None
-    connection: Annotated[float, msgspec.Meta(ge=0, le=8)] | None = None
-
-
-class _Document(_Section):
-    cpu: _Cpu = msgspec.field(default_factory=_Cpu)
-    memory: _Memory = msgspec.field(default_factory=_Memory)
-    timing: _Timing = msgspec.field(default_factory=_Timing)
-    monitor: _Monitor = msgspec.field(default_factory=_Monitor)
+class _Document(PolicySection, frozen=True):
+    cpu: CpuPolicy
+    memory: MemoryPolicy
+    timing: Timing
+    monitor: MonitorPolicy
     smoothing: str | dict[str, object] | None = None
 
 
-_CACHE: Final = "memory.cache"
-AMOUNTS: Final = frozenset({"memory.kernelAllowance", f"{_CACHE}.trickle"})
+AMOUNTS: Final = frozenset({"memory.kernelAllowance", "memory.cache.trickle"})
 """Fields that are amounts of memory."""
 
 LIMITS: Final[dict[str, tuple[float, float]]] = {
@@ -131,15 +67,9 @@ def read_policy(text: str, base: Policy) -> Policy:
     try:
         # Policies of the original agent are understood too; see ``original_config``.
         document, passed_over = in_our_words(read_yaml(text, LONGEST_POLICY))
-        decoded = msgspec.convert({} if document is None else document, _Document)
-        policy = Policy(
-            cpu=_changed(base.cpu, decoded.cpu, "cpu"),
-            memory=_memory(base.memory, decoded.memory),
-            smoothing=_smoothing(base.smoothing, decoded.smoothing),
-            timing=_changed(base.timing, decoded.timing, "timing"),
-            monitor=_changed(base.monitor, decoded.monitor, "monitor"),
-            passed_over=passed_over,
-        )
+        decoded = msgspec.convert(_over(_written(base), {} if document is None else document), _Document)
+        smoothing = _smoothing(base.smoothing, decoded.smoothing)
+        policy = Policy(decoded.cpu, decoded.memory, smoothing, decoded.timing, decoded.monitor, passed_over)
     # A document nested deeply enough overflows the decoder, and it may come from any user of the VM.
     except (ValueError, RecursionError) as error:
         raise PolicyError(field_message(error)) from None
@@ -190,36 +120,29 @@ def _stages(found: object, resource: Resource) -> Stages:
     return stages
 
 
-P = TypeVar("P", CpuPolicy, MemoryPolicy, CachePolicy, Timing, MonitorPolicy)
+def _written(policy: Policy) -> Json:
+    """The sections of ``policy`` as a document has them."""
+    return {name: msgspec.to_builtins(getattr(policy, name)) for name in ("cpu", "memory", "timing", "monitor")}
 
 
-def _changed(base: P, section: _Section, path: str) -> P:
-    """``base`` with what ``section`` at ``path`` names. Sections have the fields of policies."""
-    changes: dict[str, object] = {}
-    # The public names are camelCase; messages use what people wrote.
-    for name, public in zip(section.__struct_fields__, section.__struct_encode_fields__, strict=True):
-        value = getattr(section, name)
-        # A nested section has a policy class of its own; see ``_memory``.
-        if value is not None and not isinstance(value, _Section):
-            changes[name] = _read(f"{path}.{public}", value)
-    return replace(base, **changes)  # type: ignore[arg-type]
+def _over(base: Json, document: object, path: str = "") -> object:
+    """``base`` with what ``document``, the section below ``path``, names. The decoder judges what is no section."""
+    if not isinstance(document, dict):
+        return document
+    named = {name: value for name, value in document.items() if value is not None or not path}
+    return {**base, **{name: _read(base.get(name), value, f"{path}{name}") for name, value in named.items()}}
 
 
-def _read(place: str, value: object) -> object:
-    """The value as seconds or bytes if the field is a time or an amount of memory; otherwise as it is."""
+def _read(base: object, value: object, place: str) -> object:
+    """The value as seconds or bytes if the field is a time or an amount of memory."""
     if place in LIMITS:
         return _seconds(place, value)
     if place not in AMOUNTS:
-        return value
+        return _over(base, value, f"{place}.") if isinstance(base, dict) else value
     try:
-        return Bytes.parse(value)  # type: ignore[arg-type]  # the section has checked its kind
+        return Bytes.parse(value)  # type: ignore[arg-type]  # it refuses what is no number and no text
     except QuantityError as error:
         raise ValueError(f"{place}: {error}") from None
-
-
-def _memory(base: MemoryPolicy, section: _Memory) -> MemoryPolicy:
-    changed = _changed(base, section, "memory")
-    return changed if section.cache is None else replace(changed, cache=_changed(base.cache, section.cache, _CACHE))
 
 
 def _seconds(path: str, value: object) -> Seconds:

@@ -5,7 +5,7 @@ Numbers are read from the runners on each scrape; a VM costs no objects in betwe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -17,11 +17,10 @@ from prometheus_client.registry import Collector
 from agent import texts
 from agent.assignments import Assignment
 from agent.core.explain import explain
-from agent.core.monitor.monitor_side import MonitorSide
+from agent.core.growth import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Runner
 from agent.supervisor import Supervisor
-from protocol.messages import ObjectName
 from protocol.runtime.build_info import describe_process
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import Caller, ExplainAccess
@@ -29,7 +28,7 @@ from protocol.runtime.explaining.probe_server import Guard, Route
 from protocol.runtime.serving.http_requests import HttpResponse
 from protocol.runtime.tls_files import FollowedTls
 from protocol.runtime.tls_metrics import watch_tls
-from protocol.units import Bytes, Instant, Resources
+from protocol.units import Instant, Resources
 
 _EXPLANATIONS = frozenset({"/explain", "/database"})
 VM_LABELS = ("namespace", "vm")
@@ -45,26 +44,26 @@ class AgentCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Everything, as it is now."""
-        runners = list(self._supervisor.runners.values())
-        yield _gauge("autoscale_agent_vms", "VMs that this agent looks after.", len(runners))
-        crashes = CounterMetricFamily("autoscale_agent_crashes", "Agents of a VM that ended by a bug.")
-        crashes.add_metric((), self._supervisor.crashes)
-        yield crashes
-        unreadable = len(self._supervisor.source.unreadable)
-        yield _gauge("autoscale_agent_unreadable_pods", "Pods of this node that cannot be read.", unreadable)
+        supervisor, runners, now = self._supervisor, list(self._supervisor.runners.values()), self._clock.now()
+        yield GaugeMetricFamily("autoscale_agent_vms", "VMs that this agent looks after.", len(runners))
+        text = "Agents of a VM that ended by a bug."
+        yield CounterMetricFamily("autoscale_agent_crashes", text, supervisor.crashes)
+        text, unreadable = "Pods of this node that cannot be read.", len(supervisor.source.unreadable)
+        yield GaugeMetricFamily("autoscale_agent_unreadable_pods", text, unreadable)
         if self._messages is not None:
-            sent = CounterMetricFamily(
-                "autoscale_agent_scheduler_messages",
-                "Messages to the scheduler, for one VM alone or for many together.",
-                labels=("form",),
-            )
+            text = "Messages to the scheduler, for one VM alone or for many together."
+            sent = CounterMetricFamily("autoscale_agent_scheduler_messages", text, labels=("form",))
             for form, count in self._messages.items():
                 sent.add_metric((form,), count)
             yield sent
-        yield from _sizes(runners)
-        yield from _counts(runners)
-        yield _growths(self._supervisor)
-        yield from _waits(runners, self._clock.now())
+        for family, values in _of_vms(now):
+            for runner in runners:
+                vm = runner.assignment.vm
+                for label, value in values(runner).items():
+                    if value is not None:
+                        family.add_metric((vm.namespace, vm.name, *filter(None, [label])), value)
+            yield family
+        yield _growths(supervisor.growths)
 
 
 def routes(
@@ -163,115 +162,86 @@ def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
     return HttpResponse(msgspec.json.encode(value), status, "application/json")
 
 
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text)
-    family.add_metric((), value)
-    return family
+Values = Mapping[str, float | None]
+"""One VM's values by the metric's own label, which is empty if it has none; a value of None is left out."""
+
+OfVms = tuple[CounterMetricFamily | GaugeMetricFamily, Callable[[Runner], Values]]
 
 
-def _sizes(runners: Iterable[Runner]) -> Iterator[Metric]:
-    cpu = GaugeMetricFamily("autoscale_agent_cpu_cores", "CPU of a VM, by what it is.", labels=(*VM_LABELS, "kind"))
-    mem = GaugeMetricFamily("autoscale_agent_memory_bytes", "Memory of a VM.", labels=(*VM_LABELS, "kind"))
-    denied = GaugeMetricFamily("autoscale_agent_denied", "1 while less is permitted than asked for.", labels=VM_LABELS)
-    moving = GaugeMetricFamily("autoscale_agent_migrating", "1 while nothing may be changed.", labels=VM_LABELS)
-    for runner in runners:
-        name, side = _name(runner.assignment.vm), runner.state.scheduler
-        for kind, amounts in _amounts(runner):
-            cpu.add_metric((*name, kind), amounts.cpu.as_cores)
-            mem.add_metric((*name, kind), amounts.mem.value)
-        busy, used = _used(runner)
-        if busy is not None:
-            cpu.add_metric((*name, "used"), busy)
-        if used is not None:
-            mem.add_metric((*name, "used"), used.value)
-        denied.add_metric(name, float(side.denial is not None))
-        moving.add_metric(name, float(side.migrate))
-    yield from (cpu, mem, denied, moving)
+def _of_vms(now: Instant) -> Iterator[OfVms]:
+    """The metrics that each VM has, empty, with what fills them."""
+    yield _gauge("cpu_cores", "CPU of a VM, by what it is.", "kind"), _cpu
+    yield _gauge("memory_bytes", "Memory of a VM.", "kind"), _memory
+    text = "1 while less is permitted than asked for."
+    yield _gauge("denied", text), lambda runner: {"": runner.state.scheduler.denial is not None}
+    yield _gauge("migrating", "1 while nothing may be changed."), lambda runner: {"": runner.state.scheduler.migrate}
+    yield (
+        _counter("events", "What happened to a VM's agent.", "kind"),
+        lambda runner: dict(sorted(runner.tally.items())),
+    )
+    yield _counter("rejected_permits", "Permits not believed."), lambda runner: {"": runner.state.scheduler.rejected}
+    text = "Processes that a guest's kernel killed for lack of memory."
+    yield _counter("guest_oom_kills", text), lambda runner: {"": runner.state.guest.kills.total}
+    text = "Loads that a guest's monitor reported and its VM grew for, by what looks then showed."
+    yield _counter("monitor_reports", text, "outcome"), _reports
+    text = "Since a VM needs more than it has, 0 if it does not."
+    yield _gauge("growth_waiting_seconds", text), lambda runner: {"": _waiting(runner, now)}
+    yield _gauge("trouble", "1 while something is wrong, by what it is about.", "about"), _failing
 
 
-def _amounts(runner: Runner) -> Iterator[tuple[str, Resources]]:
+def _gauge(name: str, text: str, *label: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"autoscale_agent_{name}", text, labels=(*VM_LABELS, *label))
+
+
+def _counter(name: str, text: str, *label: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"autoscale_agent_{name}", text, labels=(*VM_LABELS, *label))
+
+
+def _sizes(runner: Runner) -> Iterator[tuple[str, Resources]]:
     state, vm = runner.state, runner.state.vm.seen
     if vm is not None:
-        yield "actual", vm.actual
-        yield "ordered", vm.use
-        yield "least", vm.bounds.min
-        yield "most", vm.bounds.max
+        yield from (("actual", vm.actual), ("ordered", vm.use), ("least", vm.bounds.min), ("most", vm.bounds.max))
     for kind, amounts in (("permit", state.scheduler.permit), ("goal", state.guest.goal.need)):
         if amounts is not None:
             yield kind, amounts
 
 
-def _used(runner: Runner) -> tuple[float | None, Bytes | None]:
-    """The cores and the memory that the guest uses, as far as its last sample says."""
-    guest = runner.state.guest
-    return guest.rates.used, None if guest.seen is None else guest.seen.sample.mem_used
+def _cpu(runner: Runner) -> Values:
+    return {**{kind: size.cpu.as_cores for kind, size in _sizes(runner)}, "used": runner.state.guest.rates.used}
 
 
-def _counts(runners: Iterable[Runner]) -> Iterator[Metric]:
-    events = CounterMetricFamily(
-        "autoscale_agent_events", "What happened to a VM's agent.", labels=(*VM_LABELS, "kind")
-    )
-    rejected = CounterMetricFamily("autoscale_agent_rejected_permits", "Permits not believed.", labels=VM_LABELS)
-    kills = CounterMetricFamily(
-        "autoscale_agent_guest_oom_kills",
-        "Processes that a guest's kernel killed for lack of memory.",
-        labels=VM_LABELS,
-    )
-    reports = CounterMetricFamily(
-        "autoscale_agent_monitor_reports",
-        "Loads that a guest's monitor reported and its VM grew for, by what looks then showed.",
-        labels=(*VM_LABELS, "outcome"),
-    )
-    for runner in runners:
-        name = _name(runner.assignment.vm)
-        for kind, count in sorted(runner.tally.items()):
-            events.add_metric((*name, kind), count)
-        rejected.add_metric(name, runner.state.scheduler.rejected)
-        kills.add_metric(name, runner.state.guest.kills.total)
-        for outcome, count in _reports(runner.state.monitor):
-            reports.add_metric((*name, outcome), count)
-    yield from (events, rejected, kills, reports)
+def _memory(runner: Runner) -> Values:
+    seen = runner.state.guest.seen
+    used = None if seen is None else seen.sample.mem_used
+    sizes = {kind: size.mem.value for kind, size in _sizes(runner)}
+    return {**sizes, "used": None if used is None else used.value}
 
 
-def _reports(side: MonitorSide) -> Iterator[tuple[str, int]]:
-    yield "right", side.right_alarms
-    yield "false", side.false_alarms
+def _reports(runner: Runner) -> Values:
+    return {"right": runner.state.monitor.right_alarms, "false": runner.state.monitor.false_alarms}
 
 
-def _growths(supervisor: Supervisor) -> Metric:
-    family = HistogramMetricFamily(
-        "autoscale_agent_growth_seconds", "From a VM's need to its permit, and to its size.", labels=("stage",)
-    )
-    for stage, buckets, total in supervisor.growths().histograms():
+def _waiting(runner: Runner, now: Instant) -> float:
+    # The oldest wish comes first.
+    return now - runner.wishes[0].since if runner.wishes else 0.0
+
+
+def _failing(runner: Runner) -> Values:
+    state = runner.state
+    failures = {
+        "scheduler": state.scheduler.failure,
+        "resizing": state.vm.failure,
+        "object": state.vm.lost,
+        "guest": state.guest.failure,
+        "settings": state.settings_failure,
+        "monitor": state.monitor_failure,
+    }
+    return {about: failure is not None for about, failure in failures.items()}
+
+
+def _growths(growths: GrowthTimes) -> Metric:
+    text = "From a VM's need to its permit, and to its size."
+    family = HistogramMetricFamily("autoscale_agent_growth_seconds", text, labels=("stage",))
+    for stage, buckets, total in growths.histograms():
         family.add_metric((stage,), buckets, total)
     return family
-
-
-def _waits(runners: Iterable[Runner], now: Instant) -> Iterator[Metric]:
-    waiting = GaugeMetricFamily(
-        "autoscale_agent_growth_waiting_seconds",
-        "Since a VM needs more than it has, 0 if it does not.",
-        labels=VM_LABELS,
-    )
-    trouble = GaugeMetricFamily(
-        "autoscale_agent_trouble", "1 while something is wrong, by what it is about.", labels=(*VM_LABELS, "about")
-    )
-    for runner in runners:
-        name, state = _name(runner.assignment.vm), runner.state
-        # The oldest wish comes first.
-        waiting.add_metric(name, now - runner.wishes[0].since if runner.wishes else 0.0)
-        about = {
-            "scheduler": state.scheduler.failure,
-            "resizing": state.vm.failure,
-            "object": state.vm.lost,
-            "guest": state.guest.failure,
-            "settings": state.settings_failure,
-            "monitor": state.monitor_failure,
-        }
-        for what, failure in about.items():
-            trouble.add_metric((*name, what), float(failure is not None))
-    yield from (waiting, trouble)
-
-
-def _name(vm: ObjectName) -> tuple[str, str]:
-    return vm.namespace, vm.name

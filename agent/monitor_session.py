@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from agent import texts
-from agent.core.actions import AskMonitor
+from agent.core.actions import MonitorMessage
 from agent.core.events import Event, Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid
 from agent.core.monitor.token_bucket import TokenBucket
 from agent.ports import MonitorConnection, MonitorSource, PortError
@@ -65,9 +65,9 @@ class MonitorSession:
         self._checked: int | None = None
         self._allowed = TokenBucket(MOST_AT_ONCE, PER_SECOND, Instant(0.0))
 
-    def say(self, action: AskMonitor) -> None:
-        """Sends the action's message; the outcome is an event."""
-        self._outbox.put_nowait(action.message)
+    def say(self, message: MonitorMessage) -> None:
+        """Sends the message; the outcome is an event."""
+        self._outbox.put_nowait(message)
 
     async def run(self) -> None:
         """Converses. Returns only by being cancelled."""
@@ -88,7 +88,7 @@ class MonitorSession:
         """Hold one conversation. Returns True if it had begun, and the reason why it ended."""
         has_joined, ended = False, PortError(Fault.GUEST, texts.MONITOR_ENDED.format(why=""))
         try:
-            async with self._source.connect() as connection:
+            async with self._source() as connection:
                 has_joined = True
                 self._begin(connection)
                 async with asyncio.TaskGroup() as tasks:

@@ -1,11 +1,4 @@
-"""Scaling policies as the original agent's users write them, in the words of ours (B.1, B.11). Pure.
-
-Rules that hold here:
-
-- Two forms are known by their fields: the annotation of one VM (``loadAverageFractionTarget`` …), and the whole
-  ``config.json`` of the original agent, of which only ``scaling.defaultConfig`` is a policy.
-- Targets are taken over. Fields that neither knows are passed over, as Go does, but reported.
-"""
+"""Scaling policies as the original agent's users write them, in the words of ours (B.1, B.11). Pure."""
 
 from __future__ import annotations
 

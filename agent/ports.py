@@ -8,7 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Protocol
 
@@ -24,24 +24,17 @@ from protocol.virtual_machine import VirtualMachine
 
 
 class PortError(Exception):
-    """A call through a port failed; the message is for people."""
+    """A call through a port failed; the message is for people.
 
-    def __init__(self, fault: Fault, reason: str) -> None:
-        super().__init__(reason)
-        self.fault = fault
-        self.reason = reason
-
-
-class SchedulerError(PortError):
-    """No usable answer. ``retry_after`` is how long the scheduler itself asks one to wait.
-
-    ``is_others_turn``: it answers another agent of the VM.
+    ``retry_after`` is how long a scheduler asks one to wait; ``is_others_turn``: it answers another agent of the VM.
     """
 
     def __init__(
         self, fault: Fault, reason: str, retry_after: Seconds | None = None, *, is_others_turn: bool = False
     ) -> None:
-        super().__init__(fault, reason)
+        super().__init__(reason)
+        self.fault = fault
+        self.reason = reason
         self.retry_after = retry_after
         self.is_others_turn = is_others_turn
 
@@ -51,11 +44,7 @@ class ConflictError(PortError):
 
 
 class RefusedError(PortError):
-    """The API refuses the request, and would again: a patch took no effect."""
-
-
-class GoneError(PortError):
-    """The object does not exist."""
+    """The API refuses the request, and would again, or has no such object: a patch took no effect."""
 
 
 class ExpiredError(PortError):
@@ -90,11 +79,8 @@ class DatabaseView(msgspec.Struct, frozen=True, rename="camel"):
     oldest_transaction_seconds: NotNegative | None = None
 
 
-class DatabaseSource(Protocol):
-    """The guest's database, as the daemon in the guest reports it."""
-
-    async def look(self) -> DatabaseView:
-        """Its status now. Raises ``PortError``."""
+DatabaseSource = Callable[[], Awaitable[DatabaseView]]
+"""The status of the guest's database now, as the daemon in the guest reports it. Raises ``PortError``."""
 
 
 class MonitorConnection(Protocol):
@@ -109,25 +95,22 @@ class MonitorConnection(Protocol):
         """Sends one message. Raises ``PortError``."""
 
 
-class MonitorSource(Protocol):
-    """The monitor in the guest, if it has one (B.8)."""
-
-    def connect(self) -> AbstractAsyncContextManager[MonitorConnection]:
-        """Begins a conversation, which ends with the block. Raises ``PortError``."""
+MonitorSource = Callable[[], AbstractAsyncContextManager[MonitorConnection]]
+"""Begins a conversation with the guest's monitor (B.8), which ends with the block. Raises ``PortError``."""
 
 
 class SchedulerClient(Protocol):
     """The scheduler, as agents ask it (S4.4)."""
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        """Sends one request and returns the answer. Raises ``SchedulerError``."""
+        """Sends one request and returns the answer. Raises ``PortError``."""
 
 
 class VmApi(Protocol):
     """One VirtualMachine object."""
 
     async def get(self) -> VirtualMachine:
-        """The object now. Raises ``GoneError`` or ``PortError``."""
+        """The object now. Raises ``PortError``."""
 
     def watch(self) -> AsyncIterator[VirtualMachine]:
         """The object as it is and after each change, until the server ends the watch. Raises like ``get``."""
@@ -135,7 +118,7 @@ class VmApi(Protocol):
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
         """Sets ``use`` if the object is still at version ``base`` (0: whatever it is); returns the object after it.
 
-        Raises ``ConflictError``, ``RefusedError``, ``GoneError``, or ``PortError`` if the outcome is unknown.
+        Raises ``ConflictError``, ``RefusedError``, or ``PortError`` if the outcome is unknown.
         """
 
     async def tell(self, reason: str, note: str, wall: float) -> None:
@@ -145,8 +128,5 @@ class VmApi(Protocol):
         """
 
 
-class TokenSource(Protocol):
-    """Proof of who this agent is."""
-
-    def token(self) -> str | None:
-        """The bearer token to send now; None if none is configured. Raises ``PortError``."""
+TokenSource = Callable[[], str | None]
+"""Proof of who this agent is: the bearer token to send now; None if none is configured. Raises ``PortError``."""

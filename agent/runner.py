@@ -20,46 +20,28 @@ from msgspec.structs import replace
 
 from agent.assignments import Assignment
 from agent.config import PolicyError, read_policy
+from agent.core import events
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
-from agent.core.events import (
-    Answered,
-    AskFailed,
-    Event,
-    PatchConflicted,
-    Patched,
-    PatchFailed,
-    PolicyRefused,
-    PolicySet,
-    Scraped,
-    ScrapeFailed,
-    Started,
-    VmLost,
-    VmRestored,
-    VmSeen,
-)
-from agent.core.growth import PendingGrowth, follow
+from agent.core.events import Event
+from agent.core.growth import GrowthTimes, PendingGrowth, follow
 from agent.core.plan import plan
 from agent.core.policy import Policy, Rhythm
 from agent.core.state import State, begin
 from agent.core.vm import Vm, VmFloor, view
-from agent.growth_times import GrowthTimes
 from agent.monitor_session import MonitorSession
 from agent.notices import Notices
 from agent.ports import (
     ConflictError,
     DatabaseSource,
-    DatabaseView,
-    GoneError,
     MetricsSource,
     MonitorSource,
     PortError,
     RefusedError,
     SchedulerClient,
-    SchedulerError,
     VmApi,
 )
-from agent.telemetry import Log, note
+from agent.telemetry import note
 from protocol.backoff import Backoff
 from protocol.floors import Floor, decode_floor
 from protocol.names import ANNOTATION_CONFIG, ANNOTATION_FLOOR
@@ -96,17 +78,17 @@ class Runner:
         ports: Ports,
         policy: Policy,
         sequence: int,
-        log: Log,
+        growths: GrowthTimes,
         *,
         unit: ComputeUnit | None = None,
         rhythm: Rhythm | None = None,
     ) -> None:
         self.assignment = assignment
+        self.look_at_database = ports.database
         self.tally: Counter[str] = Counter()
-        self.growths = GrowthTimes()
+        self._growths = growths
         self.wishes: tuple[PendingGrowth, ...] = ()
         self._ports = ports
-        self._log = log
         self._base = policy
         self._annotation: str | None = None
         self._bounds: Bounds | None = None
@@ -137,20 +119,16 @@ class Runner:
 
     def refuse_policy(self, reason: str) -> None:
         """Record that a new policy for all VMs was refused; the old one stays in force."""
-        self._take(PolicyRefused(reason))
-
-    async def look_at_database(self) -> DatabaseView:
-        """The present status of the VM's database. Raises ``PortError``."""
-        return await self._ports.database.look()
+        self._take(events.PolicyRefused(reason))
 
     def _take(self, event: Event) -> None:
         now = self._ports.clock.now()
         # Log and notices compare the event with the state before it, so they come first.
-        note(self._log, self.tally, self.assignment.vm, self.state, event, now)
+        note(self.tally, self.assignment.vm, self.state, event, now)
         self._notices.take(self.state, event, now)
         advance(self.state, event, now, self._ports.clock.jitter())
         self.wishes, ended = follow(self.state, self.wishes, now)
-        self.growths.add(ended)
+        self._growths.add(ended)
         self._changed.set()
 
     async def _act(self, tasks: asyncio.TaskGroup) -> None:
@@ -160,34 +138,33 @@ class Runner:
             planned = plan(self.state, self._ports.clock.now())
             for action in planned.actions:
                 # Before the call, not after it: from here on it may take effect, and the next plan must know.
-                self._take(Started(action))
+                self._take(events.Started(action))
                 doing = self._ask(action) if isinstance(action, AskScheduler) else self._patch(action)
                 tasks.create_task(doing)
             if planned.message is not None and self._session is not None:
-                self._take(Started(planned.message))
+                self._take(events.Started(planned.message))
                 self._session.say(planned.message)
             await self._ports.clock.wait(self._changed, planned.wake_at)
 
     async def _ask(self, action: AskScheduler) -> None:
         try:
-            self._take(Answered(await self._ports.scheduler.ask(action.request, action.slot_size)))
-        except SchedulerError as error:
-            self._take(AskFailed(error.fault, error.reason, error.retry_after, error.is_others_turn))
+            self._take(events.Answered(await self._ports.scheduler.ask(action.request, action.slot_size)))
+        except PortError as error:
+            self._take(events.AskFailed(error.fault, error.reason, error.retry_after, error.is_others_turn))
 
     async def _patch(self, action: PatchVm) -> None:
         try:
             patched = await self._ports.vm_api.patch(action.target, action.slot_size, action.base)
-            self._take(Patched(self._view(patched)))
+            self._take(events.Patched(self._view(patched)))
         except ConflictError:
-            self._take(PatchConflicted())
+            self._take(events.PatchConflicted())
             # The patch was based on an old version; without the new one it would conflict again.
             await self._look()
-        # Both prove that the patch took no effect.
-        except (RefusedError, GoneError) as error:
-            self._take(PatchFailed(error.fault, error.reason, refused=True))
+        except RefusedError as error:
+            self._take(events.PatchFailed(error.fault, error.reason, refused=True))
         except PortError as error:
             # The outcome is unknown: the API may have applied the patch. A newer version of the VM settles it.
-            self._take(PatchFailed(error.fault, error.reason, refused=False))
+            self._take(events.PatchFailed(error.fault, error.reason, refused=False))
             await self._look()
 
     async def _look(self) -> None:
@@ -195,7 +172,7 @@ class Runner:
         try:
             await self._read()
         except PortError as error:
-            self._take(VmLost(error.fault, error.reason))
+            self._take(events.VmLost(error.fault, error.reason))
 
     async def _read(self) -> None:
         """Read the object, and see if the store was restored."""
@@ -204,7 +181,7 @@ class Runner:
         view = self._view(vm)
         # A read is never stale, unlike a watch: only a store restored from a backup brings an older version back.
         is_older = last is not None and not view.follows(last.version - 1)
-        self._note(vm, VmRestored(view) if is_older else VmSeen(view))
+        self._note(vm, events.VmRestored(view) if is_older else events.VmSeen(view))
 
     async def _watch(self) -> None:
         failures = 0
@@ -214,17 +191,17 @@ class Runner:
                 await self._read()
                 async for changed in self._ports.vm_api.watch():
                     failures = 0
-                    self._note(changed, VmSeen(self._view(changed)))
+                    self._note(changed, events.VmSeen(self._view(changed)))
                 failures = 0
             except PortError as error:
                 failures += 1
-                self._take(VmLost(error.fault, error.reason))
+                self._take(events.VmLost(error.fault, error.reason))
             # A watch that ended without an error waits like one failure: an API server that ends watches at once must
             # not be hammered.
             wait = WATCH_BACKOFF.delay(max(1, failures), self._ports.clock.jitter())
             await self._ports.clock.wait(self._never, Instant(self._ports.clock.now() + wait))
 
-    def _note(self, found: VirtualMachine, event: VmSeen | VmRestored) -> None:
+    def _note(self, found: VirtualMachine, event: events.VmSeen | events.VmRestored) -> None:
         self._take(event)
         # Most events of a watch leave the annotation as it was.
         annotation, problems = found.annotations.get(ANNOTATION_CONFIG), (*found.problems, *_read_floor(found)[1])
@@ -261,12 +238,12 @@ class Runner:
         try:
             policy = self._base if self._annotation is None else read_policy(self._annotation, self._base)
         except PolicyError as error:
-            self._take(PolicyRefused(f"annotation {ANNOTATION_CONFIG}: {error}"))
+            self._take(events.PolicyRefused(f"annotation {ANNOTATION_CONFIG}: {error}"))
             return
         # Without an annotation the policy is the base, whose settings are listed already.
         own = () if self._annotation is None else policy.passed_over
         passed_over = (*self._base.passed_over, *(f"annotation {ANNOTATION_CONFIG}: {setting}" for setting in own))
-        self._take(PolicySet(policy, (*self._problems, *passed_over)))
+        self._take(events.PolicySet(policy, (*self._problems, *passed_over)))
 
     async def _scrape(self) -> None:
         """Scrape for ever. The first one comes within an interval, so that the agents of a node are not in step."""
@@ -277,15 +254,14 @@ class Runner:
             while True:
                 await self._ports.clock.wait(self._never, at)
                 try:
-                    self._take(Scraped(await metrics.scrape()))
+                    self._take(events.Scraped(await metrics.scrape()))
                 except PortError as error:
-                    self._take(ScrapeFailed(error.fault, error.reason))
+                    self._take(events.ScrapeFailed(error.fault, error.reason))
                 # A fixed rhythm, without catching up on scrapes that a slow guest has missed.
                 at = Instant(max(at + self.state.policy.timing.scrape, self._ports.clock.now()))
 
 
 def _read_floor(found: VirtualMachine) -> tuple[Floor | None, tuple[str, ...]]:
-    """The floor that the object names, or none and why it cannot be read."""
     annotation = found.annotations.get(ANNOTATION_FLOOR)
     try:
         return (None if annotation is None else decode_floor(annotation)), ()

@@ -1,9 +1,6 @@
 """Settings of an agent process: flags override environment variables, which override defaults.
 
-Rules that hold here:
-
-- Every setting has a flag and a variable; the table ``OPTIONS`` is the only list of them, and ``--help`` prints it.
-- A missing or invalid setting is reported before anything starts, by the name of its variable.
+The table ``OPTIONS`` is the only list of them; what is wrong is reported by the name of its variable.
 """
 
 from __future__ import annotations
@@ -191,13 +188,11 @@ def _url(name: str, found: Mapping[str, str]) -> str:
 
 
 def _of_guest(name: str, found: Mapping[str, str]) -> str:
-    """The URL of each VM's guest."""
     is_default = found[name] == OPTIONS[name][0]
     return OF_ITS_POD[name] if is_default and found["AGENT_MODE"] == "node" else _url(name, found)
 
 
 def _metrics(found: Mapping[str, str]) -> str:
-    """The URL of the guest's metrics."""
     url = _of_guest("METRICS_URL", found)
     # No https: a guest has no certificate that an agent could trust.
     if not url.startswith("http://"):
@@ -206,7 +201,6 @@ def _metrics(found: Mapping[str, str]) -> str:
 
 
 def _monitor(found: Mapping[str, str]) -> str | None:
-    """The URL of the guest's monitor; None if monitors are not used."""
     url = found["MONITOR_URL"]
     is_default = url == OPTIONS["MONITOR_URL"][0]
     # The default is the address of the one guest beside a sidecar. A node has many.

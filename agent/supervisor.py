@@ -12,15 +12,14 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from agent import texts
 from agent.assignments import Assignment, AssignmentSource
+from agent.core.growth import GrowthTimes
 from agent.core.policy import Policy
-from agent.growth_times import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Runner
-from agent.telemetry import Log, LogLevel
+from agent.telemetry import LOG
 from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
 from protocol.runtime.followed_file import FileRefusedError
@@ -36,36 +35,28 @@ STEADY_WATCH = Seconds(1.0)
 """A watch that ends without an error after at least this long is resumed at once, a shorter one after a delay."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
-    """Objects that every part of one process shares."""
-
-    clock: Clock
-    log: Log
-
-
-Make = Callable[[Assignment, Policy], Runner]
+Make = Callable[[Assignment, Policy, GrowthTimes], Runner]
 """Makes the runner of one VM."""
 
 
 class Supervisor:
     """Keeps a runner for every VM in the set."""
 
-    def __init__(self, source: AssignmentSource, make: Make, policy: Policy, dependencies: Dependencies) -> None:
+    def __init__(self, source: AssignmentSource, make: Make, policy: Policy, clock: Clock) -> None:
         self.runners: dict[Assignment, Runner] = {}
         self.crashes = 0
-        self._ended = GrowthTimes()
+        self.growths = GrowthTimes()
         self.is_listed = False
         self.source = source
         self._make = make
         self._policy = policy
-        self._dependencies = dependencies
+        self._clock = clock
 
     async def run(self) -> None:
         """Looks after the set. Returns only by being cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tended: dict[Assignment, asyncio.Task[None]] = {}
-            retries, now = Retries(BACKOFF, STEADY_WATCH), self._dependencies.clock.now
+            retries, now = Retries(BACKOFF, STEADY_WATCH), self._clock.now
             while True:
                 began = now()
                 try:
@@ -73,7 +64,7 @@ class Supervisor:
                         self._adjust(tasks, tended, wanted)
                 except PortError as error:
                     fields = {"fault": error.fault.value, "reason": error.reason}
-                    self._dependencies.log.line(LogLevel.WARNING, texts.PODS_NOT_READ, fields)
+                    LOG.warning(texts.PODS_NOT_READ, extra=fields)
                 else:
                     if now() - began >= STEADY_WATCH:
                         # The API server ends each watch after a while; that is no failure.
@@ -81,23 +72,16 @@ class Supervisor:
                         continue
                 await self._pause(retries, Seconds(now() - began))
 
-    def growths(self) -> GrowthTimes:
-        """The growth times of all VMs that this process has looked after."""
-        total = GrowthTimes()
-        for times in (self._ended, *(runner.growths for runner in self.runners.values())):
-            total.take(times)
-        return total
-
     def accept(self, policy: Policy, generation: int) -> None:
         """Put a new policy in force for all VMs, present and future; ``generation`` counts them from 1."""
         self._policy = policy
-        self._dependencies.log.line(LogLevel.INFO, texts.POLICY_IN_FORCE, {"generation": generation})
+        LOG.info(texts.POLICY_IN_FORCE, extra={"generation": generation})
         for runner in self.runners.values():
             runner.use_policy(policy)
 
     def refuse(self, error: FileRefusedError) -> None:
         """Tell every runner that a policy file was refused, so that ``explain`` says why the old one holds."""
-        self._dependencies.log.line(LogLevel.ERROR, texts.POLICY_REFUSED, {"reason": str(error)})
+        LOG.error(texts.POLICY_REFUSED, extra={"reason": str(error)})
         for runner in self.runners.values():
             runner.refuse_policy(str(error))
 
@@ -113,28 +97,21 @@ class Supervisor:
             tended[assignment] = tasks.create_task(self._tend(assignment))
 
     async def _tend(self, assignment: Assignment) -> None:
-        retries, now = Retries(BACKOFF, HEALTHY), self._dependencies.clock.now
+        retries, now = Retries(BACKOFF, HEALTHY), self._clock.now
         try:
             while True:
-                # The growth times of the runner before it still count; a counter must not fall.
-                self._retire(assignment)
-                self.runners[assignment] = self._make(assignment, self._policy)
+                # One histogram for all runners: the growths of those that have ended still count.
+                self.runners[assignment] = self._make(assignment, self._policy, self.growths)
                 began = now()
                 try:
                     await self.runners[assignment].run()
                 except* Exception as bugs:  # noqa: BLE001 - the boundary between VMs: logged, counted, restarted
                     self.crashes += 1
                     fields = {"vm": str(assignment.vm), "error": "".join(traceback.format_exception(bugs))}
-                    self._dependencies.log.line(LogLevel.ERROR, texts.CRASHED, fields)
+                    LOG.error(texts.CRASHED, extra=fields)
                 await self._pause(retries, Seconds(now() - began))
         finally:
-            self._retire(assignment)
-
-    def _retire(self, assignment: Assignment) -> None:
-        gone = self.runners.pop(assignment, None)
-        if gone is not None:
-            self._ended.take(gone.growths)
+            self.runners.pop(assignment, None)
 
     async def _pause(self, retries: Retries, ran: Seconds) -> None:
-        clock = self._dependencies.clock
-        await clock.sleep(retries.failed(clock.jitter(), ran))
+        await self._clock.sleep(retries.failed(self._clock.jitter(), ran))

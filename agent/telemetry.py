@@ -1,9 +1,6 @@
 """Log and counts of an agent: one JSON line on stderr for each thing that changed, and counts of everything.
 
-Rules that hold here:
-
-- A line is written when something begins, ends or changes.
-- Nothing here feeds back into a decision.
+Nothing here feeds back into a decision.
 """
 
 from __future__ import annotations
@@ -11,76 +8,29 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from agent import texts
-from agent.core.actions import AskMonitor, AskScheduler, PatchVm
-from agent.core.events import (
-    Answered,
-    AskFailed,
-    Event,
-    MonitorAnswered,
-    MonitorJoined,
-    MonitorLost,
-    MonitorSaid,
-    PatchConflicted,
-    Patched,
-    PatchFailed,
-    PolicyRefused,
-    PolicySet,
-    Scraped,
-    ScrapeFailed,
-    Started,
-    VmLost,
-    VmRestored,
-    VmSeen,
-)
+from agent.core import events
+from agent.core.actions import AskScheduler, PatchVm
+from agent.core.events import Event
 from agent.core.guest import GuestSample
 from agent.core.monitor.monitor_side import printable
 from agent.core.state import State
-from protocol.guest.monitor_messages import DownscaleResult
+from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGrown
 from protocol.messages import ObjectName
 from protocol.units import Instant
 
-Field = str | int | float | bool | None
+LOG: Final = logging.getLogger("autoscale.agent")
 
 
-class LogLevel(StrEnum):
-    """Severity of a log line."""
-
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class Log(Protocol):
-    """Destination of log lines."""
-
-    def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
-        """Writes one line."""
-
-
-class AgentLog:
-    """The agent's lines in the log of the process, which ``protocol.runtime.json_log`` writes."""
-
-    def __init__(self) -> None:
-        self._logger = logging.getLogger("autoscale.agent")
-
-    def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
-        """See ``Log``."""
-        self._logger.log(getattr(logging, level.name), message, extra=dict(fields))
-
-
-def note(  # noqa: PLR0913, PLR0917 - where to, about whom, and what
-    log: Log, tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant
-) -> None:
+def note(tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant) -> None:
     """Count ``event``, and log what is new in it compared with ``state``, to which it is not yet applied."""
-    tally[KINDS[type(event.action if isinstance(event, Started) else event)]] += 1
+    tally[KINDS[type(event.action if isinstance(event, events.Started) else event)]] += 1
     line = _line(state, event, now)
     if line is not None:
         level, message, fields = line
-        log.line(level, message, {"vm": str(vm), **fields})
+        LOG.log(level, message, extra={"vm": str(vm), **fields})
 
 
 KILLS_APART: Final = 60.0
@@ -89,57 +39,59 @@ KILLS_APART: Final = 60.0
 KINDS: Final[Mapping[type, str]] = {
     AskScheduler: "ask_started",
     PatchVm: "patch_started",
-    AskMonitor: "monitor_asked",
-    VmSeen: "vm_seen",
-    VmRestored: "vm_restored",
-    VmLost: "vm_lost",
-    Scraped: "scrape_ok",
-    ScrapeFailed: "scrape_failed",
-    Answered: "ask_answered",
-    AskFailed: "ask_failed",
-    Patched: "patch_ok",
-    PatchConflicted: "patch_conflict",
-    PatchFailed: "patch_failed",
-    PolicySet: "policy_set",
-    PolicyRefused: "policy_refused",
-    MonitorJoined: "monitor_joined",
-    MonitorLost: "monitor_lost",
-    MonitorSaid: "monitor_said",
-    MonitorAnswered: "monitor_answered",
+    AskToShrink: "monitor_asked",
+    TellGrown: "monitor_asked",
+    events.VmSeen: "vm_seen",
+    events.VmRestored: "vm_restored",
+    events.VmLost: "vm_lost",
+    events.Scraped: "scrape_ok",
+    events.ScrapeFailed: "scrape_failed",
+    events.Answered: "ask_answered",
+    events.AskFailed: "ask_failed",
+    events.Patched: "patch_ok",
+    events.PatchConflicted: "patch_conflict",
+    events.PatchFailed: "patch_failed",
+    events.PolicySet: "policy_set",
+    events.PolicyRefused: "policy_refused",
+    events.MonitorJoined: "monitor_joined",
+    events.MonitorLost: "monitor_lost",
+    events.MonitorSaid: "monitor_said",
+    events.MonitorAnswered: "monitor_answered",
 }
 """What an event counts as, or the action that started."""
 
-Line = tuple[LogLevel, str, dict[str, Field]]
+Line = tuple[int, str, dict[str, object]]
+"""The level of a log line, its message and its fields."""
 
 
 def _line(state: State, event: Event, now: Instant) -> Line | None:  # noqa: PLR0911 - one for each event
     match event:
-        case Answered():
+        case events.Answered():
             return _answered(state, event)
-        case Patched(vm):
-            return LogLevel.INFO, texts.RESIZED, {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
-        case AskFailed() | PatchFailed() | ScrapeFailed() | VmLost() | MonitorLost():
+        case events.Patched(vm):
+            return logging.INFO, texts.RESIZED, {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
+        case events.CallFailed():
             return _failed(state, event)
-        case VmRestored(vm):
-            return LogLevel.WARNING, texts.RESTORED, {"version": vm.version}
-        case VmSeen() if state.vm.lost is not None:
-            return LogLevel.INFO, texts.VM_READ_AGAIN, {"failures": state.vm.lost.count}
-        case PolicyRefused(reason):
-            return LogLevel.ERROR, texts.POLICY_REFUSED, {"reason": reason}
-        case PolicySet(problems=problems) if problems:
-            return LogLevel.WARNING, texts.SETTINGS_IN_PART, {"reason": "; ".join(problems)}
-        case Scraped(sample):
+        case events.VmRestored(vm):
+            return logging.WARNING, texts.RESTORED, {"version": vm.version}
+        case events.VmSeen() if state.vm.lost is not None:
+            return logging.INFO, texts.VM_READ_AGAIN, {"failures": state.vm.lost.count}
+        case events.PolicyRefused(reason):
+            return logging.ERROR, texts.POLICY_REFUSED, {"reason": reason}
+        case events.PolicySet(problems=problems) if problems:
+            return logging.WARNING, texts.SETTINGS_IN_PART, {"reason": "; ".join(problems)}
+        case events.Scraped(sample):
             # One line per event: kills matter more than metrics that are back.
             return _killed(state, sample, now) or _metrics_back(state)
-        case MonitorJoined(version):
-            return LogLevel.INFO, texts.MONITOR_JOINED, {"version": version}
-        case MonitorAnswered(DownscaleResult(ok=False, status=status)):
+        case events.MonitorJoined(version):
+            return logging.INFO, texts.MONITOR_JOINED, {"version": version}
+        case events.MonitorAnswered(DownscaleResult(ok=False, status=status)):
             return _refused(state, printable(status))
         case _:
             return None
 
 
-def _answered(state: State, event: Answered) -> Line | None:
+def _answered(state: State, event: events.Answered) -> Line | None:
     response, asking = event.response, state.scheduler.asking
     # An answer that came too late is not applied, so it is no news.
     if asking is None:
@@ -149,7 +101,7 @@ def _answered(state: State, event: Answered) -> Line | None:
     # The same answer as the last is no news: an agent asks every 15 s.
     if side.failure is None and (side.permit, side.migrate, was_denied) == (permit, response.migrate, is_denied):
         return None
-    fields: dict[str, Field] = {
+    fields: dict[str, object] = {
         "asked_cpu": str(requested.cpu),
         "asked_mem": str(requested.mem),
         "permit_cpu": str(permit.cpu),
@@ -157,20 +109,20 @@ def _answered(state: State, event: Answered) -> Line | None:
         "migrate": response.migrate,
     }
     if is_denied:
-        return LogLevel.WARNING, texts.LESS_PERMITTED, fields
-    return LogLevel.INFO, texts.PERMITTED, fields
+        return logging.WARNING, texts.LESS_PERMITTED, fields
+    return logging.INFO, texts.PERMITTED, fields
 
 
 def _refused(state: State, reason: str) -> Line | None:
     refusal = state.monitor.refusal
     # A monitor that goes on refusing for the same reason is not logged again.
     is_known = refusal is not None and refusal.status == reason
-    return None if is_known else (LogLevel.INFO, texts.MONITOR_KEEPS, {"reason": reason})
+    return None if is_known else (logging.INFO, texts.MONITOR_KEEPS, {"reason": reason})
 
 
 def _metrics_back(state: State) -> Line | None:
     failure = state.guest.failure
-    return None if failure is None else (LogLevel.INFO, texts.METRICS_BACK, {"failures": failure.count})
+    return None if failure is None else (logging.INFO, texts.METRICS_BACK, {"failures": failure.count})
 
 
 def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
@@ -178,19 +130,19 @@ def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
     count, last = state.guest.kills_in(sample), state.guest.kills.at
     if not count or (last is not None and now - last < KILLS_APART):
         return None
-    return LogLevel.WARNING, texts.KILLED, {"kills": count}
+    return logging.WARNING, texts.KILLED, {"kills": count}
 
 
-def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost | MonitorLost) -> Line | None:
+def _failed(state: State, event: events.CallFailed) -> Line | None:
     # The state does not have the event yet: its failure is the one before.
     message, before = {
-        AskFailed: (texts.NO_PERMIT, state.scheduler.failure),
-        PatchFailed: (texts.NOT_RESIZED, state.vm.failure),
-        ScrapeFailed: (texts.NO_METRICS, state.guest.failure),
-        VmLost: (texts.VM_NOT_READ, state.vm.lost),
-        MonitorLost: (texts.MONITOR_GONE, state.monitor_failure),
+        events.AskFailed: (texts.NO_PERMIT, state.scheduler.failure),
+        events.PatchFailed: (texts.NOT_RESIZED, state.vm.failure),
+        events.ScrapeFailed: (texts.NO_METRICS, state.guest.failure),
+        events.VmLost: (texts.VM_NOT_READ, state.vm.lost),
+        events.MonitorLost: (texts.MONITOR_GONE, state.monitor_failure),
     }[type(event)]
     # A failure that lasts is one line, not one each second.
     if before is not None and before.reason == event.reason:
         return None
-    return LogLevel.WARNING, message, {"fault": event.fault.value, "reason": event.reason}
+    return logging.WARNING, message, {"fault": event.fault.value, "reason": event.reason}

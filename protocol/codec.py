@@ -29,14 +29,6 @@ class MalformedMessageError(ValueError):
     """A peer sent what its version of the protocol does not allow; the message begins with the path of the field."""
 
 
-class MalformedRequestError(MalformedMessageError):
-    """An agent's request is malformed: the answer is 400 with this message."""
-
-
-class MalformedResponseError(MalformedMessageError):
-    """A scheduler's response is malformed: the agent keeps what it has and tries again."""
-
-
 @dataclass(frozen=True, slots=True)
 class PluginResponseView:
     """A scheduler's answer as an agent sees it; from v3.0 on it does not say the compute unit.
@@ -59,15 +51,15 @@ class WireRequest(msgspec.Struct, frozen=True, gc=False):
     body: WireRequestBody
 
     def resolve(self, slot_size: Bytes) -> AgentRequest:
-        """The request in the internal form. Raises ``MalformedRequestError``."""
+        """The request in the internal form. Raises ``MalformedMessageError``."""
         try:
             return _request(self, DIALECTS[self.version], slot_size)
         except ValueError as error:
-            raise MalformedRequestError(str(error)) from None
+            raise MalformedMessageError(str(error)) from None
 
 
 def decode_request(body: bytes, accepted: VersionRange = EVERY_VERSION) -> WireRequest:
-    """Reads an agent's request of any ``accepted`` version. Raises ``MalformedRequestError``.
+    """Reads an agent's request of any ``accepted`` version. Raises ``MalformedMessageError``.
 
     >>> body = b'{"protoVersion":4,"pod":{"namespace":"a","name":"p"},"resources":{"vCPUs":"500m","mem":2}}'
     >>> str(decode_request(body).resolve(Bytes.parse("1Gi")).resources)
@@ -77,7 +69,7 @@ def decode_request(body: bytes, accepted: VersionRange = EVERY_VERSION) -> WireR
         wire = _request_in(body, accepted)
         pod = ObjectName(_name("pod.namespace", wire.pod.namespace), _name("pod.name", wire.pod.name))
     except (ValueError, RecursionError) as error:
-        raise MalformedRequestError(field_message(error)) from None
+        raise MalformedMessageError(field_message(error)) from None
     return WireRequest(ProtocolVersion(wire.protoVersion), pod, wire)
 
 
@@ -139,7 +131,7 @@ def encode_response(version: ProtocolVersion, response: PluginResponse, slot_siz
 
 
 def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> PluginResponseView:
-    """Reads the answer to a request of ``version``. Raises ``MalformedResponseError``.
+    """Reads the answer to a request of ``version``. Raises ``MalformedMessageError``.
 
     >>> body = b'{"permit":{"vCPUs":1,"mem":"2Gi"},"migrate":null}'
     >>> str(decode_response(ProtocolVersion.V5_0, body, Bytes.parse("1Gi")).permit)
@@ -161,7 +153,7 @@ def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> 
             ask_again=None if wire.askAgain is None else Seconds(wire.askAgain),
         )
     except (ValueError, RecursionError) as error:
-        raise MalformedResponseError(field_message(error)) from None
+        raise MalformedMessageError(field_message(error)) from None
 
 
 def _request_in(body: bytes, accepted: VersionRange) -> WireRequestBody:

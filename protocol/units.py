@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Amounts are never negative: subtraction below zero raises ``NegativeAmountError``, ``minus_or_zero`` stops at zero.
+- Amounts are never negative: subtraction below zero raises ``QuantityError``, ``minus_or_zero`` stops at zero.
 - CPU and memory share one code path: both are an ``Amount``, and ``Resources`` does every operation once for both.
 - Amounts of different kinds do not mix: ``MilliCpu(1) + Bytes(1)`` is a type error and raises ``TypeError``.
 - They are msgspec's structs, which are made and compared three times as fast as frozen dataclasses.
@@ -30,10 +30,6 @@ Instant = NewType("Instant", float)
 
 class QuantityError(ValueError):
     """A text or number that is not a usable quantity; the message says what was found and what is accepted."""
-
-
-class NegativeAmountError(QuantityError, ArithmeticError):
-    """An amount would have become negative: by arithmetic, or because a peer says so."""
 
 
 _SUFFIXES: Final[dict[str, Fraction]] = {
@@ -99,7 +95,7 @@ class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
 
     def __post_init__(self) -> None:
         if self.value < 0:
-            raise NegativeAmountError(f"{type(self).__name__} cannot be negative: {self.value}")
+            raise QuantityError(f"{type(self).__name__} cannot be negative: {self.value}")
 
     def _same(self, other: Self) -> int:
         if type(other) is not type(self):

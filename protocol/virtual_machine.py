@@ -303,7 +303,6 @@ def _guest_size(status: JsonObject) -> Resources | None:
 
 
 def _read_or_problem(read: Callable[[], T | None], problems: list[str]) -> T | None:
-    """A part of the status; None, and a problem, if it cannot be read."""
     try:
         return read()
     except ValueError as error:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import secrets
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import uvloop
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
-from protocol.runtime.clock import SystemClock
+from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from protocol.runtime.kubernetes.direct_api import DirectApi
@@ -30,11 +30,9 @@ from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.auth.authenticator import CONCURRENCY
-from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.options import agents_tls, extender_tls, lease_terms, parser
 from scheduler_plugin.replica import Replica
-from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.service.service import ActiveService
 from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry
@@ -85,15 +83,18 @@ async def _run(options: argparse.Namespace) -> None:
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         ports = SchedulerPorts(api, reviews, clock, telemetry, identity)
         is_alone = options.lease is None
-        program = _alone(ports, settings, options) if is_alone else _replica(ports, leading, settings, options)
-        follower = SettingsFollower(program.feed.use, telemetry)
+        desk, run_all, retire = (
+            _alone(ports, settings, options) if is_alone else _replica(ports, leading, settings, options)
+        )
+        feed = desk.context.feed
+        follower = SettingsFollower(feed.use, telemetry)
         access = explain_access(options.explain_token, reviews.api, clock)
-        served = listeners(options, program.desk, access)
+        served = listeners(options, desk, access)
         tls_contexts = [listener.tls for listener in served if listener.tls is not None]
         watch_tls(telemetry.registry, [*tls_contexts, *followed_by(creds.tls)])
         # ``set_aside`` freezes the heap once the cluster has been read.
-        works = (program.run(), file.follow(follower, clock), set_aside(clock, program.feed.ready.is_set))
-        await _until_told(stop, program.retire, served, works)
+        works = (run_all(), file.follow(follower, clock), set_aside(clock, feed.ready.is_set))
+        await _until_told(stop, retire, served, works)
 
 
 async def _until_told(
@@ -122,26 +123,18 @@ async def _until_told(
         is_over.set()
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerProgram:
-    """The scheduler of this process: alone, or one of several replicas. ``retire`` ends what is in flight."""
-
-    desk: ActiveService
-    feed: Feed
-    run: Callable[[], Coroutine[None, None, None]]
-    retire: Callable[[], Awaitable[object]]
+Program = tuple[ActiveService, Callable[[], Coroutine[None, None, None]], Callable[[], Awaitable[object]]]
+"""The scheduler of this process, its background, and what ends the writes in flight."""
 
 
-def _alone(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> SchedulerProgram:
+def _alone(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> Program:
     parts, hold_back = assemble(ports, settings), Seconds(float(options.hold_back))
-    return SchedulerProgram(
-        parts.service, parts.context.feed, lambda: parts.run(ports.api, hold_back), parts.context.term.close
-    )
+    return parts.service, lambda: parts.run(ports.api, hold_back), parts.context.term.close
 
 
 def _replica(
     ports: SchedulerPorts, leading: KubernetesApi, settings: SchedulerSettings, options: argparse.Namespace
-) -> SchedulerProgram:
+) -> Program:
     """One of several replicas; ``leading`` is the API over connections for the Lease and the slices alone."""
     leadership = Leadership(leading, ports.clock, lease_terms(options), ports.identity)
     namespace = options.lease.namespace
@@ -150,7 +143,7 @@ def _replica(
     pod = ObjectName(namespace, socket.gethostname())
     endpoints = LeaderEndpoints(leading, ports.clock, slices, ReplicaAddress(options.pod_ip, pod, options.node))
     replica = Replica(ports, leadership, endpoints, settings)
-    return SchedulerProgram(replica, replica.feed, replica.run, replica.retire)
+    return replica, replica.run, replica.retire
 
 
 def listeners(options: argparse.Namespace, desk: ActiveService, access: ExplainAccess) -> list[Listener]:
@@ -165,6 +158,38 @@ def listeners(options: argparse.Namespace, desk: ActiveService, access: ExplainA
             "metrics", GuardedExplanations(probes_app(desk), access), options.listen_metrics, limits=METRICS_LIMITS
         ),
     ]
+
+
+INTERVAL: Final = Seconds(0.5)
+
+LONGEST_START: Final = Seconds(60.0)
+"""A scheduler that waits longer than this for its cluster needs the collector like any other process."""
+
+THRESHOLDS: Final = (2_000, 4, 500)
+"""See ``gc.set_threshold``; under load Python's own (700, 10, 10) cause several full collections a minute."""
+
+
+async def set_aside(clock: Clock, is_ready: Callable[[], bool]) -> None:
+    """Pause the collector until the cluster has been read, then freeze all objects.
+
+    A full collection looks at every object that was read from the cluster. At 10,000 VMs it stops every answer for a
+    fifth of a second.
+    """
+    deadline = clock.now() + LONGEST_START
+    # While the cluster is read, the collector would go through all objects so far again and again, which takes longer
+    # than reading them.
+    gc.disable()
+    try:
+        while not is_ready():
+            await clock.sleep(INTERVAL)
+            if clock.now() >= deadline:
+                gc.enable()
+        # Frozen objects are still freed when their last reference goes; only the search for cycles skips them.
+        gc.freeze()
+        # Garbage of answers is found while it is young; a full collection comes only after millions of objects.
+        gc.set_threshold(*THRESHOLDS)
+    finally:
+        gc.enable()
 
 
 if __name__ == "__main__":

@@ -17,14 +17,13 @@ from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.migration.mover import Mover
 from scheduler_plugin.migration.reporter import MigrationReporter
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.planner.plan import MigrationStatus
 from scheduler_plugin.planner.planner import Planner
-from scheduler_plugin.service.service import Service
-from scheduler_plugin.service.workers import Workers
+from scheduler_plugin.service.service import Service, Workers
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.term import Term

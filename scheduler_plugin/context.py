@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.ledger import Effect, Ledger
 from scheduler_plugin.ledger.events import Fact, PermitWritten, Report
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.planner.plan import MigrationStatus
 from scheduler_plugin.telemetry import Telemetry
@@ -35,7 +34,3 @@ class SchedulerContext:
     def report(self, event: PermitWritten | Fact | Report) -> None:
         """Book an event that asks for no decision, and queue the orders that follow from it."""
         self.queues.add(self.ledger.apply(event, self.clock.now()))
-
-    def order(self, effects: Iterable[Effect]) -> None:
-        """Queues the ledger's orders, and does not wait until they are carried out."""
-        self.queues.add(effects)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import ssl
+from functools import partial
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import Final
@@ -57,14 +58,14 @@ def _add_lease(found: argparse.ArgumentParser) -> None:
     )
     found.add_argument(
         "--lease-duration",
-        type=_lease_duration,
+        type=partial(_seconds, least=2),
         default=9,
         metavar="SECONDS",
         help="how long a holder that says nothing is believed to act, 2 to 60 whole seconds (default: %(default)s)",
     )
     found.add_argument(
         "--hold-back",
-        type=_hold_back,
+        type=partial(_seconds, least=0),
         default=int(SETTLE),
         metavar="SECONDS",
         help="without a Lease: decide nothing for so long after the cluster was read: writes of the one before may"
@@ -97,14 +98,6 @@ def _object_name(text: str) -> ObjectName:
     if not (namespace and slash and name):
         raise argparse.ArgumentTypeError(f"expected NAMESPACE/NAME, got {text!r}")
     return ObjectName(namespace, name)
-
-
-def _lease_duration(text: str) -> int:
-    return _seconds(text, 2)
-
-
-def _hold_back(text: str) -> int:
-    return _seconds(text, 0)
 
 
 def _seconds(text: str, least: int) -> int:

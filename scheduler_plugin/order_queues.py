@@ -7,20 +7,12 @@ Losing all of them (a restart) only causes delays.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Generic, TypeVar
 
 from protocol.messages import ObjectName
-from scheduler_plugin.ledger import (
-    CreateMigration,
-    Effect,
-    PersistPermit,
-    PodFacts,
-    ReadMigration,
-    ReadPod,
-    RequestsSeen,
-    RoomFreed,
-)
+from scheduler_plugin.ledger import outcomes
+from scheduler_plugin.ledger.facts import PodFacts
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -69,29 +61,49 @@ class OrderQueues:
     """All orders that wait. ``requests_seen`` has an event for each pod whose kubelet's answer is awaited."""
 
     def __init__(self) -> None:
-        self.wakes: OrderQueue[str, RoomFreed] = OrderQueue()
-        self.reads: OrderQueue[str, ReadPod] = OrderQueue()
-        self.permits: OrderQueue[ObjectName, PersistPermit] = OrderQueue()
-        self.creations: OrderQueue[ObjectName, CreateMigration] = OrderQueue()
-        self.migration_reads: OrderQueue[ObjectName, ReadMigration] = OrderQueue()
+        self.wakes: OrderQueue[str, outcomes.RoomFreed] = OrderQueue()
+        self.reads: OrderQueue[str, outcomes.ReadPod] = OrderQueue()
+        self.permits: OrderQueue[ObjectName, outcomes.PersistPermit] = OrderQueue()
+        self.creations: OrderQueue[ObjectName, outcomes.CreateMigration] = OrderQueue()
+        self.migration_reads: OrderQueue[ObjectName, outcomes.ReadMigration] = OrderQueue()
         self.waiting_requests: OrderQueue[str, PodFacts] = OrderQueue()
         self.requests_seen: dict[str, asyncio.Event] = {}
 
-    def add(self, effects: Iterable[Effect]) -> None:
+    def add(self, effects: Iterable[outcomes.Effect]) -> None:
         """Queues the ledger's orders."""
         for effect in effects:
             match effect:
-                case RoomFreed(node):
+                case outcomes.RoomFreed(node):
                     self.wakes.put(node, effect)
-                case ReadPod(uid):
+                case outcomes.ReadPod(uid):
                     self.reads.put(uid, effect)
-                case PersistPermit(vm):
+                case outcomes.PersistPermit(vm):
                     self.permits.put(vm, effect)
-                case RequestsSeen(uid):
+                case outcomes.RequestsSeen(uid):
                     # For most pods nobody waits.
                     if uid in self.requests_seen:
                         self.requests_seen[uid].set()
-                case CreateMigration(name):
+                case outcomes.CreateMigration(name):
                     self.creations.put(name, effect)
-                case ReadMigration(name):
+                case outcomes.ReadMigration(name):
                     self.migration_reads.put(name, effect)
+
+
+AT_ONCE: Final = 48
+"""Calls under way: less than half of the connections to the API server, the rest is for increases and binds."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def for_each(things: Iterable[T], call: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE) -> list[R]:
+    """Results of ``call`` for each of ``things``, in their order."""
+    places = asyncio.Semaphore(at_once)
+
+    async def called(thing: T) -> R:
+        async with places:
+            return await call(thing)
+
+    async with asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(called(thing)) for thing in things]
+    return [task.result() for task in calls]

@@ -10,6 +10,12 @@ import asyncio
 import logging
 from typing import Final, Never
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
+from protocol.kubernetes.cursor import WatchTimes, watch_query
+from protocol.kubernetes.objects import JsonObject, is_over, items, name_of, text
+from protocol.kubernetes.pages import UnreadableAnswerError, WatchEvent, read_event
+from protocol.kubernetes.resources import PODS
+from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
 from scheduler_plugin.app import Parts, SchedulerPorts, acting, context_of
@@ -17,14 +23,12 @@ from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.leader_endpoints import LeaderEndpoints
-from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.service.service import LeaderStatus, Service, StandingByError
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.term import Term, Writes
 from scheduler_plugin.texts import logs
-from scheduler_plugin.workers.lease_watch import LeaseWatch
-from scheduler_plugin.workers.predecessor import until_gone
 
 LOG: Final = logging.getLogger("autoscale.replica")
 
@@ -156,3 +160,97 @@ class Replica:
 
     def _context(self, ledger: Ledger, queues: OrderQueues, term: Term) -> SchedulerContext:
         return context_of(self._ports, self.feed, ledger, queues, term)
+
+
+LEASE_LOG: Final = logging.getLogger("autoscale.lease")
+
+PAUSE: Final = Seconds(2.0)
+"""Between a watch that has ended and the next one. A watch begins with the Lease as it is, so nothing is missed."""
+
+
+class LeaseWatch:
+    """Watches the Lease of ``leadership``: a standby learns at once that it was given back, not only at its next read.
+
+    The right to watch that one object is enough.
+    """
+
+    def __init__(self, leadership: Leadership, clock: Clock) -> None:
+        self._leadership = leadership
+        self._clock = clock
+
+    async def run(self) -> Never:
+        """Listens for ever."""
+        previous = ""
+        while True:
+            try:
+                await self._listen()
+            except (ApiError, UnreadableAnswerError) as error:
+                # Without the right to watch this repeats for ever; the regular reads of the Lease are enough then.
+                if str(error) != previous:
+                    LEASE_LOG.info(logs.LEASE_NOT_WATCHED, extra={"reason": str(error)})
+                previous = str(error)
+            await self._clock.sleep(PAUSE)
+
+    async def _listen(self) -> None:
+        path, _, name = self._leadership.path.rpartition("/")
+        times = WatchTimes.spread(self._clock.jitter())
+        # Kubernetes has no watch of a single object, only of a collection with this selector.
+        query = {"fieldSelector": f"metadata.name={name}", **watch_query("", times)}
+        async with self._leadership.api.stream(ApiCall("GET", path, times.silence, query=query)) as lines:
+            async for line in lines:
+                if _is_given_back(read_event(line)):
+                    # Only a hint: the read that follows decides whether the Lease is free.
+                    self._leadership.look()
+
+
+def _is_given_back(event: WatchEvent) -> bool:
+    if event.refusal is not None:
+        raise ApiRefusedError(event.refusal)
+    return event.type in ("ADDED", "MODIFIED") and not text(event.object, "spec", "holderIdentity")
+
+
+PREDECESSOR_LOG: Final = logging.getLogger("autoscale.predecessor")
+
+SELECTOR: Final = "app.kubernetes.io/name=autoscaling-scheduler"
+"""The label of every scheduler's pod, in all manifests."""
+
+LEASE: Final = "--lease"
+TIMEOUT: Final = Seconds(2.0)
+INTERVAL: Final = Seconds(0.5)
+
+
+def acts_alone(pod: JsonObject) -> bool:
+    """Return True if the scheduler in that pod acts, or may yet act, without a Lease.
+
+    >>> acts_alone({"spec": {"containers": [{"args": ["--config=a"]}]}})
+    True
+    >>> acts_alone({"spec": {"containers": [{"args": ["--lease=a/b"]}, {"args": []}]}})
+    False
+    """
+    containers = items(pod, "spec", "containers")
+    lines = (container.get(field) for container in containers for field in ("command", "args"))
+    arguments = [str(argument) for line in lines if isinstance(line, list) for argument in line]
+    return not is_over(pod) and not any(argument == LEASE or argument.startswith(f"{LEASE}=") for argument in arguments)
+
+
+async def until_gone(api: KubernetesApi, clock: Clock, namespace: str) -> bool:
+    """Return once no scheduler in ``namespace`` acts without a Lease: True if one had to be waited for.
+
+    No Lease holds such a scheduler back. An installation can thus go from one scheduler to two in place, without
+    deleting anything by hand, and two never act.
+    """
+    previous: object = None
+    while True:
+        try:
+            listed = await api.call(ApiCall("GET", PODS.path(namespace), TIMEOUT, {"labelSelector": SELECTOR}))
+            waiting_for: object = [str(name_of(pod)) for pod in items(listed, "items") if acts_alone(pod)]
+        except ApiError as error:
+            # If the list fails, one may still act.
+            waiting_for = str(error)
+        if not waiting_for:
+            return previous is not None
+        # Logged only when it changes: this repeats twice a second.
+        if waiting_for != previous:
+            PREDECESSOR_LOG.warning(logs.NOT_LEADING, extra={"reason": waiting_for})
+        previous = waiting_for
+        await clock.sleep(INTERVAL)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from vm_image.build import ensure_image, rebuild
 from vm_image.host import BuildError
-from vm_image.origin import NEWEST, Origin
+from vm_image.recipe import NEWEST, Origin
 
 _DESCRIPTION = """Builds the guest image: a kernel, an initrd and a root disk with postgres 15 and node_exporter.
 
@@ -43,13 +43,8 @@ def main() -> int:
     """Runs the build; returns the exit code."""
     parser = argparse.ArgumentParser(prog="vm_image/build.sh", description=_DESCRIPTION, formatter_class=_Help)
     parser.add_argument("--rebuild", action="store_true", help="build again, with today's packages")
-    parser.add_argument(
-        "--snapshot",
-        type=_origin,
-        metavar="TIME",
-        default=NEWEST,
-        help="Debian's packages of a time, such as 20260102T030405Z",
-    )
+    snapshot = "Debian's packages of a time, such as 20260102T030405Z"
+    parser.add_argument("--snapshot", type=_origin, metavar="TIME", default=NEWEST, help=snapshot)
     options = parser.parse_args()
     # SIGTERM then unwinds like Ctrl-C, so that work folders are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -12,7 +12,7 @@ from typing import Final
 
 from vm_image import archives, host, recipe
 from vm_image.host import BuildError
-from vm_image.origin import NEWEST, SUITE, Origin
+from vm_image.recipe import NEWEST, SUITE, Origin
 from vm_image.store import Report, Store, cache_root
 
 FIRST_LINE: Final = "autoscale: the first program runs"
@@ -56,9 +56,8 @@ def cached_image() -> GuestImage | None:
 
 
 def ensure_image(report: Report, origin: Origin = NEWEST) -> GuestImage:
-    """The image of the present recipe, built if it is missing (about a minute and a half the first time).
-
-    Safe to call from several processes at once. Raises ``BuildError``.
+    """The image of the present recipe, built if it is missing (about a minute and a half the first time). Safe to call
+    from several processes at once. Raises ``BuildError``.
     """
     name = _name(recipe.image_key(), origin)
     return GuestImage.at(image_store().get(name, lambda work: _make_image(work, origin, report), report))

@@ -66,7 +66,6 @@ def as_root() -> Sequence[str]:
 
 def contained(work: Path) -> Sequence[str]:
     """The command prefix that lets no part of a program outlive this process: no child, no mount, no file elsewhere.
-
     For root that takes a namespace. Without root mmdebstrap makes its own, and keeps its temporary files in /tmp, which
     the users of that namespace can reach.
     """
@@ -94,9 +93,8 @@ def check_rootless() -> None:
 
 def run(command: Sequence[str], log: Path, report: Report, environment: Mapping[str, str] = _NOTHING) -> None:
     """Runs one step of the build; its output goes to ``log`` and lines that start with ``I:`` also to ``report``.
-
-    ``environment`` is added to that of this process. An interrupted step gets some time to clean up.
-    Raises ``BuildError`` with the end of the output.
+    ``environment`` is added to that of this process. An interrupted step gets some time to clean up. Raises
+    ``BuildError`` with the end of the output.
     """
     with (
         log.open("a") as written,

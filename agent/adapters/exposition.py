@@ -107,7 +107,6 @@ def _note_sampling(scalars: dict[str, float], family: bytes, seconds: float, sta
 
 
 def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The wanted lines: the family's name and all that follows it."""
     for line in islice(_LINE.finditer(page), MOST_LINES):
         name, rest = line.groups()
         # No real exporter writes longer ones, and the label pattern is not run on them.
@@ -167,30 +166,21 @@ def _cpu(modes: Mapping[bytes, float]) -> CpuSeconds:
     return CpuSeconds(busy, modes.get(b"steal", 0.0), iowait, kernel)
 
 
-def _sample(scalars: Mapping[str, float], cpus: Mapping[str, CpuSeconds]) -> GuestSample:
+def _sample(scalars: dict[str, float], cpus: Mapping[str, CpuSeconds]) -> GuestSample:
+    files, anon = scalars.pop("refaults_file", None), scalars.pop("refaults_anon", None)
+    read, written = scalars.pop("kib_in", None), scalars.pop("kib_out", None)
+    # The rest has the names of the sample, and its units too, but for memory.
+    rest = scalars | {name: Bytes(int(scalars[name])) for name in _MEMORY & scalars.keys()}
     return GuestSample(
         cpus=cpus,
-        boot_time=scalars.get("boot_time"),
-        runnable=scalars.get("runnable"),
-        load1=scalars.get("load1"),
-        load5=scalars.get("load5"),
-        mem_total=_bytes(scalars.get("mem_total")),
-        mem_available=_bytes(scalars.get("mem_available")),
-        mem_free=_bytes(scalars.get("mem_free")),
-        cpu_stall=scalars.get("cpu_stall"),
-        mem_stall=scalars.get("mem_stall"),
-        io_stall=scalars.get("io_stall"),
-        refaulted=_times(_PAGE, scalars.get("refaults_file"), scalars.get("refaults_anon")),
-        read=_times(1024.0, scalars.get("kib_in")),
-        written=_times(1024.0, scalars.get("kib_out")),
-        oom_kills=scalars.get("oom_kills"),
-        stamp=scalars.get("stamp"),
-        counted=scalars.get("counted"),
+        refaulted=_times(_PAGE, files, anon),
+        read=_times(1024.0, read),
+        written=_times(1024.0, written),
+        **rest,  # type: ignore[arg-type]
     )
 
 
-def _bytes(count: float | None) -> Bytes | None:
-    return None if count is None else Bytes(int(count))
+_MEMORY: Final = frozenset({"mem_total", "mem_available", "mem_free"})
 
 
 def _times(unit: float, *counts: float | None) -> float | None:

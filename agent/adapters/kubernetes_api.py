@@ -1,10 +1,6 @@
 """The Kubernetes API as far as an agent needs it: read, watch and patch JSON, with a token that may change.
 
-Rules that hold here:
-
-- Bodies are plain JSON values; the caller knows what they mean.
-- Every call has a deadline; a watch has one for its beginning, and the server ends it.
-- Errors are those of ``agent.ports``: the caller never sees a status code.
+Errors are those of ``agent.ports``: the caller never sees a status code.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ import msgspec
 from agent import texts
 from agent.adapters.http_errors import no_answer
 from agent.core.events import Fault
-from agent.ports import ConflictError, ExpiredError, GoneError, PortError, RefusedError, TokenSource
+from agent.ports import ConflictError, ExpiredError, PortError, RefusedError, TokenSource
 from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import (
@@ -42,7 +38,6 @@ _ERRORS: Final[Mapping[RefusalKind, type[PortError]]] = {
     RefusalKind.UNAVAILABLE: PortError,
     RefusalKind.TOO_MANY_REQUESTS: PortError,  # it passes, whatever the request was: no reason to bar a growth
     RefusalKind.UNAUTHORIZED: PortError,  # as does a token that has just expired
-    RefusalKind.NOT_FOUND: GoneError,
     RefusalKind.CONFLICT: ConflictError,
     RefusalKind.GONE: ExpiredError,
 }
@@ -138,7 +133,7 @@ class LightKubernetesApi:
         return answer.content
 
     def _headers(self) -> dict[str, str]:
-        token = self._identity.token()
+        token = self._identity()
         return {"Accept": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
 
 

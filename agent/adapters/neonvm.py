@@ -11,7 +11,7 @@ from typing import Final
 from agent import texts
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.core.events import Fault
-from agent.ports import GoneError, PortError
+from agent.ports import PortError, RefusedError
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import EVENTS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import micro_timestamp
@@ -35,7 +35,7 @@ class NeonVm:
         self._seen: VirtualMachine | None = None
 
     async def get(self) -> VirtualMachine:
-        """The object now. Raises ``GoneError`` or ``PortError``."""
+        """The object now. Raises ``PortError``."""
         return self._read(await self._api.get(self._path))
 
     async def watch(self) -> AsyncIterator[VirtualMachine]:
@@ -43,7 +43,7 @@ class NeonVm:
         # No version to watch from: a quiet object's own version is soon too old for an API server.
         async for event in self._api.watch(self._list, {"fieldSelector": f"metadata.name={self._name.name}"}, ""):
             if event.type == "DELETED":
-                raise GoneError(Fault.VM_API, texts.VM_DELETED.format(vm=self._name))
+                raise RefusedError(Fault.VM_API, texts.VM_DELETED.format(vm=self._name))
             if event.unreadable is not None:
                 raise _senseless(event.unreadable.reason)
             if event.type != "BOOKMARK":

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Never
 
-from agent.adapters.scheduler_answers import SchedulerAnswer, senseless
-from agent.adapters.scheduler_client import HttpScheduler
+from agent.adapters.scheduler_client import HttpScheduler, SchedulerAnswer, senseless
 from agent.adapters.scheduler_line import LineClosedError, SchedulerLine
-from agent.ports import SchedulerError
+from agent.ports import PortError
 from protocol.codec import PluginResponseView, encode_request
 from protocol.messages import AgentRequest
 from protocol.runtime.clock import Clock
@@ -37,10 +36,6 @@ AFTER_FAILURE: Final = Seconds(5.0)
 
 _NOT_TAKEN: Final = frozenset({400, 404, 405, 413})
 """Statuses of a whole batch that mean that the scheduler has not looked at it."""
-
-
-class _NotTakenError(Exception):
-    """The batch was refused as a whole: send its requests alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,7 @@ class NodeScheduler:
         self._offer_at = clock.now()
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        """Sends one request and returns the answer. Raises ``SchedulerError``."""
+        """Sends one request and returns the answer. Raises ``PortError``."""
         try:
             # While a batch is under way, requests go alone: no VM waits for the answer to another.
             if not self._is_busy and not _wants_more(request):
@@ -75,7 +70,7 @@ class NodeScheduler:
                 if not self._line.most and self._clock.now() >= self._offer_at:
                     return await self._offer(request, slot_size)
         # The scheduler has not looked at the request, so sending it alone repeats nothing.
-        except (LineClosedError, _NotTakenError):
+        except LineClosedError:
             pass
         self.messages["alone"] += 1
         return await self._alone.ask(request, slot_size)
@@ -119,7 +114,7 @@ class NodeScheduler:
             self.messages["together"] += 1
             response = await self._line.ask([request.body for request in waiting])
             outcomes = self._outcomes(response, len(waiting))
-        except (SchedulerError, LineClosedError, _NotTakenError) as error:
+        except (PortError, LineClosedError) as error:
             outcomes = [error] * len(waiting)
         for request, outcome in zip(waiting, outcomes, strict=True):
             if request.answer.done():
@@ -130,11 +125,11 @@ class NodeScheduler:
                 request.answer.set_exception(outcome)
 
     def _outcomes(self, response: SchedulerAnswer, count: int) -> Sequence[SchedulerAnswer | Exception]:
-        """The outcome of each request. Raises ``SchedulerError`` or ``_NotTakenError`` if the whole batch failed."""
+        """The outcome of each request. Raises ``PortError`` or ``LineClosedError`` if the whole batch failed."""
         if response.status in _NOT_TAKEN:
             self._line.close()
             self._offer_at = Instant(self._clock.now() + OFFER_AGAIN)
-            raise _NotTakenError
+            raise LineClosedError
         if response.status != 200:
             raise response.refusal()
         try:

@@ -1,61 +1,99 @@
-"""The scheduler's port for agents over HTTP (S4.4, B.4, B.11): one wire version, one POST for each request.
-
-Rules that hold here:
-
-- One request, one deadline, one outcome; nothing is repeated here.
-- The status decides whose fault it is; see ``scheduler_answers``.
-"""
+"""The scheduler's port for agents over HTTP (S4.4, B.4, B.11): one wire version, one POST for each request."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
 import httpx2 as httpx
 
 from agent import texts
-from agent.adapters.http_errors import no_answer
-from agent.adapters.scheduler_answers import SchedulerAnswer, retry_after
-from agent.ports import PortError, SchedulerError, TokenSource
-from protocol.codec import PluginResponseView, encode_request
+from agent.adapters.http_errors import no_answer, reason_in
+from agent.core.events import Fault
+from agent.ports import PortError, TokenSource
+from protocol.codec import MalformedMessageError, PluginResponseView, decode_response, encode_request
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Seconds
 from protocol.versions import AGENT_SPEAKS, ProtocolVersion
 
+LARGEST: Final = 64 * 1024
 
+_FAULTS: Final[Mapping[int, tuple[Fault, str]]] = {
+    400: (Fault.AGENT, texts.NOT_UNDERSTOOD),
+    401: (Fault.AGENT, texts.NOT_ACCEPTED),
+    403: (Fault.AGENT, texts.NOT_ITS_POD),
+    404: (Fault.SCHEDULER, texts.POD_UNKNOWN),
+    409: (Fault.AGENT, texts.OTHER_AGENT),
+    503: (Fault.SCHEDULER, texts.NOT_READY),
+}
+
+_CONFLICT: Final = 409
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerAnswer:
+    """An answer as received; ``retry_after`` is the scheduler's, None if absent or unusable."""
+
+    status: int
+    body: bytes
+    retry_after: Seconds | None = None
+
+    def refusal(self) -> PortError:
+        """The error for an answer without a permit."""
+        fault, what = _FAULTS.get(self.status, (Fault.SCHEDULER, texts.SCHEDULER_SAYS.format(status=self.status)))
+        is_others_turn = self.status == _CONFLICT
+        return PortError(fault, f"{what}: {reason_in(self.body)}", self.retry_after, is_others_turn=is_others_turn)
+
+    def permit(self, version: ProtocolVersion, slot_size: Bytes) -> PluginResponseView:
+        """The permit in it. Raises ``PortError``."""
+        if self.status != 200:
+            raise self.refusal()
+        # A permit has a few hundred bytes; whatever this is, it is not decoded.
+        if len(self.body) > LARGEST:
+            raise PortError(Fault.SCHEDULER, texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LARGEST))
+        try:
+            return decode_response(version, self.body, slot_size)
+        except MalformedMessageError as error:
+            raise senseless(error) from None
+
+
+def senseless(error: Exception) -> PortError:
+    """The scheduler's answer cannot be read."""
+    return PortError(Fault.SCHEDULER, texts.SCHEDULER_UNREADABLE.format(error=error))
+
+
+def retry_after(text: str) -> Seconds | None:
+    """The header's seconds; None for a date or anything else."""
+    # ``isdecimal`` alone takes digits of other scripts.
+    return Seconds(float(text)) if text.isascii() and text.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True)
 class HttpScheduler:
     """The scheduler at ``url``, which understands ``version``."""
 
-    def __init__(
-        self,
-        client: httpx.AsyncClient,
-        url: str,
-        identity: TokenSource,
-        deadline: Seconds,
-        version: ProtocolVersion = AGENT_SPEAKS,
-    ) -> None:
-        self._client = client
-        self._url = url
-        self._identity = identity
-        self._deadline = deadline
-        self._version = version
+    client: httpx.AsyncClient
+    url: str
+    identity: TokenSource
+    deadline: Seconds
+    version: ProtocolVersion = AGENT_SPEAKS
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        """Sends one request and returns the answer. Raises ``SchedulerError``."""
-        body = encode_request(self._version, request, slot_size)
+        """Sends one request and returns the answer. Raises ``PortError``."""
+        body = encode_request(self.version, request, slot_size)
         try:
-            async with asyncio.timeout(self._deadline):
-                answer = await self._client.post(self._url, content=body, headers=self._headers())
+            async with asyncio.timeout(self.deadline):
+                answer = await self.client.post(self.url, content=body, headers=self._headers())
         # The scheduler may have taken the request although its answer is lost; the core takes that into account.
         except (httpx.HTTPError, OSError) as error:
-            lost = no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline)
-            raise SchedulerError(lost.fault, lost.reason) from None
-        except PortError as error:
-            raise SchedulerError(error.fault, error.reason) from None
+            raise no_answer(texts.SCHEDULER.format(url=self.url), error, self.deadline) from None
         wait = retry_after(answer.headers.get("Retry-After", ""))
-        return SchedulerAnswer(answer.status_code, answer.content, wait).permit(self._version, slot_size)
+        return SchedulerAnswer(answer.status_code, answer.content, wait).permit(self.version, slot_size)
 
     def _headers(self) -> dict[str, str]:
         # Read for each request: the kubelet replaces the token now and then.
-        token = self._identity.token()
+        token = self.identity()
         identity = {} if token is None else {"Authorization": f"Bearer {token}"}
         return {"Content-Type": "application/json", **identity}

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from agent import texts
 from agent.adapters.http_errors import no_answer
-from agent.adapters.scheduler_answers import SchedulerAnswer, retry_after
+from agent.adapters.scheduler_client import SchedulerAnswer, retry_after
 from agent.core.events import Fault
-from agent.ports import PortError, SchedulerError, TokenSource
+from agent.ports import PortError, TokenSource
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError
-from protocol.runtime.keep_alive import KEEPALIVE
+from protocol.runtime.keep_alive import open_connection
 from protocol.units import Seconds
 from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER, PATH, encode_batch
 
@@ -27,7 +27,7 @@ _OFFER: Final = OFFER.encode()
 
 
 class LineClosedError(Exception):
-    """There is no connection over which a batch may go; nothing was sent."""
+    """No batch may go over the line, or its other end has refused one unread: send the requests alone."""
 
 
 class SchedulerLine:
@@ -47,13 +47,13 @@ class SchedulerLine:
         return self._most if self._connection is not None and self._connection.is_reusable else 0
 
     async def offer(self, request: bytes) -> SchedulerAnswer:
-        """Asks for one VM over a new connection, and offers batches. Raises ``SchedulerError``."""
+        """Asks for one VM over a new connection, and offers batches. Raises ``PortError``."""
         # A connection belongs to one scheduler process; a new one finds out who answers now.
         self.close()
         return await self._asked("/", request, offers=True)
 
     async def ask(self, requests: Sequence[bytes]) -> SchedulerAnswer:
-        """Asks for ``most`` VMs at once or fewer. Raises ``SchedulerError`` and ``LineClosedError``."""
+        """Asks for ``most`` VMs at once or fewer. Raises ``PortError`` and ``LineClosedError``."""
         # The connection may have ended since the batch began to gather.
         if len(requests) > self.most:
             raise LineClosedError
@@ -74,12 +74,9 @@ class SchedulerLine:
             answer, content = await connection.whole(message, deadline, LONGEST_BATCH)
         except LongAnswerError:
             what = texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LONGEST_BATCH)
-            raise SchedulerError(Fault.SCHEDULER, what) from None
+            raise PortError(Fault.SCHEDULER, what) from None
         except (BrokenConnectionError, OSError, ValueError) as error:
-            lost = no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline)
-            raise SchedulerError(lost.fault, lost.reason) from None
-        except PortError as error:
-            raise SchedulerError(error.fault, error.reason) from None
+            raise no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline) from None
         finally:
             # A connection that broke, or whose answer was not awaited, could hand its answer to the next request.
             if self._connection is not None and not self._connection.is_reusable:
@@ -92,16 +89,11 @@ class SchedulerLine:
         url = urlsplit(self._url)
         where = url.hostname or "", url.port or _PORTS[url.scheme]
         async with asyncio.timeout_at(deadline):
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: HttpConnection(wanted=_OFFER), *where, ssl=self._tls
-            )
-        for level, option, value in KEEPALIVE:
-            connection.socket.setsockopt(level, option, value)
-        self._connection = connection
-        return connection
+            self._connection = await open_connection(*where, self._tls, _OFFER)
+        return self._connection
 
     def _message(self, path: str, body: bytes, *, offers: bool) -> bytes:
-        url, token = urlsplit(self._url), self._identity.token()
+        url, token = urlsplit(self._url), self._identity()
         lines = [
             f"POST {url.path.rstrip('/')}{path} HTTP/1.1",
             f"Host: {url.netloc}",

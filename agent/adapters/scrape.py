@@ -16,7 +16,7 @@ from agent.core.events import Fault
 from agent.core.guest import GuestSample
 from agent.ports import PortError
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError
-from protocol.runtime.keep_alive import KEEPALIVE
+from protocol.runtime.keep_alive import open_connection
 from protocol.units import Seconds
 
 LARGEST: Final = 1024 * 1024
@@ -83,11 +83,7 @@ class NodeExporter:
         # Once for each connection: the request is the same until a selection is refused.
         self._request = _request(url, SELECTIONS[self._refused])
         async with asyncio.timeout_at(deadline):
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(HttpConnection, url.hostname or "", url.port or 80)
-        for level, option, value in KEEPALIVE:
-            connection.socket.setsockopt(level, option, value)
-        return connection
+            return await open_connection(url.hostname or "", url.port or 80)
 
 
 def _request(url: SplitResult, collectors: tuple[str, ...]) -> bytes:

@@ -20,7 +20,7 @@ class AgentToken:
         self._stamp: tuple[int, int, int] | None = None
         self._token = ""
 
-    def token(self) -> str:
+    def __call__(self) -> str:
         """The token as the file has it now. Raises ``PortError`` if it cannot be read or is empty."""
         try:
             stat = self._path.stat()
@@ -37,9 +37,5 @@ class AgentToken:
         return self._token
 
 
-class NoToken:
-    """No identity: for a scheduler or API that asks for none."""
-
-    def token(self) -> None:
-        """None: send no token."""
-        return
+def no_token() -> None:
+    """No identity, for a scheduler or API that asks for none."""

@@ -32,17 +32,10 @@ class PatchVm:
     slot_size: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AskMonitor:
-    """Send ``message`` to the monitor in the guest.
-
-    Outcomes: ``MonitorAnswered`` or ``MonitorLost``. One at a time.
-    """
-
-    message: AskToShrink | TellGrown
-
-
 Action = AskScheduler | PatchVm
+
+MonitorMessage = AskToShrink | TellGrown
+"""A message to send to the monitor in the guest. Outcomes: ``MonitorAnswered`` or ``MonitorLost``. One at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +48,4 @@ class Plan:
     actions: tuple[Action, ...]
     wake_at: Instant | None
     because: str
-    message: AskMonitor | None = None
+    message: MonitorMessage | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.core.actions import Action, AskMonitor
+from agent.core.actions import Action, MonitorMessage
 from agent.core.guest import GuestSample
 from agent.core.policy import Policy
 from agent.core.vm import Vm
@@ -41,11 +41,15 @@ class VmRestored:
 
 
 @dataclass(frozen=True, slots=True)
-class VmLost:
-    """The VM's object cannot be read or decoded."""
+class CallFailed:
+    """A call of the shell failed."""
 
     fault: Fault
     reason: str
+
+
+class VmLost(CallFailed):
+    """The VM's object cannot be read or decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +59,15 @@ class Scraped:
     sample: GuestSample
 
 
-@dataclass(frozen=True, slots=True)
-class ScrapeFailed:
+class ScrapeFailed(CallFailed):
     """The guest's metrics did not arrive."""
-
-    fault: Fault
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
     """The shell is about to carry out ``action``: from now on it may take effect at any time."""
 
-    action: Action | AskMonitor
+    action: Action | MonitorMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,12 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class AskFailed:
+class AskFailed(CallFailed):
     """No usable answer came; the request may or may not have been applied. ``retry_after`` is the scheduler's.
 
     ``is_others_turn``: the scheduler answers another agent of the VM.
     """
 
-    fault: Fault
-    reason: str
     retry_after: Seconds | None = None
     is_others_turn: bool = False
 
@@ -103,11 +101,9 @@ class PatchConflicted:
 
 
 @dataclass(frozen=True, slots=True)
-class PatchFailed:
+class PatchFailed(CallFailed):
     """The patch failed. Unless ``refused`` (it certainly took no effect) it may still take effect."""
 
-    fault: Fault
-    reason: str
     refused: bool
 
 
@@ -133,12 +129,8 @@ class MonitorJoined:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class MonitorLost:
+class MonitorLost(CallFailed):
     """The monitor that had answered is gone, or cannot be listened to any longer."""
-
-    fault: Fault
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

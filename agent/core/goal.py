@@ -134,7 +134,6 @@ def _parts(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> 
 
 
 def _most(parts: list[Part], kind: type[A]) -> A | None:
-    """The greatest need of one resource; None if no part concerns it."""
     return max((part.need for part in parts if isinstance(part.need, kind)), default=None)
 
 
@@ -159,7 +158,6 @@ def _sifted(sample: GuestSample, over: Rates, has: Resources, policy: Policy) ->
 
 
 def _is_full(sample: GuestSample, has: Bytes, policy: MemoryPolicy) -> bool:
-    """Return True if programs use at least the target share of memory."""
     used = sample.mem_used
     return used is not None and _share_of(used + policy.kernel_allowance, policy.target) >= has
 

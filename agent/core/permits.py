@@ -1,9 +1,6 @@
 """Requests to the scheduler and its answers as state, and the rules by which an agent accepts a permit (S4.5).
 
-Rules that hold here:
-
-- Part of ``advance``. Sending a request lowers the ceiling to it at once; only an accepted answer raises it.
-- Whatever breaks a rule is rejected as a whole, with the reason; what was permitted before stays.
+Part of ``advance``. A permit that breaks a rule is rejected as a whole; what was permitted before stays.
 """
 
 from __future__ import annotations

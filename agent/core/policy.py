@@ -9,16 +9,25 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from protocol.backoff import Backoff
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
 from protocol.smoothing.policy import SmoothingPolicy as Stages
 from protocol.units import Bytes, Instant, Seconds
 
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Step = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
-@dataclass(frozen=True, slots=True)
-class CpuPolicy:
+
+class PolicySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """One section of a policy, as a document may write it."""
+
+
+class CpuPolicy(PolicySection, frozen=True):
     """Settings that turn CPU demand into a need.
 
     ``target`` is the share of the CPU that should be busy (0..1]. Stall time up to ``pressure_deadband`` of an interval
@@ -26,15 +35,14 @@ class CpuPolicy:
     One decision reaches at most ``reach`` times the present CPU beyond what is busy.
     """
 
-    target: float = 0.85
-    pressure_deadband: float = 0.1
-    pressure_from: float = 0.3
-    pressure_full: float = 0.7
-    reach: float = 3.0
+    target: Share = 0.85
+    pressure_deadband: Fraction = 0.1
+    pressure_from: Fraction = 0.3
+    pressure_full: Share = 0.7
+    reach: Annotated[float, msgspec.Meta(ge=1, le=100)] = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class CachePolicy:
+class CachePolicy(PolicySection, frozen=True):
     """Settings by which page cache counts as needed memory (B.16), if ``enabled``.
 
     Waiting for ``stall`` of the time (0..1], or rereading ``turnover`` (0..1] of the memory in question within a
@@ -49,19 +57,19 @@ class CachePolicy:
     """
 
     enabled: bool = True
-    stall: float = 0.1
-    turnover: float = 0.25
-    step: float = 0.1
-    idle_step: float = 0.33
+    stall: Share = 0.1
+    turnover: Share = 0.25
+    step: Step = 0.1
+    idle_step: Step = 0.33
     watch: Seconds = Seconds(180.0)
     retry: Seconds = Seconds(3600.0)
     longest: Seconds = Seconds(8 * 3600.0)
     idle_after: Seconds = Seconds(900.0)
     remember: Seconds = Seconds(24 * 3600.0)
-    growth: float = 0.5
-    gain: float = 0.5
+    growth: Annotated[float, msgspec.Meta(ge=0.05, le=4)] = 0.5
+    gain: Share = 0.5
     trickle: Bytes = Bytes(256 * 1024)
-    idle_share: float = 0.1
+    idle_share: Fraction = 0.1
 
     @property
     def recent(self) -> Seconds:
@@ -69,8 +77,7 @@ class CachePolicy:
         return Seconds(self.watch / 3)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPolicy:
+class MemoryPolicy(PolicySection, frozen=True):
     """Settings that turn memory in use into a need.
 
     ``target`` is the share of the memory that should be used (0..1]. ``kernel_allowance`` is what the VM holds but the
@@ -79,16 +86,15 @@ class MemoryPolicy:
     keeps that for ``kill_hold`` seconds after the last kill. 0 ignores kills.
     """
 
-    target: float = 0.75
+    target: Share = 0.75
     kernel_allowance: Bytes = Bytes(100 * 1024**2)
-    pressure_threshold: float = 0.1
-    pressure_step: float = 0.25
+    pressure_threshold: Share = 0.1
+    pressure_step: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.25
     kill_hold: Seconds = Seconds(900.0)
-    cache: CachePolicy = field(default_factory=CachePolicy)
+    cache: CachePolicy = CachePolicy()
 
 
-@dataclass(frozen=True, slots=True)
-class MonitorPolicy:
+class MonitorPolicy(PolicySection, frozen=True):
     """Lifetimes of a guest monitor's messages (seconds): ``hold`` for a load report, ``request`` for a memory request.
 
     ``connection`` is the CPU that a new connection is expected to use, in cores; 0 ignores connections.
@@ -96,11 +102,10 @@ class MonitorPolicy:
 
     hold: Seconds = Seconds(3.0)
     request: Seconds = Seconds(10.0)
-    connection: float = 0.1
+    connection: Annotated[float, msgspec.Meta(ge=0, le=8)] = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(PolicySection, frozen=True):
     """Intervals and time limits (seconds).
 
     ``tick``: a request to the scheduler at least this often, less up to ``tick_jitter``. ``migrating_tick``: the same
@@ -160,7 +165,7 @@ class Policy:
 
     cpu: CpuPolicy = field(default_factory=CpuPolicy)
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
-    smoothing: Smoothing = field(default_factory=Smoothing)
+    smoothing: Smoothing = Smoothing()
     timing: Timing = field(default_factory=Timing)
     monitor: MonitorPolicy = field(default_factory=MonitorPolicy)
     passed_over: tuple[str, ...] = ()

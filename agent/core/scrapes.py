@@ -38,7 +38,6 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
 
 
 def _look(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample, *, is_rebooted: bool) -> None:
-    """Apply a new sample of the guest in ``vm``: what it shows since ``before``."""
     guest, policy, sample, now = state.guest, state.policy, observed.sample, observed.at
     # The smaller of before and after: what waited before a growth must not be counted again after it.
     has = vm.actual.at_most(guest.had or vm.actual)
@@ -63,14 +62,12 @@ def _look(state: State, vm: Vm, before: ObservedSample | None, observed: Observe
 
 
 def _smooth(state: State, vm: Vm, now: Instant) -> None:
-    """Feed the need of the last sample to the smoothing pipelines."""
     need = state.guest.goal.need
     in_doubt = state.guest.goal.kept.at_most(state.vm.ordered or vm.use)
     state.guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, in_doubt)
 
 
 def _probe(state: State, vm: Vm, observed: ObservedSample, *, settling: bool) -> None:
-    """Feed a sample to the trials with the page cache."""
     guest, policy = state.guest, state.policy.memory.cache
     if not policy.enabled:
         guest.probing = Probing()

@@ -14,23 +14,13 @@ from typing import Final
 
 from agent.core.goal import NOTHING
 from agent.core.policy import Smoothing
+from protocol.kubernetes.objects import Json
 from protocol.smoothing.policy import Pipeline
-from protocol.smoothing.stage import Sample
+from protocol.smoothing.stage import UNSTEADY, Sample
 from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
 
 RECENT: Final = Seconds(20.0)
 """A VM whose node is short keeps what it needed within this time."""
-
-
-@dataclass(frozen=True, slots=True)
-class SmoothingStep:
-    """The effect of one smoothing stage on the last need of ``resource``, with amounts as text, and its reason."""
-
-    resource: str
-    stage: str
-    before: str
-    after: str
-    reason: str
 
 
 @dataclass(slots=True)
@@ -47,6 +37,10 @@ class Stabilizer:
     _cpu: Pipeline = field(init=False)
     _mem: Pipeline = field(init=False)
     _last: Instant | None = None
+    _wanted: Resources = NOTHING
+    _steady_until: Instant = UNSTEADY
+    """The time before which looks that repeat the last one change nothing."""
+    _has_skipped: bool = False
     _began: Instant | None = None
     _recent: deque[tuple[Instant, Resources]] = field(default_factory=deque)
 
@@ -65,20 +59,43 @@ class Stabilizer:
         # A gap counts like a restart: nothing is proven about the time in between.
         if self._last is not None and now - self._last > self.smoothing.max_gap:
             self._begin()
-        self._last = now
         # The pipelines remember doubtful evidence like a need. It never exceeds the ordered size, so nothing grows
         # for it.
         wanted = need.at_least(kept)
+        is_repeated = self.target is not None and wanted == self._wanted and has == self.asked_with
+        if is_repeated and now < self._steady_until:
+            self._last, self._has_skipped = now, True
+            return
+        if self._has_skipped and self._last is not None and self.asked_with is not None:
+            # Of the looks that were skipped the pipelines need only the latest.
+            self._look(self._wanted, self.asked_with, self._last)
+        self._last = now
+        self._look(wanted, has, now)
+        # Most guests of a fleet are idle, and look the same for minutes.
+        self._steady_until = self._steady_from(now) if is_repeated else UNSTEADY
+
+    def _look(self, wanted: Resources, has: Resources, now: Instant) -> None:
         self._remember(wanted, now)
         cpu = self._cpu.target(now, Sample(wanted.cpu.as_cores, has.cpu.as_cores))
         mem = self._mem.target(now, Sample(float(wanted.mem.value), float(has.mem.value)))
         # The pipelines calculate in floats; rounded down, the target could be below the need.
         self.target, self.asked_with = Resources(MilliCpu.cores(cpu), Bytes(ceil(mem))), has
+        self._wanted, self._has_skipped = wanted, False
+
+    def _steady_from(self, now: Instant) -> Instant:
+        """The time before which the same look changes nothing, from ``now`` on."""
+        if any(need != self._wanted for _, need in self._recent):
+            return UNSTEADY
+        cpu = self._cpu.steady_until(now)
+        return cpu if cpu == UNSTEADY else min(cpu, self._mem.steady_until(now))
 
     def just_needed(self, now: Instant) -> Resources | None:
         """The most of each resource that was needed within the last ``RECENT`` seconds; None if that is not known."""
         if self.target is None or self._began is None or now - self._began < RECENT:
             return None
+        # Long since the same, and asked for often.
+        if now < self._steady_until:
+            return self._wanted
         return Resources.most(need for _, need in self._recent)
 
     def _remember(self, need: Resources, now: Instant) -> None:
@@ -95,20 +112,26 @@ class Stabilizer:
         amounts = {"cpu": str(self.target.cpu), "memory": f"{self.target.mem.as_gib:.2f} GiB"}
         return " and ".join(f"{amount} {resource}{self._raised(resource)}" for resource, amount in amounts.items())
 
-    def steps(self) -> tuple[SmoothingStep, ...]:
-        """The effect of each stage on the last need; empty before the first."""
+    def steps(self) -> list[Json]:
+        """The effect of each stage on the last need, with amounts as text, and its reason; empty before the first."""
         amounts: tuple[tuple[str, Pipeline, Callable[[float], Amount]], ...] = (
             ("cpu", self._cpu, MilliCpu.cores),
             ("memory", self._mem, lambda size: Bytes(ceil(size))),
         )
-        return tuple(
-            SmoothingStep(resource, step.stage, str(amount(step.before)), str(amount(step.after)), step.reason)
+        return [
+            {
+                "resource": resource,
+                "stage": step.stage,
+                "before": str(amount(step.before)),
+                "after": str(amount(step.after)),
+                "reason": step.reason,
+            }
             for resource, pipeline, amount in amounts
             for step in pipeline.explain()
-        )
+        ]
 
     def _begin(self) -> None:
-        self._began = None
+        self._began, self._steady_until, self._has_skipped = None, UNSTEADY, False
         self._recent.clear()
         self._cpu, self._mem = self.smoothing.cpu.start(), self.smoothing.memory.start()
 

@@ -13,7 +13,7 @@ from typing import Final
 import httpx2 as httpx
 
 from deploy.kube.port_forward import PortForward
-from protocol.kubernetes.api import ApiCall, ApiRefusedError, RawApi, for_people, tolerating, unknown
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, RawApi, Tolerating, for_people, unknown
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object, read_page
 from protocol.kubernetes.refusals import RefusalKind, read_refusal
@@ -90,7 +90,7 @@ class ApiClient:
 
     async def ensure(self, kind: Resource, namespace: str, body: Json) -> None:
         """Creates the object if there is none of that name."""
-        with tolerating(RefusalKind.ALREADY_EXISTS):
+        with Tolerating(RefusalKind.ALREADY_EXISTS):
             await self.create(kind, namespace, body)
 
     async def try_create(self, kind: Resource, namespace: str, body: Json) -> Json:

@@ -34,31 +34,29 @@ def random_suffix() -> str:
     return "".join(random.choices(_LETTERS, k=5))
 
 
+@dataclass(frozen=True, slots=True)
+class HostedGuest:
+    """The guest of one pod. ``resizer`` is None if it does not run here, or only receives. Nothing is known about it
+    before ``is_known``. ``hindrance`` says why it cannot be moved, in one line; empty if nothing known prevents it.
+    """
+
+    resizer: Resizer | None = None
+    role: PodRole = PodRole.EMPTY
+    is_known: bool = True
+    hindrance: str = ""
+    acceleration: Acceleration | None = None
+
+
 class GuestHost(Protocol):
     """The guests that run here, by their pods; the kubelet's side."""
 
-    def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
-        """The guest of that very pod; None if it does not run here, or only receives."""
-
-    def role(self, pod: ObjectName, uid: str) -> PodRole:
-        """Role of that pod's guest here."""
+    def guest(self, pod: Json | None) -> HostedGuest:
+        """The guest of that very pod, which an earlier pod of the same name is not."""
 
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
         """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
-
-    def is_known(self, pod: ObjectName, uid: str) -> bool:  # noqa: ARG002 - for guests that are always known
-        """Return True if that pod's guest has been looked at here; until then nothing is known about it."""
-        return True
-
-    def hindrance(self, pod: ObjectName, uid: str) -> str:  # noqa: ARG002 - the same
-        """The reason why that pod's guest cannot be moved, in one line; empty if nothing known prevents it."""
-        return ""
-
-    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:  # noqa: ARG002 - the same
-        """Speed class of that pod's guest; None if unknown."""
-        return None
 
     async def vm_address(self, vm: Json) -> str:
         """The VM's address on the flat network; empty if it is not on it. Raises ``ApiError`` and the like."""

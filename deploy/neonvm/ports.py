@@ -1,7 +1,7 @@
-"""Ports of the NeonVM runtime to the machine it runs on: guests, and a network with nodes in it.
+"""Ports of the NeonVM runtime to the machine it runs on: guests, and their places in a network.
 
-The runtime decides with these Protocols only. QEMU, simulated guests, namespaces and hub ports are adapters behind
-them, so faults can be injected here and every mode shares one code path.
+QEMU and simulated guests are adapters behind these Protocols, so faults can be injected here and every mode shares one
+code path.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class PodNetwork:
 class GuestSpec:
     """Everything that is fixed for the life of one guest, and the size with which it starts.
 
-    ``address`` is the VM's own on the flat network (``ClusterNetwork.vm_address``): it stays with the VM wherever it
+    ``address`` is the VM's own on the flat network (S4.12): it stays with the VM wherever it
     runs, unlike ``network.address``, which is its pod's. ``state_dir`` holds the VM's disk and logs and is made by
     the guest; a guest that starts on the same directory again has the same disk. ``kernel_arguments`` are the VM's own
     words on the kernel command line. ``address`` is empty for a VM that is not on the flat network.
@@ -158,19 +158,17 @@ class ResizableGuest(Protocol):
         """The guest's present size."""
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest this much CPU: whole CPUs online, and a quota for the fraction.
-
-        Returns what it then says that it has; None if it must be asked (see ``state``).
+        """Gives the guest this much CPU: whole CPUs online, and a quota for the fraction. Returns what it then says
+        that it has; None if it must be asked (see ``state``).
         """
 
     async def set_memory(self, use: Bytes) -> None:
         """Asks the guest to have this much memory; shrinking may stop part of the way (see ``state``)."""
 
     async def ended(self) -> str:
-        """Returns once a guest that was started has stopped or cannot go on, and says why, in one line for people.
-
-        A guest that cannot go on may still hold all it had: ``stop`` releases it. Raises ``GuestError`` if it was
-        never started.
+        """Returns once a guest that was started has stopped or cannot go on, and says why, in one line for people. A
+        guest that cannot go on may still hold all it had: ``stop`` releases it. Raises ``GuestError`` if it was never
+        started.
         """
 
 
@@ -181,9 +179,8 @@ class Guest(ResizableGuest, Protocol):
         """Starts the guest; returns once it has been launched, long before it has booted."""
 
     async def receive(self) -> None:
-        """Launches the guest empty and standing still, for another pod's guest of the same VM to be sent to.
-
-        It uses the VM's disk only once it runs. ``stop`` ends it like any other.
+        """Launches the guest empty and standing still, for another pod's guest of the same VM to be sent to. It uses
+        the VM's disk only once it runs. ``stop`` ends it like any other.
         """
 
     async def send(
@@ -220,52 +217,10 @@ class Guests(Protocol):
         """A guest that is ready to be started. Touches nothing yet."""
 
 
-class ClusterNetwork(Protocol):
-    """A flat L2 network in which nodes hold pods; made and removed as a whole."""
-
-    @property
-    def description(self) -> str:
-        """One line for people: which kind of nodes this is, and why it was chosen."""
-
-    async def up(self) -> None:
-        """Makes the network; raises ``NetworkError`` and leaves nothing behind if it cannot."""
-
-    async def down(self) -> None:
-        """Removes everything of this network, whatever state it is in."""
-
-    async def add_node(self, node: str) -> None:
-        """Makes the place of a node. Repeating it changes nothing."""
-
-    async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
-        """Plugs a pod into its node. Repeating it returns the same place."""
-
-    async def remove_pod(self, pod: ObjectName) -> None:
-        """Unplugs a pod; nothing if it is not plugged in."""
-
-    async def vm_address(self, vm: ObjectName) -> str:
-        """The VM's address on the flat network: the same for all its life, whatever pods come and go (S4.12)."""
-
-    async def release_vm(self, vm: ObjectName) -> None:
-        """Gives the address of a deleted VM back; nothing if it has none."""
-
-    def control_enter(self) -> Sequence[str]:
-        """The command prefix that runs a control-plane program where pods can reach it."""
-
-    def port_for(self, port: int) -> int:
-        """Port of a program in the network whose usual port is ``port``; see ``PodNetwork.moved_ports``."""
-
-    async def expose(self, target: str, port: int) -> int:
-        """Forwards a free loopback port of this machine to ``target:port`` in the network; returns that port.
-
-        ``port`` is the usual one.
-        """
-
-
 class PodSockets(Protocol):
-    """Sockets of this process that live in a pod's network; every ``ClusterNetwork`` of ours offers them.
-
-    A pod of None means the control plane's place in the network; ports are the usual ones. Both raise ``OSError`` as
-    sockets do, and ``NetworkError`` for a pod that is not plugged in.
+    """Sockets of this process that live in a pod's network; every ``LocalNetwork`` offers them. A pod of None
+    means the control plane's place in the network; ports are the usual ones. Both raise ``OSError`` as sockets do, and
+    ``NetworkError`` for a pod that is not plugged in.
     """
 
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:

@@ -58,10 +58,9 @@ class TransferStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransferRam:
-    """Memory copied in a move: ``total`` is the guest's, ``transferred`` went over the wire.
-
-    ``duplicate`` (all the same byte) and ``normal`` count pages of ``page_size``; ``dirty_rate`` is how many pages the
-    guest changed per second in the last round; ``rounds`` is how often its memory was gone through.
+    """Memory copied in a move: ``total`` is the guest's, ``transferred`` went over the wire. ``duplicate`` (all the
+    same byte) and ``normal`` count pages of ``page_size``; ``dirty_rate`` is how many pages the guest changed per
+    second in the last round; ``rounds`` is how often its memory was gone through.
     """
 
     total: Bytes

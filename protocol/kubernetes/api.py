@@ -6,8 +6,9 @@ A write ends in one of three ways: done (a value), refused (``ApiRefusedError``:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -50,22 +51,25 @@ class ApiUnknownError(ApiError):
         self.retry_after = retry_after
 
 
-@contextmanager
-def tolerating(kind: RefusalKind) -> Iterator[None]:
-    """Drops refusals of this kind: what the call was for is the case already.
+@dataclass(frozen=True, slots=True)
+class Tolerating:
+    """Suppresses refusals of this kind (``with``): what the call was for is the case already.
 
-    >>> with tolerating(RefusalKind.NOT_FOUND):
+    >>> with Tolerating(RefusalKind.NOT_FOUND):
     ...     raise complaint(404, b"no such pod", "")
-    >>> with tolerating(RefusalKind.NOT_FOUND):
+    >>> with Tolerating(RefusalKind.NOT_FOUND):
     ...     raise complaint(409, b"taken", "")
     Traceback (most recent call last):
     protocol.kubernetes.api.ApiRefusedError: 409: taken
     """
-    try:
-        yield
-    except ApiRefusedError as error:
-        if error.kind is not kind:
-            raise
+
+    kind: RefusalKind
+
+    def __enter__(self) -> None: ...
+
+    # A ``bool``, not a generator: type checkers then know that the statements behind a ``with`` are reached.
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        return isinstance(error, ApiRefusedError) and error.kind is self.kind
 
 
 class PageTooLargeError(ApiUnknownError):

@@ -1,10 +1,4 @@
-"""Scores of existing nodes: utilisation against the watermark decides, price only breaks ties (S2.8b).
-
-Rules that hold here:
-
-- The scarcer resource decides. The score peaks where the curve says, never above the watermark, and falls beyond.
-- Existing nodes are paid for already; a price only separates nodes of the same score.
-"""
+"""Scores of existing nodes: utilisation against the watermark decides, price only breaks ties (S2.8b)."""
 
 from __future__ import annotations
 

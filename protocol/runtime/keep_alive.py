@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Sequence
 from typing import Final
 
 import httpx2 as httpx
+
+from protocol.runtime.http_connection import HttpConnection
 
 # A watch only listens, so only the kernel's probes notice that the server's machine has vanished.
 KEEPALIVE: Final[Sequence[tuple[int, int, int]]] = (
@@ -17,6 +20,17 @@ KEEPALIVE: Final[Sequence[tuple[int, int, int]]] = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
 """Socket options: after 10 s of silence three probes, 5 s apart."""
+
+
+async def open_connection(
+    host: str, port: int, tls: ssl.SSLContext | None = None, wanted: bytes = b""
+) -> HttpConnection:
+    """A new connection of our own client; ``wanted``: see ``HttpConnection``. Raises ``OSError``."""
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(lambda: HttpConnection(wanted=wanted), host, port, ssl=tls)
+    for level, option, value in KEEPALIVE:
+        connection.socket.setsockopt(level, option, value)
+    return connection
 
 
 def probed_transport(verify: ssl.SSLContext | bool, limits: httpx.Limits, proxy: str = "") -> httpx.AsyncHTTPTransport:

@@ -1,10 +1,4 @@
-"""The linear model and the segment model (S0.1, S0.2): what an input of some size should be given.
-
-Rules that hold here:
-
-- A curve has no state and never falls where its input rises.
-- Rounding is always up.
-"""
+"""The linear model and the segment model (S0.1, S0.2): what an input of some size should be given."""
 
 from __future__ import annotations
 

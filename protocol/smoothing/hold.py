@@ -1,7 +1,4 @@
-"""The time decay that hysteresis alone lacks (S0.4): shrink to the maximum need in a whole window.
-
-Growing passes at once; a hold only holds.
-"""
+"""The time decay that hysteresis alone lacks (S0.4): shrink to the maximum need in a whole window."""
 
 from __future__ import annotations
 
@@ -53,6 +50,12 @@ class Hold(Stage):
             return current
         self._reason = "the most of a whole window"
         return most
+
+    def steady_until(self, now: Instant) -> Instant:
+        """Until a need leaves the window, the window is whole, or the pause after a shrink is over."""
+        steady = self._window.steady_until(now)
+        is_resting = self._fell is not None and now - self._fell <= self._pause
+        return Instant(min(steady, self._fell + self._pause)) if self._fell is not None and is_resting else steady
 
     def explain(self) -> str:
         """Say which rule applied."""

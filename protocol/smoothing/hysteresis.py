@@ -1,14 +1,11 @@
-"""Hysteresis (S0.3): growing is never delayed, shrinking waits until the need is clearly below the present size.
-
-``inputs`` shifts the input of the curves before this stage; ``outputs`` and ``ratio`` shift values.
-"""
+"""Hysteresis (S0.3): growing is never delayed, shrinking waits until the need is clearly below the present size."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import ClassVar
 
-from protocol.smoothing.stage import Sample, Stage
+from protocol.smoothing.stage import FOR_EVER, Sample, Stage
 from protocol.smoothing.window import WindowMax
 from protocol.units import Instant, Seconds
 
@@ -63,6 +60,10 @@ class Hysteresis(Stage):
             return None
         self._patience.add(value, now)
         return self._patience.max() if self._patience.is_full(now) else None
+
+    def steady_until(self, now: Instant) -> Instant:
+        """Until patience may end; for ever without it."""
+        return FOR_EVER if self._patience is None else self._patience.steady_until(now)
 
     def explain(self) -> str:
         """The rule, or that patience has ended it."""

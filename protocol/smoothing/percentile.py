@@ -1,10 +1,4 @@
-"""The percentage estimation model (S0.5): a value that was enough most of the time of a window.
-
-Rules that hold here:
-
-- The index of a percentile among N ascending samples is ``floor(N * p)``, at most N - 1.
-- Less than P(low), or more than P(high): move to P(target). Otherwise hold.
-"""
+"""The percentage estimation model (S0.5): a value that was enough most of the time of a window."""
 
 from __future__ import annotations
 

@@ -1,11 +1,6 @@
 """A policy is a list of stages in a file (S0.7): reading it, starting it, asking it.
 
-Rules that hold here:
-
-- A policy is refused as a whole, with the path of the bad value, before anything of it takes effect.
-- Memory grows at once: a policy for memory must not have stages that delay growth, and its pipeline never returns less
-  than the need.
-- A pipeline is deterministic: the same times and samples give the same targets.
+It is refused as a whole, before anything of it takes effect. A policy for memory never delays growth.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ from typing import Final, Literal, TypeGuard
 import msgspec
 
 from protocol.smoothing.spec import READERS, SPECS, HistogramSpec, StageSpec
-from protocol.smoothing.stage import LARGEST, Sample, Stage, StageExplanation
+from protocol.smoothing.stage import FOR_EVER, LARGEST, UNSTEADY, Sample, Stage, StageExplanation
 from protocol.units import Instant
 
 Resource = Literal["cpu", "memory"]
@@ -54,6 +49,19 @@ class Pipeline:
         self._last = sample
         # For memory, a need is met at once, whatever the stages say.
         return max(value, sample.value) if self._at_once else value
+
+    def steady_until(self, now: Instant) -> Instant:
+        """The time before which the sample of ``now``, the last one, gives the same target again.
+
+        Of the samples until then all but the latest may be left out: later targets are the same.
+        """
+        steady = FOR_EVER
+        for stage in self._stages:
+            steady = min(steady, stage.steady_until(now))
+            # The first stage that is not settled is answer enough.
+            if steady == UNSTEADY:
+                break
+        return steady
 
     def explain(self) -> tuple[StageExplanation, ...]:
         """The effect of each stage on the last sample; empty before the first."""

@@ -1,10 +1,6 @@
 """Each stage as it is written in a policy file: its fields, their defaults and ranges (S0.7).
 
-Rules that hold here:
-
-- Quantities are Kubernetes quantities ("250m", "1Gi") in the unit of the policy's resource; spans are seconds or text:
-  "30s", "5m" or "24h". Unknown fields are refused.
-- A spec that can be read can be built: ranges are checked when it is read.
+A spec that can be read can be built: ranges are checked when it is read.
 """
 
 from __future__ import annotations

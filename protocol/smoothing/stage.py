@@ -12,6 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from math import inf
 from typing import ClassVar, Final
 
 import msgspec
@@ -20,6 +21,12 @@ from protocol.units import Instant
 
 LARGEST: Final = 1e30
 """More vCPUs or bytes than anything has, and few enough that no stage's arithmetic overflows a float."""
+
+
+UNSTEADY: Final = Instant(-inf)
+"""Of a stage whose next result may differ although its input stays the same."""
+
+FOR_EVER: Final = Instant(inf)
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -51,6 +58,12 @@ class Stage(ABC):
     def step(self, now: Instant, value: float, sample: Sample) -> float:
         """The value to pass on; ``now`` never goes back."""
 
+    def steady_until(self, now: Instant) -> Instant:  # noqa: ARG002 - a stage that does not know is never steady
+        """The time before which steps with the input of the last one, at ``now``, return the same and could be left out
+        but for the latest of them.
+        """
+        return UNSTEADY
+
     @abstractmethod
     def explain(self) -> str:
         """Say why the last step returned its value."""
@@ -68,3 +81,7 @@ class Curve(Stage):
     def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - a curve knows no time
         """The function of the value that reaches the stage."""
         return self.at(value)
+
+    def steady_until(self, now: Instant) -> Instant:  # noqa: ARG002 - a curve knows no time
+        """For ever: the same input gives the same value."""
+        return FOR_EVER

@@ -1,7 +1,4 @@
-"""The greatest value within a sliding span of time, in constant amortised time and bounded memory (S0.4).
-
-The maximum proves something only once a whole window has been seen; ``is_full`` says so.
-"""
+"""The greatest value within a sliding span of time, in constant amortised time and bounded memory (S0.4)."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections import deque
 from math import inf
 from typing import Final
 
+from protocol.smoothing.stage import FOR_EVER
 from protocol.units import Instant, Seconds
 
 RESOLUTION: Final = 1024
@@ -53,6 +51,13 @@ class WindowMax:
     def max(self) -> float | None:
         """The greatest value in force within ``span`` before the last ``add``; None before the first."""
         return self._entries[0][0] if self._entries else None
+
+    def steady_until(self, now: Instant) -> Instant:
+        """The time before which more of the last value, added at ``now``, changes neither ``max`` nor ``is_full``."""
+        entries = self._entries
+        leaves = entries[0][2] + self._span if len(entries) > 1 else FOR_EVER
+        fills = FOR_EVER if self._since is None or self.is_full(now) else self._since + self._span
+        return Instant(min(leaves, fills))
 
     def is_full(self, now: Instant) -> bool:
         """Return True if more than ``span`` has passed since the first value: only then is ``max`` a proof."""

@@ -15,16 +15,8 @@ from typing import Final
 
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
 from protocol.versions import ProtocolVersion as V
+from protocol.wire import wire_quantities
 from protocol.wire.wire_messages import WireResources
-from protocol.wire.wire_quantities import (
-    WireQuantity,
-    cpu_from_wire,
-    cpu_to_wire,
-    mem_from_wire,
-    mem_to_wire,
-    slot_count_from_wire,
-    whole_cpu_from_wire,
-)
 
 LARGEST_UNIT_FACTOR: Final = 16
 
@@ -85,24 +77,29 @@ class Dialect:
         )
 
     def _written(self, amount: Resources, slot_size: Bytes) -> WireResources:
-        mem = mem_to_wire(amount.mem) if self.bytes_and_unit else amount.mem.units_down(slot_size)
-        return WireResources(cpu_to_wire(amount.cpu), mem)
+        mem = wire_quantities.mem_to_wire(amount.mem) if self.bytes_and_unit else amount.mem.units_down(slot_size)
+        return WireResources(wire_quantities.cpu_to_wire(amount.cpu), mem)
 
 
 def _read(  # noqa: PLR0913, PLR0917 - the key of the cache
-    fractional_cpu: bool, in_bytes: bool, path: str, cpu: WireQuantity, mem: WireQuantity, slot_size: Bytes
+    fractional_cpu: bool,
+    in_bytes: bool,
+    path: str,
+    cpu: wire_quantities.WireQuantity,
+    mem: wire_quantities.WireQuantity,
+    slot_size: Bytes,
 ) -> Resources:
-    read_cpu = cpu_from_wire if fractional_cpu else whole_cpu_from_wire
+    read_cpu = wire_quantities.cpu_from_wire if fractional_cpu else wire_quantities.whole_cpu_from_wire
     amount = read_cpu(f"{path}.vCPUs", cpu)
     if in_bytes:
-        return Resources(amount, mem_from_wire(f"{path}.mem", mem))
-    return Resources(amount, slot_size * slot_count_from_wire(f"{path}.mem", mem))
+        return Resources(amount, wire_quantities.mem_from_wire(f"{path}.mem", mem))
+    return Resources(amount, slot_size * wire_quantities.slot_count_from_wire(f"{path}.mem", mem))
 
 
 _read_before: Final = lru_cache(REMEMBERED, typed=True)(_read)
 
 
-def _is_short(quantity: WireQuantity) -> bool:
+def _is_short(quantity: wire_quantities.WireQuantity) -> bool:
     """Return True if it may be cached."""
     return not isinstance(quantity, str) or len(quantity) <= _LONGEST_REMEMBERED
 

@@ -80,8 +80,7 @@ class _Verdicts:
         return key in self._known and now < self._known[key][1]
 
     def find(self, key: bytes, now: Instant) -> CallerIdentity | None:
-        verdict = self._known.get(key)
-        return verdict[0] if verdict is not None and now < verdict[1] else None
+        return self._known[key][0] if self.has(key, now) else None
 
 
 class TokenAuthenticator:

@@ -90,7 +90,6 @@ def _is_of_an_agent(claims: _Claims, audience: str, wall: float) -> bool:
 # All tokens of a cluster have the same few headers.
 @lru_cache(_REMEMBERED_HEADERS)
 def _names_algorithm(header: str) -> bool:
-    """Return True if the header names an algorithm. Raises ``ValueError``."""
     # ``none`` is the unsigned token of RFC 7519.
     return _HEADER.decode(_decoded(header)).alg.lower() not in ("", "none")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
@@ -22,36 +22,43 @@ from protocol.runtime.kubernetes.watches.kinds import FactChange, WatchReport
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
-from scheduler_plugin.cluster.pods.addresses import PodAddresses
-from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode
+from scheduler_plugin.cluster.translate import CLAIMS, NAMESPACES, NODES, PODS, VMS, VOLUMES, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
-from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES
+from scheduler_plugin.constraints.judge import ConstraintContext
 from scheduler_plugin.constraints.model import Labels, NodeTerm
-from scheduler_plugin.constraints.surroundings import ConstraintContext
-from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
-from scheduler_plugin.ledger.events import (
-    Fact,
-    Listed,
-    MigrationGone,
-    MigrationSeen,
-    NodeGone,
-    NodeSeen,
-    PodGone,
-    PodSeen,
-    Report,
-    RequestsFollow,
-    SettingsRead,
-    VersionsForgotten,
-    VmGone,
-    VmSeen,
-)
+from scheduler_plugin.ledger import events
+from scheduler_plugin.ledger.facts import NodeFacts, PodFacts
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.settings.document import SchedulerSettings
 
-T = TypeVar("T")
 
-# A cluster without the CRD of migrations counts as having listed them.
-EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name, MIGRATIONS.name})
+class PodAddresses:
+    """The pods that have an address of their own, by that address."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, dict[ObjectName, PodFacts]] = {}
+
+    def change(self, before: PodFacts | None, after: PodFacts | None) -> None:
+        """Takes in a change of one pod; ``before`` is None for a new pod, ``after`` for a deleted one."""
+        if before is not None:
+            for address in before.addresses:
+                self._at[address].pop(before.name, None)
+                # Addresses come and go for as long as the process runs; empty tables would pile up.
+                if not self._at[address]:
+                    del self._at[address]
+        if after is not None:
+            for address in after.addresses:
+                self._at.setdefault(address, {})[after.name] = after
+
+    def only_pod_at(self, address: str) -> PodFacts | None:
+        """The pod with that address; None if there is none, or more than one."""
+        pods = self._at.get(address, {})
+        # When an address is reused, two pods may show it for a moment, and neither is certain to own it.
+        return next(iter(pods.values())) if len(pods) == 1 else None
+
+
+T = TypeVar("T")
 
 
 def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
@@ -98,6 +105,9 @@ class Feed:
         self.namespaces: FactInformer[Labels] = FactInformer(NAMESPACES, _ignored, report)
         self.claims: FactInformer[str] = FactInformer(CLAIMS, _ignored, report)
         self.volumes: FactInformer[tuple[NodeTerm, ...]] = FactInformer(VOLUMES, _ignored, report)
+        # Those that the ledger needs, and those that only narrow where VMs may move.
+        self.informers: tuple[FactInformer[Any], ...] = (self.nodes, self.pods, self.vms, self.migrations)
+        self._extras: tuple[FactInformer[Any], ...] = (self.namespaces, self.claims, self.volumes)
         for informer in (*self.informers, *self._extras):
             # A restored store shows in one kind first; the other caches may still hold the history that was lost.
             informer.on_restored = partial(self.restored, informer)
@@ -110,15 +120,6 @@ class Feed:
         # Last: it uses everything above.
         self.fill(ledger, queues, identity)
 
-    @property
-    def informers(self) -> tuple[FactInformer[Any], ...]:
-        """The informers of the kinds that the ledger needs."""
-        return (self.nodes, self.pods, self.vms, self.migrations)
-
-    @property
-    def _extras(self) -> tuple[FactInformer[Any], ...]:
-        return (self.namespaces, self.claims, self.volumes)
-
     def fill(self, ledger: Ledger, queues: OrderQueues, writer: str | None) -> None:
         """From now on changes go to this ledger; all that has already been read goes in at once.
 
@@ -126,7 +127,7 @@ class Feed:
         """
         self._ledger, self._queues, self._writer = ledger, queues, writer
         self._apply(_settings_read(self.settings))
-        self._apply(RequestsFollow(self.settings.pod_requests, limits_cpu=self.settings.limits_cpu))
+        self._apply(events.RequestsFollow(self.settings.pod_requests, limits_cpu=self.settings.limits_cpu))
         # A new term gets its ledger while the caches are warm, so there is nothing to wait for.
         if not self.missing:
             self._resync()
@@ -160,7 +161,7 @@ class Feed:
             for informer in self.informers:
                 tasks.create_task(informer.run(api, self._clock, partial(self.listed, informer.kind.name)))
             for extra in self._extras:
-                # These kinds only narrow where VMs may move, so neither readiness nor the ledger waits for them.
+                # Neither readiness nor the ledger waits for these kinds.
                 tasks.create_task(extra.run(api, self._clock, _nothing))
 
     def use(self, settings: SchedulerSettings) -> None:
@@ -168,11 +169,11 @@ class Feed:
         self.settings = settings
         self._apply(_settings_read(settings))
         if not settings.pod_requests:  # off at once; on only after the API server has been asked
-            self._apply(RequestsFollow(False))
+            self._apply(events.RequestsFollow(False))
         if self._ledger.is_ready:
             # Unit, watermark, reserve and price are part of a node's facts, so every node has to be computed again.
             for node in self.nodes.facts.values():
-                self._apply(NodeSeen(node_facts(node, settings)))
+                self._apply(events.NodeSeen(node_facts(node, settings)))
 
     def feeds(self, ledger: Ledger) -> bool:
         """Return True if this ledger receives the changes; each term has its own."""
@@ -198,9 +199,9 @@ class Feed:
         nodes = [node_facts(node, self.settings) for node in self.nodes.facts.values()]
         vms = [vm_facts(vm) for vm in self.vms.facts.values()]
         moves = [migration.facts for migration in self.migrations.facts.values()]
-        self._apply(Listed(nodes, self.pods.facts.values(), vms, moves))
+        self._apply(events.Listed(nodes, self.pods.facts.values(), vms, moves))
 
-    def _apply(self, event: Fact | Report) -> None:
+    def _apply(self, event: events.Fact | events.Report) -> None:
         self._queues.add(self._ledger.apply(event, self._clock.now()))
 
     def restored(self, witness: FactInformer[Any] | None = None) -> None:
@@ -208,7 +209,7 @@ class Feed:
         # Nothing reaches the ledger until every kind has been listed from the restored store.
         self._listed.clear()
         # A restored store continues from an older version, so newer facts would look stale.
-        self._apply(VersionsForgotten())
+        self._apply(events.VersionsForgotten())
         for informer in (*self.informers, *self._extras):
             if informer is not witness:
                 informer.read_again()
@@ -216,7 +217,8 @@ class Feed:
     @property
     def missing(self) -> list[str]:
         """The kinds not listed yet, or not since a restore; the ledger gets nothing while there are any."""
-        return sorted(EVERY_KIND - self._listed)
+        # A cluster without the CRD of migrations counts as having listed them.
+        return sorted({informer.kind.name for informer in self.informers} - self._listed)
 
     @property
     def surroundings(self) -> ConstraintContext:
@@ -246,9 +248,9 @@ class Feed:
         if not self._ledger.is_ready:
             return
         if change.after is None:
-            self._apply(NodeGone(change.name.name))
+            self._apply(events.NodeGone(change.name.name))
         else:
-            self._apply(NodeSeen(node_facts(change.after, self.settings)))
+            self._apply(events.NodeSeen(node_facts(change.after, self.settings)))
 
     def _pod_changed(self, change: FactChange[PodFacts]) -> None:
         self.addresses.change(change.before, change.after)
@@ -256,9 +258,9 @@ class Feed:
             return
         # A pod of the same name with another UID is another pod, such as a StatefulSet makes: the old one is gone.
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
-            self._apply(PodGone(change.before.uid))
+            self._apply(events.PodGone(change.before.uid))
         if change.after is not None:
-            self._apply(PodSeen(change.after))
+            self._apply(events.PodSeen(change.after))
 
     def _vm_changed(self, change: FactChange[VirtualMachine]) -> None:
         if not self._ledger.is_ready:
@@ -268,17 +270,17 @@ class Feed:
             # A permit still to be written was decided for the VM that is gone.
             self._queues.permits.drop(change.name)
         if change.after is None:
-            self._apply(VmGone(change.name))
+            self._apply(events.VmGone(change.name))
         else:
-            self._apply(VmSeen(vm_facts(change.after)))
+            self._apply(events.VmSeen(vm_facts(change.after)))
 
     def _migration_changed(self, change: FactChange[ClusterMigration]) -> None:
         if not self._ledger.is_ready:
             return
         if change.after is None:
-            self._apply(MigrationGone(change.name))
+            self._apply(events.MigrationGone(change.name))
         else:
-            self._apply(MigrationSeen(change.after.facts))
+            self._apply(events.MigrationSeen(change.after.facts))
 
     def _watch_for_rivals(self, change: FactChange[VirtualMachine]) -> None:
         """Only one process may write permits at a time; reports any other."""
@@ -290,8 +292,8 @@ class Feed:
             self._report.rival_seen(change.name, writer)
 
 
-def _settings_read(settings: SchedulerSettings) -> SettingsRead:
-    return SettingsRead(settings.ranking, settings.scheduler_name, settings.percent_of_nodes)
+def _settings_read(settings: SchedulerSettings) -> events.SettingsRead:
+    return events.SettingsRead(settings.ranking, settings.scheduler_name, settings.percent_of_nodes)
 
 
 def _ignored(_: FactChange[T]) -> None:

@@ -7,20 +7,11 @@ from typing import Final
 
 import msgspec
 
+from protocol import names
 from protocol.field_errors import field_message, shown
 from protocol.kubernetes.objects import JsonObject, number
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.messages import ObjectName
-from protocol.names import (
-    ANNOTATION_REASON,
-    ANNOTATION_TARGET_NODE,
-    LABEL_CREATED_BY,
-    MIGRATION_KIND,
-    MIGRATION_PLURAL,
-    SCHEDULER_NAME,
-    VM_GROUP,
-    VM_VERSION,
-)
 from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
@@ -123,7 +114,7 @@ def read_migration(obj: JsonObject) -> ClusterMigration:
         target_node=status.target_node or None,
         total=_seconds(info.total_time_ms),
         downtime=_seconds(info.downtime_ms),
-        reason=(migration.metadata.annotations or {}).get(ANNOTATION_REASON, ""),
+        reason=(migration.metadata.annotations or {}).get(names.ANNOTATION_REASON, ""),
         why="" if last is None else last[1].message or last[1].reason,
     )
 
@@ -138,12 +129,12 @@ def _facts(found: _Migration, status: _Status, changed_at: float | None) -> Migr
         vm=ObjectName(meta.namespace, found.spec.vmName),
         phase=phase,
         # The chosen node travels in an annotation, so a restarted scheduler needs no state of its own.
-        target=(meta.annotations or {}).get(ANNOTATION_TARGET_NODE) or None,
+        target=(meta.annotations or {}).get(names.ANNOTATION_TARGET_NODE) or None,
         source_pod=_pod(meta.namespace, status.source_pod_name),
         target_pod=_pod(meta.namespace, status.target_pod_name),
         is_leaving=meta.deletionTimestamp is not None,
         # People and other tools create migrations, too; only those with our label are ours to cancel.
-        is_ours=(meta.labels or {}).get(LABEL_CREATED_BY) == SCHEDULER_NAME,
+        is_ours=(meta.labels or {}).get(names.LABEL_CREATED_BY) == names.SCHEDULER_NAME,
         # The API has no end time: that of the latest condition stands for it, or else the creation.
         ended_at=max(created, changed_at or 0.0) if phase.is_over else None,
         created_at=created,
@@ -153,11 +144,11 @@ def _facts(found: _Migration, status: _Status, changed_at: float | None) -> Migr
 
 def _phase(text: str | None) -> MigrationPhase:
     try:
-        return _PHASES[text or ""]
-    except KeyError:
-        raise ValueError(
-            f"status.phase: expected one of {', '.join(filter(None, _PHASES))}, got {shown(text)}"
-        ) from None
+        # Without a phase the controller has not looked at it yet.
+        return MigrationPhase(text or "Pending")
+    except ValueError:
+        expected = ", ".join(phase.value for phase in MigrationPhase)
+        raise ValueError(f"status.phase: expected one of {expected}, got {shown(text)}") from None
 
 
 def _pod(namespace: str, name: str | None) -> ObjectName | None:
@@ -179,7 +170,6 @@ def _seconds(milliseconds: int | None) -> Seconds | None:
 
 
 def _time(path: str, text: str | None) -> float:
-    """Seconds since 1970; 0 if there is no time."""
     if text is None:
         return 0.0
     at = parse_timestamp(text)
@@ -191,18 +181,10 @@ def _time(path: str, text: str | None) -> float:
 _LONGEST: Final = 2**53  # milliseconds that a float tells apart
 
 _CHANGED: Final = "status.conditions.lastTransitionTime"
-_PHASES: Final = {
-    # The controller has not looked at it yet.
-    "": MigrationPhase.PENDING,
-    "Pending": MigrationPhase.PENDING,
-    "Running": MigrationPhase.RUNNING,
-    "Succeeded": MigrationPhase.SUCCEEDED,
-    "Failed": MigrationPhase.FAILED,
-}
 
 MIGRATIONS: Final = Kind(
-    MIGRATION_PLURAL,
-    f"/apis/{VM_GROUP}/{VM_VERSION}/{MIGRATION_PLURAL}",
+    names.MIGRATION_PLURAL,
+    f"/apis/{names.VM_GROUP}/{names.VM_VERSION}/{names.MIGRATION_PLURAL}",
     read_migration,
     # A cluster without the migration CRD is still autoscaled; its VMs just stay where they are.
     is_optional=True,
@@ -211,7 +193,7 @@ MIGRATIONS: Final = Kind(
 
 def migrations_path(namespace: str) -> str:
     """The collection in which a namespace's migrations are created."""
-    return f"/apis/{VM_GROUP}/{VM_VERSION}/namespaces/{namespace}/{MIGRATION_PLURAL}"
+    return f"/apis/{names.VM_GROUP}/{names.VM_VERSION}/namespaces/{namespace}/{names.MIGRATION_PLURAL}"
 
 
 def migration_path(name: ObjectName) -> str:
@@ -222,13 +204,13 @@ def migration_path(name: ObjectName) -> str:
 def migration_body(order: MigrationOrder) -> JsonObject:
     """The object that orders a migration."""
     return {
-        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
-        "kind": MIGRATION_KIND,
+        "apiVersion": f"{names.VM_GROUP}/{names.VM_VERSION}",
+        "kind": names.MIGRATION_KIND,
         "metadata": {
             "name": order.name.name,
             "namespace": order.name.namespace,
-            "labels": {LABEL_CREATED_BY: SCHEDULER_NAME},
-            "annotations": {ANNOTATION_TARGET_NODE: order.target, ANNOTATION_REASON: order.reason},
+            "labels": {names.LABEL_CREATED_BY: names.SCHEDULER_NAME},
+            "annotations": {names.ANNOTATION_TARGET_NODE: order.target, names.ANNOTATION_REASON: order.reason},
         },
         "spec": {
             "vmName": order.vm.name,

@@ -11,13 +11,13 @@ from protocol.kubernetes.pages import Unreadable
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from protocol.names import LABEL_WEIGHT
-from protocol.virtual_machine import VirtualMachine
+from protocol.units import Amount, Bytes, ComputeUnit
+from protocol.virtual_machine import Bounds, VirtualMachine
 from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.virtual_machines import weight_of
 from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT
 from scheduler_plugin.settings.document import SchedulerSettings
-from scheduler_plugin.settings.unit_fit import misfit
 from scheduler_plugin.texts import events, explanations
 
 _RESOURCES: Final = {resource.plural: resource for resource in (NODES, PODS, VIRTUAL_MACHINES, MIGRATIONS)}
@@ -78,3 +78,27 @@ def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
 def _event_name(vm: ObjectName, reason: str, note: str) -> str:
     # The checksum of the note makes one Event per wording: a problem that stays the same is reported once.
     return f"{vm.name[:_LONGEST_NAME]}.{reason.lower()}.{zlib.crc32(note.encode()):08x}"
+
+
+def misfit(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
+    """The reason why VMs with these bounds cannot be sized well in this unit; None if they can.
+
+    A resource whose bounds are equal is ignored: it never changes.
+    """
+    cpu = _amount_misfit("CPU", bounds.min.cpu, bounds.max.cpu, unit.cpu)
+    memory = _amount_misfit("memory", bounds.min.mem, bounds.max.mem, unit.mem)
+    # Memory is plugged in slots, so a unit that is not a multiple of the slot is always rounded.
+    if memory is None and bounds.min.mem < bounds.max.mem and not unit.mem.is_multiple_of(slot_size):
+        memory = events.SLOTS_MISFIT.format(unit=unit.mem, slot=slot_size)
+    return "; ".join(filter(None, (cpu, memory))) or None
+
+
+def _amount_misfit(what: str, least: Amount, most: Amount, unit: Amount) -> str | None:
+    if least.value == most.value:
+        return None
+    # Any growth would go straight to the maximum.
+    if unit.value > most.value - least.value:
+        return events.UNIT_TOO_LARGE.format(what=what, unit=unit, least=least, most=most)
+    if least.value % unit.value or most.value % unit.value:
+        return events.BOUNDS_MISFIT.format(what=what, unit=unit, least=least, most=most)
+    return None

@@ -12,43 +12,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from protocol.field_errors import field_message
-from scheduler_plugin.cluster.scheduling_shapes import (
-    Affinity,
-    ConstrainingSpec,
-    NodeAffinity,
-    NodeCondition,
-    NodeTerms,
-    NodeTermShape,
-    Placed,
-    PlacedSpec,
-    PodAffinitySpec,
-    PodTermShape,
-    PodToleration,
-    Port,
-    PreferringPod,
-    PreferringSpec,
-    RequirementShape,
-    Selector,
-    SpreadShape,
-    TaintShape,
-    VolumeAffinity,
-)
-from scheduler_plugin.constraints.model import (
-    PLAIN_POD,
-    UNCONSTRAINED,
-    Asked,
-    HostPort,
-    NodeTerm,
-    NodeTraits,
-    PodConstraints,
-    PodTerm,
-    PodTraits,
-    Requirement,
-    Spread,
-    Taint,
-    Toleration,
-    Weighted,
-)
+from scheduler_plugin.cluster import scheduling_shapes as shapes
+from scheduler_plugin.constraints import model
 from scheduler_plugin.texts import explanations
 
 EVERY_POD_TOLERATES: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
@@ -57,75 +22,62 @@ EVERY_POD_TOLERATES: Final = frozenset({"node.kubernetes.io/not-ready", "node.ku
 CONSTRAINING: Final = ("affinity", "nodeSelector", "tolerations", "topologySpreadConstraints")
 
 
-_PREFERRING: Final = msgspec.json.Decoder(PreferringPod)
-
 S = TypeVar("S")
 
 
-def pod_constraints(spec: Mapping[str, object]) -> PodConstraints:
+def pod_constraints(spec: Mapping[str, object]) -> model.PodConstraints:
     """Node constraints in the ``spec`` of a VirtualMachine, which has the same fields as a pod."""
     # Most VMs have none of these fields: they share one empty value, and the decoder is not run.
     if not any(spec.get(key) for key in CONSTRAINING):
-        return UNCONSTRAINED
+        return model.UNCONSTRAINED
     try:
-        return _constraints(msgspec.convert(spec, ConstrainingSpec))
+        return _constraints(msgspec.convert(spec, shapes.ConstrainingSpec))
     except (ValueError, RecursionError) as error:
         # No reason to call the whole VM unreadable: it is still scaled.
-        return PodConstraints(unreadable=f"spec: {field_message(error)}")
+        return model.PodConstraints(unreadable=f"spec: {field_message(error)}")
 
 
 def pod_traits(
-    labels: Mapping[str, str], spec: Mapping[str, object], *, is_leaving: bool, asks: Asked = ()
-) -> PodTraits:
+    labels: Mapping[str, str], spec: Mapping[str, object], *, is_leaving: bool, asks: model.Asked = ()
+) -> model.PodTraits:
     """A pod as other pods' constraints see it; what cannot be read is left out."""
     try:
-        placed = msgspec.convert(spec, PlacedSpec)
+        placed = msgspec.convert(spec, shapes.PlacedSpec)
     except (ValueError, RecursionError):
         # kube-scheduler judges the real object and refuses what was overlooked here.
-        placed = PlacedSpec()
+        placed = shapes.PlacedSpec()
     ports = [port for container in placed.containers or () for port in container.ports or ()]
     return placed_traits(labels, placed, ports, is_leaving=is_leaving, asks=asks)
 
 
 def placed_traits(
-    labels: Mapping[str, str], found: Placed, ports: Sequence[Port], *, is_leaving: bool, asks: Asked
-) -> PodTraits:
+    labels: model.Labels, spec: shapes.Placed, ports: Sequence[shapes.Port], *, is_leaving: bool, asks: model.Asked
+) -> model.PodTraits:
     """A pod as other pods' constraints see it, with the ports of all of its containers, and what else it asks for."""
-    affinity = found.affinity or Affinity()
-    traits = PodTraits(
+    affinity = spec.affinity or shapes.Affinity()
+    traits = model.PodTraits(
         labels=labels,
         anti_affinity=_pod_terms(affinity.pod_anti_affinity),
         host_ports=tuple(_host_ports(ports)),
-        volumes=tuple(_claims(found)),
+        volumes=tuple(_claims(spec)),
         # Without what the API server adds to every pod, a pod may still equal PLAIN_POD.
         tolerations=tuple(
             _toleration(toleration)
-            for toleration in found.tolerations or ()
+            for toleration in spec.tolerations or ()
             if toleration.key not in EVERY_POD_TOLERATES
         ),
         is_leaving=is_leaving,
         asks=asks,
     )
     # All pods without traits share one value, which saves memory.
-    return PLAIN_POD if traits == PLAIN_POD else traits
+    return model.PLAIN_POD if traits == model.PLAIN_POD else traits
 
 
-def has_preferences(body: bytes | msgspec.Raw) -> bool:
-    """Return True if a Pod, as JSON text, states a preference among the nodes that it fits.
-
-    That is preferred affinity, or a spread that may be violated. A pod that cannot be read may have one.
-    """
-    try:
-        return prefers(_PREFERRING.decode(body).spec)
-    except (ValueError, RecursionError):
-        return True
-
-
-def prefers(spec: PreferringSpec) -> bool:
-    """Return True if a pod states a preference among nodes."""
+def prefers(spec: shapes.PreferringSpec) -> bool:
+    """Return True if a pod states a preference among nodes: preferred affinity, or a spread that may be violated."""
     if spec.affinity is None and not spec.topology_spread_constraints:
         return False
-    affinity = spec.affinity or Affinity()
+    affinity = spec.affinity or shapes.Affinity()
     affinities = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
     if any(part is not None and part.preferred for part in affinities):
         return True
@@ -135,22 +87,24 @@ def prefers(spec: PreferringSpec) -> bool:
 
 def node_traits(
     labels: Mapping[str, str], taints: object, conditions: object, has: Mapping[str, int] | None = None
-) -> NodeTraits:
+) -> model.NodeTraits:
     """A node by its labels, ``spec.taints``, ``status.conditions``, and its resources besides CPU and memory.
 
     Entries that cannot be read are left out.
     """
-    states = {condition.type: condition.status for condition in _listed(conditions, NodeCondition)}
+    states = {condition.type: condition.status for condition in _listed(conditions, shapes.NodeCondition)}
     faults = [explanations.NOT_READY] if states.get("Ready", "True") != "True" else []
     faults += [words for kind, words in explanations.FAULTS.items() if states.get(kind) == "True"]
-    parsed_taints = tuple(Taint(taint.key, taint.value or "", taint.effect) for taint in _listed(taints, TaintShape))
-    return NodeTraits(labels, parsed_taints, tuple(faults), has or {})
+    parsed_taints = tuple(
+        model.Taint(taint.key, taint.value or "", taint.effect) for taint in _listed(taints, shapes.TaintShape)
+    )
+    return model.NodeTraits(labels, parsed_taints, tuple(faults), has or {})
 
 
-def volume_terms(affinity: object) -> tuple[NodeTerm, ...]:
+def volume_terms(affinity: object) -> tuple[model.NodeTerm, ...]:
     """``spec.nodeAffinity`` of a PersistentVolume: alternatives; none if any node reaches it or it is unreadable."""
     try:
-        parsed = msgspec.convert(affinity or {}, VolumeAffinity)
+        parsed = msgspec.convert(affinity or {}, shapes.VolumeAffinity)
     except (ValueError, RecursionError):
         return ()
     # A volume without required terms is reachable from every node.
@@ -167,15 +121,18 @@ def _listed(given: object, kind: type[S]) -> list[S]:
     return converted
 
 
-def _constraints(found: ConstrainingSpec) -> PodConstraints:
-    affinity = found.affinity or Affinity()
-    nodes = affinity.node_affinity or NodeAffinity()
-    towards, away = affinity.pod_affinity or PodAffinitySpec(), affinity.pod_anti_affinity or PodAffinitySpec()
-    return PodConstraints(
+def _constraints(found: shapes.ConstrainingSpec) -> model.PodConstraints:
+    affinity = found.affinity or shapes.Affinity()
+    nodes = affinity.node_affinity or shapes.NodeAffinity()
+    towards, away = (
+        affinity.pod_affinity or shapes.PodAffinitySpec(),
+        affinity.pod_anti_affinity or shapes.PodAffinitySpec(),
+    )
+    return model.PodConstraints(
         tolerations=tuple(_toleration(toleration) for toleration in found.tolerations or ()),
         node_selector=tuple(
             # Sorted, so that equal selectors compare equal whatever the order in the manifest.
-            Requirement(key, "In", (value,))
+            model.Requirement(key, "In", (value,))
             for key, value in sorted((found.node_selector or {}).items())
         ),
         node_terms=_node_terms(nodes.required),
@@ -188,55 +145,55 @@ def _constraints(found: ConstrainingSpec) -> PodConstraints:
             if spread.when_unsatisfiable == "DoNotSchedule"
         ),
         preferred_nodes=tuple(
-            Weighted(preferred.weight, _node_term(preferred.preference)) for preferred in nodes.preferred or ()
+            model.Weighted(preferred.weight, _node_term(preferred.preference)) for preferred in nodes.preferred or ()
         ),
         preferred_pods=(
             *(
-                Weighted(preferred.weight, _pod_term(preferred.pod_affinity_term))
+                model.Weighted(preferred.weight, _pod_term(preferred.pod_affinity_term))
                 for preferred in towards.preferred or ()
             ),
             # Preferred anti-affinity is affinity with a negative weight.
             *(
-                Weighted(-preferred.weight, _pod_term(preferred.pod_affinity_term))
+                model.Weighted(-preferred.weight, _pod_term(preferred.pod_affinity_term))
                 for preferred in away.preferred or ()
             ),
         ),
     )
 
 
-def _toleration(found: PodToleration) -> Toleration:
+def _toleration(found: shapes.PodToleration) -> model.Toleration:
     # Equal is the API's default operator. An empty key or effect matches all of them.
-    return Toleration(found.key or "", found.operator or "Equal", found.value or "", found.effect or "")
+    return model.Toleration(found.key or "", found.operator or "Equal", found.value or "", found.effect or "")
 
 
-def _requirements(given: list[RequirementShape] | None) -> tuple[Requirement, ...]:
+def _requirements(given: list[shapes.RequirementShape] | None) -> tuple[model.Requirement, ...]:
     return tuple(
-        Requirement(requirement.key, requirement.operator, tuple(requirement.values or ()))
+        model.Requirement(requirement.key, requirement.operator, tuple(requirement.values or ()))
         for requirement in given or ()
     )
 
 
-def _selector(found: Selector | None) -> tuple[Requirement, ...] | None:
+def _selector(found: shapes.Selector | None) -> tuple[model.Requirement, ...] | None:
     if found is None:
         return None
-    same = tuple(Requirement(key, "In", (value,)) for key, value in sorted((found.match_labels or {}).items()))
+    same = tuple(model.Requirement(key, "In", (value,)) for key, value in sorted((found.match_labels or {}).items()))
     return same + _requirements(found.match_expressions)
 
 
-def _node_terms(found: NodeTerms | None) -> tuple[NodeTerm, ...] | None:
+def _node_terms(found: shapes.NodeTerms | None) -> tuple[model.NodeTerm, ...] | None:
     return None if found is None else tuple(_node_term(term) for term in found.node_selector_terms or ())
 
 
-def _node_term(found: NodeTermShape) -> NodeTerm:
-    return NodeTerm(_requirements(found.match_expressions), _requirements(found.match_fields))
+def _node_term(found: shapes.NodeTermShape) -> model.NodeTerm:
+    return model.NodeTerm(_requirements(found.match_expressions), _requirements(found.match_fields))
 
 
-def _pod_terms(found: PodAffinitySpec | None) -> tuple[PodTerm, ...]:
+def _pod_terms(found: shapes.PodAffinitySpec | None) -> tuple[model.PodTerm, ...]:
     return () if found is None else tuple(_pod_term(term) for term in found.required or ())
 
 
-def _pod_term(found: PodTermShape) -> PodTerm:
-    return PodTerm(
+def _pod_term(found: shapes.PodTermShape) -> model.PodTerm:
+    return model.PodTerm(
         found.topology_key,
         _selector(found.label_selector),
         tuple(found.namespaces or ()),
@@ -246,8 +203,8 @@ def _pod_term(found: PodTermShape) -> PodTerm:
     )
 
 
-def _spread(found: SpreadShape) -> Spread:
-    return Spread(
+def _spread(found: shapes.SpreadShape) -> model.Spread:
+    return model.Spread(
         found.topology_key,
         found.max_skew,
         _selector(found.label_selector),
@@ -260,16 +217,16 @@ def _spread(found: SpreadShape) -> Spread:
     )
 
 
-def _host_ports(ports: Sequence[Port]) -> list[HostPort]:
+def _host_ports(ports: Sequence[shapes.Port]) -> list[model.HostPort]:
     return [
         # A port without a host IP binds all addresses.
-        HostPort(port.host_port, port.protocol or "TCP", port.host_ip or HostPort(0).address)
+        model.HostPort(port.host_port, port.protocol or "TCP", port.host_ip or model.HostPort(0).address)
         for port in ports
         if port.host_port
     ]
 
 
-def _claims(found: Placed) -> list[str]:
+def _claims(found: shapes.Placed) -> list[str]:
     """The names of the pod's PersistentVolumeClaims. Ephemeral volumes do not count: each pod gets a new claim."""
     claims = [volume.persistent_volume_claim for volume in found.volumes or ()]
     return [claim.claim_name for claim in claims if claim is not None]

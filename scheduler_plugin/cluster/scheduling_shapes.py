@@ -209,9 +209,3 @@ class PreferringSpec(_Camel, frozen=True):
 
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadShape] | None = None
-
-
-class PreferringPod(_Camel, frozen=True):
-    """A pod, as far as it states preferences among nodes."""
-
-    spec: PreferringSpec

@@ -7,36 +7,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from protocol.field_errors import field_message
-from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.objects import JsonObject, child, text, texts
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_PLURAL, VM_VERSION
-from protocol.ranking.price_keys import price_keys
-from protocol.ranking.prices import is_accelerator
+from protocol.ranking.prices import is_accelerator, price_keys
 from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine
-from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
-from scheduler_plugin.cluster.pods.other_resources import other_resources
-from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
-from scheduler_plugin.cluster.pods.shapes import Amounts
-from scheduler_plugin.cluster.pods.texts import watched_pod
-from scheduler_plugin.cluster.scheduling_fields import node_traits
+from protocol.wire.wire_quantities import mem_from_wire
+from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod, watched_pod
+from scheduler_plugin.cluster.pods.requests import amounts, other_resources
+from scheduler_plugin.cluster.pods.shapes import Amounts, Metadata
+from scheduler_plugin.cluster.scheduling_fields import node_traits, volume_terms
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most
-from scheduler_plugin.constraints.model import PLAIN_NODE, NodeTraits
-from scheduler_plugin.ledger import NodeFacts, NodePolicy
-
-
-class _Metadata(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    labels: dict[str, str] | None = None
+from scheduler_plugin.constraints.model import PLAIN_NODE, Labels, NodeTerm, NodeTraits
+from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
 
 
 class _NodeSpec(msgspec.Struct, frozen=True):
@@ -51,7 +42,7 @@ class _NodeStatus(msgspec.Struct, frozen=True):
 
 
 class _Node(msgspec.Struct, frozen=True):
-    metadata: _Metadata
+    metadata: Metadata
     spec: _NodeSpec | None = None
     status: _NodeStatus | None = None
 
@@ -73,19 +64,12 @@ class ClusterNode:
         return NodeFacts(self.name, self.allocatable, policy, self.is_open, price, self.traits, self.capacity)
 
 
-T = TypeVar("T")
-
-
-def _converted(obj: JsonObject, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(obj, kind)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(field_message(error)) from None
-
-
 def read_node(obj: JsonObject) -> ClusterNode:
     """A Node; its capacity stands in if its kubelet reports nothing allocatable. Raises ``ValueError``."""
-    return _cluster_node(_converted(obj, _Node))
+    try:
+        return _cluster_node(msgspec.convert(obj, _Node))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(field_message(error)) from None
 
 
 _NODE: Final = msgspec.json.Decoder(_Node)
@@ -106,12 +90,12 @@ def _cluster_node(found: _Node) -> ClusterNode:
     labels = found.metadata.labels or {}
     return ClusterNode(
         name=found.metadata.name,
-        allocatable=_amounts(*total),
+        allocatable=amounts(*total),
         is_open=not spec.unschedulable,
         price_keys=price_keys(labels),
         gpus=_gpus(*total),
         traits=node_traits(labels, spec.taints, status.conditions, other_resources(total[1])),
-        capacity=_amounts("status.capacity", status.capacity),
+        capacity=amounts("status.capacity", status.capacity),
     )
 
 
@@ -119,14 +103,6 @@ def _gpus(path: str, held: Amounts | None) -> int:
     gpus = [(name, count) for name, count in (held or {}).items() if is_accelerator(name)]
     # Counts of devices are quantities, too; the memory parser reads whole numbers with all suffixes.
     return sum(mem_from_wire(f"{path}.{name}", count).value for name, count in gpus)
-
-
-def _amounts(path: str, given: Amounts | None) -> Resources:
-    if not given:
-        return ZERO
-    return Resources(
-        cpu_from_wire(f"{path}.cpu", given.get("cpu", 0)), mem_from_wire(f"{path}.memory", given.get("memory", 0))
-    )
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -152,3 +128,28 @@ def pod_path(name: ObjectName) -> str:
 def _quoted(part: str) -> str:
     # quote() is slow, and this runs for every write; nearly all names need no quoting.
     return part if _PLAIN.fullmatch(part) else quote(part, safe="")
+
+
+def read_namespace(obj: JsonObject) -> Labels:
+    """A namespace's labels."""
+    return texts(obj, "metadata", "labels")
+
+
+def read_claim(obj: JsonObject) -> str:
+    """The name of the volume that the claim is bound to; empty if it is not bound."""
+    # Pods name claims and only volumes have a node affinity, so this is the link between the two.
+    return text(obj, "spec", "volumeName")
+
+
+def read_volume(obj: JsonObject) -> tuple[NodeTerm, ...]:
+    """The alternatives of the volume's node affinity; none if every node reaches it."""
+    return volume_terms(child(obj, "spec").get("nodeAffinity"))
+
+
+NAMESPACES: Final = Kind("namespaces", "/api/v1/namespaces", read_namespace, is_optional=True, may_be_forbidden=True)
+CLAIMS: Final = Kind(
+    "persistentvolumeclaims", "/api/v1/persistentvolumeclaims", read_claim, is_optional=True, may_be_forbidden=True
+)
+VOLUMES: Final = Kind(
+    "persistentvolumes", "/api/v1/persistentvolumes", read_volume, is_optional=True, may_be_forbidden=True
+)

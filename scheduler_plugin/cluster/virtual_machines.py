@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import asdict, replace
 
+from protocol import names
 from protocol.kubernetes.objects import (
     JsonObject,
     child,
@@ -21,28 +22,18 @@ from protocol.kubernetes.objects import (
     whole,
 )
 from protocol.messages import ObjectName
-from protocol.names import (
-    ANNOTATION_APPROVED,
-    ANNOTATION_PERMIT,
-    ANNOTATION_PERMIT_WRITER,
-    AUTO_MIGRATION,
-    BOOTING,
-    LABEL_ENABLED,
-    LABEL_WEIGHT,
-)
 from protocol.permits import decode_holders, decode_permit, encode_permit
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machine
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire, slot_count_from_wire
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints
 from scheduler_plugin.constraints.model import UNCONSTRAINED, PodConstraints
-from scheduler_plugin.ledger import VmFacts
-from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, WITHOUT_GUEST
+from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, WITHOUT_GUEST, VmFacts
 from scheduler_plugin.texts import explanations
 
 DEFAULT_SLOT: Final = Bytes.parse("1Gi")
 
-_PERMIT: Final = f"metadata.annotations[{ANNOTATION_PERMIT}]"
+_PERMIT: Final = f"metadata.annotations[{names.ANNOTATION_PERMIT}]"
 
 Q = TypeVar("Q", MilliCpu, Bytes, int)
 
@@ -67,7 +58,7 @@ def read_vm(obj: JsonObject) -> VirtualMachine:
     vm, spec = parse_virtual_machine(obj), child(obj, "spec")
     has_overlay = flag(spec, "extraNetwork", "enable") or bool(text(obj, "status", "extraNetIP"))
     # While the guest boots, the controller gives a condition this reason, and refuses to migrate the VM.
-    booting = any(text(condition, "reason") == BOOTING for condition in items(obj, "status", "conditions"))
+    booting = any(text(condition, "reason") == names.BOOTING for condition in items(obj, "status", "conditions"))
     return ClusterVm(
         **asdict(vm),
         constraints=pod_constraints(spec),
@@ -92,8 +83,8 @@ def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> Vi
     if type(annotations) is not dict or type(version) is not str:
         return None
     written = {
-        ANNOTATION_PERMIT: encode_permit(permit),
-        ANNOTATION_PERMIT_WRITER: text(annotations, ANNOTATION_PERMIT_WRITER),
+        names.ANNOTATION_PERMIT: encode_permit(permit),
+        names.ANNOTATION_PERMIT_WRITER: text(annotations, names.ANNOTATION_PERMIT_WRITER),
     }
     answered = metadata.get("uid"), metadata.get("generation"), metadata.get("labels", {}), annotations
     if answered != (vm.uid, vm.generation, vm.labels, {**vm.annotations, **written}):
@@ -112,7 +103,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         # A status may still name the size of a guest that has stopped.
         actual=None if vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
         permit=_or_most(vm.permit, vm, _PERMIT),
-        holders=decode_holders(vm.annotations.get(ANNOTATION_PERMIT_WRITER, "")),
+        holders=decode_holders(vm.annotations.get(names.ANNOTATION_PERMIT_WRITER, "")),
         # The stand-in for an unreadable permit must not be mistaken for a permit that somebody wrote.
         is_permit_known=not any(problem.startswith(_PERMIT) for problem in vm.problems),
         pod=ObjectName(vm.name.namespace, vm.pod_name) if vm.pod_name else None,
@@ -135,7 +126,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
 
 def weight_of(vm: VirtualMachine) -> int | None:
     """The weight that the VM's label says; None if it has none, or one that is no whole number from 1 to 100."""
-    label = vm.labels.get(LABEL_WEIGHT, "")
+    label = vm.labels.get(names.LABEL_WEIGHT, "")
     # Not every text of digits is short, or of ASCII digits.
     weight = int(label) if len(label) <= len(str(MOST_WEIGHT)) and label.isascii() and label.isdigit() else 0
     return weight if 0 < weight <= MOST_WEIGHT else None
@@ -147,7 +138,6 @@ def _limit(vm: VirtualMachine) -> Resources:
 
 
 def _first_requests(spec: JsonObject) -> Resources | None:
-    """First requests of the VM's pods; None if they cannot be decoded."""
     requests = child(spec, "podResources", "requests")
     if not requests:
         return ZERO
@@ -157,7 +147,7 @@ def _first_requests(spec: JsonObject) -> Resources | None:
 
 def _granted(vm: VirtualMachine) -> Resources:
     """The original scheduler's grant, never more than the VM may have."""
-    annotated = vm.annotations.get(ANNOTATION_APPROVED)
+    annotated = vm.annotations.get(names.ANNOTATION_APPROVED)
     if annotated is None or not vm.enabled:
         return ZERO
     try:
@@ -181,7 +171,7 @@ def _stays_because(vm: VirtualMachine) -> str | None:
 
 def _auto_migration(vm: VirtualMachine) -> bool | None:
     """The VM's opt-in to migration, or opt-out, by a label or an annotation; None if it has neither."""
-    choices = vm.labels.get(AUTO_MIGRATION), vm.annotations.get(AUTO_MIGRATION)
+    choices = vm.labels.get(names.AUTO_MIGRATION), vm.annotations.get(names.AUTO_MIGRATION)
     # An opt-out wins over an opt-in, wherever each of the two is written.
     return False if "false" in choices else True if "true" in choices else None
 
@@ -224,7 +214,7 @@ def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
         node=text(status, "node") or None,
         pod_ip=text(status, "podIP") or None,
         phase=text(status, "phase"),
-        enabled=labels.get(LABEL_ENABLED) == "true",
+        enabled=labels.get(names.LABEL_ENABLED) == "true",
         # Its agent goes on with the permit once the VM can be read again, so it counts meanwhile.
         permit=_permit_at_most(obj, high),
         unreadable=reason,
@@ -233,7 +223,7 @@ def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
 
 def _permit_at_most(obj: JsonObject, high: Resources) -> Resources | None:
     """The permit on the object; ``high`` if it cannot be read, None if there is none."""
-    annotated = texts(obj, "metadata", "annotations").get(ANNOTATION_PERMIT)
+    annotated = texts(obj, "metadata", "annotations").get(names.ANNOTATION_PERMIT)
     if annotated is None:
         return None
     try:

@@ -6,7 +6,7 @@ Nothing is retried here: the caller knows whether the write is still wanted.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 from urllib.parse import quote
 
 from protocol.kubernetes.api import ApiCall, KubernetesApi, Writing
@@ -15,12 +15,41 @@ from protocol.kubernetes.resources import MERGE_PATCH, STRATEGIC_PATCH
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER, ANNOTATION_ROOM_FREED, RUNNER_CONTAINER
 from protocol.permits import encode_permit, encode_writer
-from protocol.units import Seconds
+from protocol.units import Instant, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.cluster.migrations import MigrationOrder, migration_body, migration_path, migrations_path
 from scheduler_plugin.cluster.translate import pod_path, vm_path
-from scheduler_plugin.ledger import PersistPermit, ResizePod
+from scheduler_plugin.ledger.outcomes import PersistPermit, ResizePod
+
+K = TypeVar("K")
+
+
+class RecentWrites(Generic[K]):
+    """Writes by their subject. ``settle`` after it was sent, a write has landed or never will."""
+
+    def __init__(self, settle: Seconds) -> None:
+        self._settle = settle
+        self._sent_at: dict[K, Instant] = {}
+
+    def __len__(self) -> int:
+        return len(self._sent_at)
+
+    def sent(self, about: K, now: Instant) -> None:
+        """A write is on its way."""
+        # Pruned here, so that the table stays small whatever becomes of the writes.
+        recent = {key: at for key, at in self._sent_at.items() if now - at < self._settle}
+        self._sent_at = recent | {about: now}
+
+    def settled(self, about: K) -> None:
+        """Record that the write's outcome is known."""
+        self._sent_at.pop(about, None)
+
+    def may_land(self, about: K, now: Instant) -> bool:
+        """Return True if a write that was sent may still take effect."""
+        sent = self._sent_at.get(about)
+        return sent is not None and now - sent < self._settle
+
 
 WRITE_TIMEOUT: Final = Seconds(3.0)
 """Longer than a healthy API ever needs, shorter than kube-scheduler and agents wait (5 s)."""

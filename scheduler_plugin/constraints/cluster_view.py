@@ -16,8 +16,7 @@ from scheduler_plugin.constraints.model import (
     Requirement,
     Selector,
 )
-from scheduler_plugin.constraints.selectors import with_keys
-from scheduler_plugin.constraints.taints import DISCOURAGING
+from scheduler_plugin.constraints.selectors import DISCOURAGING, with_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +85,7 @@ class ClusterView:
         if node not in self.nodes:
             return
         self._by_node[node] = placed.pods
-        if node in self._places:
-            self._places[node] -= len(placed.pods)
-            if self._places[node] < 1:
-                self.full.add(node)
+        self._occupy(node, len(placed.pods))
         for pod in placed.repelling:
             self._repel_by(pod)
 
@@ -100,7 +96,9 @@ class ClusterView:
         self._by_node[pod.node] = (*self._by_node.get(pod.node, ()), pod)
         if self._pods is not None:
             self._pods.append(pod)
-        self._occupy(pod)
+        self._occupy(pod.node, 1)
+        if pod.traits.asks and pod.node in self._left:
+            _take(self._left[pod.node], pod.traits.asks)
         # Indexes are made when they are first asked for, and then kept in step.
         for key, by_value in self._by_label.items():
             if key in pod.traits.labels:
@@ -113,7 +111,6 @@ class ClusterView:
 
     @property
     def _all(self) -> list[PlacedPod]:
-        """The pods of all nodes."""
         # Put together when first needed: only affinity and spread are judged by the pods of other nodes.
         if self._pods is None:
             self._pods = list(chain.from_iterable(self._by_node.values()))
@@ -128,15 +125,11 @@ class ClusterView:
                 _take(left, pod.traits.asks)
         return next((name for name, amount in asked if amount > left.get(name, 0)), None)
 
-    def _occupy(self, pod: PlacedPod) -> None:
-        """The pod takes one of its node's places for pods, and of its resources."""
-        places = self._places.get(pod.node)
-        if places is not None:
-            self._places[pod.node] = places - 1
-            if places <= 1:
-                self.full.add(pod.node)
-        if pod.traits.asks and pod.node in self._left:
-            _take(self._left[pod.node], pod.traits.asks)
+    def _occupy(self, node: str, pods: int) -> None:
+        if node in self._places:
+            self._places[node] -= pods
+            if self._places[node] < 1:
+                self.full.add(node)
 
     def candidates(self, selector: Selector) -> list[PlacedPod]:
         """All pods that the selector may select; few if it asks for the value of a label."""

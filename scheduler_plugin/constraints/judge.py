@@ -1,30 +1,34 @@
 """Judgement of nodes for a VM's target pod, by all constraints together, and its preferences.
 
-Rules that hold here:
-
-- A hindrance is what kube-scheduler would refuse the node for, in words; what is not known hinders nothing.
-- Preferences order nodes and never forbid one.
+A hindrance is what kube-scheduler would refuse the node for; what is not known hinders nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.messages import ObjectName
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
 from scheduler_plugin.constraints.model import (
     UNCONSTRAINED,
     Asked,
     HostPort,
+    Labels,
     NodeTerm,
     NodeTraits,
     PodConstraints,
     PodTraits,
 )
 from scheduler_plugin.constraints.pod_affinity import PodAffinity, pod_affinity
-from scheduler_plugin.constraints.selectors import any_matches, node_matches, preferred_weight
-from scheduler_plugin.constraints.taints import discouragements, untolerated
+from scheduler_plugin.constraints.selectors import (
+    any_matches,
+    discouragements,
+    node_matches,
+    preferred_weight,
+    untolerated,
+)
 from scheduler_plugin.constraints.topology_spread import SpreadLimit, spread_limits
 from scheduler_plugin.texts import explanations, refusals
 
@@ -100,7 +104,6 @@ class NodeConstraints:
         return None if lacking is None else refusals.INSUFFICIENT.format(resource=lacking)
 
     def _by_others(self, name: str, node: NodeTraits) -> str | None:
-        """The reason why other pods keep it from the node."""
         why = self.affinity.hindrance(node.labels)
         why = why or next((reason for limit in self.spreads if (reason := limit.hindrance(node.labels))), None)
         return why or self._port(name)
@@ -167,3 +170,32 @@ def _clash(one: HostPort, other: HostPort) -> bool:
         return False
     # A port on every address clashes with that port on any single one.
     return one.address == other.address or bool({one.address, other.address} & EVERY_ADDRESS)
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintContext:
+    """``namespaces`` are their labels, None if they are not known.
+
+    ``claims`` names the volume that each PersistentVolumeClaim is bound to; ``volumes`` are the alternatives of node
+    affinity of those that have some. Unknown volumes constrain nothing. ``is_current``: the pods known are at
+    most moments old.
+    """
+
+    namespaces: Mapping[ObjectName, Labels] | None = None
+    claims: Mapping[ObjectName, str] = field(default_factory=dict)
+    volumes: Mapping[ObjectName, tuple[NodeTerm, ...]] = field(default_factory=dict)
+    is_current: bool = True
+
+    @property
+    def namespace_labels(self) -> dict[str, Labels] | None:
+        """The labels by the namespace's name; None if they are not known."""
+        return None if self.namespaces is None else {name.name: labels for name, labels in self.namespaces.items()}
+
+    def terms_of(self, namespace: str, claims: tuple[str, ...]) -> VolumeTerms:
+        """Node terms of the volumes of these claims."""
+        # PersistentVolumes have no namespace.
+        volumes = (ObjectName("", self.claims.get(ObjectName(namespace, claim), "")) for claim in claims)
+        return tuple(terms for volume in volumes if (terms := self.volumes.get(volume)))
+
+
+NOTHING_KNOWN = ConstraintContext()

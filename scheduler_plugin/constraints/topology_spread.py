@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from scheduler_plugin.constraints.cluster_view import ClusterView
 from scheduler_plugin.constraints.model import Labels, NodeTraits, PodConstraints, Spread
-from scheduler_plugin.constraints.selectors import node_matches, selects, with_keys
-from scheduler_plugin.constraints.taints import untolerated
+from scheduler_plugin.constraints.selectors import node_matches, selects, untolerated, with_keys
 from scheduler_plugin.texts import refusals
 
 

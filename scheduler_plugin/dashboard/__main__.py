@@ -19,7 +19,7 @@ from protocol.runtime.serving.listeners import Listener, serve
 from protocol.runtime.serving.probes import probes_app
 from protocol.runtime.tls_files import server_tls
 from protocol.units import Seconds
-from scheduler_plugin.dashboard.app import Dashboard, assemble
+from scheduler_plugin.dashboard.app import Dashboard
 from scheduler_plugin.dashboard.options import parsed
 from scheduler_plugin.dashboard.reviews import ApiJudge
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
@@ -60,7 +60,7 @@ async def _run(options: argparse.Namespace) -> None:
         tokens = tokens_of(options.explain_token, api, access.token, clock)
         sources = HttpSources(around, options.scheduler, options.groups, agents, tokens)
         async with _history(options) as history:
-            dashboard = assemble(options.title, api, sources, clock, ApiJudge(api), history, options.labels)
+            dashboard = Dashboard(options.title, api, sources, clock, ApiJudge(api), history, options.labels)
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(dashboard.run())]
                 # With a Prometheus there is nothing to record.

@@ -71,7 +71,6 @@ class Accounts:
         return {"story": sentences, "agent": agent, "scheduler": scheduler, "warnings": events is not None}
 
     async def _events(self, vm: Json) -> list[Json] | None:
-        """The events about a VM; None if they are not read, or cannot be."""
         # On a cluster the API is asked with the page's own rights, which are not the reader's.
         if not self.reads_events:
             return None

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-from starlette.types import ASGIApp
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.runtime.clock import Clock
@@ -24,18 +21,35 @@ from scheduler_plugin.dashboard.web import page_app
 from scheduler_plugin.history.ports import History
 
 
-@dataclass(slots=True)
 class Dashboard:
-    """The page's program: background tasks and application. What agents answer to ``sources`` reaches the page."""
+    """The page's program: background tasks and application. What agents answer to ``sources`` reaches the page.
 
-    api: KubernetesApi
-    sources: Sources
-    fleet: Fleet
-    readers: Readers
-    doorman: SignIn
-    accounts: Accounts
-    telemetry: DashboardTelemetry
-    app: ASGIApp
+    Without a ``judge`` people sign in by one-time links. ``labels`` are those that the history keeps.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - each is a part of its own
+        self,
+        title: str,
+        api: KubernetesApi,
+        sources: Sources,
+        clock: Clock,
+        judge: AccessReviewer | None,
+        history: History | None = None,
+        labels: Sequence[str] = (),
+    ) -> None:
+        self.api = api
+        self.telemetry = DashboardTelemetry()
+        self.fleet = Fleet(sources, clock, self.telemetry)
+        self.readers = Readers(self.fleet.journal, secrets.token_hex(32), clock, self.telemetry)
+        # Each needs the other, so one of the two is set afterwards.
+        self.fleet.on_news = self.readers.stir
+        self.doorman = SignIn(self.fleet, clock, self.telemetry, judge)
+        # Whoever asks agents goes through it, so that the page always learns of an agent's trouble.
+        self.sources = Overheard(sources, self.fleet.hear)
+        reports = CostReports(history, sources, clock, labels)
+        # With a judge the API is asked with the program's rights, so events are left out.
+        self.accounts = Accounts(api, self.sources, clock, reports, history, reads_events=judge is None)
+        self.app = page_app(title, self.doorman, self.readers, self.accounts)
 
     async def run(self) -> None:
         """Follows the cluster and wakes readers until cancelled."""
@@ -52,30 +66,3 @@ class Dashboard:
     async def _say_ready(self) -> None:
         await self.fleet.synced.wait()
         self.telemetry.ready.set(1)
-
-
-def assemble(  # noqa: PLR0913, PLR0917 - each is a part of its own
-    title: str,
-    api: KubernetesApi,
-    sources: Sources,
-    clock: Clock,
-    judge: AccessReviewer | None,
-    history: History | None = None,
-    labels: Sequence[str] = (),
-) -> Dashboard:
-    """Puts one together; nothing runs yet. Without a ``judge`` people sign in by one-time links. ``labels`` are those
-    that the history keeps.
-    """
-    telemetry = DashboardTelemetry()
-    fleet = Fleet(sources, clock, telemetry)
-    readers = Readers(fleet.journal, secrets.token_hex(32), clock, telemetry)
-    # Each needs the other, so one of the two is set afterwards.
-    fleet.on_news = readers.stir
-    doorman = SignIn(fleet, clock, telemetry, judge)
-    # Whoever asks agents goes through it, so that the page always learns of an agent's trouble.
-    overheard = Overheard(sources, fleet.hear)
-    reports = CostReports(history, sources, clock, labels)
-    # With a judge the API is asked with the program's rights, so events are left out.
-    accounts = Accounts(api, overheard, clock, reports, history, reads_events=judge is None)
-    app = page_app(title, doorman, readers, accounts)
-    return Dashboard(api, overheard, fleet, readers, doorman, accounts, telemetry, app)

@@ -1,7 +1,4 @@
-"""Sign-in: the cookie of a session, a one-time link on one machine, a token on a cluster.
-
-Without a session there is nothing but the page's own files.
-"""
+"""Sign-in: the cookie of a session, a one-time link on one machine, a token on a cluster."""
 
 from __future__ import annotations
 

@@ -138,7 +138,6 @@ class Fleet:
         return self._silent_agents.long(now)
 
     def _renew(self, keys: Iterable[str]) -> bool:
-        """Overlays the rows of these VMs with the present state. Return True if any has changed."""
         rows = [row for key in keys if isinstance(row := self.journal.get(VM, key), VmRow)]
         # A list, as ``any`` over a generator would stop at the first change.
         news = [self.journal.put(VM, self._laid_over(row)) for row in rows]
@@ -165,7 +164,6 @@ class Fleet:
             self._silent = round(self._clock.wall())
 
     def _stand(self) -> bool:
-        """Updates the standing row; returns whether that is news."""
         # The row says nothing about the scheduler before it has been asked.
         if self._said is None:
             return False

@@ -1,7 +1,4 @@
-"""The API server's word on who signs in and what it may list.
-
-No answer is no permission.
-"""
+"""The API server's word on who signs in and what it may list."""
 
 from __future__ import annotations
 

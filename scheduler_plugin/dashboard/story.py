@@ -12,7 +12,7 @@ from typing import Final
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, uid_of, whole
 from protocol.names import LABEL_ENABLED
 from protocol.units import Bytes, QuantityError
-from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_sentence
+from scheduler_plugin.dashboard.core.giving import gift_sentence, texts_at, waiting_sentence
 
 _MIB: Final = 1024**2
 _WARNINGS: Final = 3
@@ -46,7 +46,7 @@ def story(
         yield from _of_problems(scheduler)
         yield from _of_mobility(scheduler)
         yield from _of_migrations(scheduler)
-        yield from (f"Room is being made for it: {room}." for room in _texts(scheduler, "makingRoom"))
+        yield from (f"Room is being made for it: {room}." for room in texts_at(scheduler, "makingRoom"))
         if gift := gift_sentence(scheduler, name_of(vm).namespace):
             yield f"It {gift}."
         for pod in items(scheduler, "pods"):
@@ -80,7 +80,6 @@ def _of_mobility(scheduler: Json) -> Iterator[str]:
 
 
 def _of_migrations(scheduler: Json) -> Iterator[str]:
-    """The reasons why unfinished migrations wait."""
     for migration in items(scheduler, "migrations"):
         problem, phase = text(migration, "problem"), text(migration, "phase")
         # A migration that has ended waits for nothing, whatever its last condition says.
@@ -125,7 +124,7 @@ def _of_agent(agent: Json) -> Iterator[str]:
     if guard := text(agent, "shrink_guard"):
         yield f"  Policy: {guard}"
     yield from _smoothing(agent)
-    yield from (f"  Memory: it {sentence}." for sentence in _texts(agent, "working_set"))
+    yield from (f"  Memory: it {sentence}." for sentence in texts_at(agent, "working_set"))
     yield from _of_monitor(child(agent, "monitor"))
     yield from _metrics(child(agent, "metrics"))
     yield f"  It holds a permit for {_size(child(agent, 'permit'))}."
@@ -148,7 +147,6 @@ def _of_monitor(monitor: Json) -> Iterator[str]:
 
 
 def _smoothing(agent: Json) -> Iterator[str]:
-    """The effect of each stage of the policies, one per line."""
     for step in items(agent, "smoothing"):
         before, after = _memory(text(step, "before")), _memory(text(step, "after"))
         changed = f"{before} → {after}" if before != after else f"{before} stays"
@@ -189,11 +187,6 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     yield f"  The node has {_size(child(pod, 'nodeTotal'))} for VMs; {_size(child(pod, 'nodeReserved'))} are reserved."
     if flag(pod, "migrating"):
         yield "  The VM is being migrated."
-
-
-def _texts(source: Json, key: str) -> Iterator[str]:
-    values = source.get(key)
-    yield from (line for line in values if isinstance(line, str)) if isinstance(values, list) else ()
 
 
 def _size(amounts: Json) -> str:

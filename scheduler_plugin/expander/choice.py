@@ -1,7 +1,4 @@
-"""Ranks of the offered options by the shared ranking library (S2.1-S2.7), and the choice among them.
-
-The lowest rank among sound groups is chosen, and never none (S2.5, S2.8a).
-"""
+"""Ranks of the offered options by the shared ranking library (S2.1-S2.7), and the choice among them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Memory of node groups that were chosen and brought no nodes, as shown by pods that come up again (S2.8a).
-
-Demotion only orders options. It never removes the last one.
-"""
+"""Memory of node groups that were chosen and brought no nodes, as shown by pods that come up again (S2.8a)."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import DecodeError
 
 from protocol.kubernetes.protobuf import KUBERNETES, Fields, message_classes, only
-from protocol.ranking.price_keys import price_keys
-from protocol.ranking.prices import Needs, is_accelerator
+from protocol.ranking.prices import Needs, is_accelerator, price_keys
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
 from scheduler_plugin.expander import texts
 from scheduler_plugin.expander.scaleup import NodeShape, PodNeeds, ScaleUp, ScaleUpOption

@@ -8,16 +8,13 @@ from functools import partial
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.resources import HVPAS, PODS, TORTOISES, VM_GROUPS
-from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership
-from protocol.units import Seconds
-from scheduler_plugin.groups.controllers.cache import Cache
-from scheduler_plugin.groups.controllers.controller import GroupsContext, QueuedController, Writer
-from scheduler_plugin.groups.controllers.desired_state import GroupPolicy
+from scheduler_plugin.groups.controllers.controller import Cache, GroupsContext, QueuedController, Writer
 from scheduler_plugin.groups.controllers.group_controller import GroupController
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
-from scheduler_plugin.groups.controllers.policies import HvpaPolicy, TortoisePolicy
+from scheduler_plugin.groups.controllers.policies import GroupPolicy, HvpaPolicy
+from scheduler_plugin.groups.controllers.tortoise_policy import TortoisePolicy
 from scheduler_plugin.groups.controllers.vm_groups import VmGroupController
 from scheduler_plugin.groups.controllers.vm_recommender import VmRecommender
 from scheduler_plugin.groups.controllers.watches import AROUND, GroupWatches
@@ -28,15 +25,12 @@ from scheduler_plugin.groups.telemetry import GroupsTelemetry
 
 @dataclass(slots=True)
 class GroupsProgram:
-    """One ``autoscale-groups``: its parts, what to run, and what the web server asks.
+    """One ``autoscale-groups``. The Tortoises' ``configuration`` is replaced while the program runs."""
 
-    ``settings`` and the Tortoises' ``configuration`` among them are replaced while the program runs.
-    """
-
+    context: GroupsContext
     cache: Cache
     leadership: Leadership
     telemetry: GroupsTelemetry
-    settings: GroupsSettings
     configuration: Configuration
     watches: GroupWatches = field(init=False)
     controllers: dict[str, QueuedController] = field(default_factory=dict)
@@ -52,26 +46,15 @@ class GroupsProgram:
                 for controller in self.controllers.values():
                     tasks.create_task(controller.run())
                 if self.recommender is not None:
-                    tasks.create_task(self.recommender.run(lambda: self.settings.recommender == "agents"))
+                    tasks.create_task(self.recommender.run(lambda: self.context.settings.recommender == "agents"))
         finally:
             # Without the release a successor would wait until the Lease runs out.
             await self.leadership.release()
 
-    @property
-    def interval(self) -> Seconds:
-        """Interval between reconciles of every group."""
-        return Seconds(self.settings.interval_seconds)
-
     def use(self, settings: GroupsSettings) -> None:
         """Puts new settings in force and queues every group."""
-        # Everyone reads both through the program at each use, so replacing them here is enough.
-        self.settings, self.configuration = settings, settings.configuration()
+        self.context.settings, self.configuration = settings, settings.configuration()
         self.enqueue_all()
-
-    def enqueue(self, kind: str, name: ObjectName) -> None:
-        """Queues one group."""
-        if (controller := self.controllers.get(kind)) is not None:
-            controller.enqueue(name)
 
     def enqueue_all(self) -> None:
         """Queues every group."""
@@ -105,14 +88,14 @@ def assemble(
     telemetry = GroupsTelemetry()
     cache = Cache((*AROUND, PODS, HVPAS, TORTOISES), telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
-    program = GroupsProgram(cache, leadership, telemetry, settings, settings.configuration())
+    writer = Writer(api, leadership, clock, telemetry.writes)
+    context = GroupsContext(cache, writer, clock, telemetry, settings)
+    program = GroupsProgram(context, cache, leadership, telemetry, settings.configuration())
     # Set afterwards: the leadership needs the program's methods, and the program needs the leadership.
     leadership.on_change, leadership.on_restored = program.led, cache.read_again
-    writer = Writer(api, leadership, clock, telemetry.wrote)
-    context = GroupsContext(cache, writer, clock, telemetry, lambda: program.interval)
     hvpas = HvpaPolicy()
     policies: tuple[GroupPolicy, ...] = (hvpas, TortoisePolicy(lambda: program.configuration))
-    program.watches = watches = GroupWatches(cache, policies, program.enqueue, context.interval)
+    program.watches = watches = GroupWatches(context, policies, program.controllers)
     for policy in policies:
         program.controllers[policy.kind.kind] = GroupController(context, policy, watches)
     if agents is not None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import JsonObject
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.objects.group_status import stopped_because
+from scheduler_plugin.groups.objects.vm_group import stopped_because
 from scheduler_plugin.program_telemetry import ProgramTelemetry
 
 LOG: Final = logging.getLogger("autoscale.groups")
@@ -40,10 +40,6 @@ class GroupsTelemetry(ProgramTelemetry):
         self._stopped |= {(kind, reason) for reason in reasons}
         for labels in previous | {(kind, reason) for reason in reasons}:
             self.stopped.labels(*labels).set(reasons[labels[1]])
-
-    def wrote(self, what: str, outcome: str) -> None:
-        """A write ended: ``done``, ``refused`` or ``unknown``."""
-        self.writes.labels(what, outcome).inc()
 
     def leads(self, leads: bool) -> None:
         """The Lease was gained or lost."""

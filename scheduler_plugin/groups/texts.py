@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from scheduler_plugin.texts.listing import named
+from scheduler_plugin.texts.explanations import named
 
 # Why a group scales nothing
 

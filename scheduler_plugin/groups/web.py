@@ -15,17 +15,11 @@ from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.serving.probes import probes_app, standing
 from scheduler_plugin.groups.app import GroupsProgram
-from scheduler_plugin.groups.controllers.desired_state import GroupPolicy
 from scheduler_plugin.groups.controllers.group_controller import GroupController
+from scheduler_plugin.groups.controllers.policies import GroupPolicy
 from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.objects.autoscalers import horizontal_of, vertical_of
-from scheduler_plugin.groups.objects.targets import (
-    InvalidTargetError,
-    TargetKind,
-    workload_of,
-    write_amounts,
-    write_container,
-)
+from scheduler_plugin.groups.objects.targets import InvalidTargetError, workload_of, write_amounts, write_container
 
 
 def explanation(watches: GroupWatches, policy: GroupPolicy, group: JsonObject) -> Json:
@@ -36,18 +30,12 @@ def explanation(watches: GroupWatches, policy: GroupPolicy, group: JsonObject) -
         return {**summary, "problem": facts.fault}
     return {
         **summary,
-        "target": {"name": str(desired.target), **_target(desired.target.target_kind, facts.target)},
+        "target": {"name": str(desired.target), **_target(desired.target.resource, facts.target)},
         "recommended": {
             **({} if desired.hpa is None else _replicas(facts.hpa)),
             **({} if desired.vpa is None else {"containers": _sizes(facts.vpa)}),
         },
     }
-
-
-def vm_group_explanation(group: JsonObject) -> Json:
-    """The same of a VirtualMachineGroup: its members instead of a target."""
-    status = child(group, "status")
-    return {**_summary(VM_GROUPS, group), "members": items(status, "members"), "scaling": child(status, "scaling")}
 
 
 def _summary(kind: Resource, group: JsonObject) -> Json:
@@ -62,7 +50,7 @@ def _summary(kind: Resource, group: JsonObject) -> Json:
     }
 
 
-def _target(kind: TargetKind, target: JsonObject | None) -> Json:
+def _target(kind: Resource, target: JsonObject | None) -> Json:
     if target is None:
         return {"problem": "it is not there"}
     try:
@@ -74,10 +62,9 @@ def _target(kind: TargetKind, target: JsonObject | None) -> Json:
 
 
 def _replicas(hpa: JsonObject | None) -> Json:
-    horizontal = None if hpa is None else horizontal_of(hpa)
-    if horizontal is None:
-        return {"replicas": None, "bounds": None}
-    return {"replicas": horizontal.desired, "bounds": {"min": horizontal.min, "max": horizontal.max}}
+    wanted = None if hpa is None else horizontal_of(hpa)
+    bounds = None if wanted is None else {"min": wanted.min, "max": wanted.max}
+    return {"replicas": None if wanted is None else wanted.desired, "bounds": bounds}
 
 
 def _sizes(vpa: JsonObject | None) -> list[Json]:
@@ -122,4 +109,6 @@ def _explained(program: GroupsProgram, kind: str, name: ObjectName) -> Json | No
     controller = program.controllers.get(resource.kind)
     if isinstance(controller, GroupController):
         return explanation(program.watches, controller.policy, group)
-    return vm_group_explanation(group)
+    # A VirtualMachineGroup has members instead of a target.
+    status = child(group, "status")
+    return {**_summary(VM_GROUPS, group), "members": items(status, "members"), "scaling": child(status, "scaling")}

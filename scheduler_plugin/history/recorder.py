@@ -37,10 +37,6 @@ class LookError(Exception):
     """The cluster cannot be looked at now; the message says why."""
 
 
-class ClockError(Exception):
-    """The clock shows a time that the history has already; the message says so."""
-
-
 class SampleSource(Protocol):
     """Source of samples."""
 
@@ -107,14 +103,14 @@ class Recorder:
                 # Also after a failed write: on a full disk, upkeep is what makes room for the next one.
                 await self._tidied(store, look.at)
         # Tried again at the next look: the time until then is unknown in the history, and nothing else depends on it.
-        except (LookError, StoreError, ClockError) as error:
+        except (LookError, StoreError) as error:
             self._note(str(error))
         else:
             self._note("")
 
     async def _in_order(self, store: SqliteStore, at: Millis) -> None:
         """Makes sure that ``at`` comes after what the history has. If the clock stays behind for ``UPKEEP``, the later
-        times were those of a wrong clock, and are removed. Raises ``ClockError`` until then.
+        times were those of a wrong clock, and are removed. Raises ``StoreError`` until then.
         """
         # Small steps back are normal for a clock under NTP; spans leave such samples out.
         now, tolerance = self._clock.now(), GAP_INTERVALS * self._interval
@@ -122,14 +118,13 @@ class Recorder:
             self._behind = now if self._behind is None else self._behind
             # The clock may be wrong only for a moment, such as after a boot until NTP sets it.
             if now < self._behind + UPKEEP:
-                raise ClockError(f"the clock is {(self._latest - at) // SECOND} s before what the history has")
+                raise StoreError(f"the clock is {(self._latest - at) // SECOND} s before what the history has")
             LOG.warning("the clock was set back: what the history has of later times is removed")
             self._chronicle.rewind()
             await self._in_thread(lambda: store.forget_after(at))
         self._latest, self._behind = at, None
 
     async def _tidied(self, store: SqliteStore, at: Millis) -> None:
-        """Runs upkeep if it is due."""
         # By a clock that is years ahead, retention would remove the whole history; the clock may soon be right again.
         if self._was_set_ahead(at):
             self._upkeep_at = Instant(self._clock.now() + UPKEEP)
@@ -145,7 +140,6 @@ class Recorder:
         return before is None or at - before[1] > (now - before[0] + AHEAD) * SECOND
 
     async def _opened(self) -> SqliteStore:
-        """Opens the store."""
         store = await self._in_thread(lambda: SqliteStore(self._path, self._clock.wall, self._bounds))
         for note in store.notes:
             LOG.warning("history", extra={"note": note})

@@ -22,7 +22,7 @@ from protocol.runtime.serving.listeners import Listener, serve
 from protocol.runtime.serving.probes import probes_app
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
-from scheduler_plugin.injector.app import InjectorProgram, assemble
+from scheduler_plugin.injector.app import InjectorProgram
 from scheduler_plugin.injector.settings import parse_settings
 from scheduler_plugin.injector.web import webhook_app
 
@@ -81,7 +81,7 @@ async def _run(options: argparse.Namespace) -> None:
     async with http_client(access, CONNECTIONS, NAME) as http:
         # Random, so that a restarted pod of the same name is another holder of the Lease.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        program = assemble(HttpApi(http, access.token), clock, settings, identity, options.tls_folder)
+        program = InjectorProgram(HttpApi(http, access.token), clock, settings, identity, options.tls_folder)
         watch_tls(program.telemetry.registry, [program.tls, *followed_by(access.tls)])
         async with asyncio.TaskGroup() as tasks:
             follower = SettingsFollower(program.use, program.telemetry)

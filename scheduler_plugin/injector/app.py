@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -15,13 +13,13 @@ from protocol.runtime.certificates.keeper import BUNDLE, CERTIFICATE, KEY, Certi
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
 from protocol.runtime.serving.probes import standing
-from protocol.runtime.tls_files import FollowedTls, server_tls
+from protocol.runtime.tls_files import server_tls
 from protocol.units import Instant, Seconds
 from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.injection import no_native_sidecars
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.certificates.gathered_bundle import GatheredBundle
-from scheduler_plugin.injector.certificates.own_certificate import OwnCertificate
+from scheduler_plugin.injector.certificates.own_certificate import fetch_certificate
 from scheduler_plugin.injector.certificates.publishing import BundlePublisher
 from scheduler_plugin.injector.settings import InjectorSettings
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
@@ -32,24 +30,38 @@ RETRY: Final = Seconds(2.0)
 """The pause after a turn that failed, and while the webhook has no certificate yet."""
 
 
-@dataclass(slots=True)
 class InjectorProgram:
     """One ``autoscale-injector``: its parts and background tasks. ``folder`` has the webhook's certificate."""
 
-    api: KubernetesApi
-    clock: Clock
-    settings: InjectorSettings
-    telemetry: InjectorTelemetry
-    leadership: Leadership
-    injector: Injector
-    keeper: CertificateKeeper
-    gathered: GatheredBundle
-    publisher: BundlePublisher
-    own: OwnCertificate
-    tls: FollowedTls[ssl.SSLContext]
-    folder: Path
-    serves: asyncio.Event = field(default_factory=asyncio.Event)
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(
+        self, api: KubernetesApi, clock: Clock, settings: InjectorSettings, identity: str, folder: Path
+    ) -> None:
+        self.api, self.clock, self.settings, self.folder = api, clock, settings, folder
+        self.telemetry = telemetry = InjectorTelemetry()
+        self.leadership = Leadership(api, clock, settings.terms(), identity)
+        self.leadership.on_change = self.led
+        self.injector = Injector(api, settings.template(), lambda outcome: telemetry.reviews.labels(outcome).inc())
+        namespace, wanted = settings.namespace, settings.wanted()
+        self.keeper = CertificateKeeper(
+            api,
+            self.leadership,
+            clock,
+            namespace,
+            settings.secrets,
+            wanted,
+            settings.certificates.lives(),
+            lambda outcome: telemetry.renewals.labels(outcome).inc(),
+        )
+        secrets = [settings.secrets, *(certificate.secret for certificate in wanted)]
+        self.gathered = GatheredBundle(api, clock, namespace, secrets)
+        self.publisher = BundlePublisher(api, self.leadership, settings.config_map, settings.webhook)
+        # One file with both parts can be replaced atomically; of two files a reader could get one old and one new.
+        files = folder / "own.pem", folder / "own.pem"
+        if settings.certificates.provider == "files":
+            files = folder / CERTIFICATE, folder / KEY
+        self.own, self.tls = files[0], server_tls(OWN, *files)
+        self.serves = asyncio.Event()
+        self._wake = asyncio.Event()
 
     async def run(self) -> None:
         """Works until cancelled, then releases the Lease if it can."""
@@ -92,17 +104,16 @@ class InjectorProgram:
             await self.clock.wait(self._wake, Instant(self.clock.now() + wait))
 
     async def _turn(self) -> str:
-        """Run one round; the error, or empty if none."""
         try:
             trouble = await self._certificates()
-            if not self.own.file.exists():
+            if not self.own.exists():
                 return trouble or texts.NO_CERTIFICATE
             # Raises if certificate and key do not belong together: nothing is served then.
             self.tls.value()
         except (ApiError, NotLeadingError, MissingSecretError, OSError) as error:  # TlsFilesError is an OSError
             return str(error) or type(error).__name__
         self.serves.set()
-        self.telemetry.is_ready(self.standing()[0])
+        self.telemetry.ready.set(int(self.standing()[0]))
         return trouble
 
     async def _certificates(self) -> str:
@@ -118,7 +129,8 @@ class InjectorProgram:
             trouble = await self.publisher.publish(bundle) if bundle else texts.NO_AUTHORITY
         # Every replica serves the webhook; leading does not matter.
         if makes:
-            await self.own.fetch()
+            secret = self.settings.secret(OWN)
+            await fetch_certificate(self.api, self.settings.namespace, secret, self.own)
         return trouble
 
     async def _learn_version(self) -> None:
@@ -130,47 +142,5 @@ class InjectorProgram:
             except ApiError as error:
                 self.injector.problem = texts.VERSION_UNREADABLE.format(error=error)
             self.telemetry.cannot_inject(self.injector.problem)
-            self.telemetry.is_ready(self.standing()[0])
+            self.telemetry.ready.set(int(self.standing()[0]))
             await self.clock.sleep(RETRY)
-
-
-def assemble(
-    api: KubernetesApi, clock: Clock, settings: InjectorSettings, identity: str, folder: Path
-) -> InjectorProgram:
-    """Puts one program together; nothing runs yet."""
-    telemetry = InjectorTelemetry()
-    leadership = Leadership(api, clock, settings.terms(), identity)
-    wanted = settings.wanted()
-    keeper = CertificateKeeper(
-        api,
-        leadership,
-        clock,
-        settings.namespace,
-        settings.secrets,
-        wanted,
-        settings.certificates.lives(),
-        telemetry.renewed,
-    )
-    # One file with both parts can be replaced atomically; of two files a reader could get one old and one new.
-    files = folder / "own.pem", folder / "own.pem"
-    if settings.certificates.provider == "files":
-        files = folder / CERTIFICATE, folder / KEY
-    program = InjectorProgram(
-        api,
-        clock,
-        settings,
-        telemetry,
-        leadership,
-        Injector(api, settings.template(), telemetry.reviewed),
-        keeper,
-        GatheredBundle(
-            api, clock, settings.namespace, [settings.secrets, *(certificate.secret for certificate in wanted)]
-        ),
-        BundlePublisher(api, leadership, settings.config_map, settings.webhook),
-        OwnCertificate(api, settings.namespace, settings.secret(OWN), files[0]),
-        server_tls(OWN, *files),
-        folder,
-    )
-    # Afterwards: each needs the other.
-    leadership.on_change = program.led
-    return program

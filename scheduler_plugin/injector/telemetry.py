@@ -21,25 +21,17 @@ class InjectorTelemetry(SettingsTelemetry):
 
     def __init__(self) -> None:
         super().__init__("autoscale_injector", LOG)
-        self._reviews = self._counter("reviews", "Reviews of new pods, by outcome", "outcome")
-        self._renewals = Counter(
+        self.reviews = self._counter("reviews", "Reviews of new pods, by outcome", "outcome")
+        self.renewals = Counter(
             "autoscale_certificate_renewals", "Certificates written, by outcome", ("outcome",), registry=self.registry
         )
         self._turns = self._counter("turns", "Rounds of checking all certificates, by outcome", "outcome")
         self._leading = self._gauge("leading", "1 while this process makes certificates")
-        self._ready = self._gauge("ready", "1 while pods can get an agent")
+        self.ready = self._gauge("ready", "1 while pods can get an agent")
         for outcome in ("done", "failed"):  # at zero, so that the first failure shows as an increase
-            self._renewals.labels(outcome)
+            self.renewals.labels(outcome)
         self._trouble = ""
         self._problem = ""
-
-    def reviewed(self, outcome: str) -> None:
-        """A pod was asked about."""
-        self._reviews.labels(outcome).inc()
-
-    def renewed(self, outcome: str) -> None:
-        """A certificate was written, or could not be: ``done`` or ``failed``."""
-        self._renewals.labels(outcome).inc()
 
     def turned(self, trouble: str) -> None:
         """All certificates were looked at; ``trouble`` says what went wrong."""
@@ -59,7 +51,3 @@ class InjectorTelemetry(SettingsTelemetry):
         """The Lease was gained or lost."""
         self._leading.set(int(leads))
         LOG.info(texts.LEASE_HELD if leads else texts.LEASE_LOST)
-
-    def is_ready(self, ready: bool) -> None:
-        """Records whether pods can get an agent now."""
-        self._ready.set(int(ready))

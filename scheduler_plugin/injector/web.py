@@ -11,8 +11,7 @@ from starlette.types import Receive, Scope, Send
 from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.admission.reviews import MalformedReviewError
-from scheduler_plugin.web.bodies import BodyError
-from scheduler_plugin.web.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
+from scheduler_plugin.web.hot_paths import BodyError, HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import Problem
 
 MUTATE: Final = "/mutate"

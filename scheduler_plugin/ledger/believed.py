@@ -23,14 +23,12 @@ from msgspec.structs import replace
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.accounts.resource_mask import ResourceMask
-from scheduler_plugin.ledger.facts import WITHOUT_GUEST, NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.facts import WITHOUT_GUEST, NodeFacts, PodFacts, ResourceMask, VmFacts
 from scheduler_plugin.ledger.state import LedgerState
 
 
-def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
-    """News of a VM, as far as the nodes of its pods can bear it."""
-    account = state.accounts.find(facts.name, facts.uid)
+def believed(state: LedgerState, facts: VmFacts, account: VmAccount | None) -> VmFacts:
+    """News of the VM of ``account``, as far as the nodes of its pods can bear it; None: it has not been heard of."""
     # A VM that has no place yet asks for all that it says, and finds no node if that is too much.
     if account is None:
         return _within_maximum(facts)
@@ -59,7 +57,7 @@ def judge_again(state: LedgerState, account: VmAccount) -> None:
     if account.is_deleted or account.facts is None or account.facts.said is None:
         return
     # Room may have become free since the object was judged last.
-    account.learn(believed(state, account.facts.said))
+    account.learn(believed(state, account.facts.said, account))
     state.settle_vm(account)
 
 

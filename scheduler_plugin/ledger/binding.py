@@ -8,29 +8,24 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping, Set
+from dataclasses import dataclass
 from functools import partial
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from protocol.units import Resources
+from scheduler_plugin.constraints.model import Taint
+from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, claim_size
 from scheduler_plugin.ledger.believed import seen_on_node
 from scheduler_plugin.ledger.events import BindEnded, WriteEnd
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.migration_reservations import judge_target
 from scheduler_plugin.ledger.moves import reservation_uid
-from scheduler_plugin.ledger.outcomes import (
-    Effect,
-    Effects,
-    NotReadyError,
-    ReadPod,
-    RequestsSeen,
-    Reservation,
-    RoomFreed,
-    UnknownPodError,
-)
 from scheduler_plugin.ledger.state import LedgerState
-from scheduler_plugin.placement import FITS, Filtered, Refused, shortage, sort_out, verdict
+from scheduler_plugin.placement.verdict import FITS, Filtered, Refused, Room, shortage, sort_out, verdict
 from scheduler_plugin.texts import refusals
 
 UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)
@@ -43,11 +38,11 @@ def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
     account = state.accounts.of(pod)
     facts = None if account is None else account.facts
     if facts is None:
-        raise NotReadyError(refusals.VM_UNKNOWN.format(pod=pod))
+        raise outcomes.NotReadyError(refusals.VM_UNKNOWN.format(pod=pod))
     if facts.unreadable:
-        raise NotReadyError(refusals.VM_UNREADABLE.format(pod=pod, why=facts.unreadable))
+        raise outcomes.NotReadyError(refusals.VM_UNREADABLE.format(pod=pod, why=facts.unreadable))
     if pod.vm_uid and facts.pod not in (None, pod.name):
-        raise NotReadyError(refusals.VM_ELSEWHERE.format(pod=pod, runs_in=facts.pod))
+        raise outcomes.NotReadyError(refusals.VM_ELSEWHERE.format(pod=pod, runs_in=facts.pod))
     return claim_size(pod, account)
 
 
@@ -95,12 +90,16 @@ def best(state: LedgerState, pod: PodFacts, asked: Container[str], most: int) ->
     return best_nodes
 
 
-def _is_soft_tainted(state: LedgerState, node: str) -> bool:
+def _taints(state: LedgerState, node: str) -> tuple[Taint, ...]:
     facts = state.nodes[node].facts
-    return facts is not None and any(taint.effect == "PreferNoSchedule" for taint in facts.traits.taints)
+    return () if facts is None else facts.traits.taints
 
 
-def look_further(state: LedgerState, pod: PodFacts, asked: list[str]) -> Effects:
+def _is_soft_tainted(state: LedgerState, node: str) -> bool:
+    return any(taint.effect == "PreferNoSchedule" for taint in _taints(state, node))
+
+
+def look_further(state: LedgerState, pod: PodFacts, asked: list[str]) -> outcomes.Effects:
     """The pod was refused on all ``asked`` nodes. If they are a sample and others have room, make kube-scheduler look
     again.
     """
@@ -113,10 +112,10 @@ def look_further(state: LedgerState, pod: PodFacts, asked: list[str]) -> Effects
     elsewhere = next(iter(fitting.difference(asked)), None)
     if elsewhere is None or not state.sampled.send_round(pod.uid, len(asked), len(state.rooms)):
         return ()
-    return (RoomFreed(elsewhere),)
+    return (outcomes.RoomFreed(elsewhere),)
 
 
-def find_waiting(state: LedgerState, pods: Iterable[PodFacts]) -> list[Effect]:
+def find_waiting(state: LedgerState, pods: Iterable[PodFacts]) -> list[outcomes.Effect]:
     """Make the listed pods that kube-scheduler found no node for wait again; the calls for those that fit now."""
     everywhere, calls = frozenset(state.rooms), dict[str, None]()
     for pod in pods:
@@ -128,29 +127,24 @@ def find_waiting(state: LedgerState, pods: Iterable[PodFacts]) -> list[Effect]:
         if node is not None:
             calls[node] = None
             state.waiting.woken(pod.uid)
-    return [RoomFreed(node) for node in calls]
+    return [outcomes.RoomFreed(node) for node in calls]
 
 
 def _called_for(state: LedgerState, pod: PodFacts) -> str | None:
     """A node that the pod may fit now, one without taints if there is one; None if it fits nowhere."""
     try:
         names = state.rooms if pod.migration is not None else state.node_indexes.of(claim_of(state, pod)).fitting()
-    except NotReadyError:  # kube-scheduler asks until it is known
+    except outcomes.NotReadyError:  # kube-scheduler asks until it is known
         names = state.rooms
-    return next((name for name in names if not _is_tainted(state, name)), next(iter(names), None))
+    return next((name for name in names if not _taints(state, name)), next(iter(names), None))
 
 
-def _is_tainted(state: LedgerState, name: str) -> bool:
-    facts = state.nodes[name].facts
-    return facts is not None and bool(facts.traits.taints)
-
-
-def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:
+def reserve(state: LedgerState, pod: PodFacts, node: str) -> outcomes.Reservation:
     """Reserves room for a bind, a migration's for its pod. Raises ``NotReadyError``, ``UnknownPodError``."""
     state.require_ready()
     state.assumed.settle(pod.uid)
     if state.is_gone(pod.uid):
-        raise UnknownPodError(refusals.POD_OVER.format(pod=pod.name))
+        raise outcomes.UnknownPodError(refusals.POD_OVER.format(pod=pod.name))
     claim = state.claims.get(pod.uid)
     if claim is not None:
         return _again(claim, node)
@@ -158,27 +152,27 @@ def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:
     room = state.rooms.get(node)
     judged = verdict(room, needed) if pod.migration is None else judge_target(state, pod, pod.migration, node)
     if judged is not FITS or room is None:
-        return Reservation(judged, "" if room is None else shortage(room, needed))
+        return outcomes.Reservation(judged, "" if room is None else shortage(room, needed))
     # The target pod takes over the room reserved for it: the VM is never reserved twice on a node.
     state.close_claim(reservation_uid(pod.migration))
     state.open_claim(pod, node, ClaimState.TENTATIVE).attempts = 1
     state.waiting.forget(pod.uid)
     state.sampled.forget(pod.uid)
-    return Reservation(FITS, needs_bind=True)
+    return outcomes.Reservation(FITS, needs_bind=True)
 
 
-def _again(held: Claim, node: str) -> Reservation:
+def _again(held: Claim, node: str) -> outcomes.Reservation:
     if held.node != node:
         where = refusals.RESERVED_ELSEWHERE.format(node=held.node)
-        return Reservation(Refused(where), f"{where} ({held.state.value})")
+        return outcomes.Reservation(Refused(where), f"{where} ({held.state.value})")
     # kube-scheduler may repeat a bind whose answer it has lost.
     if held.state not in UNSETTLED:
-        return Reservation(FITS)
+        return outcomes.Reservation(FITS)
     held.attempts += 1
-    return Reservation(FITS, needs_bind=True)
+    return outcomes.Reservation(FITS, needs_bind=True)
 
 
-def bind_ended(state: LedgerState, event: BindEnded) -> Effects:
+def bind_ended(state: LedgerState, event: BindEnded) -> outcomes.Effects:
     """A bind was accepted, refused, or has an unknown outcome."""
     claim = _attempt_over(state, event.uid, event.node)
     if claim is None:
@@ -186,7 +180,7 @@ def bind_ended(state: LedgerState, event: BindEnded) -> Effects:
     if event.outcome is WriteEnd.UNKNOWN:
         # The reservation stays until the pod is read.
         claim.state = ClaimState.UNKNOWN
-        return (ReadPod(event.uid, claim.pod.name),)
+        return (outcomes.ReadPod(event.uid, claim.pod.name),)
     if event.outcome is WriteEnd.DONE:
         claim.state, claim.attempts = ClaimState.CONFIRMED, 0
     # Only the last certain refusal of all calls in flight releases. After a call with an unknown outcome, only a
@@ -274,7 +268,7 @@ def _learn(state: LedgerState, claim: Claim, pod: PodFacts) -> None:
     if resizes is not None and pod.runner is not None:
         if before is not None and resizes.is_unanswered(before):
             # An agent may be waiting for the kubelet to grant these requests.
-            state.orders.append(RequestsSeen(pod.uid))
+            state.orders.append(outcomes.RequestsSeen(pod.uid))
         resizes.seen(pod.runner)
 
 
@@ -282,3 +276,36 @@ def _runs_another_vm(claim: Claim, pod: PodFacts) -> bool:
     if claim.pod.vm != pod.vm:
         return True
     return claim.vm is not None and bool(pod.vm_uid) and claim.vm.uid not in ("", pod.vm_uid)
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionCandidate:
+    """A node, and the UIDs of the pods that would be evicted from it."""
+
+    node: str
+    victims: Set[str]
+
+
+def helped(
+    rooms: Mapping[str, Room], claims: Mapping[str, Claim], needed: Resources, candidates: Iterable[PreemptionCandidate]
+) -> list[str]:
+    """The nodes on which ``needed`` fits once their victims are gone, in the given order."""
+    return [
+        candidate.node
+        for candidate in candidates
+        if verdict(_without(rooms.get(candidate.node), claims, candidate), needed) is FITS
+    ]
+
+
+def _without(room: Room | None, claims: Mapping[str, Claim], candidate: PreemptionCandidate) -> Room | None:
+    if room is None:
+        return None
+    leaving = Resources.sum(
+        # kube-scheduler may know pods that have moved or ended meanwhile.
+        claims[uid].reserved
+        for uid in candidate.victims
+        if uid in claims and claims[uid].node == candidate.node
+    )
+    reserved = room.reserved.minus_or_zero(leaving)
+    is_withheld = room.free != room.total.minus_or_zero(room.reserved)  # beside a claim without a bound nothing is free
+    return replace(room, reserved=reserved, free=room.free if is_withheld else room.total.minus_or_zero(reserved))

@@ -172,7 +172,7 @@ class PodRefused(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveWanted(msgspec.Struct, frozen=True, gc=False):
-    """The planner wants a VM moved, by a migration of this name (S4.9). Answered by a ``MoveReservation``."""
+    """The planner wants a VM moved, by a migration of this name (S4.9). Answered by a ``Reservation``."""
 
     move: Move
     migration: ObjectName

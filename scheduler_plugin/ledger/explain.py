@@ -2,115 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.messages import Metrics, ObjectName
 from protocol.names import ANNOTATION_APPROVED
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, Gift, VmAccount
-from scheduler_plugin.ledger.accounts.gifts import last_gift, promised_by
-from scheduler_plugin.ledger.accounts.giving import givers
-from scheduler_plugin.ledger.accounts.node_account import NodeAccount, Pressure
+from scheduler_plugin.ledger.accounts.claims import Claim, Gift, VmAccount
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
-from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, RunnerRequests
-from scheduler_plugin.ledger.moves import Migration
+from scheduler_plugin.ledger.accounts.sharing import last_gift, promised_to
+from scheduler_plugin.ledger.facts import RunnerRequests
 from scheduler_plugin.texts import explanations
 
 
 @dataclass(frozen=True, slots=True)
-class Journey:
-    """A migration that the VM is on. ``phase`` is the API's, or ``ordered``, ``unsure``, ``created`` before it is seen.
-
-    ``reserved`` is what is held on ``target`` until its pod is placed; ``problem`` why nothing is though it should be.
-    ``lasts`` is for how long it has been known here, ``reason`` why the scheduler ordered it (empty after a restart).
-    """
-
-    migration: ObjectName
-    phase: str
-    is_ours: bool
-    is_leaving: bool
-    source: str | None
-    target: str | None
-    reserved: Resources
-    problem: str | None
-    lasts: Seconds
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class ClaimExplanation:
-    """One pod. ``floors`` are the amounts of which ``reserved`` is the largest, by what each comes from.
+    """The reasons behind a claim. ``floors`` are the amounts of which it is the largest, by what each comes from.
 
-    ``denied`` was requested and not granted, ``denied_for`` since when, ``denied_by`` names the obstacle; ``promised``
-    is the part of it that neighbours are about to give back. ``gift`` is what the VM itself gave last.
-    ``is_migrating`` is whether a migration takes the VM away, ``holds_still`` whether its agent hears so;
-    ``journeys`` are the VM's active migrations. ``requests`` are those of the guest's container, ``requests_secured``
-    what of them the kubelet has set aside; None if they do not follow the VM. ``requests_problem`` is what stands
-    between them and the reservation, ``permit_problem`` why the last permit could not be stored; empty if nothing is.
-    ``weight`` is what the VM is worth beside others where its node is short.
+    ``denied_for`` is for how long the VM has been denied something, ``denied_by`` names the obstacle; ``promised`` is
+    the part of it that neighbours are about to give back. ``gift`` is what the VM itself gave last. ``requests`` are
+    those of the guest's container, ``requests_secured`` what of them the kubelet has set aside; None if they do not
+    follow the VM. ``requests_problem`` is what stands between them and the reservation; empty if nothing does.
     """
 
-    pod: ObjectName
-    vm: ObjectName | None
-    node: str
-    state: ClaimState
-    reserved: Resources
     floors: dict[str, Resources]
-    permit: Resources | None
-    is_permit_stored: bool
-    denied: Resources
     denied_for: Seconds | None
     denied_by: str | None
     promised: Resources
     gift: Gift | None
-    is_migrating: bool
-    holds_still: bool
-    metrics: Metrics | None
-    node_total: Resources
-    node_reserved: Resources
-    node_pressure: Pressure
-    journeys: tuple[Journey, ...]
-    weight: int = DEFAULT_WEIGHT
     requests: Resources | None = None
     requests_secured: Resources | None = None
     requests_problem: str = ""
-    permit_problem: str = ""
 
 
-def explain(
-    claim: Claim, node: NodeAccount, migrations: Sequence[Migration], now: Instant, *, follows_requests: bool = False
-) -> ClaimExplanation:
-    """Explain ``claim`` on ``node``, with its VM's ``migrations``."""
+def explain(claim: Claim, node: NodeAccount, now: Instant, *, follows_requests: bool = False) -> ClaimExplanation:
+    """Explain ``claim`` on ``node``."""
     account, runner = claim.vm, claim.pod.runner if follows_requests else None
     return ClaimExplanation(
-        pod=claim.pod.name,
-        vm=claim.pod.vm,
-        node=claim.node,
-        state=claim.state,
-        reserved=claim.reserved,
         floors=_floors(claim, account),
-        permit=None if account is None else account.permit,
-        is_permit_stored=account is not None and account.is_stored,
-        denied=claim.unmet,
         denied_for=None if claim.denied_since is None else Seconds(now - claim.denied_since),
         denied_by=_denied_by(claim, node),
-        promised=promised_by(givers(node, now), claim.unmet) if claim.unmet.any else ZERO,
+        promised=promised_to(claim.unmet, node, now),
         gift=last_gift(claim, now),
-        is_migrating=claim.is_migrating,
-        holds_still=claim.holds_still,
-        metrics=claim.metrics,
-        node_total=node.room.total,
-        node_reserved=node.reserved,
-        node_pressure=node.pressure,
-        journeys=tuple(_journey(migration, account, now) for migration in migrations if migration.is_active),
-        weight=claim.weight,
         requests=None if runner is None else runner.asked,
         requests_secured=None if runner is None else (claim.resizes or PodRequests()).least(runner),
-        permit_problem="" if account is None else account.refusal,
-        requests_problem=_requests_problem(claim, account, node, now)
-        if follows_requests and account is not None
-        else "",
+        requests_problem=""
+        if account is None or not follows_requests
+        else _requests_problem(claim, account, node, now),
     )
 
 
@@ -143,23 +80,6 @@ def _not_done(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) 
     if resizes.lowering.parts.any and not runner.asked.within(account.reserved):
         return explanations.NOT_LOWERED.format(why=resizes.lowering.why)
     return ""
-
-
-def _journey(migration: Migration, account: VmAccount | None, now: Instant) -> Journey:
-    claims = () if account is None else account.claims
-    reserved = [claim.reserved for claim in claims if claim.pod.uid == migration.reservation_uid]
-    return Journey(
-        migration=migration.name,
-        phase=migration.creation.value if migration.facts is None else migration.phase.value,
-        is_ours=migration.is_ours,
-        is_leaving=migration.is_leaving,
-        source=migration.source,
-        target=migration.goal,
-        reserved=Resources.sum(reserved),
-        problem=migration.problem,
-        lasts=Seconds(now - migration.since),
-        reason=migration.reason,
-    )
 
 
 def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:

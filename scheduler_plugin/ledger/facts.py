@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -19,14 +19,7 @@ from msgspec import structs
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Amount, Bytes, ComputeUnit, MilliCpu, QuantityError, Resources
-from scheduler_plugin.constraints.model import (
-    PLAIN_NODE,
-    PLAIN_POD,
-    UNCONSTRAINED,
-    NodeTraits,
-    PodConstraints,
-    PodTraits,
-)
+from scheduler_plugin.constraints import model
 
 A = TypeVar("A", bound=Amount)
 
@@ -39,6 +32,39 @@ WITHOUT_GUEST: Final = frozenset({"Pending", "Succeeded", "Failed"})
 DEFAULT_WEIGHT: Final = 10
 MOST_WEIGHT: Final = 100
 """A VM's weight is 1 to this. Whoever may label VMs sets it, so it cannot be large enough to starve all others."""
+
+
+class ResourceMask(NamedTuple):
+    """CPU, memory, both or neither."""
+
+    cpu: bool = False
+    mem: bool = False
+
+    @classmethod
+    def of_rise(cls, lower: Resources, upper: Resources) -> ResourceMask:
+        """The resources of which ``upper`` has more than ``lower``."""
+        return cls(lower.cpu < upper.cpu, lower.mem < upper.mem)
+
+    def of(self, these: Resources, others: Resources) -> Resources:
+        """The chosen amounts of ``these``, the rest of ``others``."""
+        return Resources(these.cpu if self.cpu else others.cpu, these.mem if self.mem else others.mem)
+
+    def among(self, others: ResourceMask) -> ResourceMask:
+        """Those that ``others`` has, too."""
+        return ResourceMask(self.cpu and others.cpu, self.mem and others.mem)
+
+    def together(self, others: ResourceMask) -> ResourceMask:
+        """Those of both."""
+        return ResourceMask(self.cpu or others.cpu, self.mem or others.mem)
+
+    @property
+    def any(self) -> bool:
+        """True if there is one."""
+        return self.cpu or self.mem
+
+
+NEITHER: Final = ResourceMask()
+BOTH: Final = ResourceMask(cpu=True, mem=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +123,7 @@ class NodeFacts:
     policy: NodePolicy
     is_open: bool = True
     price: float = 0.0
-    traits: NodeTraits = PLAIN_NODE
+    traits: model.NodeTraits = model.PLAIN_NODE
     capacity: Resources = ZERO
 
     @property
@@ -184,7 +210,7 @@ class PodFacts:
     migration_uid: str = ""
     around: Resources = ZERO
     unreadable: str = ""
-    traits: PodTraits = PLAIN_POD
+    traits: model.PodTraits = model.PLAIN_POD
     unschedulable: str = ""
     has_runner: bool = True
     runner: RunnerRequests | None = None
@@ -231,7 +257,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     granted: Resources = ZERO
     unreadable: str = ""
     is_bounded: bool = True
-    constraints: PodConstraints = UNCONSTRAINED
+    constraints: model.PodConstraints = model.UNCONSTRAINED
     first_requests: Resources | None = None
     after_restart: Resources | None = None
     is_permit_known: bool = True
@@ -252,17 +278,19 @@ class VmFacts(msgspec.Struct, frozen=True):
 
 
 class MigrationPhase(Enum):
-    """``status.phase`` of a VirtualMachineMigration; one that has no phase yet is PENDING."""
+    """``status.phase`` of a VirtualMachineMigration; one that has no phase yet is PENDING.
+
+    ``is_over``: the migration has ended, for good.
+    """
 
     PENDING = "Pending"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
-    @property
-    def is_over(self) -> bool:
-        """True if the migration has ended, for good."""
-        return self in (MigrationPhase.SUCCEEDED, MigrationPhase.FAILED)
+    def __init__(self, text: str) -> None:
+        # Made once: the planner looks at the phases of an hour's migrations every second.
+        self.is_over = text in {"Succeeded", "Failed"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
-from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED
+from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.migration_reservations import has_place, is_target, leaves
 from scheduler_plugin.ledger.moves import Migration, carried_out
-from scheduler_plugin.ledger.views import LedgerViews
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ World = Mapping[str, VmTruth]
 """The truth by the UID of the pod; only a test or a simulation knows it."""
 
 
-def violations(ledger: LedgerViews, world: World | None = None) -> list[str]:
+def violations(ledger: Ledger, world: World | None = None) -> list[str]:
     """Every rule that is broken now, in words; an empty list when all is well."""
     broken = _state(ledger) + _broken(ledger, ledger.nodes, ledger.claims, world or {})
     for name, migration in ledger.migrations.items():
@@ -43,7 +42,7 @@ def violations(ledger: LedgerViews, world: World | None = None) -> list[str]:
     return broken
 
 
-def violations_on(ledger: LedgerViews, nodes: Iterable[str], world: World) -> list[str]:
+def violations_on(ledger: Ledger, nodes: Iterable[str], world: World) -> list[str]:
     """Violations on these known nodes, and of the pods in ``world``: all that a small step can break.
 
     For fleets so large that ``violations`` after every step takes too long.
@@ -51,7 +50,7 @@ def violations_on(ledger: LedgerViews, nodes: Iterable[str], world: World) -> li
     return _broken(ledger, nodes, [uid for uid in world if uid in ledger.claims], world)
 
 
-def _broken(ledger: LedgerViews, nodes: Iterable[str], pods: Iterable[str], world: World) -> list[str]:
+def _broken(ledger: Ledger, nodes: Iterable[str], pods: Iterable[str], world: World) -> list[str]:
     broken: list[str] = []
     for name in nodes:
         broken += _node(name, ledger.nodes[name], ledger)
@@ -62,12 +61,12 @@ def _broken(ledger: LedgerViews, nodes: Iterable[str], pods: Iterable[str], worl
     return broken
 
 
-def overcommitted(ledger: LedgerViews) -> dict[str, Resources]:
+def overcommitted(ledger: Ledger) -> dict[str, Resources]:
     """The nodes that facts from outside have pushed over their total, and by how much."""
     return {name: node.over for name, node in ledger.nodes.items() if node.over.any}
 
 
-def _state(ledger: LedgerViews) -> list[str]:
+def _state(ledger: Ledger) -> list[str]:
     broken = []
     names = {name for name, node in ledger.nodes.items() if node.facts is not None}
     if names != set(ledger.rooms):
@@ -78,7 +77,7 @@ def _state(ledger: LedgerViews) -> list[str]:
     return broken
 
 
-def _node(name: str, node: NodeAccount, ledger: LedgerViews) -> list[str]:
+def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
     claims = node.claims.values()
     leaving = [claim for claim in claims if claim.is_migrating]
     # The sums are kept up to date change by change; here they are added up from the claims.
@@ -109,7 +108,7 @@ def _node(name: str, node: NodeAccount, ledger: LedgerViews) -> list[str]:
     return broken
 
 
-def _claim(uid: str, claim: Claim, ledger: LedgerViews) -> list[str]:
+def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     broken = []
     node = ledger.nodes.get(claim.node)
     if node is None or node.claims.get(uid) is not claim:
@@ -133,7 +132,7 @@ def _claim(uid: str, claim: Claim, ledger: LedgerViews) -> list[str]:
     return broken
 
 
-def _stranger(uid: str, pod: PodFacts, vm: ObjectName, ledger: LedgerViews) -> list[str]:
+def _stranger(uid: str, pod: PodFacts, vm: ObjectName, ledger: Ledger) -> list[str]:
     """A pod that a VM owns counts as any pod only if nothing says that the VM may run in it."""
     account = ledger.vms.get(vm)
     facts = None if account is None or account.uid != pod.vm_uid else account.facts
@@ -147,7 +146,7 @@ def _stranger(uid: str, pod: PodFacts, vm: ObjectName, ledger: LedgerViews) -> l
     return [f"pod {uid}: counts as any pod and {sign}" for sign, is_so in signs.items() if is_so]
 
 
-def _order(uid: str, claim: Claim, ledger: LedgerViews) -> list[str]:
+def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     """Check migrations against claims: the source is to leave, room is reserved once, only while needed."""
     broken = []
     migrations = () if claim.pod.vm is None else ledger.migrations_of(claim.pod.vm)
@@ -172,7 +171,7 @@ def _order(uid: str, claim: Claim, ledger: LedgerViews) -> list[str]:
     return broken
 
 
-def _migration(name: ObjectName, migration: Migration, ledger: LedgerViews) -> list[str]:
+def _migration(name: ObjectName, migration: Migration, ledger: Ledger) -> list[str]:
     """A migration that is carried out has its room on the node that it names, or it is known why not."""
     broken = []
     if migration.name != name or migration not in ledger.migrations_of(migration.vm):
@@ -188,7 +187,7 @@ def _migration(name: ObjectName, migration: Migration, ledger: LedgerViews) -> l
     return broken
 
 
-def _truth(uid: str, truth: VmTruth, ledger: LedgerViews) -> list[str]:
+def _truth(uid: str, truth: VmTruth, ledger: Ledger) -> list[str]:
     broken = []
     claim = ledger.claims.get(uid)
     reserved = ZERO if claim is None else claim.reserved

@@ -11,64 +11,63 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import assert_never, overload
+from typing import Final, assert_never, overload
 
-from protocol.units import Instant
-from scheduler_plugin.ledger import binding, listing, migration_reservations, permit_rule, request_orders
-from scheduler_plugin.ledger.believed import believed, judge_all_again
-from scheduler_plugin.ledger.events import (
-    AgentAsked,
-    BindEnded,
-    Event,
-    Fact,
-    Listed,
-    MigrationGone,
-    MigrationSeen,
-    MoveAnswered,
-    MoveWanted,
-    NodeGone,
-    NodeSeen,
-    PermitWritten,
-    PodGone,
-    PodRead,
-    PodRefused,
-    PodSeen,
-    PodToBind,
-    RaiseWanted,
-    Report,
-    RequestsFollow,
-    ResizeDue,
-    ResizeRefused,
-    ResizeUnanswered,
-    SettingsRead,
-    TimePassed,
-    VersionsForgotten,
-    VmGone,
-    VmSeen,
+from protocol.messages import AgentRequest, ObjectName
+from protocol.units import Instant, Resources, Seconds
+from scheduler_plugin.ledger import (
+    binding,
+    events,
+    listing,
+    migration_reservations,
+    outcomes,
+    permit_rule,
+    request_orders,
 )
-from scheduler_plugin.ledger.outcomes import Effects, MoveReservation, PermitDecision, Reservation, ResizeDecision
+from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.believed import judge_all_again
+from scheduler_plugin.ledger.explain import ClaimExplanation, explain
+from scheduler_plugin.ledger.facts import WITHOUT_GUEST, PodFacts
+from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.ledger.state import LedgerState
-from scheduler_plugin.ledger.views import LedgerViews
+from scheduler_plugin.placement.verdict import Filtered, Room
+
+LATELY: Final = Seconds(60.0)
+"""An agent that has asked within this time counts as heard: it asks at least once in 15 s."""
 
 
-class Ledger(LedgerViews):
-    """The ledger: reservations on every node, and every VM's permit."""
+class Ledger:
+    """The ledger: reservations on every node, and every VM's permit. ``apply`` alone changes its books.
+
+    ``rooms`` are those of the known nodes, ``nodes`` the accounts of all, ``claims`` are by the pod's UID, ``vms`` by
+    their present names; ``migrations`` are all that are ordered or in the API. ``strained`` are the nodes that VMs may
+    have to leave: no other needs a look (S4.8).
+    """
+
+    def __init__(self) -> None:
+        state = self._state = LedgerState()
+        self.rooms: Mapping[str, Room] = state.rooms
+        self.nodes: Mapping[str, NodeAccount] = state.nodes
+        self.claims: Mapping[str, Claim] = state.claims
+        self.vms: Mapping[ObjectName, VmAccount] = state.vms
+        self.migrations: Mapping[ObjectName, Migration] = state.migrations.named
+        self.strained: Set[str] = state.strained
 
     @overload
-    def apply(self, event: AgentAsked, now: Instant) -> PermitDecision: ...
+    def apply(self, event: events.AgentAsked, now: Instant) -> outcomes.PermitDecision: ...
     @overload
-    def apply(self, event: PodToBind, now: Instant) -> Reservation: ...
+    def apply(self, event: events.PodToBind | events.MoveWanted, now: Instant) -> outcomes.Reservation: ...
     @overload
-    def apply(self, event: MoveWanted, now: Instant) -> MoveReservation: ...
+    def apply(self, event: events.RaiseWanted | events.ResizeDue, now: Instant) -> outcomes.ResizeDecision: ...
     @overload
-    def apply(self, event: RaiseWanted | ResizeDue, now: Instant) -> ResizeDecision: ...
-    @overload
-    def apply(self, event: PermitWritten | Fact | Report, now: Instant) -> Effects: ...
+    def apply(self, event: events.PermitWritten | events.Fact | events.Report, now: Instant) -> outcomes.Effects: ...
 
     def apply(  # noqa: PLR0911, PLR0912 - one case for each event
-        self, event: Event, now: Instant
-    ) -> PermitDecision | Reservation | MoveReservation | ResizeDecision | Effects:
+        self, event: events.Event, now: Instant
+    ) -> outcomes.PermitDecision | outcomes.Reservation | outcomes.ResizeDecision | outcomes.Effects:
         """Book ``event``, and decide what it asks. Carry out the effects, then report what became of them.
 
         Events that ask for a decision may raise ``LedgerError``; then nothing has changed. ``OtherAgentError`` alone
@@ -76,52 +75,52 @@ class Ledger(LedgerViews):
         """
         state = self._state
         match event:
-            case AgentAsked():
+            case events.AgentAsked():
                 return permit_rule.decide(state, event, now)
-            case PodToBind(pod, node):
+            case events.PodToBind(pod, node):
                 return replace(binding.reserve(state, pod, node), effects=self._finish(outside=False))
-            case MoveWanted(move, name):
+            case events.MoveWanted(move, name):
                 reservation = migration_reservations.reserve_move(state, move, name, now)
                 return replace(reservation, effects=(*reservation.effects, *self._finish(outside=False)))
-            case RaiseWanted(uid, request):
+            case events.RaiseWanted(uid, request):
                 order = request_orders.raise_requests(state, uid, request, now)
-                return ResizeDecision(order, self._finish(outside=False))
-            case ResizeDue(uid):
+                return outcomes.ResizeDecision(order, self._finish(outside=False))
+            case events.ResizeDue(uid):
                 order = request_orders.requests_due(state, uid, now)
-                return ResizeDecision(order, self._finish(outside=False))
-            case PermitWritten():
+                return outcomes.ResizeDecision(order, self._finish(outside=False))
+            case events.PermitWritten():
                 permit_rule.permit_written(state, event)
-            case PodSeen(pod):
+            case events.PodSeen(pod):
                 binding.see_pod(state, pod)
-            case PodGone(uid):
+            case events.PodGone(uid):
                 state.pod_gone(uid)
-            case PodRead(uid, read):
+            case events.PodRead(uid, read):
                 binding.pod_read(state, uid, read)
-            case VmSeen(vm):
-                state.know_vm(believed(state, vm), now, at_rebuild=False)
-            case VmGone(name):
+            case events.VmSeen(vm):
+                listing.see_vm(state, vm, now)
+            case events.VmGone(name):
                 state.lose_vm(name)
-            case NodeSeen(facts):
+            case events.NodeSeen(facts):
                 listing.see_node(state, facts)
-            case NodeGone(node):
+            case events.NodeGone(node):
                 state.know_node(node, None)
-            case MigrationSeen(migration):
+            case events.MigrationSeen(migration):
                 migration_reservations.see_migration(state, migration, now)
-            case MigrationGone(name):
+            case events.MigrationGone(name):
                 migration_reservations.lose_migration(state, name)
-            case Listed():
+            case events.Listed():
                 return self._listed(event, now)
-            case TimePassed():
+            case events.TimePassed():
                 state.lapse(now)
                 judge_all_again(state)
-            case VersionsForgotten():
+            case events.VersionsForgotten():
                 state.forget_versions()
                 return ()  # the reads that it orders wait for the lists
             case _:
                 return (*_reported(state, event, now), *self._finish(outside=False))
         return self._finish(outside=True)
 
-    def _listed(self, lists: Listed, now: Instant) -> Effects:
+    def _listed(self, lists: events.Listed, now: Instant) -> outcomes.Effects:
         is_first = not self.is_ready
         doubtful = listing.take_in(self._state, lists, now)
         effects = (*doubtful, *self._finish(outside=True))
@@ -129,29 +128,145 @@ class Ledger(LedgerViews):
         # by itself.
         return (*effects, *binding.find_waiting(self._state, lists.pods)) if is_first else effects
 
-    def _finish(self, *, outside: bool) -> Effects:
+    def _finish(self, *, outside: bool) -> outcomes.Effects:
         """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""
         # Before ``finish`` publishes the rooms: a reservation that follows from this step must be in them.
-        migration_reservations.settle(self._state)
+        if self._state.migrations.disturbed:
+            migration_reservations.settle(self._state)
         return self._state.finish(outside=outside)
 
+    # Reads: none of them changes the books. ``filter`` and ``best`` note who waits for room and who was sent where, so
+    # that freed room wakes a pod and the next one is sent elsewhere.
 
-def _reported(state: LedgerState, event: Report, now: Instant) -> Effects:
+    @property
+    def is_ready(self) -> bool:
+        """False until complete lists have been taken in."""
+        return self._state.is_ready
+
+    def migrations_of(self, vm: ObjectName) -> Sequence[Migration]:
+        """The VM's migrations, oldest first."""
+        return self._state.migrations.of(vm)
+
+    def uid_of(self, pod: ObjectName) -> str | None:
+        """The UID of the pod of that name that has a claim."""
+        return self._state.uids.get(pod)
+
+    @property
+    def waiting(self) -> int:
+        """The number of pods that wait for room."""
+        return len(self._state.waiting)
+
+    def scaled_vms(self, now: Instant) -> tuple[int, int]:
+        """The numbers of VMs with a guest and an agent: those whose agent was heard lately, and the others."""
+        is_heard = [now - vm.heard_at <= LATELY for vm in self.vms.values() if self._is_scaled(vm)]
+        return is_heard.count(True), is_heard.count(False)
+
+    def is_silent(self, vm: VmAccount, now: Instant) -> bool:
+        """Return True if an agent is to size the VM and was not heard lately. Only the leading scheduler can tell."""
+        return self._is_scaled(vm) and now - vm.heard_at > LATELY
+
+    def _is_scaled(self, vm: VmAccount) -> bool:
+        """Return True if one of our agents is to size the VM."""
+        if vm.facts is None or not vm.facts.has_agent or vm.facts.phase in WITHOUT_GUEST:
+            return False
+        # VMs of another scheduler have agents that speak to that one.
+        return any(claim.pod.scheduler == self._state.scheduler for claim in vm.claims)
+
+    def explain(self, uid: str, now: Instant) -> ClaimExplanation:
+        """Everything known of one pod. Raises ``UnknownPodError``."""
+        claim = permit_rule.claim_of(self._state, uid)
+        return explain(claim, self.nodes[claim.node], now, follows_requests=self._state.follows_requests)
+
+    # Questions of kube-scheduler (S4.10) ------------------------------------------------------------------------------
+
+    def filter(self, pod: PodFacts, names: list[str]) -> Filtered:
+        """The nodes that fit the pod. One that fits nowhere waits. Raises ``NotReadyError``."""
+        self._state.require_ready()
+        return binding.filter_pod(self._state, pod, names)
+
+    def best(self, pod: PodFacts, asked: Container[str], most: int) -> list[str]:
+        """The ``most`` best of the asked nodes that the pod fits; one alone is remembered for the pods after it.
+
+        Empty if that is for ``filter`` to say: the pod fits nowhere, holds a reservation, or is a migration's.
+        Raises ``NotReadyError``.
+        """
+        self._state.require_ready()
+        return binding.best(self._state, pod, asked, most)
+
+    def scores(self, pod: PodFacts, names: list[str]) -> list[int]:
+        """Each node's score for the pod, 0-10, in the order of ``names``. Raises ``NotReadyError``."""
+        return self._state.node_indexes.of(self.claim_of(pod)).scores(names)
+
+    def claim_of(self, pod: PodFacts) -> Resources:
+        """The claim of the pod. Raises ``NotReadyError`` while its VM or the cluster is unknown."""
+        self._state.require_ready()
+        return binding.claim_of(self._state, pod)
+
+    def is_sent_round(self, uid: str) -> bool:
+        """Return True if kube-scheduler will ask about the pod on other nodes, so that no pod has to make room now."""
+        return self._state.sampled.is_sent_round(uid)
+
+    def places(self, pod: PodFacts) -> bool:
+        """Return True if the pod is placed by the scheduler that the extender serves."""
+        return pod.scheduler == self._state.scheduler
+
+    # Questions of those who write to the API --------------------------------------------------------------------------
+
+    def wants(self, order: outcomes.PersistPermit) -> bool:
+        """Return True if the write still makes sense: a permit is taken back only from a VM without an agent."""
+        account = self.vms.get(order.vm)
+        # Autoscaling may have been switched on again while the write waited in its queue.
+        return not order.takes_back or account is None or not (account.has_agent and account.claims)
+
+    @property
+    def follows_requests(self) -> bool:
+        """True if permits wait for the requests of pods."""
+        return self._state.follows_requests
+
+    def requests_astray(self) -> list[str]:
+        """The UIDs of all pods whose requests are not what they should be."""
+        return request_orders.requests_astray(self._state)
+
+    def is_short(self, uid: str, request: AgentRequest) -> bool:
+        """Return True if the pod's requests do not hold yet all that the agent asks for, and may come to hold more."""
+        return request_orders.is_short(self._state, uid, request)
+
+    def is_awaited(self, uid: str) -> bool:
+        """Return True if the pod asks for more than its kubelet has set aside, and the kubelet has not refused it."""
+        claim = self.claims.get(uid)
+        runner = None if claim is None else claim.pod.runner
+        if claim is None or runner is None or runner.problem or claim.resizes is None or claim.resizes.may_land:
+            return False
+        return claim.resizes.is_unanswered(runner)
+
+    def is_unheld(self, uid: str) -> bool:
+        """Return True if the pod's requests are less than its VM has reserved."""
+        return request_orders.is_unheld(self._state, uid)
+
+    def requests_of_waiting(self, pod: PodFacts) -> tuple[outcomes.ResizePod, ...]:
+        """Writes for a pod that waits for a node, each tried if the one before is refused.
+
+        Raises ``NotReadyError`` while its VM is not known.
+        """
+        return request_orders.requests_of_waiting(self._state, pod)
+
+
+def _reported(state: LedgerState, event: events.Report, now: Instant) -> outcomes.Effects:
     match event:
-        case BindEnded():
+        case events.BindEnded():
             return binding.bind_ended(state, event)
-        case PodRefused(pod, nodes):
+        case events.PodRefused(pod, nodes):
             return binding.look_further(state, pod, nodes)
-        case MoveAnswered(migration, outcome):
+        case events.MoveAnswered(migration, outcome):
             return migration_reservations.move_answered(state, migration, outcome)
-        case ResizeRefused():
+        case events.ResizeRefused():
             request_orders.resize_refused(state, event, now)
-        case ResizeUnanswered(order, why):
+        case events.ResizeUnanswered(order, why):
             request_orders.resize_unanswered(state, order, why)
-        case SettingsRead(ranking):
+        case events.SettingsRead(ranking):
             state.node_indexes.rank_by(ranking)
             state.scheduler, state.sampled.percent = event.scheduler, event.percent_of_nodes
-        case RequestsFollow():
+        case events.RequestsFollow():
             request_orders.follow(state, event)
         case _:
             assert_never(event)

@@ -49,11 +49,18 @@ def see_node(state: LedgerState, node: NodeFacts) -> None:
         believed.node_known(state, node.name)
 
 
+def see_vm(state: LedgerState, vm: VmFacts, now: Instant) -> None:
+    """A VM as a watch or list shows it."""
+    facts = believed.believed(state, vm, state.accounts.find(vm.name, vm.uid))
+    state.know_vm(facts, now, at_rebuild=False)
+
+
 def _list_vms(state: LedgerState, vms: Collection[VmFacts], now: Instant) -> None:
     for vm in vms:
-        # At a rebuild the whole list was judged together already.
-        facts = believed.believed(state, vm) if state.is_ready else vm
-        state.know_vm(facts, now, at_rebuild=not state.is_ready)
+        if state.is_ready:
+            see_vm(state, vm, now)
+        else:
+            state.know_vm(vm, now, at_rebuild=True)  # the whole list was judged together already
     for name in state.vms.keys() - {vm.name for vm in vms}:
         state.lose_vm(name)
 

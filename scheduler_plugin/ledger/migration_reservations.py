@@ -18,20 +18,13 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant
+from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount, claim_size
 from scheduler_plugin.ledger.events import WriteEnd
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN, Creation, Migration, Move, carried_out
-from scheduler_plugin.ledger.outcomes import (
-    CreateMigration,
-    Effect,
-    Effects,
-    MoveReservation,
-    NotReadyError,
-    ReadMigration,
-)
 from scheduler_plugin.ledger.state import LedgerState
-from scheduler_plugin.placement import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
+from scheduler_plugin.placement.verdict import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
 from scheduler_plugin.texts import explanations, refusals
 
 OVER: Final = Refused(refusals.MIGRATION_OVER)
@@ -46,7 +39,7 @@ NOT_SETTLED: Final = Refused(refusals.NOT_SETTLED)
 # What happens to migrations ------------------------------------------------------------------------------------------
 
 
-def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant) -> MoveReservation:
+def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant) -> outcomes.Reservation:
     """Reserves room on the target and gives the order to the source, or says why not."""
     state.require_ready()
     claim = state.claims.get(move.uid)
@@ -58,11 +51,11 @@ def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant)
         judged = verdict(room, claim.reserved)
         detail = "" if room is None or judged is FITS else shortage(room, claim.reserved)
     if judged is not FITS or claim is None:
-        return MoveReservation(judged, detail)
+        return outcomes.Reservation(judged, detail)
     ordered = Migration(name, move.vm, now, move.target, move.reason, move.source, Creation.ORDERED, cause=move.cause)
     ordered.source_pod = claim.pod.name
     state.migrations.add(ordered)
-    return MoveReservation(FITS, effects=(CreateMigration(name, move),))
+    return outcomes.Reservation(FITS, effects=(outcomes.CreateMigration(name, move),))
 
 
 def _may_reserve(state: LedgerState, move: Move, claim: Claim | None) -> Verdict:
@@ -105,7 +98,7 @@ def _forget(state: LedgerState, migration: Migration) -> None:
     state.close_claim(migration.reservation_uid)
 
 
-def move_answered(state: LedgerState, name: ObjectName, outcome: WriteEnd) -> Effects:
+def move_answered(state: LedgerState, name: ObjectName, outcome: WriteEnd) -> outcomes.Effects:
     """The API made the migration, certainly did not, or the outcome is unknown and it has to be read."""
     migration = state.migrations.named.get(name)
     # One that was seen exists, whatever was answered.
@@ -116,21 +109,21 @@ def move_answered(state: LedgerState, name: ObjectName, outcome: WriteEnd) -> Ef
         return ()
     is_unsure = outcome is WriteEnd.UNKNOWN
     migration.creation = Creation.UNSURE if is_unsure else Creation.DONE
-    return (ReadMigration(name),) if is_unsure else ()
+    return (outcomes.ReadMigration(name),) if is_unsure else ()
 
 
-def relist(state: LedgerState, listed: Collection[MigrationFacts], now: Instant) -> Effects:
+def relist(state: LedgerState, listed: Collection[MigrationFacts], now: Instant) -> outcomes.Effects:
     """Take in a complete list. Returns reads of those that we ordered and never saw."""
     for facts in listed:
         see_migration(state, facts, now)
-    doubtful: list[Effect] = []
+    doubtful: list[outcomes.Effect] = []
     for name in state.migrations.named.keys() - {facts.name for facts in listed}:
         migration = state.migrations.named[name]
         if migration.facts is not None:
             lose_migration(state, name)
         # It may be younger than the list.
         elif migration.creation is not Creation.ORDERED:
-            doubtful.append(ReadMigration(name))
+            doubtful.append(outcomes.ReadMigration(name))
     return tuple(doubtful)
 
 
@@ -155,7 +148,9 @@ def fit_left(state: LedgerState) -> None:
 
 def settle(state: LedgerState) -> None:
     """Brings the claims of every VM about which something has changed to what its migrations make of them."""
-    while (vm := state.migrations.next_disturbed()) is not None:
+    while state.migrations.disturbed:
+        vm = next(iter(state.migrations.disturbed))
+        del state.migrations.disturbed[vm]
         account = state.vms.get(vm)
         migrations = state.migrations.of(vm)
         for migration in migrations:
@@ -178,7 +173,6 @@ def settle(state: LedgerState) -> None:
 
 
 def _trace(migration: Migration, account: VmAccount | None) -> None:
-    """Notes where the migration's pods are, as far as they are known."""
     for claim in [] if account is None else account.claims:
         if is_target(migration, claim):
             migration.placed_on = claim.node
@@ -289,7 +283,7 @@ def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node:
     """
     owner = state.migrations.named.get(migration)
     if owner is None:
-        raise NotReadyError(refusals.MIGRATION_UNKNOWN.format(migration=migration, pod=pod.name))
+        raise outcomes.NotReadyError(refusals.MIGRATION_UNKNOWN.format(migration=migration, pod=pod.name))
     if not owner.is_active or owner.is_leaving:
         return OVER
     account = state.vms.get(owner.vm)

@@ -110,7 +110,7 @@ class Migration:
     @property
     def is_active(self) -> bool:
         """True if the VM is on its way, or about to be."""
-        return not self.phase.is_over
+        return self.facts is None or not self.facts.phase.is_over
 
     @property
     def arrives_unseen(self) -> bool:
@@ -161,12 +161,12 @@ def carried_out(migrations: Iterable[Migration]) -> Migration | None:
 
 
 class Migrations:
-    """All migrations, by name and by VM; and the VMs whose claims ``settle`` has yet to bring up to date."""
+    """All migrations, by name and by VM; ``disturbed`` are VMs whose claims ``settle`` has yet to bring up to date."""
 
     def __init__(self) -> None:
         self.named: dict[ObjectName, Migration] = {}
         self._of_vm: dict[ObjectName, list[Migration]] = {}
-        self._disturbed: dict[ObjectName, None] = {}
+        self.disturbed: dict[ObjectName, None] = {}
         self._gone: dict[str, None] = {}
         self._waiting: dict[ObjectName, WaitingTarget] = {}
 
@@ -208,7 +208,7 @@ class Migrations:
         left.remove(migration)
         if not left:
             del self._of_vm[migration.vm]
-        self._disturbed[migration.vm] = None
+        self.disturbed[migration.vm] = None
 
     def target_waits(self, migration: ObjectName, pod: PodFacts) -> None:
         """The target pod is there and has no node; the migration itself may not have been seen yet."""
@@ -250,24 +250,16 @@ class Migrations:
             # Only the first time: each VM named here is looked at again.
             if migration.is_active and not migration.is_overdue and now - migration.since >= BEGINS_WITHIN:
                 migration.is_overdue = True
-                self._disturbed[migration.vm] = None
+                self.disturbed[migration.vm] = None
 
     def disturb(self, vm: ObjectName | None) -> None:
         """Something about the VM has changed; only one that has migrations matters."""
         # Most VMs never migrate; ``settle`` must not look at each of them after each event.
         if vm in self._of_vm and vm is not None:
-            self._disturbed[vm] = None
+            self.disturbed[vm] = None
 
     def disturb_bound_for(self, node: str) -> None:
         """Something about a node has changed: room there may be reserved, or no longer."""
         for migration in self.named.values():
             if migration.target == node:
-                self._disturbed[migration.vm] = None
-
-    def next_disturbed(self) -> ObjectName | None:
-        """Takes one VM to look at; None if there is none."""
-        if not self._disturbed:
-            return None
-        vm = next(iter(self._disturbed))
-        del self._disturbed[vm]
-        return vm
+                self.disturbed[migration.vm] = None

@@ -16,7 +16,7 @@ import msgspec
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import ComputeUnit, MilliCpu, Resources, Seconds
 from scheduler_plugin.ledger.moves import Move
-from scheduler_plugin.placement import Verdict
+from scheduler_plugin.placement.verdict import Verdict
 
 
 class LedgerError(Exception):
@@ -138,23 +138,13 @@ class PermitDecision(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The answer to a bind. ``verdict`` is ``Fits`` once the room is reserved; ``detail`` says the numbers otherwise.
-
-    ``needs_bind`` is False if the pod is known to be bound there already: answer success without a call.
+    """The answer to a bind or a move. ``verdict`` is ``Fits`` once the room is reserved; otherwise ``detail`` says the
+    numbers. ``needs_bind`` is False if the pod is known to be bound there already: answer success without a call.
     """
 
     verdict: Verdict
     detail: str = ""
     needs_bind: bool = False
-    effects: Effects = ()
-
-
-@dataclass(frozen=True, slots=True)
-class MoveReservation:
-    """The answer to an order to move a VM: ``verdict`` is ``Fits`` once room is reserved, ``detail`` as for a bind."""
-
-    verdict: Verdict
-    detail: str = ""
     effects: Effects = ()
 
 

@@ -17,25 +17,18 @@ from collections import Counter
 from functools import reduce
 
 from protocol.units import ZERO, Instant, Resources
+from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.accounts.giving import asked_back
 from scheduler_plugin.ledger.accounts.permit_account import Message
-from scheduler_plugin.ledger.accounts.sharing import kept_for_others
+from scheduler_plugin.ledger.accounts.sharing import asked_back, kept_for_others
 from scheduler_plugin.ledger.believed import believed, judge_again, reach_of
 from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
 from scheduler_plugin.ledger.facts import VmFacts
-from scheduler_plugin.ledger.outcomes import (
-    NotReadyError,
-    OtherAgentError,
-    PermitDecision,
-    PersistPermit,
-    UnknownPodError,
-)
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.texts import refusals
 
 
-def decide(state: LedgerState, event: AgentAsked, now: Instant) -> PermitDecision:
+def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.PermitDecision:
     """Decides one request of an agent and records it.
 
     Raises ``UnknownPodError`` and ``NotReadyError``; then nothing changed. Raises ``OtherAgentError``.
@@ -45,7 +38,7 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> PermitDecisio
     account = _account(claim)
     policy = state.nodes[claim.node].policy
     if policy is None:
-        raise NotReadyError(refusals.NODE_UNKNOWN.format(node=claim.node, pod=request.pod))
+        raise outcomes.NotReadyError(refusals.NODE_UNKNOWN.format(node=claim.node, pod=request.pod))
     agent = event.agent or event.uid
     message = Message(claim.pod.uid, agent, request.sequence, request.resources, request.last_permit)
     if account.has_agent:
@@ -60,12 +53,14 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> PermitDecisio
         state.settle_vm(account)
     effects = state.finish(outside=outside)
     wish = asked_back(state.nodes[claim.node], claim, permit, request.needs, now)
-    return PermitDecision(permit, policy.compute_unit, claim.holds_still, persist, effects, wish.shrink_to, wish.again)
+    return outcomes.PermitDecision(
+        permit, policy.compute_unit, claim.holds_still, persist, effects, wish.shrink_to, wish.again
+    )
 
 
 def _decided(
     state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
-) -> tuple[Resources, PersistPermit | None, bool]:
+) -> tuple[Resources, outcomes.PersistPermit | None, bool]:
     """The permit, the write that it needs, and whether it follows a fact from outside."""
     wanted, by_room = _by_room(state, claim, account, message, now)
     if claim.holds_still:
@@ -94,13 +89,12 @@ def _decided(
 
 
 def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant) -> None:
-    """Raises ``OtherAgentError`` if another agent is answered."""
     rival = account.rival_of(message, now, state.nodes[claim.node].claims)
     if rival is None:
         return
     account.turn_away(message, now)
     where, left = state.claims[rival].pod.name, account.turn_until - now
-    raise OtherAgentError(refusals.OTHER_AGENT.format(vm=account.name, pod=where, left=left))
+    raise outcomes.OtherAgentError(refusals.OTHER_AGENT.format(vm=account.name, pod=where, left=left))
 
 
 def _by_room(
@@ -119,7 +113,6 @@ def _by_room(
 
 
 def _is_over(state: LedgerState, account: VmAccount) -> bool:
-    """Return True if a node of the VM's guest has more reserved than its total."""
     for claim in account.claims:
         room = state.nodes[claim.node].room
         if claim.left is None and not room.reserved.within(room.total):
@@ -131,22 +124,22 @@ def claim_of(state: LedgerState, uid: str) -> Claim:
     """The claim of the pod. Raises ``UnknownPodError``."""
     claim = state.claims.get(uid)
     if claim is None:
-        raise UnknownPodError(refusals.NO_CLAIM.format(uid=uid))
+        raise outcomes.UnknownPodError(refusals.NO_CLAIM.format(uid=uid))
     return claim
 
 
 def _account(claim: Claim) -> VmAccount:
     account, pod = claim.vm, claim.pod
     if account is None:
-        raise UnknownPodError(refusals.RUNS_NO_VM.format(pod=pod.name))
+        raise outcomes.UnknownPodError(refusals.RUNS_NO_VM.format(pod=pod.name))
     if account.facts is None:
-        raise NotReadyError(refusals.VM_UNKNOWN.format(pod=pod))
+        raise outcomes.NotReadyError(refusals.VM_UNKNOWN.format(pod=pod))
     if account.facts.unreadable:
-        raise NotReadyError(refusals.VM_UNREADABLE.format(pod=pod, why=account.facts.unreadable))
+        raise outcomes.NotReadyError(refusals.VM_UNREADABLE.format(pod=pod, why=account.facts.unreadable))
     if claim.left is not None:
-        raise NotReadyError(refusals.VM_LEFT.format(pod=pod))
+        raise outcomes.NotReadyError(refusals.VM_LEFT.format(pod=pod))
     if account.facts.pod is not None and account.facts.pod != pod.name:
-        raise NotReadyError(refusals.VM_ELSEWHERE.format(pod=pod, runs_in=account.facts.pod))
+        raise outcomes.NotReadyError(refusals.VM_ELSEWHERE.format(pod=pod, runs_in=account.facts.pod))
     return account
 
 
@@ -201,7 +194,7 @@ def permit_written(state: LedgerState, event: PermitWritten) -> None:
     if account is None:
         return
     before, reserved = account.facts, account.reserved
-    facts = event.facts and believed(state, event.facts)
+    facts = event.facts and believed(state, event.facts, account)
     if event.outcome is WriteEnd.UNKNOWN:
         account.unsure(event.revision, event.version)
     elif event.outcome is WriteEnd.REFUSED or facts is None:

@@ -217,7 +217,6 @@ def _is_followed(claim: Claim) -> bool:
 
 
 def _is_left_raised(claim: Claim, account: VmAccount) -> bool:
-    """Return True if the pod requests more because of us than it was made with."""
     runner = claim.pod.runner
     return runner is not None and runner.by_us.any and _first(runner, account) != runner.asked and _is_followed(claim)
 

@@ -13,18 +13,15 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger.accounts.assumed_pods import AssumedPods
-from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
-from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
+from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState, DeferredResizes, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.ledger.accounts.sampled_pods import SampledPods
 from scheduler_plugin.ledger.accounts.vm_accounts import VmAccounts
-from scheduler_plugin.ledger.accounts.waiting_pods import WaitingPods
+from scheduler_plugin.ledger.accounts.waiting_pods import AssumedPods, SampledPods, WaitingPods
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
 from scheduler_plugin.ledger.outcomes import Effect, Effects, NotReadyError, PersistPermit, ReadPod, RoomFreed
-from scheduler_plugin.placement import Room
 from scheduler_plugin.placement.node_index import NodeIndexes
+from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.texts import refusals
 
 REMEMBERED_GONE: Final = 20_000
@@ -116,7 +113,6 @@ class LedgerState:
             self._part(before, claim)
 
     def _part(self, account: VmAccount, claim: Claim) -> None:
-        """The claim is not the VM's any more."""
         account.claims.remove(claim)
         if not account.hosts:
             account.agent_gone()

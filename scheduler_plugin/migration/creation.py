@@ -14,10 +14,11 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.migrations import MigrationOrder
-from scheduler_plugin.cluster.recent_writes import RecentWrites
+from scheduler_plugin.cluster.write import RecentWrites
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import CreateMigration, Creation, ReadMigration
 from scheduler_plugin.ledger.events import MoveAnswered, WriteEnd
+from scheduler_plugin.ledger.moves import Creation
+from scheduler_plugin.ledger.outcomes import CreateMigration, ReadMigration
 from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs

@@ -14,12 +14,12 @@ from typing import Final, Never
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import Move
 from scheduler_plugin.ledger.events import MoveWanted
+from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.migration.creation import MigrationCreator
 from scheduler_plugin.migration.removal import MigrationRemover
 from scheduler_plugin.migration.reporter import MigrationReporter
-from scheduler_plugin.placement import Fits
+from scheduler_plugin.placement.verdict import Fits
 from scheduler_plugin.planner.plan import MovePlan
 from scheduler_plugin.planner.planner import Look, Planner
 from scheduler_plugin.planner.victims import Now
@@ -147,7 +147,7 @@ class Mover:
     def _reserve(self, move: Move) -> None:
         context = self._context
         reservation = context.ledger.apply(MoveWanted(move, self._name_for(move)), context.clock.now())
-        context.order(reservation.effects)
+        context.queues.add(reservation.effects)
         # The ledger may have changed since the planner looked at it.
         if not isinstance(reservation.verdict, Fits):
             reason = f"{reservation.verdict.message} {reservation.detail}".rstrip()

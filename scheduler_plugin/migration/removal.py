@@ -11,9 +11,9 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.order_queues import for_each
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import logs
-from scheduler_plugin.workers.for_each import for_each
 
 DELETE_RETRY: Final = Seconds(5.0)
 

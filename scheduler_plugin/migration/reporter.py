@@ -16,7 +16,7 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import MigrationPhase
+from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.migration.waiting import WaitReporter
 from scheduler_plugin.planner.beneficiaries import waiting_for_room
 from scheduler_plugin.telemetry import LOG

@@ -6,8 +6,9 @@ from protocol.kubernetes.resources import MIGRATIONS
 from protocol.units import Resources
 from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import ClaimState, Migration
+from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.facts import MigrationFacts
+from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.planner.beneficiaries import no_room
 from scheduler_plugin.texts import events
 from scheduler_plugin.workers.event_recorder import SchedulerEvents

@@ -137,7 +137,6 @@ class NodeIndex:
             nodes[name] = None
 
     def _number(self, rank: NodeRank) -> int:
-        """The number of a rank; nodes of equal rank have the same."""
         number = self._number_of.get(rank)
         if number is None:
             number = self._number_of[rank] = len(self._ranks)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger import LedgerViews, Migration
 from scheduler_plugin.ledger.accounts.claims import Claim
-from scheduler_plugin.ledger.accounts.giving import givers
-from scheduler_plugin.placement import Room
+from scheduler_plugin.ledger.accounts.sharing import givers
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Migration
+from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.texts import explanations
 from scheduler_plugin.texts.amounts import some
 
 
-def waiting_for_room(ledger: LedgerViews, node: str) -> list[Claim]:
+def waiting_for_room(ledger: Ledger, node: str) -> list[Claim]:
     """The claims on the node whose VM is denied what it asks for, or whose pod waits for its resize and asks for room.
 
     Those that leave are not among them. The oldest claim is the first.
@@ -24,7 +25,7 @@ def waiting_for_room(ledger: LedgerViews, node: str) -> list[Claim]:
     return [claim for claim in claims if (claim.unmet.any or claim.waits.asked.any) and not claim.is_migrating]
 
 
-def room_being_made(ledger: LedgerViews, claim: Claim, now: Instant) -> Iterator[str]:
+def room_being_made(ledger: Ledger, claim: Claim, now: Instant) -> Iterator[str]:
     """VMs that give room back on the node of a waiting claim, and those that leave it, as sentences."""
     if claim in waiting_for_room(ledger, claim.node):
         for giver in givers(ledger.nodes[claim.node], now):

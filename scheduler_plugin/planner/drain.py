@@ -13,7 +13,9 @@ from collections.abc import Callable
 from operator import ge
 
 from protocol.messages import ObjectName
-from scheduler_plugin.ledger import ClaimState, LedgerViews, Move
+from scheduler_plugin.ledger.accounts.claims import ClaimState
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.planner.cost import Selection, costs
 from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck
 from scheduler_plugin.planner.targets import Targets, Traffic
@@ -27,7 +29,7 @@ LeftAlone = Callable[[ObjectName], str | None]
 class DrainPlan:
     """The moves of one look, node after node."""
 
-    def __init__(self, ledger: LedgerViews, policy: MigrationPolicy, now: Now, select: Selection) -> None:
+    def __init__(self, ledger: Ledger, policy: MigrationPolicy, now: Now, select: Selection) -> None:
         self.moves: list[Move] = []
         self._ledger, self._policy, self._now, self._select = ledger, policy, now, select
 

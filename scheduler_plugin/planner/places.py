@@ -9,20 +9,17 @@ from functools import cached_property
 from protocol.messages import ObjectName
 from protocol.units import Instant
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
-from scheduler_plugin.constraints.judge import Candidate, Judge, NodeConstraints, Shape
+from scheduler_plugin.constraints.judge import Candidate, ConstraintContext, Judge, NodeConstraints, Shape
 from scheduler_plugin.constraints.model import UNCONSTRAINED
-from scheduler_plugin.constraints.surroundings import ConstraintContext
-from scheduler_plugin.ledger import LedgerViews
 from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 
 
 class Places:
     """Judges VMs against the pods that are placed and those that are on their way."""
 
-    def __init__(
-        self, ledger: LedgerViews, surroundings: ConstraintContext, refused: RefusedTargets, now: Instant
-    ) -> None:
+    def __init__(self, ledger: Ledger, surroundings: ConstraintContext, refused: RefusedTargets, now: Instant) -> None:
         self._ledger, self._surroundings, self._refused, self._now = ledger, surroundings, refused, now
         self._judgements: dict[ObjectName, NodeConstraints] = {}
 
@@ -69,7 +66,7 @@ class Places:
         return Candidate(pod.name.namespace, constraints, traits, volumes)
 
 
-def _view(ledger: LedgerViews, surroundings: ConstraintContext) -> ClusterView:
+def _view(ledger: Ledger, surroundings: ConstraintContext) -> ClusterView:
     """Every pod on its node; room that is kept for a target pod counts as that pod."""
     nodes = {name: book.facts.traits for name, book in ledger.nodes.items() if book.facts is not None}
     view = ClusterView(nodes, (), surroundings.namespace_labels)

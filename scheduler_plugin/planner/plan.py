@@ -11,11 +11,11 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.smoothing.window import WindowMax
 from protocol.units import ZERO, Bytes, Instant, MilliCpu, Resources, Seconds
-from scheduler_plugin.ledger import Move, MoveCause
-from scheduler_plugin.ledger.accounts.deferred import DeferredResizes
-from scheduler_plugin.ledger.accounts.giving import promised
+from scheduler_plugin.ledger.accounts.claims import DeferredResizes
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.placement import Room
+from scheduler_plugin.ledger.accounts.sharing import promised
+from scheduler_plugin.ledger.moves import Move, MoveCause
+from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.planner.cost import SPARE, Freedom
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.victims import Rest

@@ -18,8 +18,10 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.constraints.surroundings import NOTHING_KNOWN, ConstraintContext
-from scheduler_plugin.ledger import LedgerViews, Migration, MigrationPhase, Move
+from scheduler_plugin.constraints.judge import NOTHING_KNOWN, ConstraintContext
+from scheduler_plugin.ledger.facts import MigrationPhase
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Migration, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.places import Places
@@ -79,7 +81,7 @@ class Planner:
 
     def plan(  # noqa: PLR0913 - everything that the plan depends on
         self,
-        ledger: LedgerViews,
+        ledger: Ledger,
         policy: MigrationPolicy,
         ranking: RankingConfig,
         now: Now,
@@ -135,7 +137,7 @@ class Planner:
             due = {name: due[name] for name in first}
         return sorted(due.values(), key=lambda need: need.urgency)
 
-    def _notice_vanished(self, ledger: LedgerViews, policy: MigrationPolicy, now: Instant) -> None:
+    def _notice_vanished(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
         """A migration that is deleted before it has ended is not wanted: its VM is left alone for a while.
 
         One that was never made, or could not go where it should, says nothing about its VM.
@@ -161,7 +163,7 @@ class Planner:
         """The reason why the VM should not be moved just now, by what is remembered."""
         return explanations.RESTING if self._resting.get(vm, now) > now else self.refused_orders.why_not(vm, now)
 
-    def _present_needs(self, ledger: LedgerViews, policy: MigrationPolicy, now: Instant) -> Iterator[RoomNeed]:
+    def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[RoomNeed]:
         for name in ledger.strained:
             book, previous = ledger.nodes[name], self._needs.get(name)
             drains = not book.room.is_open and policy.drain_cordoned
@@ -187,21 +189,17 @@ class Planner:
                 lasting=lasting,
             )
 
-    def _learn(
-        self, ledger: LedgerViews, migration: Migration, why: str, policy: MigrationPolicy, now: Instant
-    ) -> None:
+    def _learn(self, ledger: Ledger, migration: Migration, why: str, policy: MigrationPolicy, now: Instant) -> None:
         self.refused.note(ledger, (migration.vm, migration.target or ""), why, now, policy.rest)
 
-    def _learn_from_failures(self, ledger: LedgerViews, policy: MigrationPolicy, now: Instant) -> None:
+    def _learn_from_failures(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
         """Learn from failed migrations: one without a place was refused, even if its controller ended it first."""
         self.refused.forget_old(now, policy.rest)
         for migration in self._unplaced.newly_failed(ledger.migrations.values()):
             if migration.name not in self._misled:
                 self._learn(ledger, migration, explanations.FOUND_NO_NODE, policy, now)
 
-    def _cancels(
-        self, ledger: LedgerViews, policy: MigrationPolicy, now: Instant, *, is_current: bool
-    ) -> Iterator[Cancel]:
+    def _cancels(self, ledger: Ledger, policy: MigrationPolicy, now: Instant, *, is_current: bool) -> Iterator[Cancel]:
         ours = [
             migration
             for migration in ledger.migrations.values()
@@ -239,7 +237,7 @@ def _lasting(previous: RoomNeed | None, policy: MigrationPolicy) -> LastingExces
     return LastingExcess(policy.settle) if policy.settle > 0 else None
 
 
-def _needless(ledger: LedgerViews, policy: MigrationPolicy, ours: list[Migration]) -> list[Migration]:
+def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) -> list[Migration]:
     """Of those that have not begun, the ones without which their node is relieved as well; the newest go first."""
     relieved: dict[str, Resources] = {}
     needless = []
@@ -260,7 +258,7 @@ def _needless(ledger: LedgerViews, policy: MigrationPolicy, ours: list[Migration
     return needless
 
 
-def _forgotten(ledger: LedgerViews, policy: MigrationPolicy, now: Now) -> tuple[ObjectName, ...]:
+def _forgotten(ledger: Ledger, policy: MigrationPolicy, now: Now) -> tuple[ObjectName, ...]:
     """Our objects that are no longer needed."""
     if not ledger.migrations:
         return ()

@@ -12,7 +12,7 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.units import Instant
 from scheduler_plugin.constraints.model import NodeTraits, PodConstraints
-from scheduler_plugin.ledger import LedgerViews
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.texts import explanations
 
@@ -46,7 +46,7 @@ class RefusedTargets:
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def note(self, ledger: LedgerViews, pair: Pair, why: str, now: Instant, rest: Rest) -> None:
+    def note(self, ledger: Ledger, pair: Pair, why: str, now: Instant, rest: Rest) -> None:
         """The VM's target pod was not placed on the node."""
         likeness = _likeness(ledger, *pair)
         # Dropped first, so that the pair is the newest again.
@@ -59,7 +59,7 @@ class RefusedTargets:
         if len(self._pairs) > self._most:
             self._drop(next(iter(self._pairs)))
 
-    def why_not(self, ledger: LedgerViews, vm: ObjectName, node: str, now: Instant) -> str | None:
+    def why_not(self, ledger: Ledger, vm: ObjectName, node: str, now: Instant) -> str | None:
         """The reason why the VM should not be sent there again just now; None if it may."""
         refusal = self._pairs.get((vm, node))
         if refusal is None or refusal.until <= now or refusal.likeness != _likeness(ledger, vm, node):
@@ -86,7 +86,7 @@ class RefusedTargets:
         return refusal
 
 
-def _likeness(ledger: LedgerViews, vm: ObjectName, node: str) -> Likeness:
+def _likeness(ledger: Ledger, vm: ObjectName, node: str) -> Likeness:
     account, book = ledger.vms.get(vm), ledger.nodes.get(node)
     return (
         None if account is None or account.facts is None else account.facts.constraints,

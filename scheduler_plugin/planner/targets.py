@@ -21,8 +21,10 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from scheduler_plugin.constraints.judge import Shape
-from scheduler_plugin.ledger import LedgerViews, Migration
-from scheduler_plugin.placement import Room, best_target, stays_below_watermark
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Migration
+from scheduler_plugin.placement.scoring import best_target, stays_below_watermark
+from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Victim
@@ -51,7 +53,7 @@ class Traffic:
     of_others: list[ObjectName] = field(default_factory=list)
 
     @classmethod
-    def of(cls, ledger: LedgerViews, policy: MigrationPolicy) -> Traffic:
+    def of(cls, ledger: Ledger, policy: MigrationPolicy) -> Traffic:
         """All migrations that run now, and those of people that may begin."""
         traffic = cls(policy.at_once(len(ledger.rooms)))
         for migration in ledger.migrations.values():
@@ -78,7 +80,7 @@ class Traffic:
         return explanations.all_moves_taken(self.most, self.of_others)
 
 
-def _counts(ledger: LedgerViews, migration: Migration) -> bool:
+def _counts(ledger: Ledger, migration: Migration) -> bool:
     account = ledger.vms.get(migration.vm)
     # A migration of a VM that runs nowhere moves nothing. If it counted, any object in any namespace could stop all
     # moves for ever.
@@ -95,7 +97,7 @@ class Targets:
     """
 
     def __init__(
-        self, ledger: LedgerViews, traffic: Traffic, policy: MigrationPolicy, places: Places, choice: Choice
+        self, ledger: Ledger, traffic: Traffic, policy: MigrationPolicy, places: Places, choice: Choice
     ) -> None:
         self._choice, self._places = choice, places
         self._traffic, self._most = traffic, policy.in_per_node

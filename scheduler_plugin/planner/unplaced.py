@@ -14,7 +14,8 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
-from scheduler_plugin.ledger import Migration, MigrationPhase
+from scheduler_plugin.ledger.facts import MigrationPhase
+from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.texts import explanations
 

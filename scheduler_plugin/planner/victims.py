@@ -15,9 +15,10 @@ from typing import Final
 from protocol.backoff import Backoff
 from protocol.messages import Metrics, ObjectName
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger import ClaimState, LedgerViews, Migration, MigrationPhase, MoveCause
-from scheduler_plugin.ledger.accounts.claims import Claim
-from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
+from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, MigrationPhase, VmFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Migration, MoveCause
 from scheduler_plugin.texts import explanations
 
 COPY_TIME: Final = Seconds(5.0)
@@ -157,7 +158,7 @@ def moved_lately(migrations: Sequence[Migration], now: Now) -> int:
     return sum(at + REMEMBERED > now.wall for at in successes)
 
 
-def victim_of(ledger: LedgerViews, claim: Claim, arrived: int, now: Now, *, opt_in: bool) -> Victim | str:
+def victim_of(ledger: Ledger, claim: Claim, arrived: int, now: Now, *, opt_in: bool) -> Victim | str:
     """The VM of ``claim`` as one that may be moved, or in words why it cannot be."""
     facts = None if claim.vm is None else claim.vm.facts
     if facts is None:
@@ -171,7 +172,7 @@ def victim_of(ledger: LedgerViews, claim: Claim, arrived: int, now: Now, *, opt_
     return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), arrived, moved)
 
 
-def _busy(ledger: LedgerViews, claim: Claim, facts: VmFacts) -> str | None:
+def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
     """The reason why the VM cannot be moved just now."""
     account, moves = claim.vm, [migration for migration in ledger.migrations_of(facts.name) if migration.is_active]
     if claim.is_migrating or moves:
@@ -189,7 +190,7 @@ def _load(claim: Claim) -> float:
     return inf if claim.metrics is None else claim.metrics.load1
 
 
-def _to_copy(ledger: LedgerViews, vm: VmFacts, metrics: Metrics | None) -> int:
+def _to_copy(ledger: Ledger, vm: VmFacts, metrics: Metrics | None) -> int:
     used = (vm.actual or vm.use).mem if metrics is None or metrics.mem_used is None else metrics.mem_used
     # The newest known rate: what the guest changes while it is copied is copied again.
     dirty_rates = [move.facts.dirty_rate for move in ledger.migrations_of(vm.name) if move.facts is not None]

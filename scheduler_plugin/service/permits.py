@@ -1,4 +1,10 @@
-"""Permits for agents: identify the caller, decide, and persist an increase before it is answered (S4.5, B.4)."""
+"""Permits for agents: identify the caller, decide, and persist an increase before it is answered (S4.5, B.4).
+
+A sidecar speaks for the pod that its token is bound to: same namespace, name and UID. A per-node agent, whose service
+account the settings list, speaks for the pods of the node that its token is bound to. So does a pod that the settings
+admit without a token, for those of its own node. No usable token is 401, another's pod is 403; neither changes
+anything.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +13,42 @@ from typing import Final
 
 import msgspec
 
-from protocol.codec import MalformedRequestError, WireRequest
+from protocol.codec import MalformedMessageError, WireRequest
 from protocol.kubernetes.access_reviews import CallerIdentity
 from protocol.kubernetes.api import ApiError
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Bytes, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
-from scheduler_plugin.auth.identity import identity_of, may_speak_for
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import (
-    LedgerError,
-    NotReadyError,
-    OtherAgentError,
-    PersistPermit,
-    PodFacts,
-    UnknownPodError,
-)
+from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.events import AgentAsked
-from scheduler_plugin.service.workers import Workers
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.settings.document import Tokenless
 from scheduler_plugin.texts import refusals
+from scheduler_plugin.workers.event_recorder import SchedulerEvents
+from scheduler_plugin.workers.permit_writer import PermitWriter
+from scheduler_plugin.workers.request_writer import RequestWriter
+
+
+def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> CallerIdentity | None:
+    """Identity of ``pod``, from whose address a request comes; None if it is not admitted."""
+    # A VM's pod is never admitted: programs in a guest must not speak for other VMs. The address of a terminating pod
+    # may soon be another's.
+    if pod is None or admitted is None or pod.vm is not None or pod.traits.is_leaving or not admitted.admits(pod):
+        return None
+    account = f"{pod.name.namespace}:{pod.name.name}"
+    # With the pod's node: like any per-node agent it speaks only for VMs on its own node.
+    return CallerIdentity(account, pod.name.namespace, pod.name.name, pod.uid, pod.node, by_address=True)
+
+
+def may_speak_for(who: CallerIdentity, pod: PodFacts, node: str | None, node_agents: frozenset[str]) -> bool:
+    """Return True if ``who`` is the agent of ``pod``, whose claim is on ``node``."""
+    # By UID: a pod that was deleted and created again under the same name is another one.
+    if who.pod_uid is not None and who.pod_uid == pod.uid:
+        return who.namespace == pod.name.namespace and who.pod == pod.name.name
+    return (who.by_address or who.account in node_agents) and who.node is not None and who.node == node
+
 
 RETRY_AFTER: Final = Seconds(1.0)
 AT_ONCE: Final = Seconds(0.0)
@@ -52,10 +74,16 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
 class Permits:
     """Judges what agents ask for."""
 
-    def __init__(self, context: SchedulerContext, workers: Workers, authenticator: TokenAuthenticator) -> None:
-        self._context = context
-        self._writer, self._events, self._requests = workers.permits, workers.events, workers.requests
-        self._authenticator = authenticator
+    def __init__(
+        self,
+        context: SchedulerContext,
+        authenticator: TokenAuthenticator,
+        writer: PermitWriter,
+        events: SchedulerEvents,
+        requests: RequestWriter,
+    ) -> None:
+        self._context, self._authenticator = context, authenticator
+        self._writer, self._events, self._requests = writer, events, requests
 
     def ask(self, wire: WireRequest, authorization: str | None, address: str) -> Granted | Awaitable[Granted]:
         """One agent's request from ``address``. Raises ``CallerRefusedError``, at once or when awaited."""
@@ -107,7 +135,7 @@ class Permits:
             raise CallerRefusedError(503, refusals.VM_UNKNOWN.format(pod=pod), RETRY_AFTER)
         try:
             request = wire.resolve(vm.slot_size)
-        except MalformedRequestError as error:
+        except MalformedMessageError as error:
             raise CallerRefusedError(400, str(error)) from None
         ledger = self._context.ledger
         # The UID tells two pods of one name apart; a token that is bound only to a node has none.
@@ -124,7 +152,7 @@ class Permits:
     async def _once_covered(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest, agent: str) -> Granted:
         try:
             await self._requests.cover(pod.uid, request)
-        except LedgerError as error:
+        except outcomes.LedgerError as error:
             raise _refusal(error) from None
         outcome = self._decided(pod, vm, request, agent)
         return outcome if isinstance(outcome, Granted) else await outcome
@@ -136,10 +164,10 @@ class Permits:
         try:
             # Decided and recorded in one call: nothing may be awaited in between.
             decision = context.ledger.apply(AgentAsked(pod.uid, request, agent), context.clock.now())
-        except LedgerError as error:
+        except outcomes.LedgerError as error:
             raise _refusal(error) from None
         if decision.effects:
-            context.order(decision.effects)
+            context.queues.add(decision.effects)
         if decision.shrink_to is not None:
             context.telemetry.shrinks.inc()
         is_whole = request.resources.within(decision.permit)
@@ -153,10 +181,10 @@ class Permits:
         if decision.persist.before_answer:
             return self._once_stored(vm, decision.persist, granted)
         # A decrease need not be stored first: a successor that reads the old permit reserves too much, not too little.
-        context.order((decision.persist,))
+        context.queues.add((decision.persist,))
         return self._within_term(granted)
 
-    async def _once_stored(self, vm: VirtualMachine, permit: PersistPermit, granted: Granted) -> Granted:
+    async def _once_stored(self, vm: VirtualMachine, permit: outcomes.PersistPermit, granted: Granted) -> Granted:
         why = await self._writer.store(permit)
         # If it is unknown whether the permit was stored, its reservation stays, and the agent asks again.
         if why:
@@ -191,11 +219,11 @@ class Permits:
         return claim.pod
 
 
-def _refusal(error: LedgerError) -> CallerRefusedError:
-    if isinstance(error, UnknownPodError):
+def _refusal(error: outcomes.LedgerError) -> CallerRefusedError:
+    if isinstance(error, outcomes.UnknownPodError):
         return CallerRefusedError(404, str(error))
-    if isinstance(error, OtherAgentError):
+    if isinstance(error, outcomes.OtherAgentError):
         return CallerRefusedError(409, str(error))
-    if isinstance(error, NotReadyError):
+    if isinstance(error, outcomes.NotReadyError):
         return CallerRefusedError(503, str(error), RETRY_AFTER)
     raise error

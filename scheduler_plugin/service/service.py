@@ -6,6 +6,7 @@ ledger even if the caller has gone away.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,18 +16,23 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.feed import node_facts
-from scheduler_plugin.cluster.pods.texts import AskedPod
 from scheduler_plugin.cluster.translate import ClusterNode
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, UnknownPodError
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.binding import PreemptionCandidate, helped
 from scheduler_plugin.ledger.events import BindEnded, PodRefused, PodToBind, WriteEnd
-from scheduler_plugin.ledger.preemption import PreemptionCandidate, helped
-from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.outcomes import LedgerError, UnknownPodError
+from scheduler_plugin.migration.mover import Mover
+from scheduler_plugin.placement.verdict import Filtered, Fits, Verdict, filter_nodes
 from scheduler_plugin.service.permits import Permits
-from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import logs, refusals
+from scheduler_plugin.workers.background_tasks import BackgroundTasks
+from scheduler_plugin.workers.event_recorder import SchedulerEvents
+from scheduler_plugin.workers.permit_writer import PermitWriter
+from scheduler_plugin.workers.problem_watcher import ProblemWatcher
+from scheduler_plugin.workers.request_writer import RequestWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +64,31 @@ class ActiveService(Protocol):
         """The active service. Raises ``StandingByError``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Executors of the ledger's decisions."""
+
+    tasks: BackgroundTasks
+    permits: PermitWriter
+    events: SchedulerEvents
+    mover: Mover
+    problems: ProblemWatcher
+    requests: RequestWriter
+
+    async def run(self) -> None:
+        """Works in the background for ever."""
+        # A worker that fails ends all: a scheduler with a part that stands still must restart.
+        async with asyncio.TaskGroup() as group:
+            for worker in (self.tasks, self.permits, self.events, self.mover, self.problems, self.requests):
+                group.create_task(worker.run())
+
+
 class Service:
     """Verbs of kube-scheduler; ``permits`` are for agents."""
 
     def __init__(self, context: SchedulerContext, workers: Workers, authenticator: TokenAuthenticator) -> None:
         self.context = context
-        self.permits = Permits(context, workers, authenticator)
+        self.permits = Permits(context, authenticator, workers.permits, workers.events, workers.requests)
         self._tasks, self._requests = workers.tasks, workers.requests
 
     def standing(self) -> LeaderStatus:
@@ -73,10 +98,6 @@ class Service:
     def acting(self) -> Service:
         """Itself; see ``ActiveService``."""
         return self
-
-    def known_pod(self, asked: AskedPod) -> PodFacts | None:
-        """The pod that is asked about, if the watch has delivered this version of it; else None."""
-        return self.context.feed.pod_at(asked.name, asked.uid, asked.version)
 
     def filter(self, pod: PodFacts, nodes: list[str]) -> Filtered:
         """The nodes that fit the pod (advisory). Raises ``LedgerError``."""
@@ -95,32 +116,26 @@ class Service:
         most = self.context.feed.settings.candidates
         return [] if most is None else self.context.ledger.best(pod, asked, most)
 
-    def scores(self, pod: PodFacts, nodes: list[str]) -> list[int]:
-        """Score of each node, 0-10, in the order of ``nodes``. Raises ``LedgerError``."""
-        return self.context.ledger.scores(pod, nodes)
-
     def simulate(self, pod: PodFacts, nodes: list[ClusterNode]) -> Filtered:
         """Simulate where the pod would fit; nothing changes.
 
         Unknown nodes are taken as empty. Raises ``LedgerError``.
         """
-        self._require_ready()
-        settings, rooms_by_name = self.context.feed.settings, self.context.ledger.rooms
+        needed, settings = self.context.ledger.claim_of(pod), self.context.feed.settings
+        present = self.context.ledger.rooms
         rooms = {
-            node.name: rooms_by_name.get(node.name) or NodeAccount(node.name, node_facts(node, settings)).room
+            node.name: present.get(node.name) or NodeAccount(node.name, node_facts(node, settings)).room
             for node in nodes
         }
-        return filter_nodes(rooms, list(rooms), self.context.ledger.claim_of(pod))
+        return filter_nodes(rooms, list(rooms), needed)
 
     def preempt(self, pod: PodFacts, candidates: list[PreemptionCandidate]) -> list[str]:
         """Nodes on which the pod would fit without the victims. Raises ``LedgerError``."""
-        self._require_ready()
+        ledger, needed = self.context.ledger, self.context.ledger.claim_of(pod)
         # kube-scheduler will ask about other nodes: no victim has to go for this pod now.
-        if self.context.ledger.is_sent_round(pod.uid):
+        if ledger.is_sent_round(pod.uid):
             return []
-        return helped(
-            self.context.ledger.rooms, self.context.ledger.claims, self.context.ledger.claim_of(pod), candidates
-        )
+        return helped(ledger.rooms, ledger.claims, needed, candidates)
 
     async def bind(self, name: ObjectName, uid: str, node: str) -> str:
         """Reserve and bind (authoritative). Returns an empty text on success, otherwise the reason against it."""
@@ -131,18 +146,13 @@ class Service:
             reservation = self.context.ledger.apply(PodToBind(pod, node), self.context.clock.now())
         except (LedgerError, ApiError) as error:
             return str(error)
-        self.context.order(reservation.effects)
+        self.context.queues.add(reservation.effects)
         if not isinstance(reservation.verdict, Fits):
             return _why_not(reservation.verdict, reservation.detail)
         # kube-scheduler repeats a bind whose answer it has missed; the pod is bound already then.
         return await self._bind_reserved(pod, node) if reservation.needs_bind else ""
 
-    def _require_ready(self) -> None:
-        if not self.context.ledger.is_ready:
-            raise NotReadyError(refusals.NOT_READY)
-
     async def _unseen_pod(self, name: ObjectName, uid: str) -> PodFacts:
-        """Read a pod that kube-scheduler has seen before our watch did."""
         pod = await self.context.feed.pods.read(name, self.context.writer.read_pod(name))
         if pod is None or pod.uid != uid:
             raise UnknownPodError(refusals.POD_ABSENT.format(pod=name, uid=uid))

@@ -20,8 +20,8 @@ from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ran
 from protocol.runtime.followed_file import SettingsError
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from protocol.yaml_text import YamlError, read_documents, read_yaml
-from scheduler_plugin.ledger import NodePolicy, PodFacts, ResourcePolicy
-from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
+from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
+from scheduler_plugin.ledger.facts import NodePolicy, PodFacts, ResourcePolicy
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.settings.fields import Candidates, Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
 from scheduler_plugin.settings.migration import MigrationSection

@@ -10,7 +10,6 @@ from protocol.messages import ObjectName
 from protocol.units import Bytes, Resources
 from scheduler_plugin.texts.amounts import memory, some
 from scheduler_plugin.texts.events import UNKNOWN_TARGET, because
-from scheduler_plugin.texts.listing import named
 
 # Amounts of which a reservation is the largest
 
@@ -127,6 +126,7 @@ ENDED: Final = "it is over"
 
 GIVES_BACK: Final = "VM {vm} is asked to give back {room} that it does not need"
 
+_MOST_NAMED: Final = 3
 _IDLE: Final = 0.05
 """A load below this would print as 0.0."""
 
@@ -141,6 +141,16 @@ def costs(freed: Resources, copied: Bytes, load: float, moved: int) -> str:
     state = "its load is not known" if load == inf else "it is idle" if load < _IDLE else f"its load is {load:.1f}"
     again = f", and it is its move no. {moved + 1} within the hour" if moved else ""
     return f"its move frees {some(freed)} and copies {memory(copied)}; {state}{again}"
+
+
+def named(names: Sequence[str]) -> str:
+    """The first names, and how many more there are.
+
+    >>> named(["a", "b"]), named(["a", "b", "c", "d"])
+    ('a, b', 'a, b, c and 1 more')
+    """
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def all_moves_taken(most: int, of_others: Sequence[ObjectName]) -> str:

@@ -7,12 +7,14 @@ leader.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Annotated, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import FastAPI, Path
+from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
@@ -21,24 +23,84 @@ from protocol.wire.wire_batches import LONGEST_BATCH, PATH
 from protocol.wire.wire_messages import WireRequestBody, WireResponseBody
 from scheduler_plugin.service.service import ActiveService, Service, StandingByError
 from scheduler_plugin.texts import refusals
-from scheduler_plugin.web.agents import LONGEST_BODY as LONGEST_REQUEST
-from scheduler_plugin.web.agents import AgentRoutes
-from scheduler_plugin.web.documentation import Operation, answers, document
-from scheduler_plugin.web.extender import LONGEST_BODY, ExtenderRoutes
-from scheduler_plugin.web.extender_messages import (
-    ExtenderArgs,
-    ExtenderBindingArgs,
-    ExtenderBindingResult,
-    ExtenderFilterResult,
-    ExtenderPreemptionArgs,
-    ExtenderPreemptionResult,
-    HostPriority,
-)
-from scheduler_plugin.web.guard import guarded
+from scheduler_plugin.web import agents, extender
+from scheduler_plugin.web import extender_messages as messages
+from scheduler_plugin.web.extender import guarded
 from scheduler_plugin.web.hot_paths import Admission, Handler, HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import BatchEntry, NodesModel, Problem, VmModel
-from scheduler_plugin.web.settings_view import settings_view
-from scheduler_plugin.web.views import nodes_view, vm_view
+from scheduler_plugin.web.views import nodes_view, settings_view, vm_view
+
+Json = dict[str, Any]
+
+_REFERENCE: Final = "#/components/schemas/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A POST that is no route of FastAPI's: what it takes, and what it answers by status.
+
+    All schemas are made of the very types that decode and encode the messages.
+    """
+
+    path: str
+    summary: str
+    takes: Any
+    gives: Mapping[int, tuple[str, Any]]
+
+
+def content(of: Any) -> Json:
+    """``content`` of a request or answer in JSON of this type."""
+    # A copy: FastAPI may change what it is given, and the schema is cached.
+    return {"application/json": {"schema": dict(_schema(of))}}
+
+
+@cache
+def _schema(of: Any) -> Json:
+    (schema,), _ = msgspec.json.schema_components([of], ref_template=_REFERENCE)
+    return schema
+
+
+def answers(gives: Mapping[int, tuple[str, Any]]) -> dict[int | str, Json]:
+    """``responses`` of an operation."""
+    return {
+        status: {"description": text} | ({} if kind is None else {"content": content(kind)})
+        for status, (text, kind) in gives.items()
+    }
+
+
+def document(app: FastAPI, operations: Sequence[Operation], shapes: Sequence[Any]) -> None:
+    """Extend the page of ``app``: its own routes, these operations, and the schemas of all their types.
+
+    The page is made when it is first asked for: a scheduler that starts has more urgent work.
+    """
+
+    def page() -> Json:
+        # The attribute in which FastAPI itself caches the page.
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            for operation in operations:
+                schema["paths"].setdefault(operation.path, {})["post"] = _operation(operation)
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(_schemas(operations, shapes))
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = page  # type: ignore[method-assign]  # FastAPI's way to extend the page
+
+
+def _schemas(operations: Sequence[Operation], shapes: Sequence[Any]) -> Json:
+    types = [
+        *shapes,
+        *(operation.takes for operation in operations),
+        *(kind for operation in operations for _, kind in operation.gives.values()),
+    ]
+    return msgspec.json.schema_components(types, ref_template=_REFERENCE)[1]
+
+
+def _operation(one: Operation) -> Json:
+    responses = {str(status): answer for status, answer in answers(one.gives).items()}
+    request = {"required": True, "content": content(one.takes)}
+    return {"summary": one.summary, "responses": responses, "requestBody": request}
+
 
 Name = Annotated[str, Path(max_length=253)]
 
@@ -52,7 +114,6 @@ _AWAY: Final = ("the cluster has not been read yet: ask again", Problem)
 _LARGE: Final = ("the request is too long", Problem)
 
 PERMIT: Final = Operation(
-    "POST",
     "/",
     "Ask for resources; every published version of the protocol (docs/protocol.md).",
     WireRequestBody,
@@ -69,7 +130,6 @@ PERMIT: Final = Operation(
 )
 
 BATCH: Final = Operation(
-    "POST",
     PATH,
     "Ask for many VMs at once: an array of requests. Each answer says its status and is otherwise as if asked alone.",
     list[WireRequestBody],
@@ -77,23 +137,29 @@ BATCH: Final = Operation(
 )
 
 VERBS: Final = (
-    Operation("POST", "/filter", "Which nodes a pod fits.", ExtenderArgs, {200: ("nodes", ExtenderFilterResult)}),
     Operation(
-        "POST",
+        "/filter",
+        "Which nodes a pod fits.",
+        messages.ExtenderArgs,
+        {200: ("nodes", messages.ExtenderFilterResult)},
+    ),
+    Operation(
         "/prioritize",
         "How good each node would be, 0 to 10.",
-        ExtenderArgs,
-        {200: ("scores", list[HostPriority]), 400: _MALFORMED, 413: _LARGE, 503: _AWAY},
+        messages.ExtenderArgs,
+        {200: ("scores", list[messages.HostPriority])} | {400: _MALFORMED, 413: _LARGE, 503: _AWAY},
     ),
     Operation(
-        "POST", "/bind", "Reserve, then bind.", ExtenderBindingArgs, {200: ("why not, if not", ExtenderBindingResult)}
+        "/bind",
+        "Reserve, then bind.",
+        messages.ExtenderBindingArgs,
+        {200: ("why not, if not", messages.ExtenderBindingResult)},
     ),
     Operation(
-        "POST",
         "/preempt",
         "On which nodes a pod would fit once victims are gone.",
-        ExtenderPreemptionArgs,
-        {200: ("nodes", ExtenderPreemptionResult), 400: _MALFORMED, 413: _LARGE, 503: _AWAY},
+        messages.ExtenderPreemptionArgs,
+        {200: ("nodes", messages.ExtenderPreemptionResult)} | {400: _MALFORMED, 413: _LARGE, 503: _AWAY},
     ),
 )
 
@@ -102,34 +168,31 @@ def agents_app(desk: ActiveService) -> HotPaths:
     """Application for agents (:10299)."""
     app = _app("agents", "Agents ask for permits to grow.")
     document(app, [PERMIT, BATCH], [])
-    single = by_leader(desk, lambda service, request: AgentRoutes(service).request(request))
-    batch = by_leader(desk, lambda service, request: AgentRoutes(service).batch(request))
     admission = leading(desk)
     paths = {
-        "/": HotPath(single, LONGEST_REQUEST, admission, partial(_introduction, desk)),
-        PATH: HotPath(batch, LONGEST_BATCH, admission, partial(_introduction, desk)),
+        "/": HotPath(by_leader(desk, agents.request), agents.LONGEST_BODY, admission, partial(_introduction, desk)),
+        PATH: HotPath(by_leader(desk, agents.batch), LONGEST_BATCH, admission, partial(_introduction, desk)),
     }
     # Permits bypass FastAPI, whose routes cost more than a permit does.
     return HotPaths(paths, app)
 
 
 def _introduction(desk: ActiveService, authorization: str | None, address: str) -> HotResponse | None:
-    return AgentRoutes(desk.acting()).introduction(authorization, address)  # ``leading`` has admitted it
+    return agents.introduction(desk.acting(), authorization, address)  # ``leading`` has admitted it
 
 
 def extender_app(desk: ActiveService) -> HotPaths:
     """Application for kube-scheduler (:10298); with a bearer token if the settings name a file that holds one."""
     app = _app("extender", "kube-scheduler's extender protocol.")
     document(app, VERBS, [])
-    verbs = (ExtenderRoutes.filter, ExtenderRoutes.prioritize, ExtenderRoutes.bind, ExtenderRoutes.preempt)
-    # Each verb's method is named like its path.
-    handlers = {f"/{verb.__name__}": by_leader(desk, _asked(verb)) for verb in verbs}
-    admission = guarded(desk, leading(desk))
-    return HotPaths({path: HotPath(handler, LONGEST_BODY, admission) for path, handler in handlers.items()}, app)
-
-
-def _asked(verb: Callable[[ExtenderRoutes, HotRequest], Answer]) -> Callable[[Service, HotRequest], Answer]:
-    return lambda service, request: verb(ExtenderRoutes(service), request)
+    handlers: dict[str, Callable[[Service, HotRequest], Answer]] = {
+        "/filter": extender.filter_nodes,
+        "/prioritize": extender.prioritize,
+        "/bind": extender.bind,
+        "/preempt": extender.preempt,
+    }
+    admission, longest = guarded(desk, leading(desk)), extender.LONGEST_BODY
+    return HotPaths({path: HotPath(by_leader(desk, verb), longest, admission) for path, verb in handlers.items()}, app)
 
 
 def probes_app(desk: ActiveService) -> FastAPI:
@@ -206,17 +269,12 @@ def _json(found: object, status: int = 200) -> Response:
 # Routes that only the leader answers ------------------------------------------------------------------------------
 
 
-def by_leader(
-    desk: ActiveService, answer: Callable[[Service, HotRequest], HotResponse | Awaitable[HotResponse]]
-) -> Handler:
+def by_leader(desk: ActiveService, answer: Callable[[Service, HotRequest], Answer]) -> Handler:
     """Run ``answer`` for the active service; 503 while another process leads."""
 
-    def handle(request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
-        try:
-            service = desk.acting()
-        except StandingByError as error:
-            return _elsewhere(error)
-        return answer(service, request)
+    def handle(request: HotRequest) -> Answer:
+        service = _active(desk)
+        return service if isinstance(service, HotResponse) else answer(service, request)
 
     return handle
 
@@ -225,14 +283,14 @@ def leading(desk: ActiveService) -> Admission:
     """Refuse clients while another process leads, before their bodies are read in vain."""
 
     def lead(_: str | None) -> HotResponse | None:
-        try:
-            desk.acting()
-        except StandingByError as error:
-            return _elsewhere(error)
-        return None
+        service = _active(desk)
+        return service if isinstance(service, HotResponse) else None
 
     return lead
 
 
-def _elsewhere(error: StandingByError) -> HotResponse:
-    return HotResponse(_ENCODER.encode(Problem(str(error))), 503, _ELSEWHERE)
+def _active(desk: ActiveService) -> Service | HotResponse:
+    try:
+        return desk.acting()
+    except StandingByError as error:
+        return HotResponse(_ENCODER.encode(Problem(str(error))), 503, _ELSEWHERE)

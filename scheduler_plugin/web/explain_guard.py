@@ -55,25 +55,18 @@ class GuardedExplanations:
         await self._app(scope, receive, send)
 
 
-class ApiReviews:
-    """See ``explain_access.Review``: asks over ``api``."""
+def explain_access(token_file: Path | None, api: KubernetesApi, clock: Clock) -> ExplainAccess:
+    """The access that the flag ``--explain-token`` opens; without it the API server decides."""
+    if token_file is not None:
+        return TokenInFile(token_file)
 
-    def __init__(self, api: KubernetesApi) -> None:
-        self._api = api
-
-    async def __call__(self, path: str, body: JsonObject) -> JsonObject:
-        """See ``explain_access.Review``."""
+    async def review(path: str, body: JsonObject) -> JsonObject:
         try:
-            return await self._api.call(ApiCall("POST", path, TIMEOUT, body=body))
+            return await api.call(ApiCall("POST", path, TIMEOUT, body=body))
         except ApiError as error:
             raise ReviewError(str(error)) from None
 
-
-def explain_access(token_file: Path | None, api: KubernetesApi, clock: Clock) -> ExplainAccess:
-    """The access that the flag ``--explain-token`` opens; without it the API server decides."""
-    if token_file is None:
-        return ReviewedAccess(ApiReviews(api), clock, AUDIENCE)
-    return TokenInFile(token_file)
+    return ReviewedAccess(review, clock, AUDIENCE)
 
 
 def namespace_in(path: str) -> str:

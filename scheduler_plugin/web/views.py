@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
+from dataclasses import fields, is_dataclass
+from fractions import Fraction
 from itertools import islice
 from typing import Final, NamedTuple
 
+import msgspec
+
+from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import Unreadable
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import Metrics, ObjectName
 from protocol.runtime.clock import Clock
-from protocol.units import ZERO, Instant, Resources
+from protocol.units import Bytes, Instant, MilliCpu, Resources
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.cluster.problems import notes_on, unreadable_objects
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import ClaimExplanation, Migration, MigrationPhase, Pressure, VmFacts
 from scheduler_plugin.ledger.accounts.claims import Claim, Gift
-from scheduler_plugin.ledger.accounts.gifts import last_gift, promised_by
-from scheduler_plugin.ledger.accounts.giving import givers
-from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount, Pressure
+from scheduler_plugin.ledger.accounts.sharing import last_gift, promised_to
+from scheduler_plugin.ledger.explain import ClaimExplanation
+from scheduler_plugin.ledger.facts import MigrationPhase, VmFacts
+from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.planner.beneficiaries import room_being_made
 from scheduler_plugin.planner.victims import stays_because
 from scheduler_plugin.service.service import LeaderStatus
+from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.texts import explanations
-from scheduler_plugin.web.models import (
-    Amounts,
-    ExplainedPod,
-    GiftModel,
-    MetricsModel,
-    MigrationModel,
-    NodeModel,
-    NodesModel,
-    PodModel,
-    PressureModel,
-    RefusedTarget,
-    UnreadableModel,
-    VmModel,
-)
+from scheduler_plugin.web import models
 
 MOST_UNREADABLE: Final = 100
 """``/nodes`` gives the reason for this many unreadable objects at most; the metric counts all of them."""
@@ -60,12 +54,12 @@ class Calendar(NamedTuple):
         return timestamp(round(self.wall - (self.now - at)))
 
 
-def amount(resources: Resources) -> Amounts:
+def amount(resources: Resources) -> models.Amounts:
     """Both amounts as quantities."""
-    return Amounts(resources.cpu.quantity(), resources.mem.quantity())
+    return models.Amounts(resources.cpu.quantity(), resources.mem.quantity())
 
 
-def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> NodesModel:
+def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> models.NodesModel:
     """Every node with its pods, sorted by name, and every migration that has not ended, the oldest first.
 
     ``migrationsIdle`` says why no VM is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
@@ -77,7 +71,7 @@ def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> NodesModel:
         (migration for migration in ledger.migrations.values() if migration.is_active),
         key=lambda migration: migration.since,
     )
-    return NodesModel(
+    return models.NodesModel(
         ready=ledger.is_ready,
         leading=standing.leads,
         leader=standing.leader,
@@ -102,7 +96,7 @@ def _silent_agents(context: SchedulerContext) -> Set[ObjectName]:
     return {name for name, vm in ledger.vms.items() if ledger.is_silent(vm, now)}
 
 
-def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -> VmModel | None:
+def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -> models.VmModel | None:
     """Explanation of the VM, once for each pod that runs it (two while it migrates), and of its last moves.
 
     None if no pod runs it and no problem of its object is known.
@@ -120,10 +114,10 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
     ]
     nodes = {ledger.claims[uid].node for uid in uids}
     movable = None if account is None else account.facts
-    explained = [ledger.explain(uid, now) for uid in uids]
-    gifts = [pod.gift for pod in explained if pod.gift is not None]
+    explained = {uid: ledger.explain(uid, now) for uid in uids}
+    gifts = [pod.gift for pod in explained.values() if pod.gift is not None]
     why = _stays_because(context, movable)
-    return VmModel(
+    return models.VmModel(
         vm=str(vm),
         leading=standing.leads,
         leader=standing.leader,
@@ -137,31 +131,30 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
         making_room=[text for uid in uids for text in room_being_made(ledger, ledger.claims[uid], now)],
         gave_back=_gift(max(gifts, key=lambda gift: gift.at, default=None), Calendar.of(context.clock)),
         migrations=moves,
-        pods=[_explained(pod) for pod in explained],
+        pods=[
+            _explained(ledger.claims[uid], ledger.nodes[ledger.claims[uid].node], pod) for uid, pod in explained.items()
+        ],
     )
 
 
-def _unreadable(resource: Resource, found: Unreadable) -> UnreadableModel:
-    return UnreadableModel(resource.kind, str(found.name), found.version, found.reason)
+def _unreadable(resource: Resource, found: Unreadable) -> models.UnreadableModel:
+    return models.UnreadableModel(resource.kind, str(found.name), found.version, found.reason)
 
 
 def _stays_because(context: SchedulerContext, vm: VmFacts | None) -> str | None:
-    """The reason why the scheduler may not move the VM by itself; None if it may."""
     return explanations.NOT_KNOWN if vm is None else stays_because(vm, opt_in=context.feed.settings.migration.opt_in)
 
 
-def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, RefusedTarget]:
-    """Nodes for which kube-scheduler has refused the VM lately."""
+def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, models.RefusedTarget]:
     now, refused = context.clock.now(), context.migration_status.refused.of(vm)
     return {
-        node: RefusedTarget(refusal.why, round(max(0.0, refusal.until - now), 3))
+        node: models.RefusedTarget(refusal.why, round(max(0.0, refusal.until - now), 3))
         for node, refusal in sorted(refused.items())
     }
 
 
-def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> MigrationModel:
-    """One migration; ``problem`` is why nothing is reserved for it, or why it failed."""
-    return MigrationModel(
+def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> models.MigrationModel:
+    return models.MigrationModel(
         name=str(found.name),
         vm=str(found.vm),
         # Without facts the object has not been seen yet: only the progress of its creation is known.
@@ -178,10 +171,10 @@ def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) ->
     )
 
 
-def _node(book: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: Calendar) -> NodeModel:
+def _node(book: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: Calendar) -> models.NodeModel:
     room = book.room
-    promised = promised_by(givers(book, today.now), book.unmet) if book.unmet.any else ZERO
-    return NodeModel(
+    promised = promised_to(book.unmet, book, today.now)
+    return models.NodeModel(
         name=book.name,
         open=room.is_open,
         known=book.facts is not None,
@@ -201,14 +194,18 @@ def _node(book: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: 
     )
 
 
-def _gift(gift: Gift | None, today: Calendar) -> GiftModel | None:
-    return None if gift is None else GiftModel(amount(gift.amount), today.stamp(gift.at), [str(vm) for vm in gift.to])
+def _gift(gift: Gift | None, today: Calendar) -> models.GiftModel | None:
+    return (
+        None
+        if gift is None
+        else models.GiftModel(amount(gift.amount), today.stamp(gift.at), [str(vm) for vm in gift.to])
+    )
 
 
-def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: Calendar) -> PodModel:
+def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: Calendar) -> models.PodModel:
     account = claim.vm
     facts = None if account is None else account.facts
-    return PodModel(
+    return models.PodModel(
         pod=str(claim.pod.name),
         vm=None if claim.pod.vm is None else str(claim.pod.vm),
         state=claim.state.value,
@@ -225,8 +222,8 @@ def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: Cale
     )
 
 
-def _pressure(pressure: Pressure) -> PressureModel:
-    return PressureModel(
+def _pressure(pressure: Pressure) -> models.PressureModel:
+    return models.PressureModel(
         logical=amount(pressure.logical),
         capacity=amount(pressure.capacity),
         migrating=amount(pressure.migrating),
@@ -234,36 +231,72 @@ def _pressure(pressure: Pressure) -> PressureModel:
     )
 
 
-def _explained(found: ClaimExplanation) -> ExplainedPod:
-    return ExplainedPod(
-        pod=str(found.pod),
-        node=found.node,
-        state=found.state.value,
-        reserved=amount(found.reserved),
-        reserved_because={source: amount(floor) for source, floor in found.floors.items()},
-        permit=None if found.permit is None else amount(found.permit),
-        permit_stored=found.is_permit_stored,
-        permit_problem=found.permit_problem or None,
-        denied=amount(found.denied),
-        denied_for_seconds=found.denied_for,
-        denied_by=found.denied_by,
-        promised=amount(found.promised),
-        migrating=found.is_migrating,
-        holds_still=found.holds_still,
-        weight=found.weight,
-        metrics=None if found.metrics is None else _metrics(found.metrics),
-        requests=None if found.requests is None else amount(found.requests),
-        requests_secured=None if found.requests_secured is None else amount(found.requests_secured),
-        requests_problem=found.requests_problem or None,
-        node_total=amount(found.node_total),
-        node_reserved=amount(found.node_reserved),
-        node_pressure=_pressure(found.node_pressure),
+def _explained(claim: Claim, node: NodeAccount, explained: ClaimExplanation) -> models.ExplainedPod:
+    account, requests, secured = claim.vm, explained.requests, explained.requests_secured
+    return models.ExplainedPod(
+        pod=str(claim.pod.name),
+        node=claim.node,
+        state=claim.state.value,
+        reserved=amount(claim.reserved),
+        reserved_because={source: amount(floor) for source, floor in explained.floors.items()},
+        permit=None if account is None or account.permit is None else amount(account.permit),
+        permit_stored=account is not None and account.is_stored,
+        permit_problem=None if account is None else account.refusal or None,
+        denied=amount(claim.unmet),
+        denied_for_seconds=explained.denied_for,
+        denied_by=explained.denied_by,
+        promised=amount(explained.promised),
+        migrating=claim.is_migrating,
+        holds_still=claim.holds_still,
+        weight=claim.weight,
+        metrics=None if claim.metrics is None else _metrics(claim.metrics),
+        requests=None if requests is None else amount(requests),
+        requests_secured=None if secured is None else amount(secured),
+        requests_problem=explained.requests_problem or None,
+        node_total=amount(node.room.total),
+        node_reserved=amount(node.reserved),
+        node_pressure=_pressure(node.pressure),
     )
 
 
-def _metrics(metrics: Metrics) -> MetricsModel:
-    return MetricsModel(
+def _metrics(metrics: Metrics) -> models.MetricsModel:
+    return models.MetricsModel(
         load1=metrics.load1,
         load5=metrics.load5,
         mem_used=None if metrics.mem_used is None else metrics.mem_used.quantity(),
     )
+
+
+def settings_view(settings: SchedulerSettings) -> Json:
+    """Every setting by its name. Files are named, and none is read: there is no secret among settings."""
+    return {field.name: _told(getattr(settings, field.name)) for field in fields(settings)}
+
+
+def _told(value: object) -> object:
+    if isinstance(value, MilliCpu | Bytes):
+        return value.quantity()
+    if (names := _names(value)) is not None:
+        return {name: _told(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(key): _told(member) for key, member in value.items()}
+    if isinstance(value, frozenset | set | list | tuple):
+        members = [_told(member) for member in value]
+        # Sets have no order of their own: sorted, two replicas show the same text.
+        return members if isinstance(value, list | tuple) else sorted(members, key=str)
+    return _plain(value)
+
+
+def _names(value: object) -> tuple[str, ...] | None:
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    # ``is_dataclass`` is true of classes as well.
+    if is_dataclass(value) and not isinstance(value, type):
+        return tuple(field.name for field in fields(value))
+    return None
+
+
+def _plain(value: object) -> object:
+    # JSON has no type for fractions.
+    if isinstance(value, Fraction):
+        return float(value)
+    return value if isinstance(value, str | int | float) or value is None else str(value)

@@ -11,13 +11,14 @@ from protocol.kubernetes.refusals import RefusalKind, heeded
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.cluster.recent_writes import RecentWrites
+from scheduler_plugin.cluster.write import RecentWrites
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import PodFacts, ReadPod, RoomFreed
 from scheduler_plugin.ledger.events import PodRead, TimePassed
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.outcomes import ReadPod, RoomFreed
+from scheduler_plugin.order_queues import for_each
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import logs
-from scheduler_plugin.workers.for_each import for_each
 
 BIND_SETTLE: Final = Seconds(10.0)
 """After this time a binding that was sent has landed or never will."""

@@ -19,11 +19,12 @@ from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.virtual_machines import vm_facts, with_permit
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import PersistPermit, VmFacts
 from scheduler_plugin.ledger.events import PermitWritten, WriteEnd
+from scheduler_plugin.ledger.facts import VmFacts
+from scheduler_plugin.ledger.outcomes import PersistPermit
+from scheduler_plugin.order_queues import AT_ONCE
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs
-from scheduler_plugin.workers.for_each import AT_ONCE
 
 
 class WriteResult(NamedTuple):
@@ -66,7 +67,6 @@ class PermitWriter:
         return result.why
 
     def _drop_older(self, order: PersistPermit) -> None:
-        """Drop the waiting order for the same VM unless it is newer."""
         waiting = self._context.queues.permits.find(order.vm)
         # A newer one stays: nobody else would carry it out, and the ledger waits for its outcome.
         if waiting is not None and waiting.revision <= order.revision:

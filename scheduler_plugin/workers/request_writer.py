@@ -14,11 +14,12 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import LedgerError, PodFacts, ResizePod
 from scheduler_plugin.ledger.events import RaiseWanted, RequestsFollow, ResizeDue, ResizeRefused, ResizeUnanswered
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.outcomes import LedgerError, ResizePod
+from scheduler_plugin.order_queues import AT_ONCE, for_each
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs
-from scheduler_plugin.workers.for_each import AT_ONCE, for_each
 
 PATIENCE: Final = Seconds(2.0)
 """Kubelets answer within a second; agents wait for five."""
@@ -174,7 +175,7 @@ class RequestWriter:
         """Write what ``event`` needs, again if it was refused; return True if anything was sent."""
         for attempt in range(TRIES):
             order, effects = self._context.ledger.apply(event, self._context.clock.now())
-            self._context.order(effects)
+            self._context.queues.add(effects)
             if order is None:
                 return bool(attempt)
             # After an unknown outcome the version for another write may be out of date.

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
 from deploy.neonvm.objects.vm_spec import password_secret
-from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
 from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
-from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
-from scripts.autoscale.demonstration.pgbench import (
-    DatabaseServer,
-    Outcome,
-    PgbenchError,
-    find_pgbench,
-    prepare,
-    press,
-    problem_of,
-)
+from scripts.autoscale.clusters import ClusterFlags, find_cluster
+from scripts.autoscale.demonstration import pgbench
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.vm_database import database_of, make_password, password_of
-from scripts.autoscale.demonstration.waiting import watch_for_ends
+from scripts.autoscale.demonstration.waiting import beside, watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
-from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
 
@@ -39,7 +31,7 @@ _AGAIN: Final = Seconds(2.0)
 
 
 @of_a_cluster()
-def bench(  # noqa: PLR0913 - each is an option of the command
+async def bench(  # noqa: PLR0913 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     seconds: Annotated[int, typer.Option(min=1, help="How long.")] = 60,
     clients: Annotated[int, typer.Option(min=1, help="Number of connections.")] = 8,
@@ -47,65 +39,56 @@ def bench(  # noqa: PLR0913 - each is an option of the command
     namespace: VmNamespace = "",
     *,
     flags: ClusterFlags,
-) -> None:
+) -> int:
     """Run pgbench against a VM and draw its size. Exits 0 only if no transaction failed."""
-    cluster = find_cluster(flags)
-    run(_bench(vm_name(vm, namespace or cluster.namespace), seconds, clients, scale, cluster))
-
-
-async def _bench(vm: ObjectName, seconds: int, clients: int, scale: int, cluster: ReachedCluster) -> int:
-    console = Console()
-    find_pgbench()
+    cluster, console = find_cluster(flags), Console()
+    name = vm_name(vm, namespace or cluster.namespace)
+    pgbench.find_pgbench()
     async with open_site(cluster) as site:
-        virtual_machine = await site.client.get(VIRTUAL_MACHINES, vm)
-        await _make_missing_password(site, virtual_machine, console)
+        virtual_machine = await site.client.get(VIRTUAL_MACHINES, name)
+        if not await password_of(site.client, virtual_machine):
+            await make_password(site.client, virtual_machine)
+            console.print(f"made the Secret {password_secret(virtual_machine)} with a new password")
         async with database_of(site, virtual_machine) as server:
             await _until_admitted(server, console)
-            outcome = await _watched(site, console, vm, _Run(server, seconds, clients, scale))
+            outcome = await _watched(site, console, name, _Run(server, seconds, clients, scale))
     console.print(f"{outcome.transactions} transactions, {outcome.failed} failed. {outcome.problem}")
     return 1 if outcome.failed or outcome.problem or not outcome.transactions else 0
 
 
-async def _make_missing_password(site: Site, vm: Json, console: Console) -> None:
-    """Makes the password of the VM's database if its owner has set none."""
-    if not await password_of(site.client, vm):
-        await make_password(site.client, vm)
-        console.print(f"made the Secret {password_secret(vm)} with a new password")
-
-
-async def _until_admitted(server: DatabaseServer, console: Console) -> None:
+async def _until_admitted(server: pgbench.DatabaseServer, console: Console) -> None:
     """Returns once the database takes the password. Raises ``PgbenchError`` if it still does not after some minutes."""
     clock, waits = SystemClock(), False
     deadline = clock.now() + _ADMITTED
-    while problem := await problem_of(server):
+    while problem := await pgbench.problem_of(server):
         # Only a wrong password is worth a wait; any other problem would not go away.
         if "authentication" not in problem or clock.now() >= deadline:
-            raise PgbenchError(problem)
+            raise pgbench.PgbenchError(problem)
         if not waits:
             console.print("waiting until the kubelet has brought the password to the VM (a minute or two)")
         waits = True
         await clock.sleep(_AGAIN)
 
 
+@dataclass(slots=True)
 class _Run:
     """One run of pgbench, and its current figures."""
 
-    def __init__(self, server: DatabaseServer, seconds: int, clients: int, scale: int) -> None:
-        self._server, self._seconds, self._clients, self._scale = server, seconds, clients, scale
-        self.act = "prepare"
-        self.tps: float | None = None
+    server: pgbench.DatabaseServer
+    seconds: int
+    clients: int
+    scale: int
+    act: str = "prepare"
+    tps: float | None = None
 
-    async def run(self) -> Outcome:
+    async def run(self) -> pgbench.Outcome:
         """Makes the tables and runs the load. Raises ``PgbenchError``."""
-        await prepare(self._server, self._scale)
+        await pgbench.prepare(self.server, self.scale)
         self.act = "load"
-        return await press(self._server, self._clients, self._seconds, self._heard)
-
-    def _heard(self, tps: float) -> None:
-        self.tps = tps
+        return await pgbench.press(self.server, self.clients, self.seconds, partial(setattr, self, "tps"))
 
 
-async def _watched(site: Site, console: Console, vm: ObjectName, work: _Run) -> Outcome:
+async def _watched(site: Site, console: Console, vm: ObjectName, work: _Run) -> pgbench.Outcome:
     clock = SystemClock()
     began = clock.now()
     with Screen(console, f"pgbench at {vm}") as screen:
@@ -120,11 +103,5 @@ async def _watched(site: Site, console: Console, vm: ObjectName, work: _Run) -> 
                 screen.show(Seconds(clock.now() - began), work.act, watcher.snapshot(), work.tps)
                 await asyncio.sleep(0.25)
 
-        async with asyncio.TaskGroup() as tasks:
-            jobs = (watcher.run(), draw(), watch_for_ends(site.client, clock, vm))
-            watching = [tasks.create_task(job) for job in jobs]
-            outcome = await work.run()
-            # These never end by themselves, and the task group would wait for them.
-            for task in watching:
-                task.cancel()
-    return outcome
+        async with beside(watcher.run(), draw(), watch_for_ends(site.client, clock, vm)):
+            return await work.run()

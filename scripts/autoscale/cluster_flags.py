@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Final
@@ -22,8 +22,9 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.credentials import CredentialsError, read_kubeconfigs
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE, LOCAL, flags_of
+from scripts.autoscale.running import run
 from scripts.autoscale.terminal.completion import complete_namespace
-from scripts.autoscale.terminal.visible import visible, visible_lines
+from scripts.autoscale.terminal.visible import visible
 
 VmNamespace = Annotated[
     str,
@@ -126,13 +127,15 @@ def _options(
 _OPTIONS: Final = inspect.signature(_options, eval_str=True).parameters
 
 
-def of_a_cluster(failed: int = 1) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def of_a_cluster(
+    failed: int = 1,
+) -> Callable[[Callable[..., Coroutine[object, object, int]]], Callable[..., None]]:
     """A command whose parameter ``flags`` typer fills from ``--name``, ``--kubeconfig``, ``--context`` and ``--as``.
 
-    If the cluster cannot be found, the command says why in one line and exits with the status ``failed``.
+    Its work is a coroutine; see ``run``, also for ``failed``.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Coroutine[object, object, int]]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         # typer would take `flags` for an option of its own.
         own = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
@@ -141,11 +144,7 @@ def of_a_cluster(failed: int = 1) -> Callable[[Callable[..., None]], Callable[..
         def with_flags(**values: object) -> None:
             # `pop` takes the shared options out of `values`, so that the command gets only its own.
             flags = flags_of({name: values.pop(name, None) for name in _OPTIONS})
-            try:
-                command(**values, flags=flags)
-            except CredentialsError as error:
-                typer.echo(f"autoscale: {visible_lines(str(error))}", err=True)
-                raise typer.Exit(failed) from None
+            run(command(**values, flags=flags), failed=failed)
 
         parameters = [*own, *_OPTIONS.values()]
         with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it

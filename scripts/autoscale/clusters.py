@@ -37,10 +37,7 @@ class ClusterFlags:
 
     @property
     def of_kubectl(self) -> bool:
-        """Return True if kubectl's cluster is meant, whichever local ones run.
-
-        Raises ``CredentialsError`` if a local one is named too.
-        """
+        """Return True if kubectl's cluster is meant. Raises ``CredentialsError`` if a local one is named too."""
         # `--name` and `--context` (or `--kubeconfig`) name two clusters; neither wins silently.
         if self.name and (self.context or self.kubeconfig not in ("", KUBECTLS)):
             other = "--context" if self.context else "--kubeconfig"
@@ -147,10 +144,7 @@ def context_namespace(flags: ClusterFlags) -> str:
 
 
 def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
-    """The local cluster that is meant, unless it is kubectl's that is; None if none is.
-
-    Raises ``CredentialsError`` if the one that is named does not run.
-    """
+    """The local cluster that is meant, if any. Raises ``CredentialsError`` if the one that is named does not run."""
     try:
         folder = ClusterFolder.of(flags.local_name)
     except FileNotFoundError:  # no home folder, hence no local cluster

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -33,7 +33,7 @@ from scripts.autoscale.demonstration.statements import statements
 from scripts.autoscale.local import GuestKind, KubernetesVersion
 from scripts.autoscale.outputs import a_file, a_picture, write_outcome
 from scripts.autoscale.page import page_beside
-from scripts.autoscale.running import run
+from scripts.autoscale.running import innermost, runs
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.stages import DemoStage, fresh_stage, show_failure
 from vm_image.host import BuildError
@@ -54,10 +54,11 @@ PictureFile = Annotated[
 ]
 
 
-def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
+@runs
+async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     report_file: ReportFile = None,
     picture_file: PictureFile = None,
-    guests: Annotated[GuestKind, typer.Option(help="Real VMs, or simulated ones that play a load.")] = GuestKind.QEMU,
+    guests: Annotated[GuestKind, typer.Option(help="Real VMs, or simulated ones that play a load.")] = "qemu",
     network: Annotated[
         NetworkKind, typer.Option(help="How nodes are networked: namespaces, hub or loopback.")
     ] = NetworkKind.AUTO,
@@ -73,24 +74,51 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     ] = False,
     kubernetes_version: KubernetesVersion = SUPPORTED[0],
     web: Annotated[bool, typer.Option(help="Serve the live page beside it, and print its link first.")] = True,
-) -> None:
+) -> int:
     """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
 
     Exits 0 only if it grew, it shrank, a neighbour moved, and not one transaction failed.
     """
     spec = _spec(guests, network, groups=groups, kubernetes=kubernetes_version if kubernetes else "")
-    run(_demo(_Options(spec, seconds, report_file, picture_file, migration, web)))
+    console, clock, observations = Console(), SystemClock(), Observations(is_simulated=spec.guests == "simulated")
+    began = clock.now()
+    try:
+        if not observations.is_simulated:
+            # Without pgbench the demonstration would fail only after minutes of starting a cluster.
+            find_pgbench()
+        async with (
+            fresh_stage(NAME, spec, console, clock) as stage,
+            page_beside(stage.site, ClusterFlags(NAME), console) if web else nullcontext(),
+        ):
+            acts = _acts(stage, observations, console, began, seconds, migration=migration, groups=groups)
+            await _play(stage, acts, observations, console)
+    # Task groups raise exception groups, whatever the number of errors.
+    except* AlreadyRunsError as errors:
+        observations.load_problem = f"{innermost(errors)}; `autoscale local down --name {NAME}` ends it"
+    except* StepFailedError as failures:
+        failure = innermost(failures)
+        observations.load_problem = str(failure)
+        if isinstance(failure, StepFailedError):
+            show_failure(console, failure)
+    except* (SiteError, PgbenchError, NoAnswerError, ApiError) as errors:
+        observations.load_problem = str(innermost(errors))
+    outcome = report(observations, Seconds(clock.now() - began))
+    await write_outcome(outcome, report_file)
+    _print(console, outcome)
+    if picture_file is not None:
+        await asyncio.to_thread(_draw, outcome, picture_file, console)
+    return 0 if outcome.success else 1
 
 
 def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: str) -> ClusterSpec:
     """The cluster for the demonstration. Raises ``typer.BadParameter``."""
-    if kubernetes and (groups or guests is not GuestKind.QEMU):
+    if kubernetes and (groups or guests != "qemu"):
         raise typer.BadParameter("--kubernetes shows two acts with real guests: no --groups, no --guests simulated")
     # Kubernetes' own programs and images are built from a checkout, which a wheel does not contain.
     if kubernetes:
         _refuse_without_checkout()
     return ClusterSpec(
-        guests=guests.value,
+        guests=guests,
         network=network.value,
         # A VM can only move if there is another node.
         nodes=2,
@@ -110,95 +138,48 @@ def _refuse_without_checkout() -> None:
         raise typer.BadParameter(f"--kubernetes builds images: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """The options of the command."""
-
-    spec: ClusterSpec
-    seconds: int
-    report_file: Path | None
-    picture_file: Path | None
-    migration: bool
-    web: bool
-
-
-async def _demo(options: _Options) -> int:
-    spec = options.spec
-    console, clock, observations = Console(), SystemClock(), Observations(is_simulated=spec.guests == "simulated")
-    began = clock.now()
-    try:
-        if not observations.is_simulated:
-            # Without pgbench the demonstration would fail only after minutes of starting a cluster.
-            find_pgbench()
-        async with (
-            fresh_stage(NAME, spec, console, clock) as stage,
-            page_beside(stage.site, ClusterFlags(NAME), console) if options.web else nullcontext(),
-        ):
-            await _play(stage, options, observations, console, began)
-    # Task groups raise exception groups, whatever the number of errors.
-    except* AlreadyRunsError as errors:
-        observations.load_problem = f"{_innermost(errors)}; `autoscale local down --name {NAME}` ends it"
-    except* StepFailedError as failures:
-        failure = _innermost(failures)
-        observations.load_problem = str(failure)
-        if isinstance(failure, StepFailedError):
-            show_failure(console, failure)
-    except* (SiteError, PgbenchError, NoAnswerError, ApiError) as errors:
-        observations.load_problem = str(_innermost(errors))
-    outcome = report(observations, Seconds(clock.now() - began))
-    await write_outcome(outcome, options.report_file)
-    _print(console, outcome)
-    if options.picture_file is not None:
-        await asyncio.to_thread(_draw, outcome, options.picture_file, console)
-    return 0 if outcome.success else 1
-
-
-async def _play(stage: DemoStage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
+async def _play(stage: DemoStage, acts: Awaitable[None], seen: Observations, console: Console) -> None:
     """All acts, and a final summary; it is left out if the demonstration is interrupted."""
     try:
-        await _acts(stage, options, seen, console, began)
+        await acts
     # An interruption is a BaseException, so it ends the demonstration without a summary.
     except Exception:
-        await _say_how_vms_are(stage, console)
-        await _last_look(stage, console)
+        await _summarize(stage, console, has_failed=True)
         raise
     # Clients had to give up: the VMs' own conditions may say why.
-    if seen.load_problem or seen.client_failures:
-        await _say_how_vms_are(stage, console)
-    await _last_look(stage, console)
+    await _summarize(stage, console, has_failed=bool(seen.load_problem or seen.client_failures))
 
 
-async def _say_how_vms_are(stage: DemoStage, console: Console) -> None:
-    for line in await statements(stage.site):
+async def _summarize(stage: DemoStage, console: Console, *, has_failed: bool) -> None:
+    for line in await statements(stage.site) if has_failed else ():
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
-
-
-async def _last_look(stage: DemoStage, console: Console) -> None:
     if summary := await stage.last_look():
         console.print(summary, highlight=False, soft_wrap=True, markup=False)
 
 
-async def _acts(stage: DemoStage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
-    seen.guests, seen.network, clock = stage.guests, stage.network, SystemClock()
+async def _acts(  # noqa: PLR0913 - what is shown, and where
+    stage: DemoStage,
+    seen: Observations,
+    console: Console,
+    began: Instant,
+    seconds: int,
+    *,
+    migration: bool,
+    groups: bool,
+) -> None:
+    seen.guests, seen.network, clock, site = stage.guests, stage.network, SystemClock(), stage.site
     async with AsyncExitStack() as stack:
-        forwards = PortForwards(NAME, stage.site, clock, stack, seen.is_simulated)
+        forwards = PortForwards(NAME, site, clock, stack, seen.is_simulated)
         with Screen(console, "autoscale demo") as screen:
-            scenario = Scenario(stage.site, screen, clock, seen, forwards.load_of, options.seconds, began, stage.watch)
-            if options.migration:
-                scenario.second = MigrationScenario(stage.site, clock, scenario.say, forwards.clients_of)
-            if options.spec.groups:
-                scenario.third = _group_scenario(scenario, forwards)
+            scenario = Scenario(site, screen, clock, seen, forwards.load_of, seconds, began, stage.watch)
+            if migration:
+                scenario.second = MigrationScenario(site, clock, scenario.say, forwards.clients_of)
+            if groups:
+                third = GroupScenario(site, clock, scenario.say, scenario.elapsed, forwards.read_load, POLICY)
+                third.seen.is_simulated = seen.is_simulated
+                seen.group, scenario.third = third.seen, third
             await scenario.run()
         seen.guests = stage.guests_of(scenario.watcher.found)
-
-
-def _group_scenario(scenario: Scenario, forwards: PortForwards) -> GroupScenario:
-    third = GroupScenario(
-        scenario.site, scenario.clock, scenario.say, scenario.elapsed, forwards.read_load, policy=POLICY
-    )
-    third.seen.is_simulated = scenario.seen.is_simulated
-    scenario.seen.group = third.seen
-    return third
 
 
 def _draw(outcome: Report, path: Path, console: Console) -> None:
@@ -215,10 +196,6 @@ def _draw(outcome: Report, path: Path, console: Console) -> None:
             draw_group(outcome.group, group_path(path))
     except NothingToDrawError as error:
         console.print(f"  {error}", soft_wrap=True)
-
-
-def _innermost(error: BaseException) -> BaseException:
-    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _print(console: Console, outcome: Report) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final, NoReturn
 
+import msgspec
 import typer
 
 from protocol.durations import DurationError
@@ -16,15 +16,15 @@ from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import Silence, story, warnings_about
+from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, Millis, MoveRecord
 from scheduler_plugin.history.ports import History, HistoryError, Period
 from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
 from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
-from scripts.autoscale.history.finding import a_url, history_path, opened_history
-from scripts.autoscale.history.past import period_since, told_since
-from scripts.autoscale.running import run
+from scripts.autoscale.history.finding import a_url, history_path, opened_history, period_since
 from scripts.autoscale.site import (
     AGENT,
     GROUPS,
@@ -33,11 +33,69 @@ from scripts.autoscale.site import (
     Site,
     SiteError,
     SitePods,
-    explanation,
+    agent_says,
     open_site,
 )
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
+
+MOST_SHOWN: Final = 10_000
+"""Decisions shown at once: about as many as a history keeps of one VM."""
+
+
+async def told_since(history: History, vm: ObjectName, period: Period) -> tuple[list[str], Json]:
+    """The decisions and migrations of a VM as lines, and as fields. Raises ``HistoryError``."""
+    # One more than is shown, to see whether there are older ones.
+    decisions = await history.decisions(vm, period, MOST_SHOWN + 1)
+    # The extent goes last: its notes say how the queries before it were answered.
+    moves, extent = await history.moves(vm, period, MOST_SHOWN), await history.extent()
+    older = (
+        [f"There are older decisions than these {MOST_SHOWN}: ask for less time."]
+        if len(decisions) > MOST_SHOWN
+        else []
+    )
+    notes = (*older, *extent.notes)
+    fields: Json = {
+        "vm": str(vm),
+        "decisions": msgspec.to_builtins(decisions[:MOST_SHOWN]),
+        "migrations": msgspec.to_builtins(moves),
+        "notes": list(notes),
+    }
+    return list(lines_of(vm, decisions[:MOST_SHOWN], moves, notes)), fields
+
+
+def lines_of(
+    vm: ObjectName, decisions: Sequence[DecisionRecord], moves: Sequence[MoveRecord], notes: Sequence[str]
+) -> Iterator[str]:
+    """The oldest first; texts of other programs are shown as they are (pure)."""
+    events = [(record.at, list(_decided(record))) for record in decisions] + [
+        (record.since, [_moved(record)]) for record in moves
+    ]
+    if not events:
+        yield f"Nothing is recorded of {vm} in that time."
+    for at, (first, *rest) in sorted(events, key=lambda event: event[0]):
+        yield f"{_time(at)} {first}"
+        yield from (f"  {sentence}" for sentence in rest)
+    yield from notes
+
+
+def _decided(found: DecisionRecord) -> Iterator[str]:
+    headline, *rest = found.said or ("",)
+    size = "" if found.size is None else f" ({found.size.resources})"
+    yield f"{found.by}{size}: {headline}{' Denied in part.' if found.denied else ''}"
+    yield from rest
+
+
+def _moved(found: MoveRecord) -> str:
+    took = "" if found.downtime is None else f", {found.downtime} ms stopped"
+    why = f": {found.reason}" if found.reason else ""
+    way = f"{found.source or '?'} to {found.target or '?'}"
+    return f"migration from {way}: {found.phase} after {(found.until - found.since) / SECOND:.0f} s{took}{why}"
+
+
+def _time(at: Millis) -> str:
+    return timestamp(at / SECOND)
+
 
 _EVERY: Final = 1.0
 _NO_ANSWER: Final = (ApiError, SiteError)
@@ -45,7 +103,7 @@ _NOT_NOW: Final = "It cannot be asked now"
 
 
 @of_a_cluster()
-def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
+async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     what: Annotated[
         str,
         typer.Argument(
@@ -59,7 +117,7 @@ def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     namespace: VmNamespace = "",
     *,
     flags: ClusterFlags,
-) -> None:
+) -> int:
     """Say why a VM has its size (metrics, needs, permit, who denied what), or why a group has this many replicas.
 
     Examples: autoscale explain db --watch · autoscale explain shop/db --since 12h
@@ -70,20 +128,14 @@ def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
         raise typer.BadParameter("only --since asks a Prometheus", param_hint="--prometheus")
     # The present needs the cluster; the past only its history, which outlives it.
     if not since:
-        cluster = find_cluster(flags)
-        # `run` exits, so the past is not read as well.
-        run(_explain(what, namespace or cluster.namespace, cluster, output, watch=watch))
+        return await _explain(what, namespace, find_cluster(flags), output, watch=watch)
     try:
         period = period_since(since)
     except DurationError as error:
         raise typer.BadParameter(str(error), param_hint="--since") from None
     vm = vm_name(what, namespace or context_namespace(flags))
-    run(_past(vm, period, opened_history(history_path(flags), prometheus), output))
-
-
-async def _past(vm: ObjectName, period: Period, chosen: AbstractAsyncContextManager[History], output: Output) -> int:
     try:
-        async with chosen as history:
+        async with opened_history(history_path(flags), prometheus) as history:
             show(*await told_since(history, vm, period), output)
     except HistoryError as error:
         raise SiteError(str(error)) from error
@@ -92,15 +144,16 @@ async def _past(vm: ObjectName, period: Period, chosen: AbstractAsyncContextMana
 
 async def _explain(given: str, namespace: str, cluster: ReachedCluster, output: Output, *, watch: bool) -> int:
     async with open_site(cluster) as site:
+        ask = partial(_told, site, given, namespace or cluster.namespace)
         # The first answer is outside the screen, so that a wrong name is an error and not a picture.
-        lines, fields = await _told(site, given, namespace)
+        lines, fields = await ask()
         # Scripts want a stream of documents; a person wants a screen that is redrawn.
         if watch and sys.stdout.isatty() and not output.is_for_scripts:
-            await _watch(site, given, namespace)
+            await _watch(given, ask)
             return 0
         show(lines, fields, output)
         if watch:
-            await told_again(lambda: _told(site, given, namespace), output, lambda: asyncio.sleep(_EVERY))
+            await told_again(ask, output, lambda: asyncio.sleep(_EVERY))
     return 0
 
 
@@ -129,67 +182,44 @@ async def told_again(
         show(["", *lines], fields, output)
 
 
-async def _watch(site: Site, given: str, namespace: str) -> None:
+async def _watch(title: str, ask: Callable[[], Awaitable[Told]]) -> None:
     from scripts.autoscale.terminal.text_screen import WatchApp  # noqa: PLC0415 - takes half a second that one answer need not pay
 
     async def lines() -> list[str]:
         try:
-            return (await _told(site, given, namespace))[0]
+            return (await ask())[0]
         except _NO_ANSWER as error:
             return [f"{_NOT_NOW}: {error}"]
 
-    await WatchApp(given, lines, _EVERY).run_async()
+    await WatchApp(title, lines, _EVERY).run_async()
 
 
 async def _told(site: Site, given: str, namespace: str) -> Told:
     """The account of a VM or group as lines, and as fields. Raises ``SiteError`` if there is none."""
-    if (group := group_name(given, namespace)) is not None:
-        account = await group_account(site, *group)
-        return list(group_story(account, site.silence.get(GROUPS, ""))), account
-    try:
-        vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given, namespace))
-    except ApiRefusedError as error:
-        # Only a missing VM may be a group; a refusal of the API is shown as it is.
-        group = await find_group(site, vm_name(given, namespace)) if error.kind is RefusalKind.NOT_FOUND else None
-        if group is None:
-            raise SiteError(str(error)) from error
-        account = await group_account(site, *group)
-        return list(group_story(account, site.silence.get(GROUPS, ""))), account
-    explained = await gathered(site, vm)
-    return list(story_of(explained)), as_fields(explained)
+    group = group_name(given, namespace)
+    if group is None:
+        try:
+            vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given, namespace))
+        except ApiRefusedError as error:
+            # Only a missing VM may be a group; a refusal of the API is shown as it is.
+            group = await find_group(site, vm_name(given, namespace)) if error.kind is RefusalKind.NOT_FOUND else None
+            if group is None:
+                raise SiteError(str(error)) from error
+        else:
+            return await explained_vm(site, vm)
+    account = await group_account(site, *group)
+    return list(group_story(account, site.silence.get(GROUPS, ""))), account
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedVm:
-    """Everything that is known of one VM: its object, and what agent, scheduler and events say; None: no answer."""
-
-    vm: Json
-    agent: Json | None
-    scheduler: Json | None
-    events: Sequence[Json]
-    silence: Silence = Silence()  # noqa: RUF009 - frozen
-
-
-async def gathered(site: Site, vm: Json) -> ExplainedVm:
-    """Asks all that know the VM. Raises as ``ApiClient.list``."""
+async def explained_vm(site: Site, vm: Json) -> Told:
+    """The account of a VM, from all that know it; what did not answer is None. Raises as ``ApiClient.list``."""
     listed = await site.client.list(PODS, name_of(vm).namespace)
     # Agents of nodes are in the namespace of the installation, whichever that is.
     agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
-    events = await site.client.list(EVENTS, name_of(vm).namespace)
-    pods = SitePods.of((*listed.objects, *agents.objects))
-    agent = await explanation(site, vm, pods)
+    events = (await site.client.list(EVENTS, name_of(vm).namespace)).objects
+    agent = await agent_says(site, vm, SitePods.of((*listed.objects, *agents.objects)))
     scheduler = await site.of_scheduler(f"/explain/{name_of(vm)}")
     # It is read after the questions: `Site` notes why something did not answer as it asks.
     silence = Silence(site.silence.get(AGENT, ""), site.silence.get(SCHEDULER, ""))
-    return ExplainedVm(vm, agent, scheduler, events.objects, silence)
-
-
-def as_fields(found: ExplainedVm) -> Json:
-    """For scripts (pure)."""
-    warnings = warnings_about(found.vm, found.events)
-    return {"vm": found.vm, "warnings": warnings, "agent": found.agent, "scheduler": found.scheduler}
-
-
-def story_of(found: ExplainedVm) -> Iterator[str]:
-    """The whole answer as lines of text (pure)."""
-    return story(found.vm, found.agent, found.scheduler, found.events, found.silence)
+    fields: Json = {"vm": vm, "warnings": warnings_about(vm, events), "agent": agent, "scheduler": scheduler}
+    return list(story(vm, agent, scheduler, events, silence)), fields

@@ -22,7 +22,7 @@ from deploy.images.rules.platforms import PLATFORMS, Platform
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from vm_image.host import BuildError
-from vm_image.origin import Origin
+from vm_image.recipe import Origin
 from vm_image.store import Report
 
 DEFAULT_FOLDER: Final = Path("build/images")
@@ -128,7 +128,8 @@ def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
             if rebuild:
                 drop_packages(images, where, maker.origin, report)
             built += [build(image, maker, f"{registry}/{image.name}:{tag}", output) for image in images]
-    _show(built)
+    for image in built:
+        typer.echo(f"{image.path}  {image.platform.name}  {image.size / 1e6:.1f} MB  {image.digest}")
 
 
 def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
@@ -177,9 +178,8 @@ def _wanted(
 
     An image that is named and built for none of them is an error; one that is left out is reported.
     """
-    wanted = {
-        image: [platform for platform in platforms if image.is_built_for(platform.name)] for image in _images(names)
-    }
+    images = [IMAGES[name] for name in names or IMAGES]
+    wanted = {image: [platform for platform in platforms if image.is_built_for(platform.name)] for image in images}
     for image, built_for in wanted.items():
         without = ", ".join(platform.name for platform in platforms if platform not in built_for)
         # Without names all images are meant, and not all are built for every platform.
@@ -188,10 +188,6 @@ def _wanted(
         if without:
             report(f"{image.name}: left out for {without}, which it is not built for")
     return {image: built_for for image, built_for in wanted.items() if built_for}
-
-
-def _images(names: Sequence[str] | None) -> list[Image]:
-    return [IMAGES[name] for name in names] if names else list(IMAGES.values())
 
 
 def _chosen(names: Sequence[str] | None) -> list[Platform]:
@@ -223,8 +219,3 @@ def _reporting() -> Iterator[Report]:
         raise typer.Exit(INTERRUPTED) from error
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _show(built: Sequence[Built]) -> None:
-    for image in built:
-        typer.echo(f"{image.path}  {image.platform.name}  {image.size / 1e6:.1f} MB  {image.digest}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 import typer
@@ -24,11 +23,11 @@ from deploy.local.kubernetes.machine.installation import ImageLoadError, load_im
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.runtime.clock import SystemClock
-from scripts.autoscale.cluster_flags import VmNamespace, cluster_name, vm_name, vm_table
+from scripts.autoscale.cluster_flags import VmNamespace, cluster_name, vm_host, vm_name, vm_table
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE, ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import FILE
 from scripts.autoscale.history.recording import recording
-from scripts.autoscale.running import run
+from scripts.autoscale.running import runs
 from scripts.autoscale.site import open_site
 from scripts.autoscale.stages import StepView, show_failure
 from scripts.autoscale.terminal.completion import complete_node, complete_vm
@@ -45,20 +44,11 @@ Name = Annotated[
 ]
 KubernetesVersion = Annotated[str, typer.Option(help=f"Of a real Kubernetes: {' or '.join(SUPPORTED)}.")]
 
+GuestKind = Literal["qemu", "simulated"]
+"""The kind of guests."""
 
-class GuestKind(StrEnum):
-    """The kind of guests."""
-
-    QEMU = "qemu"
-    SIMULATED = "simulated"
-
-
-class AgentForm(StrEnum):
-    """Form of agents."""
-
-    AUTO = "auto"
-    SIDECAR = "sidecar"
-    NODE = "node"
+AgentForm = Literal["auto", "sidecar", "node"]
+"""Form of agents."""
 
 
 def app() -> typer.Typer:
@@ -73,17 +63,16 @@ def app() -> typer.Typer:
     return group
 
 
-def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    guests: Annotated[
-        GuestKind, typer.Option(help="Real QEMU guests, or simulated ones that play a load.")
-    ] = GuestKind.QEMU,
+@runs
+async def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    guests: Annotated[GuestKind, typer.Option(help="Real QEMU guests, or simulated ones that play a load.")] = "qemu",
     nodes: Annotated[int, typer.Option(min=1, max=200)] = 2,
     node_cpu: Annotated[
         str, typer.Option(help="Size of each node, as a quantity (default: 8, more for many VMs).")
     ] = "",
     node_memory: Annotated[str, typer.Option(help="Size of each node, as a quantity.")] = "16Gi",
     vms: Annotated[int, typer.Option(min=0, max=5000, help="Number of small VMs at the start.")] = 0,
-    agents: Annotated[AgentForm, typer.Option(help="In each VM's pod, or one per node.")] = AgentForm.AUTO,
+    agents: Annotated[AgentForm, typer.Option(help="In each VM's pod, or one per node.")] = "auto",
     network: Annotated[NetworkKind, typer.Option(help="How nodes are networked.")] = NetworkKind.AUTO,
     load: Annotated[str, typer.Option(help="What simulated VMs play: idle, waves, or a CSV recording.")] = "",
     policy: Annotated[str, typer.Option(help="The agents' policy file.")] = "",
@@ -102,14 +91,14 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     label: Annotated[list[str] | None, typer.Option(help="Record this label of VMs too; may be repeated.")] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up; `down` ends it.")] = False,
     name: Name = "local",
-) -> None:
+) -> int:
     """Bring a cluster up, and keep it until Ctrl-C."""
     spec = ClusterSpec(
-        guests=guests.value,
+        guests=guests,
         nodes=nodes,
         node_cpu=node_cpu or usual_node_cpu(vms, nodes),
         node_memory=node_memory,
-        agents=agents.value,
+        agents=agents,
         network=network.value,
         vms=vms,
         policy=policy,
@@ -120,7 +109,7 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
         kubernetes=kubernetes_version if kubernetes else "",
         add_ons=with_ or [],
     )
-    run(_up(ClusterFolder.of(name), spec, label or [], detach=detach))
+    return await _up(ClusterFolder.of(name), spec, label or [], detach=detach)
 
 
 async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *, detach: bool) -> int:
@@ -187,13 +176,10 @@ def _say_ready(console: Console, folder: ClusterFolder, spec: ClusterSpec) -> No
     console.print(f"  autoscale web{name}   # the same in a browser")
 
 
-def down(name: Name = "local") -> None:
+@runs
+async def down(name: Name = "local") -> int:
     """Stop a cluster and remove it, in any state."""
-    run(_down(ClusterFolder.of(name)))
-
-
-async def _down(folder: ClusterFolder) -> int:
-    console = Console()
+    folder, console = ClusterFolder.of(name), Console()
     if not folder.exists():
         console.print(f"There is no cluster {folder.name!r} in {clusters_root()}.", soft_wrap=True)
         # Nothing to stop is no failure: `down` can be repeated.
@@ -207,25 +193,23 @@ async def _down(folder: ClusterFolder) -> int:
     return 0
 
 
-class KubeletAction(StrEnum):
-    """Action on a kubelet."""
-
-    STOP = "stop"
-    START = "start"
+KubeletAction = Literal["stop", "start"]
+"""Action on a kubelet."""
 
 
-def kubelet(
+@runs
+async def kubelet(
     action: Annotated[KubeletAction, typer.Argument(help="stop or start")],
     node: Annotated[str, typer.Argument(help="Such as node-1.", autocompletion=complete_node)],
     name: Name = "local",
-) -> None:
+) -> int:
     """Stop a node's kubelet, as if its machine hung (NotReady in under a minute; guests run on), or start it again."""
-    run(order_kubelet(ClusterFolder.of(name), action, node))
+    return await order_kubelet(ClusterFolder.of(name), action, node)
 
 
 async def order_kubelet(folder: ClusterFolder, action: KubeletAction, node: str) -> int:
     """Has the cluster do it, and says what follows. Raises ``NoAnswerError``."""
-    stops = action is KubeletAction.STOP
+    stops = action == "stop"
     await ask_cluster(folder, STOP_KUBELET if stops else START_KUBELET, node)
     then = (
         "its node is NotReady in under a minute, and its guests run on"
@@ -236,13 +220,10 @@ async def order_kubelet(folder: ClusterFolder, action: KubeletAction, node: str)
     return 0
 
 
-def status(name: Name = "local", output: OutputFormat = Output.TEXT) -> None:
+@runs
+async def status(name: Name = "local", output: OutputFormat = Output.TEXT) -> int:
     """Show whether a cluster runs, and its processes. Exits 3 if it does not run."""
-    run(_status(ClusterFolder.of(name), output))
-
-
-async def _status(folder: ClusterFolder, output: Output) -> int:
-    console = Console()
+    folder, console = ClusterFolder.of(name), Console()
     try:
         answer = await ask_cluster(folder, "status")
     except NoAnswerError as error:
@@ -271,20 +252,16 @@ def _print_status(console: Console, folder: ClusterFolder, answer: ControlRespon
         console.print(f"  [yellow]cannot be read and is left as it was:[/yellow] {escape(line)}", soft_wrap=True)
 
 
-def address(
+@runs
+async def address(
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     port: Annotated[int, typer.Option(help="The port in the VM.")] = 5432,
     name: Name = "local",
     output: OutputFormat = Output.TEXT,
     namespace: VmNamespace = DEFAULT_NAMESPACE,
-) -> None:
+) -> int:
     """Print HOST:PORT on this machine that forwards to a VM; with -o wide also where it leads."""
-    run(_address(ClusterFolder.of(name), vm, namespace, port, output))
-
-
-async def _address(folder: ClusterFolder, vm: str, namespace: str, port: int, output: Output) -> int:
-    from scripts.autoscale.cluster_flags import vm_host  # noqa: PLC0415 - keeps the other commands quick
-
+    folder = ClusterFolder.of(name)
     try:
         await ask_cluster(folder, "status")  # raises NoAnswerError if the cluster does not run
         there = await vm_host(folder.kubeconfig, vm_name(vm, namespace))
@@ -298,18 +275,15 @@ async def _address(folder: ClusterFolder, vm: str, namespace: str, port: int, ou
     return 0
 
 
-def load(
+@runs
+async def load(
     archives: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Archives of images.")],
     name: Name = "local",
-) -> None:
+) -> int:
     """Put images on every node of a real Kubernetes."""
-    run(_load(ClusterFolder.of(name), archives))
-
-
-async def _load(folder: ClusterFolder, archives: list[Path]) -> int:
     try:
         for archive in archives:
-            nodes = await load_image(folder.nodes, archive)
+            nodes = await load_image(ClusterFolder.of(name).nodes, archive)
             print(f"{archive}: on {', '.join(nodes)}")
     except ImageLoadError as error:
         typer.echo(f"autoscale: {error}", err=True)

@@ -126,10 +126,7 @@ def main() -> None:
 
 
 def plugin() -> None:
-    """The entry point as kubectl's plugin, ``kubectl autoscaling …``: the commands that are about a cluster.
-
-    The cluster is kubectl's unless flags say another.
-    """
+    """The entry point of kubectl's plugin: commands about a cluster, which is kubectl's unless flags say another."""
     defaults = {name: {"kubeconfig": KUBECTLS} for name in OF_A_CLUSTER}
     _run(app(asked(OF_A_CLUSTER)), prog_name=PLUGIN, default_map=defaults)
 

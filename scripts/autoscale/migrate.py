@@ -24,9 +24,10 @@ from protocol.names import VM_GROUP, VM_VERSION
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
-from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
+from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, MoveWatch, ObservedMove
-from scripts.autoscale.running import INTERRUPTED, run
+from scripts.autoscale.demonstration.waiting import beside
+from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, print_lines, show
@@ -45,17 +46,17 @@ OPEN: Final = 3
 
 
 @of_a_cluster()
-def migrate(  # noqa: PLR0913 - each is an option of the command
+async def migrate(  # noqa: PLR0913 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the migration in progress.")] = False,
-    timeout: Annotated[
+    within: Annotated[
         str, typer.Option("--timeout", help="Give the migration up after this time, such as 90s or 10m.")
     ] = "10m",
     output: OutputFormat = Output.TEXT,
     namespace: VmNamespace = "",
     *,
     flags: ClusterFlags,
-) -> None:
+) -> int:
     """Move a running VM to another node that has room; its address and connections stay.
 
     While no node has room, the VM scales on where it is, and the command says which node comes nearest. On a terminal,
@@ -64,9 +65,17 @@ def migrate(  # noqa: PLR0913 - each is an option of the command
     Exit status: 0 moved, 1 failed or cancelled, 3 the migration goes on (no controller has ended it in time), 130 ended
     by Ctrl-C while the migration goes on.
     """
-    limit = limit_of(timeout)
+    limit = limit_of(within)
     cluster = find_cluster(flags)
-    run(_migrate(vm_name(vm, namespace or cluster.namespace), cluster, output, None if cancel else limit))
+    name, console = vm_name(vm, namespace or cluster.namespace), Console(stderr=output.is_for_scripts)
+    async with open_site(cluster) as site:
+        virtual_machine = await site.client.get(VIRTUAL_MACHINES, name)
+        if cancel:
+            return await _cancel(site, name)
+        # Without an address of the overlay the pod's address changes with the node.
+        if not keeps_connections(virtual_machine):
+            console.print(f"{name} has no overlay address: its connections break when it moves", soft_wrap=True)
+        return await _migrate(site.client, name, console, output, limit)
 
 
 def limit_of(timeout: str) -> Seconds:
@@ -80,28 +89,20 @@ def limit_of(timeout: str) -> Seconds:
     return limit
 
 
-async def _migrate(vm: ObjectName, cluster: ReachedCluster, output: Output, limit: Seconds | None) -> int:
-    """Without a ``limit``, cancels what is under way."""
-    async with open_site(cluster) as site:
-        virtual_machine, console = await site.client.get(VIRTUAL_MACHINES, vm), Console(stderr=output.is_for_scripts)
-        if limit is None:
-            return await _cancel(site, vm)
-        # Without an address of the overlay the pod's address changes with the node.
-        if not keeps_connections(virtual_machine):
-            console.print(f"{vm} has no overlay address: its connections break when it moves", soft_wrap=True)
-        clock, stop = SystemClock(), asyncio.Event()
-        # Only a person at a terminal can be asked; scripts keep the default of Ctrl-C.
-        asks = sys.stdin.isatty() and console.is_terminal
-        if asks:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
-        move = await move_and_watch(site.client, vm, console, clock, limit, stop)
-        if move.is_under_way and asks and stop.is_set():
-            return await ask_to_cancel(site.client, move, console, clock, _is_yes)
-        show([], as_fields(move), output)
-        if move.is_under_way:
-            print_lines(console, [f"the migration has not ended; autoscale migrate {vm} --cancel cancels it"])
-            return OPEN
-        return 0 if move.phase == SUCCEEDED else 1
+async def _migrate(client: ApiClient, vm: ObjectName, console: Console, output: Output, limit: Seconds) -> int:
+    clock, stop = SystemClock(), asyncio.Event()
+    # Only a person at a terminal can be asked; scripts keep the default of Ctrl-C.
+    asks = sys.stdin.isatty() and console.is_terminal
+    if asks:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    move = await move_and_watch(client, vm, console, clock, limit, stop)
+    if move.is_under_way and asks and stop.is_set():
+        return await ask_to_cancel(client, move, console, clock, _is_yes)
+    show([], as_fields(move), output)
+    if move.is_under_way:
+        print_lines(console, [f"the migration has not ended; autoscale migrate {vm} --cancel cancels it"])
+        return OPEN
+    return 0 if move.phase == SUCCEEDED else 1
 
 
 async def _is_yes(question: str) -> bool:
@@ -182,8 +183,7 @@ async def move_and_watch(  # noqa: PLR0913, PLR0917 - what is to move, and how l
     watch = MoveWatch(client, clock, turned)
     # Watching begins before the object is created, so that a short migration is seen as well.
     await watch.begin()
-    async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(watch.run())
+    async with beside(watch.run()):
         migration = await client.create(MIGRATIONS, vm.namespace, migration_of(vm, limit))
         made, name = uid_of(migration), name_of(migration).name
         # The watch may have seen the object before `create` returned its UID.
@@ -197,7 +197,6 @@ async def move_and_watch(  # noqa: PLR0913, PLR0917 - what is to move, and how l
                 await waits.look(move, made)
                 status.update(escape(visible(_doing(move))))
                 await clock.sleep(_LOOK)
-        watching.cancel()
     # An object that was gone before the watch could show it is under way for all that is known.
     return ObservedMove(vm, name=name) if move is None else move
 

@@ -7,21 +7,15 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 import typer
 import yaml
 
-
-class OutputFiles(StrEnum):
-    """The format of a report."""
-
-    TEXT = "text"
-    JSON = "json"
-    YAML = "yaml"
+OutputFiles = Literal["text", "json", "yaml"]
+"""The format of a report."""
 
 
 Recordings = Annotated[
@@ -38,7 +32,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", hidden=True, help="The same as
 
 def write_report(document: bytes, form: OutputFiles) -> None:
     """Prints a JSON document, as YAML if that is asked for."""
-    if form is OutputFiles.YAML:
+    if form == "yaml":
         # YAML is made of the JSON document, so that both have the same fields.
         document = yaml.safe_dump(json.loads(document), sort_keys=False, allow_unicode=True).encode().rstrip(b"\n")
     # Bytes, so that a terminal's encoding cannot break JSON.

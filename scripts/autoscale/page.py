@@ -18,19 +18,20 @@ from rich.console import Console
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.resources import PODS
-from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.clock import SystemClock
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import stop_on_signals
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
-from scheduler_plugin.dashboard.app import Dashboard, assemble
+from scheduler_plugin.dashboard.app import Dashboard
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
+from scripts.autoscale.demonstration.waiting import beside
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
-from scripts.autoscale.running import run
-from scripts.autoscale.site import NAME_LABEL, Site, SiteError, SitePods, explanation, open_site
+from scripts.autoscale.running import innermost
+from scripts.autoscale.site import NAME_LABEL, Site, SiteError, SitePods, agent_says, open_site
 from scripts.autoscale.terminal.printing import print_lines
 
 
@@ -56,7 +57,7 @@ class SiteSources:
             agents = await self._site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
         except ApiError:
             return None
-        return await explanation(self._site, dict(vm), SitePods.of((*own.objects, *agents.objects)))
+        return await agent_says(self._site, dict(vm), SitePods.of((*own.objects, *agents.objects)))
 
 
 PORT: Final = 10290
@@ -88,18 +89,16 @@ class LocalPage:
         path, port = self.history, self.sock.getsockname()[1]
         with self.sock, quiet_logs():
             async with AsyncExitStack() as context:
-                api, clock = await context.enter_async_context(_api(self.cluster))
-                sources, history = SiteSources(self.site), SqliteHistory(path)
-                dashboard = assemble(self.site.title, api, sources, clock, None, history, self.labels)
+                credentials = self.cluster.credentials()
+                http = await context.enter_async_context(http_client(credentials, CONNECTIONS, "autoscale-web"))
+                api, sources, history = HttpApi(http, credentials.token), SiteSources(self.site), SqliteHistory(path)
+                dashboard = Dashboard(self.site.title, api, sources, SystemClock(), None, history, self.labels)
                 hears = dashboard.fleet.hear
                 recorded = recording(self.site, path, self.console, self.labels, self.interval, hears)
                 await context.enter_async_context(recorded)
                 show_links(self.console, dashboard, port)
-                async with asyncio.TaskGroup() as tasks:
-                    background = tasks.create_task(dashboard.run())
+                async with beside(dashboard.run()):
                     await serve([Listener("page", dashboard.app, f"127.0.0.1:{port}", sock=self.sock)], stop)
-                    # The dashboard runs until it is cancelled, and the task group would wait for it.
-                    background.cancel()
 
 
 @asynccontextmanager
@@ -171,34 +170,18 @@ def quiet_logs() -> Iterator[None]:
 
 def _say_ended(console: Console, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        print_lines(console, [f"The page has ended: {_innermost(error)}"])
-
-
-def _innermost(error: BaseException) -> BaseException:
-    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
-
-
-@asynccontextmanager
-async def _api(cluster: ReachedCluster) -> AsyncIterator[tuple[HttpApi, Clock]]:
-    """The API of a cluster. Raises ``CredentialsError``."""
-    credentials = cluster.credentials()
-    async with http_client(credentials, CONNECTIONS, "autoscale-web") as http:
-        yield HttpApi(http, credentials.token), SystemClock()
+        print_lines(console, [f"The page has ended: {innermost(error)}"])
 
 
 @of_a_cluster()
-def web(
+async def web(
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port on this machine's loopback.")] = PORT,
     label: Annotated[list[str] | None, typer.Option(help="Record this label's value too; may be repeated.")] = None,
     *,
     flags: ClusterFlags,
-) -> None:
+) -> int:
     """Serve the live page of a cluster to browsers on this machine, and record its history, until Ctrl-C."""
-    run(_web(port, flags, label or []))
-
-
-async def _web(port: int, flags: ClusterFlags, labels: list[str]) -> int:
     cluster, history = find_cluster(flags), history_path(flags, records=True)
     async with open_site(cluster) as site:
-        await LocalPage(site, cluster, history, listening(port), Console(), labels=labels).serve(stop_on_signals())
+        await LocalPage(site, cluster, history, listening(port), Console(), labels=label or []).serve(stop_on_signals())
     return 0

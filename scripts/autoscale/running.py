@@ -6,9 +6,11 @@ import asyncio
 import errno
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec
 
 import typer
 
@@ -21,6 +23,8 @@ from protocol.runtime.credentials import CredentialsError
 from scripts.autoscale.demonstration.pgbench import PgbenchError
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.terminal.visible import visible_lines
+
+P = ParamSpec("P")
 
 _BY_SIGNAL: Final = 128
 INTERRUPTED: Final = _BY_SIGNAL + signal.SIGINT
@@ -48,7 +52,7 @@ _OF_THE_MACHINE: Final = {
 
 def reason_of(error: BaseException) -> str:
     """Reason why a command failed, in one line for people; empty if the error is a bug of the command."""
-    cause = _innermost(error)
+    cause = innermost(error)
     if isinstance(cause, _SAID):
         return str(cause)
     # Any other error is a bug, which needs its traceback.
@@ -81,6 +85,16 @@ def run(job: Coroutine[object, object, int], *, failed: int = 1) -> None:
     raise typer.Exit(asyncio.run(_guarded(job, failed)))
 
 
+def runs(job: Callable[P, Coroutine[object, object, int]]) -> Callable[P, None]:
+    """The command whose work is a coroutine; see ``run``."""
+
+    @wraps(job)
+    def command(*args: P.args, **options: P.kwargs) -> None:
+        run(job(*args, **options))
+
+    return command
+
+
 async def _guarded(job: Coroutine[object, object, int], failed: int) -> int:
     task: asyncio.Future[int] = asyncio.ensure_future(job)
     ended_by = 0
@@ -110,5 +124,22 @@ async def _guarded(job: Coroutine[object, object, int], failed: int) -> int:
         return _BY_SIGNAL + ended_by
 
 
-def _innermost(error: BaseException) -> BaseException:
-    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+@asynccontextmanager
+async def background(
+    job: Coroutine[object, object, None], ended: Callable[[asyncio.Task[None]], None] = lambda _: None
+) -> AsyncIterator[None]:
+    """Runs ``job`` within the context, which no error of it ends; ``ended`` gets its task at the end."""
+    task = asyncio.create_task(job)
+    # Nobody awaits the task while it runs, so its error would go unseen until the end.
+    task.add_done_callback(ended)
+    try:
+        yield
+    finally:
+        task.cancel()
+        # An error of the job must not hide the one that ends the context.
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The error itself: task groups wrap it in groups."""
+    return innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -16,7 +16,6 @@ import httpx2 as httpx
 import msgspec
 
 from deploy.kube.client import ApiClient
-from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.api import ApiError
@@ -125,7 +124,7 @@ class LocalSite:
 
 
 class RemoteSite:
-    """Any cluster with a kubeconfig."""
+    """Any cluster with a kubeconfig, and a local one that is a real Kubernetes."""
 
     def __init__(self, cluster: ReachedCluster, client: ApiClient) -> None:
         self._cluster = cluster
@@ -184,7 +183,12 @@ class RemoteSite:
 
     @asynccontextmanager
     async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
-        """Through ``kubectl port-forward`` to the VM's pod, which passes the port on to the VM."""
+        """Through ``kubectl port-forward`` to the VM's pod, which passes the port on to the VM; or to its own address,
+        wherever it moves, if the cluster is on this machine.
+        """
+        if self._cluster.folder is not None:
+            yield "127.0.0.1", await exposed_vm(self._cluster.folder, vm, port)
+            return
         target = f"pod/{text(vm, 'status', 'podName')}"
         arguments = ("--namespace", name_of(vm).namespace, "port-forward", target, f":{port}")
         try:
@@ -216,19 +220,6 @@ async def _first_line(process: asyncio.subprocess.Process, target: str) -> str:
         raise SiteError(f"kubectl port-forward {target} gave no port within {FORWARDED_WITHIN:g} s") from None
 
 
-class KubernetesSite(RemoteSite):
-    """A local cluster that is a real Kubernetes: pods are reached as in any cluster, VMs at their own addresses."""
-
-    def __init__(self, cluster: ReachedCluster, folder: ClusterFolder, client: ApiClient) -> None:
-        super().__init__(cluster, client)
-        self._folder = folder
-
-    @asynccontextmanager
-    async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
-        """Through a loopback port that leads to the VM's own address, wherever the VM moves."""
-        yield "127.0.0.1", await exposed_vm(self._folder, vm, port)
-
-
 async def exposed_vm(folder: ClusterFolder, vm: Json, port: int) -> int:
     """The loopback port that leads to the VM's own address, in a local cluster. Raises ``NoAnswerError``."""
     return (await ask_cluster(folder, "expose", text(vm, "status", "extraNetIP"), port)).port
@@ -245,10 +236,8 @@ def _decoded(body: bytes) -> Json | None:
 async def open_site(cluster: ReachedCluster) -> AsyncIterator[Site]:
     """The way to a cluster. Raises ``CredentialsError``, and ``NoAnswerError`` if it is a local one that has ended."""
     async with cluster.client() as client:
-        if cluster.folder is None:
+        if cluster.folder is None or not cluster.is_embedded:
             yield RemoteSite(cluster, client)
-        elif not cluster.is_embedded:
-            yield KubernetesSite(cluster, cluster.folder, client)
         else:
             # Requests to this machine must not go to a proxy that the environment names.
             async with httpx.AsyncClient(trust_env=False, timeout=3.0) as http:
@@ -258,10 +247,7 @@ async def open_site(cluster: ReachedCluster) -> AsyncIterator[Site]:
 
 @dataclass(frozen=True, slots=True)
 class SitePods:
-    """Pods by their names, and those of agents that serve a node by its name.
-
-    Names are with their namespaces.
-    """
+    """Pods by their names with namespaces, and those of agents that serve a node by its name."""
 
     by_name: Mapping[ObjectName, Json]
     agents: Mapping[str, Json]
@@ -274,32 +260,7 @@ class SitePods:
         return cls(by_name, {text(pod, "spec", "nodeName"): pod for pod in agents})
 
 
-class FollowedPods:
-    """The index of an informer's pods, rebuilt only after a pod has changed."""
-
-    def __init__(self, pods: Informer) -> None:
-        self._pods = pods
-        self._index: SitePods | None = None
-        pods.listen(self._changed)
-
-    @property
-    def index(self) -> SitePods:
-        """All pods as they are now."""
-        if self._index is None:
-            self._index = SitePods.of(self._pods.objects.values())
-        return self._index
-
-    def _changed(self, _: ObjectChange) -> None:
-        # The next look rebuilds the index: many pods may change between two looks.
-        self._index = None
-
-
-async def explanation(site: Site, vm: Json, pods: SitePods) -> Json | None:
-    """The agent's own account of ``vm``."""
-    return await agent_says(site, vm, pods, "/explain")
-
-
-async def agent_says(site: Site, vm: Json, pods: SitePods, path: str) -> Json | None:
+async def agent_says(site: Site, vm: Json, pods: SitePods, path: str = "/explain") -> Json | None:
     """Answer of ``vm``'s agent at ``path``: its sidecar, or the agent of its node."""
     # A VM's pod is in its namespace: one of the same name elsewhere may be anyone's.
     pod = pods.by_name.get(ObjectName(name_of(vm).namespace, text(vm, "status", "podName")))

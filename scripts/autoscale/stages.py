@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console
@@ -23,15 +22,7 @@ from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.launch import LaunchedCluster, launch, log_tail
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.kubernetes.machine.installation import (
-    ImageLoadError,
-    InstallationError,
-    apply_manifests,
-    built_parts,
-    kubectl,
-    load_image,
-    rolled_out,
-)
+from deploy.local.kubernetes.machine import installation
 from deploy.local.kubernetes.plan.installation_plan import hopeless
 from deploy.local.kubernetes.programs.ensure import NoProgramsError
 from deploy.local.kubernetes.programs.images import InstallationParts
@@ -40,7 +31,7 @@ from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import Clock
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
-from scripts.autoscale.demonstration.waiting import fail_with_first
+from scripts.autoscale.demonstration.waiting import beside, fail_with_first
 from scripts.autoscale.site import Site, SiteError, open_site
 
 
@@ -58,9 +49,7 @@ class StepView:
             self._status.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.stop()
 
@@ -124,12 +113,10 @@ async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluste
 @asynccontextmanager
 async def watched(name: str, cluster: LaunchedCluster) -> AsyncIterator[Site]:
     """The way to a cluster that is up. Its end cancels the block, which then raises a group with a ``SiteError``."""
-    async with open_site(find_cluster(ClusterFlags(name))) as site, asyncio.TaskGroup() as tasks:
-        # The task fails when the cluster's process ends, which cancels the block.
-        watching = tasks.create_task(_fails_with(cluster, ClusterFolder.of(name)))
+    folder = ClusterFolder.of(name)
+    # It fails when the cluster's process ends, which cancels the block.
+    async with open_site(find_cluster(ClusterFlags(name))) as site, beside(_fails_with(cluster, folder)):
         yield site
-        # The cluster has served its purpose; its end is no failure any more.
-        watching.cancel()
 
 
 async def _fails_with(cluster: LaunchedCluster, folder: ClusterFolder) -> None:
@@ -150,7 +137,7 @@ class Installed:
 
     async def kubectl(self, *arguments: str) -> str:
         """Output of kubectl. Raises ``InstallationError``."""
-        return await kubectl(self.folder.kubeconfig, self.parts, *arguments)
+        return await installation.kubectl(self.folder.kubeconfig, self.parts, *arguments)
 
 
 @asynccontextmanager
@@ -196,18 +183,18 @@ async def _build(minor: str, archives: Path, view: StepView) -> InstallationPart
             note(name)
 
     with _step("images", view) as note:
-        return await built_parts(minor, archives, named)
+        return await installation.built_parts(minor, archives, named)
 
 
 async def _install(found: Installed, view: StepView, clock: Clock) -> None:
     with _step("images on the nodes", view):
         for archive in map(Path, found.parts.archives):
-            await load_image(found.folder.nodes, archive)
+            await installation.load_image(found.folder.nodes, archive)
             # An archive takes hundreds of megabytes, and the nodes have it now.
             await asyncio.to_thread(archive.unlink)
     with _step("autoscaler", view) as note:
-        await apply_manifests(found.folder.kubeconfig, found.parts)
-        await rolled_out(found.site.client, clock, note)
+        await installation.apply_manifests(found.folder.kubeconfig, found.parts)
+        await installation.rolled_out(found.site.client, clock, note)
 
 
 @contextmanager
@@ -220,7 +207,7 @@ def _step(name: str, view: StepView) -> Iterator[partial[None]]:
     say(StepState.BEGUN)
     try:
         yield partial(say, StepState.NOTE)
-    except (NoProgramsError, ImageLoadError, InstallationError, OSError) as error:
+    except (NoProgramsError, installation.ImageLoadError, installation.InstallationError, OSError) as error:
         raise StepFailedError(f"{name}: {error}") from error
     say(StepState.DONE)
 
@@ -256,7 +243,7 @@ class DemoStage:
             return ""
         try:
             return f"$ kubectl {' '.join(_SHOWN)}\n{await self.installed.kubectl(*_SHOWN)}"
-        except InstallationError as error:
+        except installation.InstallationError as error:
             # The summary is an extra: its failure must not hide the outcome.
             return str(error)
 

@@ -17,7 +17,7 @@ from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.units import Seconds
-from scripts.autoscale.running import run
+from scripts.autoscale.running import runs
 from scripts.autoscale.stages import fresh_cluster
 from scripts.bench.process_costs import MIB, cpu_of
 
@@ -94,12 +94,9 @@ async def _footprint(form: Form, vms: int, console: Console) -> Footprint:
     return Footprint(form, vms, len(agents), mem, cpu * 1000)
 
 
-def bench_agents() -> None:
+@runs
+async def bench_agents() -> int:
     """Measure the sidecar of one VM, and the agent of a node with few and with many VMs."""
-    run(_bench())
-
-
-async def _bench() -> int:
     console = Console()
     sizes: list[tuple[Form, int]] = [("sidecar", 1), ("node", FEW), ("node", MANY)]
     costs = [await _footprint(form, vms, console) for form, vms in sizes]

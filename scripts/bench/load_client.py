@@ -1,12 +1,11 @@
-"""The client side of a measurement: persistent loopback connections, prepared requests, the latency of each answer."""
+"""The client side of a measurement: persistent connections, prepared requests, the latency of each answer."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from protocol.units import Seconds
 
@@ -17,12 +16,12 @@ class BenchError(Exception):
     """A measurement failed or cannot be trusted; the message says why."""
 
 
-def post(path: str, body: bytes, token: str = "") -> bytes:
-    """A POST of JSON, with a bearer token if one is given."""
-    lines = [f"POST {path} HTTP/1.1", "Host: bench", "Content-Type: application/json", f"Content-Length: {len(body)}"]
-    if token:
-        lines.append(f"Authorization: Bearer {token}")
-    return "\r\n".join([*lines, "", ""]).encode() + body
+def http_request(method: str, path: str, token: str, body: bytes = b"", **headers: str) -> bytes:
+    """A request of JSON as the bytes that travel, with a bearer token."""
+    lines = {"Host": "bench", "Content-Type": "application/json", "Content-Length": str(len(body))}
+    lines |= {"Authorization": f"Bearer {token}"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 
 class Connection:
@@ -54,44 +53,21 @@ class Connection:
         self._writer.close()
 
 
-class Connectable(Protocol):
-    """A server that can be connected to."""
-
-    async def connect(self) -> Connection:
-        """A new connection to it."""
+Connect = Callable[[], Awaitable[Connection]]
 
 
-@dataclass(frozen=True, slots=True)
-class LoopbackServer:
-    """A server that answers on a loopback port."""
-
-    port: int
-
-    async def connect(self) -> Connection:
-        """A new connection to it."""
-        return Connection(*await asyncio.open_connection("127.0.0.1", self.port))
-
-
-@dataclass(frozen=True, slots=True)
-class TimedResponse:
-    """The body of an answer, and the seconds until it was there."""
-
-    body: bytes
-    seconds: float
-
-
-async def ask_all(server: Connectable, requests: Sequence[bytes], connections: int) -> list[TimedResponse]:
-    """The answers to all requests, in their order. Raises ``BenchError`` if one is refused."""
-    answers: dict[int, TimedResponse] = {}
+async def ask_all(connect: Connect, requests: Sequence[bytes], connections: int) -> list[tuple[bytes, float]]:
+    """Body and latency (seconds) of each answer, in the requests' order. Raises ``BenchError`` if one is refused."""
+    answers: dict[int, tuple[bytes, float]] = {}
     queue = iter(enumerate(requests))
 
     async def one() -> None:
-        connection = await server.connect()
+        connection = await connect()
         # All connections draw from one iterator, so that none is idle while requests are left.
         for number, request in queue:
             began = time.perf_counter()
             status, body = await connection.ask(request)
-            answers[number] = TimedResponse(body, time.perf_counter() - began)
+            answers[number] = body, time.perf_counter() - began
             if status >= 300:
                 raise BenchError(f"answered {status}: {body[:300]!r}")
         connection.close()
@@ -102,7 +78,7 @@ async def ask_all(server: Connectable, requests: Sequence[bytes], connections: i
     return [answers[number] for number in range(len(requests))]
 
 
-async def timed(server: Connectable, requests: Sequence[bytes], connections: int) -> list[float]:
+async def timed(connect: Connect, requests: Sequence[bytes], connections: int) -> list[float]:
     """The latency of each answer in seconds. Raises ``BenchError`` if a request is refused."""
     async with asyncio.timeout(REQUEST_TIMEOUT):
-        return [answer.seconds for answer in await ask_all(server, requests, connections)]
+        return [seconds for _, seconds in await ask_all(connect, requests, connections)]

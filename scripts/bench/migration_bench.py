@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
+from statistics import median
 from typing import Annotated, Final
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -24,19 +25,73 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
-from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
-from scripts.autoscale.demonstration.pgbench import DatabaseServer, find_pgbench, prepare, press
-from scripts.autoscale.demonstration.vm_clients import probe
+from scripts.autoscale.demonstration.moves import SUCCEEDED, MoveWatch, ObservedMove
+from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, press
+from scripts.autoscale.demonstration.vm_clients import Noticed, probe
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
-from scripts.autoscale.demonstration.waiting import answers, comes, watch_for_ends
+from scripts.autoscale.demonstration.waiting import answers, beside, comes, watch_for_ends
 from scripts.autoscale.migrate import migration_of
-from scripts.autoscale.outputs import write_outcome
-from scripts.autoscale.running import run
+from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages import fresh_cluster
-from scripts.bench.echoes import Echoes
-from scripts.bench.echoing import echoing
-from scripts.bench.migration_figures import MigrationFigures, figures
+from scripts.bench.echoes import Echoes, echoing
+
+
+class LatencySpread(msgspec.Struct, frozen=True):
+    """Median and maximum of some milliseconds; None if there are none."""
+
+    median: float | None
+    max: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> LatencySpread:
+        """The spread of ``values``."""
+        return cls(round(median(values), 1), round(max(values), 1)) if values else cls(None, None)
+
+
+class MigrationFigures(msgspec.Struct, frozen=True):
+    """The outcome; times in milliseconds."""
+
+    migrations: int
+    succeeded: int
+    transactions: int
+    failed_transactions: int
+    total_ms: LatencySpread
+    downtime_ms: LatencySpread
+    stall_ms: LatencySpread
+    echo_ms: LatencySpread
+    echoes_lost: int
+    moves_with_lost_echoes: int
+    reasons: list[str]
+
+    @property
+    def is_clean(self) -> bool:
+        """True if every migration succeeded, no transaction failed, and clients were running."""
+        was_noticed = self.transactions > 0 and self.stall_ms.median is not None
+        return self.succeeded == self.migrations > 0 and not self.failed_transactions and was_noticed
+
+
+def figures(moves: Sequence[ObservedMove], noticed: Noticed, echoes: Echoes, load: Outcome) -> MigrationFigures:
+    """The summary. ``load`` has the transactions, to which the probe's failed queries are added."""
+    done = [move for move in moves if move.phase == SUCCEEDED and move.felt is not None]
+    spans = [span for move in done if (span := move.felt) is not None]
+    stalls = [noticed.longest_stall(since, until) for since, until in spans]
+    waits = [echoes.waits(since, until) for since, until in spans]
+    answered = [[wait for wait in of_move if wait is not None] for of_move in waits]
+    return MigrationFigures(
+        migrations=len(moves),
+        succeeded=len(done),
+        transactions=load.transactions,
+        failed_transactions=load.failed + noticed.outcome.failed,
+        total_ms=LatencySpread.of([float(move.total_ms) for move in done if move.total_ms is not None]),
+        downtime_ms=LatencySpread.of([float(move.downtime_ms) for move in done if move.downtime_ms is not None]),
+        stall_ms=LatencySpread.of([stall * 1000 for stall in stalls if stall is not None]),
+        echo_ms=LatencySpread.of([max(of_move) * 1000 for of_move in answered if of_move]),
+        echoes_lost=sum(of_move.count(None) for of_move in waits),
+        moves_with_lost_echoes=sum(None in of_move for of_move in waits),
+        reasons=sorted({move.reason or move.phase for move in moves if move.phase != SUCCEEDED}),
+    )
+
 
 VM: Final = ObjectName("default", "ping-pong")
 _NAME: Final = "bench-migration"
@@ -49,34 +104,26 @@ _BOOT: Final = Seconds(240.0)
 _END: Final = Seconds(120.0)
 
 
-def bench_migration(
+@runs
+async def bench_migration(
     count: Annotated[int, typer.Option(min=1, max=200, help="How many migrations.")] = 20,
     network: Annotated[
         NetworkKind, typer.Option(help="How nodes are networked: namespaces, hub or loopback.")
     ] = NetworkKind.AUTO,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures as JSON.")] = None,
-) -> None:
+) -> int:
     """Migrate a VM back and forth under a saturating pgbench and a client that sends a query every 20 ms.
 
     Prints counts, total time, downtime and the longest stalls, and how many of the echoes that the VM is asked for
     every 10 ms were lost (as root only). Exits 0 only if every migration succeeded and no transaction failed.
     """
-    run(_bench(count, network, report))
-
-
-async def _bench(count: int, network: NetworkKind, report: Path | None) -> int:
     console, clock = Console(), SystemClock()
     find_pgbench()
     spec = ClusterSpec(network=network.value, nodes=2, node_cpu="4", node_memory="4Gi")
     async with fresh_cluster(_NAME, spec, console) as site, AsyncExitStack() as stack:
         runs = _Runs(site, clock, console.print)
-        async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(work) for work in (runs.watcher.run(), watch_for_ends(site.client, clock))]
+        async with beside(runs.watcher.run(), watch_for_ends(site.client, clock)):
             summary = await runs.measure(stack, count)
-            for task in watching:
-                task.cancel()
     console.print(table(summary))
-    await write_outcome(summary, report)
     return 0 if summary.is_clean else 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,11 +16,6 @@ def cpu_of(pid: int) -> Seconds:
     # After the last parenthesis: a program's name may itself contain spaces and parentheses.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return Seconds((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
-
-
-def cpu_of_all(pids: Mapping[str, int]) -> dict[str, Seconds]:
-    """The CPU time of each process so far, by its name."""
-    return {name: cpu_of(pid) for name, pid in pids.items()}
 
 
 def memory_of(pid: int) -> float:

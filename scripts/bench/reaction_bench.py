@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Annotated, Final
 
@@ -30,8 +29,8 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of, postgres_vm
-from scripts.autoscale.outputs import write_outcome
-from scripts.autoscale.running import run
+from scripts.autoscale.demonstration.waiting import beside
+from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages import fresh_cluster
 from scripts.bench.database_client import DatabaseSession
@@ -62,28 +61,21 @@ class Reaction(msgspec.Struct, frozen=True):
     online: float | None
 
 
-def bench_reaction(
+@runs
+async def bench_reaction(
     starts: Annotated[int, typer.Option(min=2, max=200, help="How many starts of a load, of each kind.")] = 30,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the times as JSON.")] = None,
-) -> None:
+) -> int:
     """Start a load in an idle guest of 1 CPU again and again, and wait until it has more CPU.
 
     Every second start the agent ignores what the guest's monitor reports. Exits 0 if all loads were met.
     """
-    run(_bench(starts, report))
-
-
-async def _bench(starts: int, report: Path | None) -> int:
     console, clock = Console(), SystemClock()
     spec = ClusterSpec(network=NetworkKind.AUTO.value, nodes=1, node_cpu="8", node_memory="8Gi")
     async with fresh_cluster(NAME, spec, console) as site, AsyncExitStack() as stack:
         starter = Starter(site, clock, console.print)
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(starter.vms.run())
+        async with beside(starter.vms.run()):
             reactions = await starter.measure(stack, starts)
-            watching.cancel()
     console.print(table(reactions))
-    await write_outcome(reactions, report)
     return 0 if all(reaction.online is not None for reaction in reactions) else 1
 
 

@@ -17,18 +17,7 @@ import yaml
 from deploy.local.kubernetes.programs.build import Builder, BuildFailedError
 from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
 from deploy.local.kubernetes.programs.versions import HELM
-from scripts.manifests.rendering import (
-    CHART,
-    INJECTING,
-    KUBERNETES,
-    NAMESPACE,
-    PLAIN,
-    VALUES,
-    WITH_CERTIFICATES,
-    lock,
-    plain_files,
-    values_of,
-)
+from scripts.manifests import rendering
 from scripts.manifests.values_table import with_table
 
 ROOT: Final = Path(__file__).parents[2]
@@ -43,7 +32,7 @@ def main() -> int:
     except (BuildFailedError, NoGoError, subprocess.CalledProcessError, ValueError, OSError) as error:
         print(f"manifests: {error}", file=sys.stderr)
         return 1
-    write({**files, LOCK: lock(chart_files(), files), TABLE: document()})
+    write({**files, LOCK: rendering.lock(chart_files(), files), TABLE: document()})
     return 0
 
 
@@ -66,19 +55,25 @@ def rendered(program: Path) -> dict[str, str]:
     """The plain manifests, as they should be. Raises ``ValueError`` or ``subprocess.CalledProcessError``."""
     templates = {path.removeprefix("templates/"): content.decode() for path, content in chart_files().items()}
     contents: dict[str, str] = {}
-    for values in (VALUES, INJECTING, WITH_CERTIFICATES):
-        files = plain_files(template(program, values), templates)
+    for values in (rendering.VALUES, rendering.INJECTING, rendering.WITH_CERTIFICATES):
+        files = rendering.plain_files(template(program, values), templates)
         # Each rendering makes all files, but only some belong to its values.
-        contents |= {file: text for file, text in files.items() if values_of(file) is values}
-    return {file: contents[file] for file in PLAIN}
+        contents |= {file: text for file, text in files.items() if rendering.values_of(file) is values}
+    return {file: contents[file] for file in rendering.PLAIN}
 
 
 def template(program: Path, values: Mapping[str, Any]) -> str:
     """Helm's rendering of the chart with those values. Raises ``subprocess.CalledProcessError``."""
-    command = [str(program), "template", "autoscaling", str(ROOT / CHART), f"--namespace={NAMESPACE}"]
+    command = [
+        str(program),
+        "template",
+        "autoscaling",
+        str(ROOT / rendering.CHART),
+        f"--namespace={rendering.NAMESPACE}",
+    ]
     done = subprocess.run(
         # Without a cluster Helm assumes a version of its own.
-        [*command, f"--kube-version={KUBERNETES}", "--values=-"],
+        [*command, f"--kube-version={rendering.KUBERNETES}", "--values=-"],
         # JSON is YAML as well.
         input=json.dumps(values),
         stdout=subprocess.PIPE,
@@ -90,14 +85,14 @@ def template(program: Path, values: Mapping[str, Any]) -> str:
 
 def chart_files() -> Mapping[str, bytes]:
     """All files of the chart by their path in it."""
-    folder = ROOT / CHART
+    folder = ROOT / rendering.CHART
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def document() -> str:
     """The document with the table of values, as it should be. Raises ``ValueError``."""
-    schema = json.loads((ROOT / CHART / "values.schema.json").read_text())
-    values = yaml.safe_load((ROOT / CHART / "values.yaml").read_text())
+    schema = json.loads((ROOT / rendering.CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((ROOT / rendering.CHART / "values.yaml").read_text())
     return with_table((ROOT / TABLE).read_text(), schema, values)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import logging
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Self
 
 from msgspec.structs import replace
 
 from agent.assignments import Assignment
 from agent.core.events import Fault
+from agent.core.growth import GrowthTimes
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import ConflictError, DatabaseView, PortError
 from agent.runner import Ports, Runner
-from agent.telemetry import Field, LogLevel
+from agent.telemetry import LOG
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Bytes, ComputeUnit, Resources
@@ -25,17 +28,29 @@ from tests.fake_clock import FakeClock, settle
 ASSIGNMENT = Assignment(ObjectName("default", "vm-1"), ObjectName("default", "vm-1-pod"))
 
 
-@dataclass
-class Lines:
-    """A log that remembers."""
+_OF_EVERY_RECORD = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 
-    lines: list[tuple[LogLevel, str, dict[str, Field]]] = field(default_factory=list)
 
-    heard: asyncio.Event = field(default_factory=asyncio.Event)
+class Lines(logging.Handler):
+    """What the agent logs within ``with``."""
 
-    def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
-        """See ``Log``."""
-        self.lines.append((level, message, dict(fields)))
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[int, str, dict[str, object]]] = []
+        self.heard = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        LOG.addHandler(self)
+        self._level, LOG.level = LOG.level, logging.INFO
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        LOG.removeHandler(self)
+        LOG.level = self._level
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+        self.lines.append((record.levelno, record.getMessage(), fields))
         self.heard.set()
 
     async def says(self, *any_of: str) -> None:
@@ -212,11 +227,13 @@ class RunnerFixture:
 
     def __post_init__(self) -> None:
         self.guest = FakeGuest(self.clock)
-        self.database = FakeDatabase()
-        ports = Ports(self.guest, self.scheduler, self.vm_api, self.database, self.clock, self.monitor)
-        self.runner = Runner(ASSIGNMENT, ports, POLICY, 1, self.log)
+        self.database, self.growths = FakeDatabase(), GrowthTimes()
+        connect = None if self.monitor is None else self.monitor.connect
+        ports = Ports(self.guest, self.scheduler, self.vm_api, self.database.look, self.clock, connect)
+        self.runner = Runner(ASSIGNMENT, ports, POLICY, 1, self.growths)
 
     async def __aenter__(self) -> RunnerFixture:
+        self.log.__enter__()
         self.task = asyncio.create_task(self.runner.run())
         await settle()
         return self
@@ -224,3 +241,4 @@ class RunnerFixture:
     async def __aexit__(self, *_: object) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
+        self.log.__exit__()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import signal
 import socket
 import sys
@@ -15,8 +14,6 @@ import pytest
 from agent.__main__ import main
 from agent.app import run
 from agent.settings import read_settings
-from agent.supervisor import Dependencies
-from agent.telemetry import AgentLog, LogLevel
 from protocol.runtime.clock import SystemClock
 from tests.agent.fake_ports import Lines
 from tests.plain_http import plain_client
@@ -50,15 +47,16 @@ def environment(tmp_path: Path, port: int, **more: str) -> dict[str, str]:
     "more", [{}, {"AGENT_MODE": "node", "NODE_NAME": "node-1"}, {"SCHEDULER_URL": "https://127.0.0.1:1"}]
 )
 async def test_serves_and_stops_without_any_backend(tmp_path: Path, more: dict[str, str]) -> None:
-    port, stop, log = free_port(), asyncio.Event(), Lines()
+    port, stop = free_port(), asyncio.Event()
     settings = read_settings([], environment(tmp_path, port, **more))
-    async with asyncio.TaskGroup() as tasks, plain_client() as http:
-        tasks.create_task(run(settings, Dependencies(SystemClock(), log), stop))
-        await log.says("agent started")
-        assert (await http.get(f"http://127.0.0.1:{port}/healthz")).text == "ok\n"
-        await log.says("the VM cannot be read", "the pods of this node cannot be read")
-        assert (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 503
-        stop.set()
+    with Lines() as log:
+        async with asyncio.TaskGroup() as tasks, plain_client() as http:
+            tasks.create_task(run(settings, SystemClock(), stop))
+            await log.says("agent started")
+            assert (await http.get(f"http://127.0.0.1:{port}/healthz")).text == "ok\n"
+            await log.says("the VM cannot be read", "the pods of this node cannot be read")
+            assert (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 503
+            stop.set()
     assert log.messages[-1] == "agent stopped"
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -84,11 +82,3 @@ def test_invalid_settings_exit_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         main()
     assert caught.value.code == 2
     assert capsys.readouterr().err == "autoscaler-agent: AGENT_MODE: expected sidecar or node, got 'both'\n"
-
-
-def test_logs_into_process_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        AgentLog().line(LogLevel.WARNING, "no metrics", {"vm": "default/vm-1"})
-    (record,) = caplog.records
-    assert (record.levelname, record.name, record.getMessage()) == ("WARNING", "autoscale.agent", "no metrics")
-    assert vars(record)["vm"] == "default/vm-1"

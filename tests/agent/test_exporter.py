@@ -16,14 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.assignments import Assignment, OwnVm
 from agent.core.events import Fault
 from agent.exporter import explain_guard, routes
-from agent.ports import DatabaseView, PortError, SchedulerError
-from agent.supervisor import Dependencies, Supervisor
+from agent.ports import DatabaseView, PortError
+from agent.supervisor import Supervisor
 from protocol.messages import ObjectName
 from protocol.runtime.explaining.explain_access import AccessDenial, Caller
 from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MOST_CONNECTIONS, listening
 from protocol.runtime.serving.http_requests import HttpResponse
 from tests.agent.core.story import POLICY
-from tests.agent.fake_ports import ASSIGNMENT, Lines, RunnerFixture
+from tests.agent.fake_ports import ASSIGNMENT, RunnerFixture
 from tests.plain_http import plain_client
 
 
@@ -31,9 +31,8 @@ from tests.plain_http import plain_client
 async def served() -> AsyncIterator[tuple[RunnerFixture, Supervisor, httpx.AsyncClient]]:
     """A fixture whose runner a supervisor has, behind a sidecar's listener."""
     fixture = RunnerFixture()
-    supervisor = Supervisor(
-        OwnVm(ASSIGNMENT), lambda _assignment, _policy: fixture.runner, POLICY, Dependencies(fixture.clock, Lines())
-    )
+    supervisor = Supervisor(OwnVm(ASSIGNMENT), lambda *_: fixture.runner, POLICY, fixture.clock)
+    supervisor.growths = fixture.growths
     async with (
         listening("127.0.0.1", 0, routes(supervisor, fixture.clock, alone=True)) as port,
         plain_client(base_url=f"http://127.0.0.1:{port}") as http,
@@ -99,7 +98,7 @@ async def test_a_growth_and_a_trouble_are_told(served: Served) -> None:
     async with fixture:
         await fixture.clock.advance(2.0)
         fixture.guest.cores = 0.25
-        fixture.scheduler.errors = [SchedulerError(Fault.SCHEDULER, "away")]
+        fixture.scheduler.errors = [PortError(Fault.SCHEDULER, "away")]
         await fixture.clock.advance(1.5)
         waits = (await http.get("/metrics")).text
         await fixture.clock.advance(4.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.core.actions import AskMonitor
+from agent.core.actions import MonitorMessage
 from agent.core.events import Event, Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid
 from agent.monitor_session import MonitorSession
 from agent.ports import PortError
@@ -41,9 +41,9 @@ class Conversing(FakeMonitor):
     clock: FakeClock = field(default_factory=lambda: FakeClock(start=0.0, jitter=0.0))
 
     def __post_init__(self) -> None:
-        self.session = MonitorSession(self, self.clock, self.events.append)
+        self.session = MonitorSession(self.connect, self.clock, self.events.append)
 
-    async def asked(self, action: AskMonitor) -> int:
+    async def asked(self, action: MonitorMessage) -> int:
         """The number under which the monitor heard ``action``."""
         self.session.say(action)
         await settle()
@@ -66,7 +66,7 @@ async def test_unsolicited_message_becomes_event(monitor: Conversing) -> None:
 
 
 async def test_answers_match_even_request_ids(monitor: Conversing) -> None:
-    number = await monitor.asked(AskMonitor(AskToShrink(cu(1))))
+    number = await monitor.asked(AskToShrink(cu(1)))
     assert monitor.heard == [
         {"type": "DownscaleRequest", "id": 2, "content": {"target": {"cpu": 0.25, "mem": 1024**3}}}
     ]
@@ -86,7 +86,7 @@ async def test_answers_match_even_request_ids(monitor: Conversing) -> None:
 async def test_what_was_told_is_confirmed_or_went_wrong(
     monitor: Conversing, answer: FromMonitor, result: UpscaleConfirmation | None
 ) -> None:
-    await monitor.asked(AskMonitor(TellGrown(cu(2))))
+    await monitor.asked(TellGrown(cu(2)))
     await monitor.says(answer)
     assert monitor.events[1:] == [MonitorAnswered(result)]
 
@@ -96,7 +96,7 @@ async def test_rejects_messages_of_newer_version(monitor: Conversing) -> None:
     await monitor.says(REPORT, UnknownMessage(3, "Novelty"))
     assert monitor.events == [MonitorJoined(2)]
     assert [(each["type"], each["id"]) for each in monitor.heard] == [("InvalidMessage", 1), ("InvalidMessage", 3)]
-    assert await monitor.asked(AskMonitor(AskToShrink(cu(1)))) == 2, "questions have the next number of ours"
+    assert await monitor.asked(AskToShrink(cu(1))) == 2, "questions have the next number of ours"
 
 
 async def test_missing_monitor_backs_off_silently() -> None:
@@ -154,7 +154,7 @@ async def test_unanswered_request_disconnects(
     monitor: Conversing,
 ) -> None:
     await monitor.clock.advance(4.0)
-    await monitor.asked(AskMonitor(AskToShrink(cu(1))))
+    await monitor.asked(AskToShrink(cu(1)))
     await monitor.clock.advance(5.0)
     assert len(monitor.events) == 1, "not before it had five seconds"
     await monitor.clock.advance(1.5)
@@ -163,6 +163,6 @@ async def test_unanswered_request_disconnects(
 
 async def test_reconnect_drops_queued_messages(monitor: Conversing) -> None:
     await monitor.says(HUNG_UP)
-    monitor.session.say(AskMonitor(TellGrown(cu(1))))
+    monitor.session.say(TellGrown(cu(1)))
     await monitor.clock.advance(2.0)
     assert monitor.heard == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from agent.config import PolicyError, read_policy
@@ -39,8 +40,8 @@ def with_targets(cpu: float | None = None, memory: float | None = None) -> Polic
     base = Policy()
     return replace(
         base,
-        cpu=base.cpu if cpu is None else replace(base.cpu, target=cpu),
-        memory=base.memory if memory is None else replace(base.memory, target=memory),
+        cpu=base.cpu if cpu is None else msgspec.structs.replace(base.cpu, target=cpu),
+        memory=base.memory if memory is None else msgspec.structs.replace(base.memory, target=memory),
     )
 
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from agent.assignments import Assignment, OwnVm
 from agent.core.events import Fault
-from agent.core.growth import Wait, WaitStage
+from agent.core.growth import GrowthTimes, Wait, WaitStage
 from agent.core.policy import Policy
 from agent.ports import PortError
 from agent.runner import Ports, Runner
-from agent.supervisor import Dependencies, Supervisor
+from agent.supervisor import Supervisor
 from protocol.messages import ObjectName
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
@@ -54,22 +54,25 @@ class Agents:
     def __init__(self) -> None:
         self.node, self.clock, self.log = Node(), FakeClock(0.0, jitter=0.0), Lines()
         self.guests: list[FakeGuest] = []
-        self.supervisor = Supervisor(self.node, self.make, POLICY, Dependencies(self.clock, self.log))
+        self.growths: dict[Assignment, GrowthTimes] = {}
+        self.supervisor = Supervisor(self.node, self.make, POLICY, self.clock)
 
-    def make(self, assignment: Assignment, policy: Policy) -> Runner:
+    def make(self, assignment: Assignment, policy: Policy, growths: GrowthTimes) -> Runner:
         self.guests.append(FakeGuest(self.clock))
-        ports = Ports(self.guests[-1], FakeScheduler(), FakeVmApi(), FakeDatabase(), self.clock)
-        return Runner(assignment, ports, policy, 1, self.log)
+        self.growths[assignment] = growths
+        ports = Ports(self.guests[-1], FakeScheduler(), FakeVmApi(), FakeDatabase().look, self.clock)
+        return Runner(assignment, ports, policy, 1, growths)
 
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Agents]:
     agents = Agents()
-    task = asyncio.create_task(agents.supervisor.run())
-    await settle()
-    yield agents
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    with agents.log:
+        task = asyncio.create_task(agents.supervisor.run())
+        await settle()
+        yield agents
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_runners_follow_the_set() -> None:
@@ -102,11 +105,9 @@ async def test_growth_times_outlive_their_vm() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT, OTHER)
         for assignment, took in ((ASSIGNMENT, 0.5), (OTHER, 7.0)):
-            agents.supervisor.runners[assignment].growths.add([Wait(WaitStage.SIZE, Seconds(took))])
-        before = list(agents.supervisor.growths().histograms())
+            agents.growths[assignment].add([Wait(WaitStage.SIZE, Seconds(took))])
         await agents.node.has(OTHER)
-        assert list(agents.supervisor.growths().histograms()) == before
-        _, buckets, total = before[1]
+        _, buckets, total = list(agents.supervisor.growths.histograms())[1]
         assert (dict(buckets)["0.5"], dict(buckets)["5.0"], dict(buckets)["+Inf"], total) == (1, 1, 2, 7.5)
 
 

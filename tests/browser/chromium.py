@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.serving.listeners import Listener, Server
-from scheduler_plugin.dashboard.app import Dashboard, assemble
+from scheduler_plugin.dashboard.app import Dashboard
 from scheduler_plugin.dashboard.reviews import ApiJudge
 from scheduler_plugin.history.ports import History
 from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told
@@ -95,7 +95,7 @@ async def served(
 ) -> AsyncIterator[Served]:
     """A page's program that listens, once it has read its cluster; at once unless ``is_read``."""
     clock, judge = clock or SystemClock(), ApiJudge(cluster) if on_a_cluster else None
-    dashboard = assemble("a fleet that is made up", cluster, told, clock, judge, history)
+    dashboard = Dashboard("a fleet that is made up", cluster, told, clock, judge, history)
     found = Served(cluster, told, dashboard, [], prefix=prefix)
     dashboard.doorman.on_link = found.links.append
     if not on_a_cluster:

@@ -13,8 +13,8 @@ from deploy.local.cluster.settings import scheduler_settings
 from protocol.messages import ObjectName
 from protocol.units import ComputeUnit, Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
+from scheduler_plugin.cluster.problems import misfit
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
-from scheduler_plugin.settings.unit_fit import misfit
 from scripts.autoscale.demonstration.vm_database import postgres_vm
 from tests import plain_yaml
 from tests.deploy.manifests import ROOT, documents, one

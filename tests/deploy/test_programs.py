@@ -17,7 +17,7 @@ from scheduler_plugin.expander.settings import host_and_port
 from scheduler_plugin.expander.settings import parse_settings as parse_expander
 from scheduler_plugin.groups.__main__ import parser as groups_parser
 from scheduler_plugin.groups.settings import parse_settings as parse_groups
-from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
+from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
 from scheduler_plugin.options import parser as scheduler_parser
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
 from scripts.autoscale.site import EXPLAINS, GROUPS

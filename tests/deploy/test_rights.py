@@ -18,7 +18,7 @@ import pytest
 from agent.adapters.kubernetes_api import LightKubernetesApi as AgentApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
-from agent.adapters.token import NoToken
+from agent.adapters.token import no_token
 from agent.ports import PortError
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError
 from protocol.kubernetes.objects import JsonObject
@@ -216,7 +216,7 @@ async def test_an_agent_may_do_what_it_does(
 
     async with client(answer) as http:
         for call in calls:
-            await call(AgentApi(http, "http://api", NoToken(), Seconds(1.0)))
+            await call(AgentApi(http, "http://api", no_token, Seconds(1.0)))
     assert used == granted(*role)
 
 

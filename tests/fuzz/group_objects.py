@@ -10,17 +10,17 @@ import yaml
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS
 from protocol.names import ANNOTATION_ORIGINAL
+from scheduler_plugin.groups.controllers.companions import put_back
+from scheduler_plugin.groups.controllers.policies import memory_of
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import decide
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers
-from scheduler_plugin.groups.core.writes import put_back
 from scheduler_plugin.groups.objects.autoscalers import (
     metrics_missing_since,
     read_autoscaler,
     write_autoscaler,
 )
 from scheduler_plugin.groups.objects.hvpa.decoding import decode
-from scheduler_plugin.groups.objects.hvpa.memory_fields import memory_of
 from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration
 from scheduler_plugin.groups.objects.tortoise.manifest import parse_tortoise
 from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_status

@@ -21,7 +21,7 @@ from deploy.local.apiserver.apimachinery.selectors import parse_labels
 from deploy.neonvm.objects.runner_policy import deciding_part, new_policy, policy_todo
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.transfer_report import parse_report, transfer_info
+from deploy.neonvm.qemu.reports import parse_report, transfer_info
 from deploy.neonvm.simulated.simulated_load import LoadError, parse_recording
 from protocol.codec import MalformedMessageError, decode_request, decode_response
 from protocol.durations import DurationError, parse_duration
@@ -49,7 +49,7 @@ from scheduler_plugin.cluster.translate import read_node
 from scheduler_plugin.cluster.virtual_machines import vm_at_most, vm_facts
 from scheduler_plugin.expander.settings import parse_settings as parse_expander
 from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_up
-from scheduler_plugin.injector.admission.injection import Injection, judge
+from scheduler_plugin.injector.admission.injection import judge
 from scheduler_plugin.injector.admission.reviews import MalformedReviewError, answer, read_review
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import parse_settings
@@ -180,7 +180,7 @@ def _admission(body: bytes) -> object:
     """As the webhook does: what can be read is judged, and whatever is found is answered."""
     question = read_review(body)
     found = judge(question.pod or {}, TEMPLATE)
-    return answer(question.uid, found.patch if isinstance(found, Injection) else ())
+    return answer(question.uid, found if isinstance(found, list) else ())
 
 
 def _qemu(body: bytes) -> object:

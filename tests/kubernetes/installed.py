@@ -18,7 +18,7 @@ from deploy.local.kubernetes.plan.installation_plan import MANIFESTS, NAMESPACE,
 from protocol.runtime.clock import SystemClock
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes
-from vm_image.origin import Origin
+from vm_image.recipe import Origin
 
 GROUPS: Final = "deploy/kubernetes/groups.yaml"
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from deploy.neonvm.network.loopback import LoopbackNetwork
 from deploy.neonvm.ports import (
     Guest,
     GuestError,
@@ -192,21 +193,14 @@ class FakeGuest:
         self.flock.note()
 
 
-class PlainNetwork:
+class PlainNetwork(LoopbackNetwork):
     """Addresses, and nothing behind them; what is plugged in and what was released is written down."""
 
-    description = "addresses"
-
     def __init__(self) -> None:
+        super().__init__("plain", "a test")
         self.plugged: dict[ObjectName, str] = {}
         self.released: list[ObjectName] = []
         self._count = 0
-
-    async def up(self) -> None: ...
-
-    async def down(self) -> None: ...
-
-    async def add_node(self, node: str) -> None: ...
 
     async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
         if pod not in self.plugged:
@@ -223,12 +217,3 @@ class PlainNetwork:
 
     async def release_vm(self, vm: ObjectName) -> None:
         self.released.append(vm)
-
-    def control_enter(self) -> Sequence[str]:
-        return ()
-
-    def port_for(self, port: int) -> int:
-        return port
-
-    async def expose(self, target: str, port: int) -> int:
-        return port

@@ -9,6 +9,7 @@ from typing import Final
 
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
+from scheduler_plugin.web import agents
 from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 from tests.oracle.fleet import Agent, Machine, Patch
 from tests.oracle.stage import BrokenError, Message, Stage
@@ -103,13 +104,13 @@ class Agents(Stage):
         self._post(message)
 
     def _post(self, message: Message) -> None:
-        routes = self.schedulers.routes
-        if routes is None:
+        service = self.schedulers.service
+        if service is None:
             return
         message.stored = self.fleet.stored(message.machine) or ZERO
         before = message.had = self.fleet.has(message.machine)
         shown = f"Bearer {token_text(message.agent.token)}"
-        answer = routes.request(HotRequest(message.body, shown, "10.0.0.1"))
+        answer = agents.request(service, HotRequest(message.body, shown, "10.0.0.1"))
         if isinstance(answer, HotResponse):
             self._answered(message, answer, before)
         else:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger.ledger import Ledger
 from tests.oracle.fleet import Agent, Fleet, Machine
 
 SIZE: Final = Resources.parse("10", "40Gi")

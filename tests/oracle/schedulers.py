@@ -11,11 +11,10 @@ from protocol.runtime.kubernetes.lease import Leadership
 from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
-from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.replica import Replica
 from scheduler_plugin.service.service import Service, StandingByError
 from scheduler_plugin.telemetry import Telemetry
-from scheduler_plugin.web.agents import AgentRoutes
 from tests.fake_clock import FakeClock, settle
 from tests.oracle.late_api import LateApi
 from tests.scheduler_plugin.fake_cluster import SLICES
@@ -37,7 +36,6 @@ class Schedulers:
         self._alone: Service | None = None
         self._replicas: list[Replica] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._routes: tuple[Service, AgentRoutes] | None = None
         if has_lease:
             api.put(SLICES, {"metadata": {"namespace": SLICE.namespace, "name": SLICE.name, "uid": "slice"}})
 
@@ -55,16 +53,6 @@ class Schedulers:
         """The ledger at work, if it has read the cluster."""
         service = self.service
         return None if service is None or not service.context.ledger.is_ready else service.context.ledger
-
-    @property
-    def routes(self) -> AgentRoutes | None:
-        """Where agents ask."""
-        service = self.service
-        if service is None:
-            return None
-        if self._routes is None or self._routes[0] is not service:
-            self._routes = service, AgentRoutes(service)
-        return self._routes[1]
 
     @property
     def is_full(self) -> bool:
@@ -99,7 +87,6 @@ class Schedulers:
         self._alone = None
         if self._replicas:
             self._replicas.pop(number)
-        self._routes = None
         self.api.dying.add(task)
         task.cancel()
         await asyncio.wait([task])

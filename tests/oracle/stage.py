@@ -11,7 +11,7 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.web.hot_paths import HotResponse
 from tests.fake_clock import FakeClock
 from tests.oracle.fleet import Agent, Fleet, Machine

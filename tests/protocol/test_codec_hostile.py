@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import MalformedRequestError, MalformedResponseError, decode_request, decode_response
+from protocol.codec import MalformedMessageError, decode_request, decode_response
 from protocol.versions import ProtocolVersion
 from tests.nesting import LEVELS
 from tests.protocol.wire_examples import SLOT, body, request
@@ -85,13 +85,13 @@ HEAD = b'{"protoVersion":4,"pod":{"namespace":"default","name":"pg-1"},'
     ],
 )
 def test_a_bad_request_names_its_field(sent: bytes, message: str) -> None:
-    with pytest.raises(MalformedRequestError) as refused:
+    with pytest.raises(MalformedMessageError) as refused:
         decode_request(sent).resolve(SLOT)
     assert str(refused.value) == message
 
 
 def test_a_long_value_is_not_repeated_in_full() -> None:
-    with pytest.raises(MalformedRequestError) as refused:
+    with pytest.raises(MalformedMessageError) as refused:
         decode_request(body(4, pod={"namespace": "x" * 10_000, "name": "y"}))
     assert len(str(refused.value)) < 200
 
@@ -129,10 +129,10 @@ paths = st.sampled_from(
 
 def survives(sent: bytes) -> None:
     """Both decoders give a value or the one error; every other error fails the test."""
-    with suppress(MalformedRequestError):
+    with suppress(MalformedMessageError):
         decode_request(sent).resolve(SLOT)
     for version in ProtocolVersion:
-        with suppress(MalformedResponseError):
+        with suppress(MalformedMessageError):
             decode_response(version, sent, SLOT)
 
 
@@ -200,5 +200,5 @@ def test_duplicate_keys_are_refused(version: int, key: bytes, data: st.DataObjec
     if all(found):
         decode_request(sent)
     else:
-        with pytest.raises(MalformedRequestError):
+        with pytest.raises(MalformedMessageError):
             decode_request(sent)

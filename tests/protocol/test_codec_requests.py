@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import MalformedRequestError, decode_request, encode_request
+from protocol.codec import MalformedMessageError, decode_request, encode_request
 from protocol.messages import AgentRequest, Metrics, ObjectName
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
 from protocol.versions import ProtocolVersion, VersionRange
@@ -42,7 +42,7 @@ def test_unversioned_request_is_seed_era() -> None:
 
 @pytest.mark.parametrize("version", [-1, 8, 2**40])
 def test_a_version_that_nobody_published_is_refused(version: int) -> None:
-    with pytest.raises(MalformedRequestError) as refused:
+    with pytest.raises(MalformedMessageError) as refused:
         decode_request(body(7, protoVersion=version))
     assert str(refused.value) == f"protoVersion: expected 0 to 7, got {version}"
 
@@ -51,10 +51,10 @@ def test_a_server_may_accept_fewer_versions() -> None:
     only_newest = VersionRange(7, 7)
     assert decode_request(body(7), only_newest).version is V.V5_0
     for version in (0, 6, 8):
-        with pytest.raises(MalformedRequestError) as refused:
+        with pytest.raises(MalformedMessageError) as refused:
             decode_request(body(7, protoVersion=version), only_newest)
         assert str(refused.value) == f"protoVersion: expected 7 to 7, got {version}"
-    with pytest.raises(MalformedRequestError):
+    with pytest.raises(MalformedMessageError):
         decode_request(body(7, protoVersion=8), VersionRange(0, 9))
 
 
@@ -67,7 +67,7 @@ def test_memory_is_counted_in_slots_before_v4_0(version: V, slots: object) -> No
 
 @pytest.mark.parametrize("slots", ["3Gi", "1e3", 3.5, 65536, -1, "-1", "", "9" * 30, "٣"])
 def test_what_is_no_count_of_slots_is_refused(slots: object) -> None:
-    with pytest.raises(MalformedRequestError) as refused:
+    with pytest.raises(MalformedMessageError) as refused:
         decoded(4, resources={"vCPUs": 1, "mem": slots})
     assert str(refused.value) == f"resources.mem: expected a number of memory slots (0 to 65535), got {slots!r}"
 
@@ -82,7 +82,7 @@ def test_memory_is_in_bytes_from_v4_0_on(version: V, memory: object, value: int)
 def test_cpus_are_whole_before_v2_0(version: V) -> None:
     assert decoded(version, resources={"vCPUs": "2", "mem": 1}).resources.cpu == MilliCpu(2000)
     for fraction in ("250m", 0.25):
-        with pytest.raises(MalformedRequestError) as refused:
+        with pytest.raises(MalformedMessageError) as refused:
             decoded(version, resources={"vCPUs": fraction, "mem": 1})
         assert str(refused.value) == (
             f"resources.vCPUs: expected a whole number of vCPUs in this version, got {fraction!r}"
@@ -101,7 +101,7 @@ def test_metrics_may_be_missing_from_v1_1_on(version: V, metrics: object) -> Non
     if version >= V.V1_1:
         assert decoded(version, metrics=metrics).metrics is None
         return
-    with pytest.raises(MalformedRequestError) as refused:
+    with pytest.raises(MalformedMessageError) as refused:
         decoded(version, metrics=metrics)
     assert str(refused.value) == "metrics: expected a value, this version requires metrics"
 
@@ -127,7 +127,7 @@ def test_the_last_permit_counts_from_v2_1_on(version: V) -> None:
     ],
 )
 def test_v4_requests_carry_unit(version: V, unit: object, message: str) -> None:
-    with pytest.raises(MalformedRequestError) as refused:
+    with pytest.raises(MalformedMessageError) as refused:
         decoded(version, computeUnit=unit)
     assert str(refused.value) == message
 
@@ -135,7 +135,7 @@ def test_v4_requests_carry_unit(version: V, unit: object, message: str) -> None:
 @pytest.mark.parametrize("field", ["vCPUs", "mem"])
 @pytest.mark.parametrize("version", list(V))
 def test_no_vm_asks_for_nothing(version: V, field: str) -> None:
-    with pytest.raises(MalformedRequestError) as refused:
+    with pytest.raises(MalformedMessageError) as refused:
         decoded(version, resources={"vCPUs": 1, "mem": 1} | {field: 0})
     assert str(refused.value) == f"resources.{field}: expected more than zero"
 
@@ -186,7 +186,7 @@ def test_a_request_carries_its_number_in_every_version() -> None:
     for version in V:
         wish = AgentRequest(POD, Resources.parse(1, "1Gi"), None, UNIT, Metrics(0.5), sequence=2**62)
         assert decode_request(encode_request(version, wish, SLOT)).resolve(SLOT).sequence == 2**62
-        with pytest.raises(MalformedRequestError, match=r"^sequence: expected int >= 0"):
+        with pytest.raises(MalformedMessageError, match=r"^sequence: expected int >= 0"):
             decode_request(body(version, sequence=-1))
 
 
@@ -194,7 +194,7 @@ def test_a_request_carries_its_number_in_every_version() -> None:
 def test_request_says_what_its_vm_needs(version: V) -> None:
     wish = AgentRequest(POD, Resources.parse(2, "4Gi"), None, UNIT, Metrics(0.5), needs=Resources.parse(1, "1Gi"))
     assert decode_request(encode_request(version, wish, SLOT)).resolve(SLOT).needs == Resources.parse(1, "1Gi")
-    with pytest.raises(MalformedRequestError, match=r"^needs\.mem: "):
+    with pytest.raises(MalformedMessageError, match=r"^needs\.mem: "):
         decode_request(body(version, needs={"vCPUs": 1, "mem": -1})).resolve(SLOT)
 
 

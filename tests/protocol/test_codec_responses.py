@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import MalformedResponseError, PluginResponseView, decode_response, encode_response
+from protocol.codec import MalformedMessageError, PluginResponseView, decode_response, encode_response
 from protocol.messages import PluginResponse
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
 from protocol.versions import ProtocolVersion
@@ -127,7 +127,7 @@ def test_v3_responses_have_no_unit(version: V) -> None:
     ],
 )
 def test_a_bad_response_names_its_field(answer: bytes, message: str) -> None:
-    with pytest.raises(MalformedResponseError) as refused:
+    with pytest.raises(MalformedMessageError) as refused:
         decode_response(V.V2_1, answer, SLOT)
     assert str(refused.value) == message
 
@@ -166,5 +166,5 @@ def test_agent_that_is_not_asked_sees_no_new_field(version: V) -> None:
 @pytest.mark.parametrize("wait", [b"-1", b"86401", b"1e999", b'"2"', b"true"])
 def test_absurd_time_to_ask_again_is_refused(wait: bytes) -> None:
     body = b'{"permit":{"vCPUs":1,"mem":2},"computeUnit":{"vCPUs":1,"mem":4},"askAgain":' + wait + b"}"
-    with pytest.raises(MalformedResponseError, match=r"^askAgain: "):
+    with pytest.raises(MalformedMessageError, match=r"^askAgain: "):
         decode_response(V.V2_1, body, SLOT)

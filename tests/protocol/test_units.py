@@ -14,7 +14,6 @@ from protocol.units import (
     Bytes,
     ComputeUnit,
     MilliCpu,
-    NegativeAmountError,
     QuantityError,
     Resources,
 )
@@ -36,10 +35,10 @@ def test_sums_and_differences_are_those_of_whole_numbers(left: int, right: int) 
 
 
 def test_an_amount_never_becomes_negative() -> None:
-    with pytest.raises(NegativeAmountError) as refused:
+    with pytest.raises(QuantityError) as refused:
         MilliCpu(1) - MilliCpu(2)
     assert str(refused.value) == "MilliCpu cannot be negative: -1"
-    with pytest.raises(NegativeAmountError):
+    with pytest.raises(QuantityError):
         Bytes(1) * -1
 
 

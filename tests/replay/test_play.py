@@ -13,9 +13,8 @@ import pytest
 from protocol.smoothing.policy import SmoothingPolicyError, parse_policy
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.peers import DAY, PLAYERS, play_policy
-from scripts.autoscale.replay.play import as_json, choose_players, play, totals
+from scripts.autoscale.replay.play import Score, as_json, choose_players, overall, play, score, totals
 from scripts.autoscale.replay.recording import Recording, Timeline, timeline
-from scripts.autoscale.replay.score import Score, overall, score
 from tests.examples import examples
 
 

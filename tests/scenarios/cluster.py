@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Resources
-from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, NodeFacts, PodFacts, VmFacts
 
 SLOT = Bytes.parse("256Mi")
 NAMESPACE = "fleet"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from protocol.messages import ObjectName
-from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, PodFacts
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from tests.scenarios.cluster import NAMESPACE, Cluster, MigrationObject, VmObject
 
 PENDING, RUNNING = MigrationPhase.PENDING, MigrationPhase.RUNNING

@@ -13,22 +13,6 @@ from protocol.codec import PluginResponseView
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger import (
-    CreateMigration,
-    Effect,
-    Ledger,
-    LedgerError,
-    MigrationFacts,
-    Move,
-    NodeFacts,
-    PermitDecision,
-    PersistPermit,
-    PodFacts,
-    ReadMigration,
-    ReadPod,
-    RoomFreed,
-    VmFacts,
-)
 from scheduler_plugin.ledger.events import (
     AgentAsked,
     BindEnded,
@@ -48,7 +32,20 @@ from scheduler_plugin.ledger.events import (
     VmSeen,
     WriteEnd,
 )
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.ledger.facts import MigrationFacts, NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.ledger.outcomes import (
+    CreateMigration,
+    Effect,
+    LedgerError,
+    PermitDecision,
+    PersistPermit,
+    ReadMigration,
+    ReadPod,
+    RoomFreed,
+)
+from scheduler_plugin.placement.verdict import FITS
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.planner import Planner, completed
 from scheduler_plugin.planner.victims import Now, Rest

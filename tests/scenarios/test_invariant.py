@@ -9,8 +9,10 @@ import os
 
 import pytest
 
-from scheduler_plugin.ledger import ClaimState, Ledger, violations
+from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.events import Listed
+from scheduler_plugin.ledger.invariants import violations
+from scheduler_plugin.ledger.ledger import Ledger
 from tests.examples import examples
 from tests.scenarios.world import World
 

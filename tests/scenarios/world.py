@@ -18,17 +18,9 @@ from random import Random
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources
-from scheduler_plugin.ledger import (
-    MigrationPhase,
-    Move,
-    NodeFacts,
-    NodePolicy,
-    PodFacts,
-    ResourcePolicy,
-    VmTruth,
-    overcommitted,
-    violations,
-)
+from scheduler_plugin.ledger.facts import MigrationPhase, NodeFacts, NodePolicy, PodFacts, ResourcePolicy
+from scheduler_plugin.ledger.invariants import VmTruth, overcommitted, violations
+from scheduler_plugin.ledger.moves import Move
 from tests.scenarios.agents import Agents
 from tests.scenarios.cluster import NAMESPACE, Cluster, VmObject
 from tests.scenarios.migrations import Controller

@@ -11,7 +11,7 @@ import pytest
 from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.units import Seconds
-from scheduler_plugin.workers.for_each import for_each
+from scheduler_plugin.order_queues import for_each
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.granted import with_permit

@@ -11,9 +11,9 @@ import pytest
 
 from protocol.units import Instant
 from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER
-from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.accounts.permit_state import SILENT
 from scheduler_plugin.ledger.events import AgentAsked
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.web.agents import HELD
 from scheduler_plugin.web.apps import agents_app
 from scheduler_plugin.web.hot_paths import HotRequest, HotResponse

@@ -146,7 +146,7 @@ async def test_decrease_before_increase_stays_ordered(cluster: FakeCluster, cloc
         ).persist
         assert raised is not None
         assert lowered is not None
-        context.order((lowered,))
+        context.queues.add((lowered,))
         assert await scheduler.parts.workers.permits.store(raised) == ""
         found = json.loads(json.dumps(cluster.get(VMS, "default", "db")))
         found["metadata"]["labels"]["autoscaling.neon.tech/enabled"] = "false"

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.units import MilliCpu
 from scheduler_plugin.settings.document import parse_settings
-from scheduler_plugin.web.agents import AgentRoutes
+from scheduler_plugin.web import agents
 from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, FakeCluster, Fault, to
@@ -60,8 +60,8 @@ async def test_what_is_requested_already_costs_no_call(cluster: FakeCluster, clo
 async def test_unchanged_request_needs_no_task(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
         assert permit(await scheduler.ask(sized(1, 4), 1, 4)) == (1, 4), "its token is known from now on"
-        routes, (headers, unchanged) = AgentRoutes(scheduler.parts.service), agent_request(cluster, sized(1, 4), 1, 4)
-        answer = routes.request(HotRequest(unchanged, headers["Authorization"]))
+        headers, unchanged = agent_request(cluster, sized(1, 4), 1, 4)
+        answer = agents.request(scheduler.parts.service, HotRequest(unchanged, headers["Authorization"]))
         assert isinstance(answer, HotResponse)
         assert answer.status == 200
 

@@ -22,8 +22,9 @@ from protocol.kubernetes.api import ApiCall
 from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER
 from protocol.permits import decode_permit
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger import ClaimState, Ledger
+from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.invariants import VmTruth, violations
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.settings.document import SchedulerSettings
 from tests.examples import THOROUGH, examples
 from tests.fake_clock import FakeClock, settle

@@ -13,10 +13,11 @@ from protocol.messages import ObjectName
 from protocol.names import AUTO_MIGRATION
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
+from scripts.autoscale.demonstration.loads import nothing
 from scripts.autoscale.demonstration.migration_scenario import NEIGHBOURS, MigrationScenario
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.vm_clients import ClientReport, VmClients
-from scripts.autoscale.site import KubernetesSite
+from scripts.autoscale.site import RemoteSite
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
 from tests.scripts.clusters import cluster_at
@@ -31,9 +32,6 @@ class Waves:
     clock: Clock
     begun: list[int] = field(default_factory=list)
 
-    async def prepare(self) -> None:
-        """Nothing is needed."""
-
     async def live(self, seconds: int) -> ClientReport:
         self.begun.append(seconds)
         await self.clock.sleep(Seconds(float(seconds)))
@@ -46,14 +44,14 @@ async def test_clients_stay_until_a_vm_has_moved_and_neighbours_may_move_from_th
     await apply_crds(client, clock)
 
     async def clients_of(_: Json) -> VmClients:
-        return waves
+        return VmClients(nothing, waves.live)
 
     scenario = MigrationScenario(
-        KubernetesSite(cluster_at(), ClusterFolder.of("x"), client), clock, lambda _: None, clients_of
+        RemoteSite(cluster_at(folder=ClusterFolder.of("x")), client), clock, lambda _: None, clients_of
     )
     watching = asyncio.ensure_future(scenario.watch())
     await scenario.move_in()
-    scenario._clients[NEIGHBOURS[0]] = waves
+    scenario._clients[NEIGHBOURS[0]] = VmClients(nothing, waves.live)
 
     async def load(seconds: int) -> None:
         await clock.sleep(Seconds(float(seconds)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -24,6 +25,7 @@ from scripts.autoscale import main as program
 from scripts.autoscale.cluster_flags import complete_context
 from scripts.autoscale.clusters import KUBECTLS, ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.history.finding import history_path
+from scripts.autoscale.site import SiteError
 from scripts.autoscale.terminal import completion
 
 LOCAL, OTHER = f"local-{os.getpid()}", f"other-{os.getpid()}"
@@ -208,26 +210,19 @@ def test_vms_are_sought_in_the_contexts_namespace(
     program.app([command])
     module = sys.modules[program.COMMANDS[command].partition(":")[0]]
 
-    def ended(job: object) -> None:
-        job.close()  # type: ignore[attr-defined]  # a coroutine
-        raise typer.Exit
+    @asynccontextmanager
+    async def silent_site(_: ReachedCluster) -> AsyncIterator[SimpleNamespace]:
+        yield SimpleNamespace(client=SimpleNamespace(get=refuse))
 
+    async def refuse(_: Resource, name: ObjectName) -> None:
+        asked.append(str(name))
+        raise SiteError("it does not answer")
+
+    monkeypatch.setattr(module, "open_site", silent_site)
+    monkeypatch.setattr(module, "find_pgbench", lambda: "", raising=False)
     for spelt, vm in (([], "shop/vm-1"), (["-n", "ops"], "ops/vm-1"), (["-n", "ops", "--context", "x"], "ops/vm-1")):
-        monkeypatch.setattr(module, "run", ended)
-        monkeypatch.setattr(module, f"_{command}", noting(asked))
         found = CliRunner().invoke(program.app([command, "record"]), [command, "vm-1", *spelt])
-        assert (found.exit_code, asked.pop()) == (0, vm), found.output
-
-
-def noting(asked: list[str]):  # type: ignore[no-untyped-def]  # stands for coroutines of several commands
-    async def nothing() -> int:
-        return 0
-
-    def command(vm: object, *rest: object, **_: object):  # type: ignore[no-untyped-def]  # likewise
-        asked.append(str(vm) if "/" in str(vm) else f"{rest[0]}/{vm}")
-        return nothing()
-
-    return command
+        assert (found.exit_code, found.output, asked.pop()) == (1, "autoscale: it does not answer\n", vm)
 
 
 def test_check_without_a_cluster_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from protocol.messages import ObjectName
 from scheduler_plugin.history.core.chronicle import Batch
 from scheduler_plugin.history.core.samples import HOUR, DecisionRecord, MoveRecord, Size
 from scheduler_plugin.history.sqlite.store import SqliteStore
-from scripts.autoscale.history import past
-from scripts.autoscale.history.past import lines_of
+from scripts.autoscale import explain
+from scripts.autoscale.explain import lines_of
 from scripts.autoscale.main import app
 
 DB = ObjectName("default", "db")
@@ -64,7 +64,7 @@ def test_a_recorded_decision_is_found_without_a_cluster(home: Path) -> None:
 
 @pytest.mark.parametrize("told", [700, 60])
 def test_no_decision_is_left_out_in_silence(home: Path, monkeypatch: pytest.MonkeyPatch, told: int) -> None:
-    monkeypatch.setattr(past, "MOST", 650)
+    monkeypatch.setattr(explain, "MOST_SHOWN", 650)
     now = round(time.time() * 1000)
     store = SqliteStore(home / "local" / "history.sqlite", time.time)
     store.write(

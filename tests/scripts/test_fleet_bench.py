@@ -10,10 +10,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import SimulationSettings
+from scripts.autoscale.simulate.run_statistics import Figures
 from scripts.bench import fleet_bench
-from scripts.bench.fleet_table import FAST, OWN_SPEED, BenchRow, FleetCase, header
+from scripts.bench.fleet_bench import FAST, OWN_SPEED, BenchRow, FleetCase, header
 
 NONE: dict[str, object] = dict.fromkeys(Figures.__struct_fields__, 0) | {"order": "least-cost", "worst_vm": "vm-7"}
 

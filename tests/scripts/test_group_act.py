@@ -14,7 +14,7 @@ from protocol.units import Seconds
 from scheduler_plugin.groups.core.workload import ReplicaBounds
 from scheduler_plugin.groups.objects.vm_group import parse_vm_group
 from scripts.autoscale.demonstration.group_scenario import cores, demo_group
-from scripts.autoscale.demonstration.loads import SimulatedReads
+from scripts.autoscale.demonstration.loads import share_demand
 from scripts.autoscale.demonstration.report import GroupObservations, GroupReport, Observations, group_report, report
 from tests.fake_clock import SleepingClock
 
@@ -103,8 +103,8 @@ async def test_simulated_replicas_share_the_demand_and_are_let_go() -> None:
     async def order(control: str, demand: Mapping[str, object] | None, _guest: str) -> None:
         asked.append((control, None if demand is None else demand["cpu"]))
 
-    load, left = SimulatedReads(controls, SleepingClock(), order), [True, True, False]
-    outcome = await load.press(lambda: left.pop(0), lambda _: None)
+    left = [True, True, False]
+    outcome = await share_demand(controls, SleepingClock(), lambda: left.pop(0), lambda _: None, order)
     assert asked[:3] == [("one", 2.6), ("one", 1.3), ("two", 1.3)]
     assert sorted(asked[3:]) == [("one", None), ("two", None)]
     assert outcome.transactions == 0

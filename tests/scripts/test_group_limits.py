@@ -9,7 +9,7 @@ import pytest
 
 from protocol.units import Seconds
 from scripts.autoscale.demonstration.group_scenario import FIRST, GroupScenario
-from scripts.autoscale.demonstration.loads import ReadLoad
+from scripts.autoscale.demonstration.loads import ReadLoad, nothing
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.report import group_report
 from scripts.autoscale.site import Site, SiteError
@@ -21,9 +21,6 @@ class Reads:
 
     def __init__(self, clock: SleepingClock) -> None:
         self._clock = clock
-
-    async def prepare(self) -> None:
-        """Nothing is needed."""
 
     async def press(self, goes_on: Callable[[], bool], on_tps: Callable[[float], None]) -> Outcome:
         while goes_on():
@@ -40,7 +37,7 @@ class NoSite:
 
 def act(clock: SleepingClock) -> GroupScenario:
     async def reads() -> ReadLoad:
-        return Reads(clock)
+        return ReadLoad(nothing, Reads(clock).press)
 
     site = cast("Site", NoSite())
     return GroupScenario(site, clock, lambda _: None, lambda: Seconds(float(clock.now())), reads, "{}")

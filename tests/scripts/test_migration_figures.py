@@ -8,8 +8,7 @@ from scripts.autoscale.demonstration.moves import ObservedMove
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.vm_clients import Noticed, ProbeReply
 from scripts.bench.echoes import Echoes
-from scripts.bench.migration_bench import table
-from scripts.bench.migration_figures import LatencySpread, MigrationFigures, figures
+from scripts.bench.migration_bench import LatencySpread, MigrationFigures, figures, table
 
 VM = ObjectName("default", "db")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from scripts.bench.scarcity_played import play
-from scripts.bench.scarcity_rule import NodeLook, Scarcity, VmLook
+from scripts.bench.scarcity import NodeLook, Scarcity, VmLook, play
 
 
 def node(lacks: float, neighbour_uses: float) -> NodeLook:
     """A VM that lacks something, beside one that holds ten vCPUs."""
     vms = [VmLook("db", 4.0, 4.0, lacks), VmLook("idle", 10.0, neighbour_uses, 0.0)]
-    return NodeLook("node-1", 15.0, 14.0, vms)
+    return NodeLook("node-1", 14.0, vms)
 
 
 def test_wait_needs_idle_neighbours() -> None:

@@ -16,11 +16,12 @@ from scripts.bench.kubernetes.speed_figures import (
     Round,
     SchedulingSpeed,
     Side,
-    SpeedReport,
     Start,
+    permit_table,
     scheduling,
+    scheduling_table,
+    start_table,
 )
-from scripts.bench.kubernetes.speed_tables import tables
 
 
 def round_of(side: Side, pods_per_second: float, **cpu: float) -> Round:
@@ -44,7 +45,6 @@ def test_a_ratio_is_the_median_over_rounds_that_followed_one_another() -> None:
         cpu_ratio=2.0,
         ours_cpu_ms={"etcd": 1.0, "service": 0.8},
         alone_cpu_ms={"etcd": 1.0},
-        rounds=rounds,
     )
 
 
@@ -63,15 +63,10 @@ def test_alone_kube_scheduler_has_all_settings_but_those_that_are_there_for_the_
 
 def test_every_kind_of_measurement_has_its_table() -> None:
     latency = Latency(1.0, 2.0)
-    found = SpeedReport(
-        "1.36",
-        2,
-        [scheduling([round_of(OURS, 90.0, etcd=1.0), round_of(ALONE, 100.0, etcd=1.0)])],
-        PermitLatencies(8, latency, latency, latency, latency, 1.1, 0.5),
-        Start(10_000, 2.5, 1.0, 2.5, 1.5, 150.0, 0.5),
-    )
+    speed = scheduling([round_of(OURS, 90.0, etcd=1.0), round_of(ALONE, 100.0, etcd=1.0)])
+    permits = PermitLatencies(8, latency, latency, latency, latency, 1.1, 0.5)
     said = StringIO()
-    Console(width=200, file=said).print(*tables(found))
-    assert all(
-        words in said.getvalue() for words in ("0.90", "Permits, 8 agents at once", "10000", "2.50 s", "on 2 cores")
+    Console(width=200, file=said).print(
+        scheduling_table([speed]), permit_table(permits), start_table(Start(10_000, 2.5, 1.0, 2.5, 1.5, 150.0, 0.5))
     )
+    assert all(words in said.getvalue() for words in ("0.90", "Permits, 8 agents at once", "10000", "2.50 s"))

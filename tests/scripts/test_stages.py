@@ -26,7 +26,7 @@ from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.scenario import demo_vm
 from scripts.autoscale.demonstration.vm_database import MAY_MOVE, kept_in_place
 from scripts.autoscale.local import GuestKind
-from scripts.autoscale.site import KubernetesSite, SiteError, open_site
+from scripts.autoscale.site import RemoteSite, SiteError, open_site
 from scripts.autoscale.stages import DemoStage, Installed
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
@@ -36,7 +36,7 @@ STAYS = "autoscaling.neon.tech/auto-migration-enabled"
 
 
 def stage(api: InProcess, folder: ClusterFolder, kubectl: Path) -> DemoStage:
-    site = KubernetesSite(cluster_at(folder=folder), folder, api.client())
+    site = RemoteSite(cluster_at(folder=folder), api.client())
     installed = Installed(site, folder, InstallationParts([], "v1.36.3", str(kubectl)))
     return DemoStage(site, "QEMU in pods", "namespaces", FakeClock(), installed)
 
@@ -78,7 +78,7 @@ async def test_guests_are_told_with_the_reason_for_their_speed_and_pods_shown_at
 
 async def test_the_embedded_cluster_knows_from_the_start_what_its_guests_are() -> None:
     embedded = DemoStage(
-        KubernetesSite(cluster_at(), ClusterFolder.of("x"), InProcess().client()), "QEMU", "namespaces", FakeClock()
+        RemoteSite(cluster_at(folder=ClusterFolder.of("x")), InProcess().client()), "QEMU", "namespaces", FakeClock()
     )
     await embedded.watch()
     assert (embedded.guests_of({}), await embedded.last_look()) == ("QEMU", "")
@@ -111,18 +111,16 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
             vm: Json = {"status": {"extraNetIP": "10.111.0.9", "podIP": "10.244.1.2"}}
             async with site.into_vm(vm, 5432) as place:
                 assert (place, network.asked) == (("127.0.0.1", 7), ("10.111.0.9", 5432))
-            assert (type(site), site.title) == (KubernetesSite, f"local cluster {name!r}")
+            assert (type(site), site.title) == (RemoteSite, f"local cluster {name!r}")
 
 
 def test_a_real_kubernetes_has_two_nodes_of_the_same_size_as_the_embedded_cluster() -> None:
-    real, embedded = (
-        _spec(GuestKind.QEMU, NetworkKind.AUTO, groups=False, kubernetes=each) for each in (SUPPORTED[1], "")
-    )
+    real, embedded = (_spec("qemu", NetworkKind.AUTO, groups=False, kubernetes=each) for each in (SUPPORTED[1], ""))
     assert (real.kubernetes, embedded.kubernetes) == (SUPPORTED[1], "")
     assert (real.nodes, real.node_cpu, real.node_memory) == (2, embedded.node_cpu, embedded.node_memory)
 
 
-@pytest.mark.parametrize(("guests", "groups"), [(GuestKind.SIMULATED, False), (GuestKind.QEMU, True)])
+@pytest.mark.parametrize(("guests", "groups"), [("simulated", False), ("qemu", True)])
 def test_what_a_real_kubernetes_does_not_show_is_refused_at_once(guests: GuestKind, groups: bool) -> None:
     with pytest.raises(BadParameter, match="two acts with real guests"):
         _spec(guests, NetworkKind.AUTO, groups=groups, kubernetes=SUPPORTED[0])

@@ -9,39 +9,42 @@ from math import ceil
 from typing import Any, Final
 
 from protocol.units import Bytes, MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.gates import Gates, delay_passed
-from scheduler_plugin.groups.core.hvpa.needs import ContainerNeed, planned_replicas, scale_in_boundary
-from scheduler_plugin.groups.core.hvpa.rules import (
+from scheduler_plugin.groups.core.hvpa.gates import (
     DEFAULT_MIN_CHANGE,
-    NO_PARAMS,
-    ChangeParams,
-    HvpaMode,
-    Interval,
-    MaintenanceWindow,
-    Mixed,
-    Preference,
+    Gates,
+    Recommendation,
+    delay_passed,
+    is_enough,
+    threshold,
+)
+from scheduler_plugin.groups.core.hvpa.modes import (
     VerticalDelta,
     allowed,
     effective_weight,
-    is_enough,
-    parse_maintenance_time,
-    scaled_limit,
-    threshold,
     vpa_weight,
     weighted,
     weighted_replicas,
 )
+from scheduler_plugin.groups.core.hvpa.needs import ContainerNeed, planned_replicas, scale_in_boundary
+from scheduler_plugin.groups.core.hvpa.policy import scaled_limit
 from scheduler_plugin.groups.core.hvpa.spec import (
+    NO_PARAMS,
     AxisRules,
+    ChangeParams,
     DirectionRules,
     EffectiveIntervals,
+    HvpaMode,
     HvpaSpec,
+    Interval,
+    MaintenanceWindow,
+    Mixed,
+    Preference,
     ScalingInterval,
     ScalingTimes,
 )
-from scheduler_plugin.groups.core.hvpa.wishes import Recommendation
 from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse, is_tolerated, utilization_replicas
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Resource, ResourceList
+from scheduler_plugin.groups.objects.hvpa.fields import parse_maintenance_time
 from tests.vectors import hvpa_table
 from tests.vectors.case import Case
 from tests.vectors.registry import Check, Declined, Family
@@ -159,7 +162,7 @@ def stabilization_allows_up(case: Case) -> bool:
     spec = HvpaSpec(vertical=AxisRules(up=DirectionRules(delay=delay)))
     wish = Recommendation(10**9, 2 * 10**9, 2 * 10**9, "app", "memory")
     killed = frozenset({"app"}) if given["oom"] else frozenset()
-    return Gates(spec, ScalingTimes(last), now, killed).rule(wish) is None
+    return Gates(spec, ScalingTimes(last), now, killed).held(wish) is None
 
 
 def effective_replicas(case: Case) -> int:

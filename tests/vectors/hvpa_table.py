@@ -14,18 +14,16 @@ from typing import Any, Final
 
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.hvpa.policy import decide
-from scheduler_plugin.groups.core.hvpa.rules import (
+from scheduler_plugin.groups.core.hvpa.spec import (
+    AxisRules,
     ChangeParams,
+    ContainerPolicy,
+    DirectionRules,
     HvpaMode,
+    HvpaSpec,
     Interval,
     MaintenanceWindow,
     ResourceChangeParams,
-)
-from scheduler_plugin.groups.core.hvpa.spec import (
-    AxisRules,
-    ContainerPolicy,
-    DirectionRules,
-    HvpaSpec,
     ScalingTimes,
     UpdateMode,
 )

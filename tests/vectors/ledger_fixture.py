@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources
-from scheduler_plugin.ledger import (
+from scheduler_plugin.ledger.events import AgentAsked, Listed, MigrationSeen, PodSeen, VmSeen
+from scheduler_plugin.ledger.facts import (
     MigrationFacts,
     MigrationPhase,
     NodeFacts,
@@ -21,9 +22,8 @@ from scheduler_plugin.ledger import (
     PodFacts,
     ResourcePolicy,
     VmFacts,
-    violations,
 )
-from scheduler_plugin.ledger.events import AgentAsked, Listed, MigrationSeen, PodSeen, VmSeen
+from scheduler_plugin.ledger.invariants import violations
 from scheduler_plugin.ledger.ledger import Ledger
 from tests.scheduler_plugin.ledger.fleet import permit_stored
 

@@ -156,9 +156,9 @@ def _shrunk_against(verdicts: Sequence[bool | None]) -> str | None:
     for _ in range(60):
         story.at(story.now + 1.0).looks()
         message = story.plans().message
-        if message is not None and (left or isinstance(message.message, TellGrown)):
+        if message is not None and (left or isinstance(message, TellGrown)):
             story.happens(Started(message))
-            approved = _answered(story, message.message, approved, left)
+            approved = _answered(story, message, approved, left)
         for action in story.acts():
             if isinstance(action, AskScheduler):
                 story.answers(action.request.resources)

@@ -12,9 +12,10 @@ from fractions import Fraction
 from typing import Any, Final
 
 from protocol.units import ZERO, Bytes, Instant, MilliCpu, QuantityError, Resources
-from scheduler_plugin.ledger import Pressure, ResourcePolicy
+from scheduler_plugin.ledger.accounts.node_account import Pressure
 from scheduler_plugin.ledger.events import PodGone
-from scheduler_plugin.placement import Room
+from scheduler_plugin.ledger.facts import ResourcePolicy
+from scheduler_plugin.placement.verdict import Room
 from tests.vectors.case import Case
 from tests.vectors.ledger_fixture import LedgerFixture
 from tests.vectors.registry import Answer, Check, Declined, UnusedError, chosen

@@ -10,10 +10,10 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import ScoreCurve
 from protocol.ranking.node_score import extender_score, fraction, percent
 from protocol.units import Instant
-from scheduler_plugin.ledger import PodFacts
 from scheduler_plugin.ledger.events import BindEnded, Listed, PodGone, PodRead, PodSeen, PodToBind, WriteEnd
+from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.ledger import Ledger
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.placement.verdict import FITS
 from tests.vectors.case import Case
 from tests.vectors.ledger_fixture import MOST, node_facts, size
 from tests.vectors.reading import MissingError

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from protocol.messages import ObjectName
-from scheduler_plugin.ledger import MigrationFacts
 from scheduler_plugin.ledger.events import MigrationSeen
+from scheduler_plugin.ledger.facts import MigrationFacts
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import node, plain_pod, token_of, token_text, vm, vm_pod

@@ -11,8 +11,8 @@ from typing import Any, Final
 from deploy.neonvm.ports import GuestSpec, PodNetwork
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.qemu_command import qemu_command
-from deploy.neonvm.runner.pod_guest import guest_of_vm
-from protocol.codec import MalformedRequestError, decode_request
+from deploy.neonvm.runner.runner_arguments import guest_of_vm
+from protocol.codec import MalformedMessageError, decode_request
 from protocol.units import Bytes, MilliCpu
 from protocol.versions import VersionRange
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
@@ -35,7 +35,7 @@ def protocol_version(case: Case) -> object:
     }
     try:
         decode_request(json.dumps(request).encode(), VersionRange(*case.input["server"])).resolve(Bytes.parse("1Gi"))
-    except MalformedRequestError:
+    except MalformedMessageError:
         return 400
     return "accept"
 

@@ -7,8 +7,7 @@ from math import inf
 from typing import Any, Final
 
 from protocol.ranking.config import Damper, PreferredSize, Prices, RankingConfig
-from protocol.ranking.price_keys import price_keys
-from protocol.ranking.prices import MIB, Needs, damper_price, is_accelerator, perfect_price
+from protocol.ranking.prices import MIB, Needs, damper_price, is_accelerator, perfect_price, price_keys
 from protocol.ranking.rank import (
     Option,
     preferred_vcpus,

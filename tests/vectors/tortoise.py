@@ -21,17 +21,21 @@ from scheduler_plugin.groups.core.tortoise import configuration as constants
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Place, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.horizontal import target_utilisation, towards, with_targets
-from scheduler_plugin.groups.core.tortoise.phases import (
+from scheduler_plugin.groups.core.tortoise.slots import Remembered, Slot, SlotLayout, SlotMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
     Circumstances,
     Phase,
     ResourcePhase,
     ResourceState,
+    TortoiseMemory,
     TortoiseMode,
+    capped,
     is_missing,
+    maximum,
     next_phase,
+    proposed,
+    step_back,
 )
-from scheduler_plugin.groups.core.tortoise.slots import Remembered, Slot, SlotLayout, SlotMemory
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory, capped, maximum, proposed, step_back
 from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Ratios, SizeFacts, container_size
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList, SizedContainer, Workload
 from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration, write_configuration
@@ -58,7 +62,9 @@ def min_max_replicas(case: Case) -> object:
     given = case.input
     if "slots" in given:
         slots = [Slot(*each) for each in given["slots"]]
-        found = next((slot for slot in slots if slot.covers(given["weekday"], given["hour"])), None)
+        found = next(
+            (slot for slot in slots if slot.overlaps(Slot(given["hour"], given["hour"] + 1, given["weekday"]))), None
+        )
         return "error: no slot" if found is None else {"from": found.start, "to": found.end}
     configuration = Configuration(
         minimum_min_replicas=given["minimum_min"],

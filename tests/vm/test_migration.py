@@ -27,7 +27,7 @@ from deploy.neonvm.qemu.qemu_process import Qemu, QemuProcess
 from deploy.neonvm.transfer_terms import TransferInfo, TransferStatus
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, MilliCpu, Seconds
-from scripts.bench.echoing import echoing
+from scripts.bench.echoes import echoing
 from tests.vm.guests import MIB, machines, until, until_running
 from tests.vm.journeys import LIMITS, Journey, probing, travelling
 

@@ -13,8 +13,7 @@ import pytest
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.accelerator import QEMU
-from deploy.neonvm.remote.remote_guest import count_plugged, plug
-from deploy.neonvm.remote.remote_machine import RemoteMachine
+from deploy.neonvm.remote.remote_guest import RemoteMachine, count_plugged, plug
 from deploy.owned_process import owned
 from protocol.runtime.clock import SystemClock
 from tests.vm.guests import BOOT_SECONDS, until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vm_image.origin import NEWEST, Origin
+from vm_image.recipe import NEWEST, Origin
 
 
 def test_packages_come_from_debian_alone_and_from_one_state_of_it_where_that_is_asked() -> None:

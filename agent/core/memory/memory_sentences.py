@@ -1,7 +1,4 @@
-"""Sentences that explain a VM's memory: what was tried, what it cost, and when it is tried again.
-
-Everything is read from the state; times are spans, because the agent's clock means nothing to others.
-"""
+"""Sentences that explain a VM's memory: what was tried, what it cost, and when it is tried again."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ def _shrink(trial: Shrink, policy: CachePolicy) -> str:
 
 
 def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: CachePolicy) -> str:
-    """The working set, as far as it is known."""
     ago = _span(now - floor.at)
     learned = f"with {_gib(floor.hurt)}, {ago} ago, the guest {_suffering(floor.cost, 'reread', 'waited')}"
     # An idle guest gives memory back although it will need it at work.
@@ -68,7 +64,6 @@ def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: Cache
 
 
 def _fruitless(learned: Fruitless, now: Instant) -> str:
-    """A growth that did not pay."""
     fell = f"the same work cost {learned.fell:.0%} less" if learned.fell > 0 else "the same work cost no less"
     return (
         f"does not grow for the page cache: with {_gib(learned.tried)} instead of {_gib(learned.base)} {fell}; "

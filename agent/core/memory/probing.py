@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.core.memory.memory_view import NONE, MemoryView
-from agent.core.memory.rereading import IDLE_CORES, NO_COST, Cost, recent
-from agent.core.memory.trend import Trend
+from agent.core.memory.rereading import IDLE_CORES, NO_COST, Cost, Trend, recent
 from agent.core.memory.trials import (
     FULL,
     RESTING,
@@ -267,7 +266,6 @@ class Probing:
         return Shrink(before, after, now, baseline)
 
     def _reclaim(self, shrink: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> Reclaiming:
-        """Take the shrink back, and learn from it."""
         self.floor = floor_of_harm(self.floor, shrink, self.recent, view, now, policy)
         # A guest that a shrink hurts is at work, however little.
         self.idle_since = None

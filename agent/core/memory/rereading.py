@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp
+from operator import add
 from typing import Final
 
+import msgspec
+from msgspec.structs import astuple
+
 from agent.core.guest import Rates
-from protocol.units import Bytes, Seconds
+from agent.core.policy import CachePolicy
+from protocol.units import Bytes, Instant, Seconds
 
 IDLE_CORES: Final = 0.05
 """Programs that use less CPU than this do no work to speak of: measuring alone takes some."""
@@ -20,8 +25,7 @@ _LEAST_WORK: Final = 0.01
 """Cores added to the work of programs, so that next to no work does not excuse any amount of rereading."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True, gc=False):
     """The cost of ``seconds``: ``reread`` bytes of the ``read`` ones, ``stalled`` seconds of the ``waited`` ones.
 
     ``stalled`` are blamed on rereading or on memory, ``waited`` on any reading or on memory. Programs did ``work`` in
@@ -36,25 +40,11 @@ class Cost:
     work: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.seconds + other.seconds,
-            self.reread + other.reread,
-            self.read + other.read,
-            self.stalled + other.stalled,
-            self.waited + other.waited,
-            self.work + other.work,
-        )
+        return Cost(*map(add, astuple(self), astuple(other)))
 
     def times(self, factor: float) -> Cost:
         """This cost scaled by ``factor`` (>= 0)."""
-        return Cost(
-            self.seconds * factor,
-            self.reread * factor,
-            self.read * factor,
-            self.stalled * factor,
-            self.waited * factor,
-            self.work * factor,
-        )
+        return Cost(*[part * factor for part in astuple(self)])
 
     @property
     def reread_rate(self) -> float:
@@ -132,6 +122,37 @@ def recent(before: Cost, now: Cost, span: Seconds) -> Cost:
 
 
 def _programs(over: Rates) -> float:
-    """The cores that programs kept busy."""
     # Kernel time may be the rereading itself.
     return max(0.0, (over.busy or 0.0) - (over.steal or 0.0) - (over.kernel or 0.0))
+
+
+STEADY: Final = 0.9
+"""A loss that has fallen below this share of what it was a while ago is coming to its end."""
+
+FILLING: Final = 0.25
+"""If less than this share of what is read goes into unused memory, the guest does not fill it."""
+
+
+@dataclass(slots=True)
+class Trend:
+    """``is_falling``: the rereading ends by itself. ``is_filling``: unused memory is being filled."""
+
+    is_falling: bool = False
+    is_filling: bool = True
+    _at: Instant = Instant(0.0)
+    _loss: float = 0.0
+    _free: Bytes = Bytes(0)
+    _read: float = 0.0
+
+    def sees(self, loss: float, free: Bytes, now: Instant, policy: CachePolicy) -> None:
+        """Compare ``loss`` and the unused memory with those of ``policy.recent`` seconds ago, once in that time."""
+        # Once in a window: the change from one scrape to the next is no trend.
+        if now - self._at < policy.recent:
+            return
+        filled = self._free.minus_or_zero(free).value
+        self.is_falling, self.is_filling = loss < STEADY * self._loss, filled > FILLING * self._read
+        self._at, self._loss, self._free, self._read = now, loss, free, 0.0
+
+    def reads(self, count: float) -> None:
+        """Add ``count`` bytes read from disk."""
+        self._read += count

@@ -1,7 +1,4 @@
-"""The working set: memory that the VM needs beyond what its programs use, as learned by trials (B.16).
-
-What was learned bars a trial until a time, and is forgotten after another.
-"""
+"""The working set: memory that the VM needs beyond what its programs use, as learned by trials (B.16)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from agent.core.actions import AskMonitor
+from agent.core.actions import MonitorMessage
 from agent.core.goal import NOTHING
 from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.vm import Sizes, Vm
@@ -46,7 +46,7 @@ def why_kept(side: MonitorSide) -> str:
     return f"keeping memory: the guest's monitor refused {side.refusal.target}: {side.refusal.status}"
 
 
-def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, now: Instant) -> AskMonitor | None:
+def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, now: Instant) -> MonitorMessage | None:
     """The message to send to the monitor now: the VM goes to ``size``, and would go to ``unasked`` if it agreed."""
     if side.version is None or side.asking is not None:
         return None
@@ -55,10 +55,10 @@ def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, n
     # A monitor whose database was away may still count on less memory, so the size is sent again.
     is_untold = side.untold is not None and now >= side.untold.retry_at
     if side.told is None or is_untold or min(has, size.mem) > side.told:
-        return AskMonitor(TellGrown(Resources(vm.actual.cpu, has)))
+        return TellGrown(Resources(vm.actual.cpu, has))
     refusal = side.refusal
     # A smaller target than the refused one would be refused as well.
     is_refused = refusal is not None and unasked.mem <= refusal.target and now < refusal.retry_at
     if unasked.mem >= kept_by(side, vm, now) or is_refused:
         return None
-    return AskMonitor(AskToShrink(Resources(unasked.cpu, unasked.mem)))
+    return AskToShrink(Resources(unasked.cpu, unasked.mem))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from agent.core.actions import AskMonitor
+from agent.core.actions import MonitorMessage
 from agent.core.goal import cpu_demand
 from agent.core.guest import GuestSample, Rates
 from agent.core.policy import MONITOR_GRACE, REFUSED_BACKOFF, CpuPolicy, MonitorPolicy, Policy
@@ -69,7 +69,7 @@ class MonitorSide:
     version: int | None = None
     told: Bytes | None = None
     kept_until: Instant | None = None
-    asking: AskMonitor | None = None
+    asking: MonitorMessage | None = None
     refusal: ShrinkRefusal | None = None
     untold: Untold | None = None
     request: MemoryRequest | None = None
@@ -98,10 +98,9 @@ class MonitorSide:
 
     def answered(self, result: DownscaleResult | UpscaleConfirmation | None, now: Instant, jitter: float) -> None:
         """Apply the answer to the message in flight; ``result`` is None if the monitor failed."""
-        action, self.asking = self.asking, None
-        if action is None:
+        message, self.asking = self.asking, None
+        if message is None:
             return
-        message = action.message
         if isinstance(message, TellGrown):
             self.told = message.granted.mem
             count = 1 if self.untold is None else self.untold.count + 1
@@ -132,7 +131,6 @@ class MonitorSide:
             self._report(message, vm, policy.cpu, policy.monitor, now)
 
     def _report(self, report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy, now: Instant) -> None:
-        """Raise an alarm for the load that the monitor reports."""
         # A hold of 0 s turns reports off.
         if not policy.hold:
             return
@@ -174,7 +172,6 @@ def demand(report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy) ->
 
 
 def _doing(report: LoadReport) -> str:
-    """The activity of the database's connections, if the monitor reports it."""
     if not report.active:
         return ""
     waiting = f", {report.waiting} waiting for locks" if report.waiting else ""

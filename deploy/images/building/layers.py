@@ -26,7 +26,7 @@ from deploy.images.rules.platforms import Platform
 from vm_image import host
 from vm_image.build import DPKG_STATUS, GuestImage, busybox_of, ensure_image, inputs_of, packages_of
 from vm_image.host import BuildError
-from vm_image.origin import Origin
+from vm_image.recipe import Origin
 from vm_image.store import Report, Store, cache_root
 
 # NeonVM starts a VM with an init container that runs ``sh -c "mv /disk.qcow2 … && chown … && sysctl …"`` in the image.

@@ -12,7 +12,7 @@ from deploy.images.catalogue import Image, Packages
 from deploy.images.rules.platforms import Platform
 from vm_image import host
 from vm_image.host import BuildError
-from vm_image.origin import KEYRING, Origin
+from vm_image.recipe import KEYRING, Origin
 from vm_image.store import Report, Store, cache_root
 
 # Declared as installed, so that apt leaves them out.

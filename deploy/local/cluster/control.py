@@ -23,8 +23,8 @@ from deploy.kube.client import ApiClient
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.kubernetes.plan.cluster_plan import VM_RANGE, VM_RANGE_MTU, VM_VISITOR
 from deploy.local.private_file import write_private
-from deploy.neonvm.network.forwarder import Dial, Forwarder
 from deploy.neonvm.network.namespaces import NamespaceNetwork
+from deploy.neonvm.network.sockets import Dial, Forwarder
 from deploy.neonvm.overlay.fence import BRIDGE
 from deploy.neonvm.ports import NetworkError
 from protocol.kubernetes.api import ApiError

@@ -11,11 +11,10 @@ from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.reporting import write_status
 from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, vm_folder
-from deploy.neonvm.dependencies import GuestHost
-from deploy.neonvm.ports import PodRole, TransferError, TransferFault
-from deploy.neonvm.runner.resizer import Resizer
+from deploy.neonvm.dependencies import GuestHost, HostedGuest
+from deploy.neonvm.ports import TransferError, TransferFault
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
-from protocol.kubernetes.api import tolerating
+from protocol.kubernetes.api import Tolerating
 from protocol.kubernetes.objects import Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
@@ -50,16 +49,13 @@ class Kubelet(GuestHost):
         """Running sandboxes by pod."""
         return {name: sandbox for name, (sandbox, _) in self._sandboxes.items()}
 
-    def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
-        """The guest of that very pod; None if it does not run here."""
-        running = self._sandboxes.get(pod)
+    def guest(self, pod: Json | None) -> HostedGuest:
+        """The guest of that very pod."""
+        running = self._sandboxes.get(name_of(pod or {}))
         # A pod of the same name may be a later one; the uid tells them apart.
-        return running[0].guest if running is not None and running[0].uid == uid else None
-
-    def role(self, pod: ObjectName, uid: str) -> PodRole:
-        """Role of that pod's guest here."""
-        running = self._sandboxes.get(pod)
-        return running[0].role if running is not None and running[0].uid == uid else PodRole.EMPTY
+        if running is None or running[0].uid != uid_of(pod or {}):
+            return HostedGuest()
+        return HostedGuest(running[0].guest, running[0].role)
 
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -172,7 +168,7 @@ class Kubelet(GuestHost):
         await asyncio.wait((life,))
 
     async def _confirm(self, pod: Json) -> None:
-        with tolerating(RefusalKind.NOT_FOUND):
+        with Tolerating(RefusalKind.NOT_FOUND):
             # Grace 0 with the uid confirms the deletion of this very pod, as a kubelet does.
             await self._deps.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
 

@@ -7,7 +7,7 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.node_object import lifecycle_taints, ready_condition, ready_status, with_condition
-from protocol.kubernetes.api import tolerating
+from protocol.kubernetes.api import Tolerating
 from protocol.kubernetes.objects import Json, is_leaving, items, name_of, node_of, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NODES, PODS
@@ -80,7 +80,7 @@ class NodeLifecycle:
         # The version makes the write fail if another writer came first; otherwise this merge patch, which replaces the
         # whole list, would drop that writer's taint.
         body = {"metadata": {"resourceVersion": version_of(node)}, **change}
-        with tolerating(RefusalKind.NOT_FOUND):
+        with Tolerating(RefusalKind.NOT_FOUND):
             await self._client.merge_patch(NODES, name, body, subresource)
 
 
@@ -109,7 +109,7 @@ class PodGarbageCollector:
             return
         if self._nodes.get(ObjectName("", node_of(current))) is not None:
             return
-        with tolerating(RefusalKind.NOT_FOUND):
+        with Tolerating(RefusalKind.NOT_FOUND):
             # The uid guards against deleting a new pod of the same name.
             await self._client.delete(PODS, pod, uid_of(current))
 

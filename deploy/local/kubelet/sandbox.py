@@ -19,13 +19,14 @@ from deploy.local.kubelet.pod_status import failed_status, moved_status, running
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.process import ProcessSupervisor
 from deploy.neonvm import ports
+from deploy.neonvm.network.chooser import LocalNetwork
 from deploy.neonvm.objects.booted import booted_spec, machine_for
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
 from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of, password_secret
 from deploy.neonvm.password import PasswordGuest, keep_password, password_in, usable
-from deploy.neonvm.runner.pod_guest import guest_of_vm
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
+from deploy.neonvm.runner.runner_arguments import guest_of_vm
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
@@ -43,7 +44,7 @@ class NodeDependencies:
     """
 
     client: ApiClient
-    network: ports.ClusterNetwork
+    network: LocalNetwork
     guests: ports.Guests
     clock: Clock
     state: Path

@@ -16,8 +16,7 @@ from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constrai
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
 from scheduler_plugin.constraints.judge import Candidate, Judge, port_taken
 from scheduler_plugin.constraints.model import Taint
-from scheduler_plugin.constraints.selectors import node_matches
-from scheduler_plugin.constraints.taints import untolerated
+from scheduler_plugin.constraints.selectors import node_matches, untolerated
 
 AFFINITY = "node(s) didn't match pod affinity rules"
 ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"

@@ -15,16 +15,13 @@ from typing import Final
 
 import msgspec
 
-from deploy.neonvm.access.introduction import Introduced, Introduction
-from deploy.neonvm.access.keys import fingerprint
-from deploy.neonvm.network.sockets import connected, tcp_socket
+from deploy.neonvm.access.keys import Introduced, Introduction, fingerprint
+from deploy.neonvm.network.sockets import connected, copy_stream, tcp_socket
 from deploy.neonvm.texts import controller as texts
 
 CONNECT_SECONDS: Final = 3.0
 _MOST: Final = 256
 """Requests at a time: more than ``Looks`` has turns, so orders never wait for pods that do not answer."""
-_CHUNK: Final = 64 * 1024
-
 _MOST_BYTES: Final = 256 * 1024
 
 
@@ -223,9 +220,8 @@ async def _connected(address: str, port: int, context: ssl.SSLContext | None) ->
 
 
 async def _carry(streams: Streams, theirs: socket.socket) -> None:
-    """Copies both ways until one end hangs up."""
     reader, writer = await asyncio.open_connection(sock=theirs)
-    ways = [asyncio.create_task(_copy(*way)) for way in ((reader, streams.writer), (streams.reader, writer))]
+    ways = [asyncio.create_task(copy_stream(*way)) for way in ((reader, streams.writer), (streams.reader, writer))]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -234,9 +230,3 @@ async def _carry(streams: Streams, theirs: socket.socket) -> None:
         await asyncio.gather(*ways, return_exceptions=True)
         streams.close()
         writer.close()
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while part := await reader.read(_CHUNK):
-        writer.write(part)
-        await writer.drain()

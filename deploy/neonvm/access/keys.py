@@ -1,11 +1,17 @@
-"""Keys and certificates of both ends of a connection to a runner pod, held in memory."""
+"""Keys and certificates of both ends of a connection to a runner pod, and their introduction.
+
+Keys are held in memory. The introduction tells a pod whom to let in, and its controller which pod it is.
+"""
 
 from __future__ import annotations
 
 import ssl
 from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from deploy.neonvm.texts import runner as texts
 from protocol.runtime.certificates.issuing import CertificateForm, common_name, new_key, show
@@ -15,9 +21,8 @@ _ALWAYS: Final = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo
 
 
 class RunnerKey:
-    """The key of one runner pod, made when it starts, and the authorities whose clients it lets in.
-
-    ``authorities`` in PEM. Raises ``ValueError`` if they cannot be used.
+    """The key of one runner pod, made when it starts, and the authorities whose clients it lets in. ``authorities`` in
+    PEM. Raises ``ValueError`` if they cannot be used.
     """
 
     def __init__(self, name: str, authorities: str) -> None:
@@ -69,3 +74,31 @@ def client_name(connection: ssl.SSLObject | None) -> str:
     names = [pair[1] for part in subject for pair in part if pair[0] == "commonName"]
     # With two names it is unclear which one is the caller's.
     return str(names[0]) if len(names) == 1 else ""
+
+
+class Introduction(msgspec.Struct):
+    """First message to a runner: the authorities, in PEM, whose clients it admits from now on."""
+
+    authorities: str
+
+
+class Introduced(msgspec.Struct):
+    """Its answer: the token of its pod."""
+
+    token: str
+
+
+class PodIdentity:
+    """The runner's side. ``token`` is a file that the kubelet keeps: a token of this pod for ``RUNNER_AUDIENCE``."""
+
+    def __init__(self, key: RunnerKey, token: Path) -> None:
+        self._key = key
+        self._token = token
+
+    def introduce(self, authorities: str) -> str:
+        """Trusts ``authorities`` and returns the token. Raises ``ValueError`` and ``OSError``, and trusts as before."""
+        # Read each time, because the kubelet replaces the token before it expires.
+        token = self._token.read_text().strip()
+        # After the token: if it cannot be read, the runner trusts as before.
+        self._key.trust(authorities)
+        return token

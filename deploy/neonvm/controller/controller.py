@@ -6,23 +6,29 @@ It keeps no state but the pauses between restarts: everything else is read from 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from deploy.kube.events import WARNING
 from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
-from deploy.neonvm.dependencies import ControllerDependencies
+from deploy.neonvm.dependencies import ControllerDependencies, HostedGuest
 from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.owners import is_owned_by, migration_of
-from deploy.neonvm.objects.phases import RUNNING, is_under_way
 from deploy.neonvm.objects.pods import runner_pod, to_repeat, usage_annotation
-from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
+from deploy.neonvm.objects.vm_spec import (
+    ENDED,
+    FINALIZER,
+    RUNNING,
+    finalizers_of,
+    is_under_way,
+    machine_of,
+    other_finalizers,
+)
 from deploy.neonvm.ports import GuestError, GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
 from deploy.neonvm.texts import controller as texts
 from protocol.backoff import Backoff
-from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError, Tolerating
 from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import (
     Json,
@@ -108,15 +114,17 @@ class NeonVmController:
         if vm is None:
             return
         pod = self._pod_of(vm)
-        guest = self._deps.guest_host.guest(name_of(pod), uid_of(pod)) if pod is not None else None
-        facts = await self._facts(vm, pod, guest, self._under_way(name))
-        await self._carry_out(plan(facts), facts, guest)
+        hosted = self._deps.guest_host.guest(pod)
+        facts = await self._facts(vm, pod, hosted, self._under_way(name))
+        await self._carry_out(plan(facts), facts, hosted.resizer)
 
     async def _facts(
-        self, vm: Json, pod: Json | None, guest: Resizer | None, under_way: UnderWay | None
+        self, vm: Json, pod: Json | None, hosted: HostedGuest, under_way: UnderWay | None
     ) -> VmObservation:
         machine: VirtualMachine | None = None
-        fault = ""
+        guest, fault = hosted.resizer, ""
+        # A label alone makes no pod one of the VM's.
+        others = [other for other in self._pods.of(name_of(vm)) if _is_run_for(other, vm)]
         try:
             machine = machine_of(vm)
         except InvalidObjectError as error:
@@ -133,10 +141,10 @@ class NeonVmController:
             vm_address="" if is_leaving(vm) else await self._address(vm),
             restart_due=under_way is None and self._restart_due(vm, pod, guest),
             new_pod_name=lambda: f"{name_of(vm).name}-{self._deps.suffix()}",
-            others=tuple(other for other in self._runners_of(vm) if pod is None or name_of(other) != name_of(pod)),
+            others=tuple(other for other in others if pod is None or name_of(other) != name_of(pod)),
             under_way=under_way,
-            is_known=pod is None or self._deps.guest_host.is_known(name_of(pod), uid_of(pod)),
-            acceleration=self._deps.guest_host.acceleration(name_of(pod), uid_of(pod)) if pod is not None else None,
+            is_known=pod is None or hosted.is_known,
+            acceleration=hosted.acceleration,
             stalled=guest.stalled if guest else frozenset(),
         )
 
@@ -153,17 +161,13 @@ class NeonVmController:
         pod = self._deps.pods.get(ObjectName(name_of(vm).namespace, name)) if name else None
         return pod if pod is not None and _is_run_for(pod, vm) else None
 
-    def _runners_of(self, vm: Json) -> list[Json]:
-        """The VM's pods; a label alone makes no pod one of them."""
-        return [pod for pod in self._pods.of(name_of(vm)) if _is_run_for(pod, vm)]
-
     def _under_way(self, vm: ObjectName) -> UnderWay | None:
         migration = next((candidate for candidate in self._migrations.of(vm) if is_under_way(candidate)), None)
         if migration is None:
             return None
         source, target = (text(migration, "status", f"{end}PodName") for end in ("source", "target"))
         pod = self._deps.pods.get(ObjectName(vm.namespace, target))
-        guest = self._deps.guest_host.guest(name_of(pod), uid_of(pod)) if pod is not None else None
+        guest = self._deps.guest_host.guest(pod).resizer
         # A receiving guest is in the pod, but is not the VM's yet.
         runs = guest is not None and guest.state.phase in {GuestPhase.BOOTING, GuestPhase.RUNNING}
         return UnderWay(
@@ -180,10 +184,11 @@ class NeonVmController:
         """Notes how long guests run, and whether the pause since the last one's end is over."""
         restarts = self._restarts.setdefault(uid_of(vm), _Restarts())
         now = self._deps.clock.now()
+        has_failed = pod is not None and is_over(pod) and name_of(pod).name != restarts.counted
         if guest is not None and guest.state.phase is not GuestPhase.STOPPED:
             restarts.ran_since = restarts.ran_since or now
         # A pod that ended before its guest was looked at counts as one that did not run at all.
-        elif restarts.ran_since is not None or _has_failed(pod, restarts):
+        elif restarts.ran_since is not None or has_failed:
             ran = now - restarts.ran_since if restarts.ran_since is not None else 0.0
             restarts.failures = 0 if ran >= _STEADY else restarts.failures + 1
             # A pod that stays after its end is counted once.
@@ -213,7 +218,9 @@ class NeonVmController:
             # Only the version that was judged: the scheduler may have bound it to a node since.
             await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod), version=version)
             return
-        await self._delete_strays(vm, todo.strays)
+        if todo.strays and await self._is_current(vm):
+            for stray in todo.strays:
+                await self._deps.client.delete(PODS, stray)
         if todo.remove_finalizer:
             # Before the finalizer goes: afterwards nobody would know about the address.
             await self._deps.guest_host.release_vm(name, uid_of(vm))
@@ -246,12 +253,9 @@ class NeonVmController:
             written = await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
             if "machine" in changed:
                 self._is_machine_dropped = child(written, "status").get("machine") != changed["machine"]
-            await self._say_phase(vm, changed)
-
-    async def _say_phase(self, vm: Json, changed: Mapping[str, object]) -> None:
-        if changed.get("phase") in {"Failed", "Succeeded"}:
-            why = next((text(condition, "message") for condition in items(dict(changed), "conditions")), "")
-            await self._deps.events.record(vm, str(changed["phase"]), texts.VM_ENDED.format(why=why), WARNING)
+            if changed.get("phase") in ENDED:
+                why = next((text(condition, "message") for condition in items(changed, "conditions")), "")
+                await self._deps.events.record(vm, str(changed["phase"]), texts.VM_ENDED.format(why=why), WARNING)
 
     async def _repeat(self, vm: Json, pod: Json, guest: Resizer | None) -> None:
         """Has the pod say what others read of the VM on it, and what its guest has once it runs."""
@@ -267,20 +271,10 @@ class NeonVmController:
         pod = self._deps.form(vm, runner_pod(vm, text(vm, "status", "podName"), machine.use, self._deps.sidecars))
         if not await self._is_current(vm):
             return
-        try:
+        with Tolerating(RefusalKind.ALREADY_EXISTS):
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
-        except ApiRefusedError as error:
-            if error.kind is not RefusalKind.ALREADY_EXISTS:
-                raise
-
-    async def _delete_strays(self, vm: Json, pods: Sequence[ObjectName]) -> None:
-        """Deletes pods that the VM no longer needs."""
-        if pods and await self._is_current(vm):
-            for pod in pods:
-                await self._deps.client.delete(PODS, pod)
 
     async def _is_current(self, vm: Json) -> bool:
-        """Return True if the VM is still as it was looked at; otherwise it is queued again."""
         # With a stale cache it would create a pod that the VM has given up, or delete the one that it has.
         fresh = await self._deps.client.get(VIRTUAL_MACHINES, name_of(vm))
         is_current = text(fresh, "metadata", "resourceVersion") == text(vm, "metadata", "resourceVersion")
@@ -296,7 +290,3 @@ class NeonVmController:
 
 def _is_run_for(pod: Json, vm: Json) -> bool:
     return is_owned_by(pod, vm) or bool(migration_of(pod))
-
-
-def _has_failed(pod: Json | None, restarts: _Restarts) -> bool:
-    return pod is not None and is_over(pod) and name_of(pod).name != restarts.counted

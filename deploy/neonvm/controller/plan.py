@@ -10,12 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from deploy.neonvm.objects.booted import Booted, booted
+from deploy.neonvm.objects.booted import Booted, booted, limits_say, within_limits
 from deploy.neonvm.objects.owners import is_owned_by
-from deploy.neonvm.objects.phases import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING
-from deploy.neonvm.objects.pod_limits import limits_say, within_limits
 from deploy.neonvm.objects.pods import MOVED, pod_end
-from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, restarts
+from deploy.neonvm.objects.vm_spec import (
+    ENDED,
+    FAILED,
+    FINALIZER,
+    MIGRATING,
+    PENDING,
+    PRE_MIGRATING,
+    RUNNING,
+    SCALING,
+    finalizers_of,
+    restarts,
+)
 from deploy.neonvm.ports import CPU, MEMORY, Acceleration, GuestPhase, GuestState
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import Reasoned, reasoned
@@ -29,10 +38,9 @@ from protocol.virtual_machine import VirtualMachine
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """The migration of the VM that has begun and not ended.
-
-    ``is_placed``: its target has, or had, a node. ``is_transferring``: it is beyond its preparation. ``target_guest``
-    is what the guest has in the target's pod once it runs there, None before.
+    """The migration of the VM that has begun and not ended. ``is_placed``: its target has, or had, a node.
+    ``is_transferring``: it is beyond its preparation. ``target_guest`` is what the guest has in the target's pod once
+    it runs there, None before.
     """
 
     source: str
@@ -73,7 +81,6 @@ class VmObservation:
 @dataclass(frozen=True, slots=True)
 class VmPlan:
     """``status`` is merged into the object's status where it differs; the rest is done in the order of the fields.
-
     ``remake_pod``: the pod has no node, and would boot with more than the VM now asks for. It is deleted as long as
     that is so, and made again. ``hold`` stops resizing the guest; ``strays`` are pods that the VM no longer needs.
     """
@@ -132,7 +139,6 @@ def _leave(facts: VmObservation) -> VmPlan:
 
 
 def _strays(facts: VmObservation) -> tuple[ObjectName, ...]:
-    """Pods of the VM that nobody needs: neither the VM names them nor a migration."""
     # The migration deletes its own pods.
     used = {facts.under_way.source, facts.under_way.target} if facts.under_way is not None else set()
     unclaimed = [pod for pod in facts.others if is_owned_by(pod, facts.vm) and not is_leaving(pod)]
@@ -183,7 +189,8 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
         )
     # What the guest can be given is fixed when its pod is made, so orders are clipped to it.
     guest, want = facts.guest, _usable(facts, made, pod).clip(machine.use)
-    behind = _behind(guest, want) if guest.phase is GuestPhase.RUNNING else frozenset[str]()
+    differs = {CPU: guest.cpu != want.cpu, MEMORY: guest.mem != want.mem}
+    behind = {name for name in differs if differs[name] and guest.phase is GuestPhase.RUNNING}
     place = _in_place(facts, pod, guest)
     conditions = [
         _serves(facts, guest),
@@ -197,12 +204,6 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
     if guest.phase is GuestPhase.RUNNING and not behind and want == machine.use:
         status |= _revision(facts.vm)
     return VmPlan(status, want=want)
-
-
-def _behind(guest: GuestState, want: Resources) -> frozenset[str]:
-    """The part of ``want`` that the guest does not have."""
-    pairs = {CPU: guest.cpu == want.cpu, MEMORY: guest.mem == want.mem}
-    return frozenset(name for name, is_there in pairs.items() if not is_there)
 
 
 def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:
@@ -247,7 +248,6 @@ def _serves(facts: VmObservation, guest: GuestState) -> Json:
 
 
 def _accelerated(facts: VmObservation) -> list[Json]:
-    """Says whether the guest runs on the host's own CPU; empty if unknown."""
     acceleration = facts.acceleration
     if acceleration is None:
         return []
@@ -257,18 +257,25 @@ def _accelerated(facts: VmObservation) -> list[Json]:
 
 def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
     """Conditions that say why the running machine, within its pod's limits, cannot satisfy the spec."""
-    made = booted(pod)
-    if made is None or facts.machine is None:
+    made, machine, name = booted(pod), facts.machine, name_of(pod).name
+    if made is None or machine is None:
         return []
-    return [*_differing(facts, facts.machine, made, pod), *_limited(facts, facts.machine, made, pod)]
-
-
-def _limited(facts: VmObservation, machine: VirtualMachine, made: Booted, pod: Json) -> list[Json]:
-    problems = limits_say(made.machine, pod, machine.slot_size)
-    if not problems:
-        return []
-    limits = reasoned(texts.POD_LIMITS, pod=name_of(pod).name, problems=problems)
-    return [condition(facts.vm, "LimitedByPod", "True", *limits)]
+    running, low, high = made.machine, machine.bounds.min, machine.bounds.max
+    pairs = [
+        ("CPU max", running.cpu_max, high.cpu),
+        ("memory min", running.mem_min, low.mem),
+        ("memory max", running.mem_max, high.mem),
+    ]
+    differences = "; ".join(
+        texts.DIFFERENCE.format(what=what, has=has, wanted=wanted) for what, has, wanted in pairs if has != wanted
+    )
+    problems = limits_say(running, pod, machine.slot_size)
+    changed = reasoned(texts.SPEC_CHANGED, differences=differences, pod=name)
+    limited = reasoned(texts.POD_LIMITS, pod=name, problems=problems)
+    return [
+        *([condition(facts.vm, "RestartRequired", "True", *changed)] if differences else []),
+        *([condition(facts.vm, "LimitedByPod", "True", *limited)] if problems else []),
+    ]
 
 
 def _usable(facts: VmObservation, made: Booted, pod: Json) -> RunningMachine:
@@ -278,25 +285,7 @@ def _usable(facts: VmObservation, made: Booted, pod: Json) -> RunningMachine:
     return within_limits(made.machine, pod, slot)
 
 
-def _differing(facts: VmObservation, machine: VirtualMachine, made: Booted, pod: Json) -> list[Json]:
-    low, high = machine.bounds.min, machine.bounds.max
-    running = made.machine
-    pairs = [
-        ("CPU max", running.cpu_max, high.cpu),
-        ("memory min", running.mem_min, low.mem),
-        ("memory max", running.mem_max, high.mem),
-    ]
-    differences = "; ".join(
-        texts.DIFFERENCE.format(what=what, has=has, wanted=wanted) for what, has, wanted in pairs if has != wanted
-    )
-    if not differences:
-        return []
-    changed = reasoned(texts.SPEC_CHANGED, differences=differences, pod=name_of(pod).name)
-    return [condition(facts.vm, "RestartRequired", "True", *changed)]
-
-
-def _stalled(facts: VmObservation, guest: GuestState, want: Resources, behind: frozenset[str]) -> list[Json]:
-    """Says that the guest has stopped making progress towards its order; empty if it has not."""
+def _stalled(facts: VmObservation, guest: GuestState, want: Resources, behind: set[str]) -> list[Json]:
     resources = " and ".join(sorted(behind & facts.stalled))
     if not resources:
         return []

@@ -52,15 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run(options: argparse.Namespace) -> None:
-    clock, stop, telemetry = SystemClock(), stop_on_signals(), DeviceTelemetry()
+    stop = stop_on_signals()
     # Called with each allocation: a module that is loaded later counts from then on.
     devices = functools.partial(present, options.devices)
+    # The lambda reads `registration` only when metrics are scraped, after it is assigned below.
+    telemetry = DeviceTelemetry(options.devices, devices, lambda: registration.is_registered)
     plugin = Plugin(options.count, functools.partial(all_devices, devices, telemetry))
-    registration = Registration(
-        DeviceOffer(options.resource, Path(options.folder)), plugin, clock, telemetry.registered
-    )
-    telemetry.watch(options.devices, devices)
-    telemetry.watch_registered(lambda: registration.is_registered)
+    offer = DeviceOffer(options.resource, Path(options.folder))
+    registration = Registration(offer, plugin, SystemClock(), telemetry.registered)
     probes = probes_app("neonvm-devices", DESCRIPTION, lambda: _ready(registration), telemetry.page)
     async with asyncio.TaskGroup() as tasks:
         background = tasks.create_task(registration.run())

@@ -1,7 +1,4 @@
-"""The device plugin as the kubelet calls it.
-
-It looks for the devices with each allocation: a module that is loaded later counts from then on.
-"""
+"""The device plugin as the kubelet calls it."""
 
 from __future__ import annotations
 
@@ -40,9 +37,8 @@ def present(names: Sequence[str], drivers: Path = DRIVERS) -> list[str]:
 
 
 class Plugin:
-    """Offers ``count`` places of a resource. ``watchers`` counts the kubelets that follow.
-
-    ``grant`` says what the containers get for theirs; it may raise ``OSError``.
+    """Offers ``count`` places of a resource. ``watchers`` counts the kubelets that follow. ``grant`` says what the
+    containers get for theirs; it may raise ``OSError``.
     """
 
     def __init__(self, count: int, grant: Callable[[list[list[str]]], Iterable[Grant]]) -> None:

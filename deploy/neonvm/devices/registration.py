@@ -49,9 +49,8 @@ class DeviceOffer:
 
 
 class Registration:
-    """One plugin on one node. ``run`` works until cancelled.
-
-    ``registered`` gets the outcome of each attempt: ``done`` or ``failed``.
+    """One plugin on one node. ``run`` works until cancelled. ``registered`` gets the outcome of each attempt: ``done``
+    or ``failed``.
     """
 
     def __init__(self, offer: DeviceOffer, plugin: Plugin, clock: Clock, registered: Callable[[str], None]) -> None:

@@ -11,39 +11,27 @@ from protocol.runtime.build_info import describe_process
 
 
 class DeviceTelemetry:
-    """The metrics of one node's plugin."""
+    """The metrics of one node's plugin: which of the devices ``names`` there are, and whether the kubelet knows it."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, names: Sequence[str], devices: Callable[[], Sequence[str]], is_registered: Callable[[], bool]
+    ) -> None:
         self.registry = CollectorRegistry()
         describe_process(self.registry, "neonvm-devices")
-        self._present = Gauge(
-            "autoscale_devices_present",
-            "1 for a device that pods get on this node",
-            ("device",),
-            registry=self.registry,
-        )
-        self._registered = Gauge(
+        what = "1 for a device that pods get on this node"
+        there = Gauge("autoscale_devices_present", what, ("device",), registry=self.registry)
+        for name in names:
+            # A function, because drivers come and go without notice.
+            there.labels(name).set_function(partial(_is_present, f"/dev/{name}", devices))
+        registered = Gauge(
             "autoscale_devices_registered", "1 while the kubelet offers the resource", registry=self.registry
         )
-        self._registrations = Counter(
-            "autoscale_devices_registrations",
-            "Registrations with the kubelet, by outcome",
-            ("outcome",),
-            registry=self.registry,
-        )
+        registered.set_function(lambda: float(is_registered()))
+        what = "Registrations with the kubelet, by outcome"
+        self._registrations = Counter("autoscale_devices_registrations", what, ("outcome",), registry=self.registry)
         self._allocations = Counter(
             "autoscale_devices_allocations", "Containers that were given what there was", registry=self.registry
         )
-
-    def watch(self, names: Sequence[str], devices: Callable[[], Sequence[str]]) -> None:
-        """Shows in every scrape which of ``names`` there are."""
-        for name in names:
-            # A function, because drivers come and go without notice.
-            self._present.labels(name).set_function(partial(_is_present, f"/dev/{name}", devices))
-
-    def watch_registered(self, is_registered: Callable[[], bool]) -> None:
-        """Shows in every scrape whether the kubelet knows this plugin."""
-        self._registered.set_function(lambda: float(is_registered()))
 
     def registered(self, outcome: str) -> None:
         """A registration has ended, as ``done`` or ``failed``."""

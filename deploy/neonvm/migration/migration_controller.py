@@ -16,11 +16,9 @@ from deploy.neonvm.migration.migration_facts import MoveFacts, pod_on
 from deploy.neonvm.migration.migration_plan import plan_migration, waits_for_guests
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.by_vm import ByVm
-from deploy.neonvm.objects.phases import RUNNING, has_remains, is_under_way
-from deploy.neonvm.objects.vm_spec import machine_of
-from deploy.neonvm.ports import PodRole
+from deploy.neonvm.objects.vm_spec import RUNNING, has_remains, is_under_way, machine_of
 from deploy.neonvm.texts import controller as texts
-from protocol.kubernetes.api import ApiRefusedError
+from protocol.kubernetes.api import Tolerating
 from protocol.kubernetes.objects import Json, is_leaving, labels_of, name_of, pod_phase, text, uid_of, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
@@ -109,12 +107,9 @@ class MigrationController:
         order = {uid_of(migration): place for place, migration in enumerate(self._of.of(vm))}
         matching = [migration for migration in listed if text(migration, "spec", "vmName") == vm.name]
         matching.sort(key=lambda migration: (order.get(uid_of(migration), len(order)), name_of(migration).name))
-        try:
+        with Tolerating(RefusalKind.NOT_FOUND):
             return _Known(await client.get(VIRTUAL_MACHINES, vm), matching)
-        except ApiRefusedError as error:
-            if error.kind is not RefusalKind.NOT_FOUND:
-                raise
-            return _Known(None, matching)
+        return _Known(None, matching)
 
     def _forget_all_but(self, vm: ObjectName, uids: set[str]) -> bool:
         """Calls off the moves of migrations that vanished despite their finalizers. Return True if none is active."""
@@ -133,8 +128,7 @@ class MigrationController:
         source = self._pod(migration, text(migration, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = self._pod(migration, text(migration, "status", "targetPodName"))
         others = [other for other in known.migrations if uid_of(other) != uid_of(migration)]
-        guest = deps.guest_host.guest(name_of(source), uid_of(source)) if source is not None else None
-        transfer = self.transfers.of(uid_of(migration))
+        guest = deps.guest_host.guest(source)
         return MoveFacts(
             migration=migration,
             fault=_fault(migration, vm),
@@ -143,17 +137,16 @@ class MigrationController:
             remains=self._remains(others) if self._age(migration) < _REMAINS else "",
             source=source,
             target=target,
-            source_role=self._role(source),
-            target_role=self._role(target),
-            is_quiet=guest is not None and guest.is_quiet,
-            transfer=transfer,
+            source_role=guest.role,
+            target_role=deps.guest_host.guest(target).role,
+            is_quiet=guest.resizer is not None and guest.resizer.is_quiet,
+            transfer=self.transfers.of(uid_of(migration)),
             is_overdue=self._remaining(migration) <= 0,
             new_pod_name=lambda: f"{text(migration, 'spec', 'vmName')}-{deps.suffix()}",
-            hindrance=deps.guest_host.hindrance(name_of(source), uid_of(source)) if source is not None else "",
+            hindrance=guest.hindrance,
         )
 
     def _remains(self, migrations: Sequence[Json]) -> str:
-        """Leftovers of failed migrations, in words; empty if none."""
         failed = next((migration for migration in migrations if has_remains(migration)), None)
         if failed is None:
             return ""
@@ -172,17 +165,13 @@ class MigrationController:
         # begun waits longer.
         if (phase == RUNNING and age >= _DARK) or (not phase and age >= _REMAINS):
             return ""
-        dark = [pod for pod in ends if not self._deps.guest_host.is_known(name_of(pod), uid_of(pod))]
+        dark = [pod for pod in ends if not self._deps.guest_host.guest(pod).is_known]
         return " and ".join(pod_on(pod) for pod in dark)
 
     def _pod(self, migration: Json, name: str) -> Json | None:
         return self._deps.pods.get(ObjectName(name_of(migration).namespace, name)) if name else None
 
-    def _role(self, pod: Json | None) -> PodRole:
-        return self._deps.guest_host.role(name_of(pod), uid_of(pod)) if pod is not None else PodRole.EMPTY
-
     def _age(self, migration: Json) -> Seconds:
-        """Time since the migration was first seen here."""
         return Seconds(whole(migration, "spec", "completionTimeout") - self._remaining(migration))
 
     def _remaining(self, migration: Json) -> Seconds:
@@ -194,7 +183,6 @@ class MigrationController:
 
 
 def _fault(migration: Json, vm: Json | None) -> str:
-    """The reason why this migration could never run; empty if it can."""
     try:
         bandwidth_of(migration)
         if vm is not None:

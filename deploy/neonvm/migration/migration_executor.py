@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from deploy.kube.events import NORMAL, WARNING
@@ -11,11 +11,11 @@ from deploy.neonvm.migration.migration_facts import WAITS, MigrationPlan, MoveFa
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
-from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
+from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers, vm_of
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import reasoned
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
-from protocol.kubernetes.api import ApiRefusedError
+from protocol.kubernetes.api import Tolerating
 from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import Json, child, items, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -29,6 +29,7 @@ _DOWNTIME: Final = Seconds(0.02)
 _DEFAULT_BANDWIDTH: Final = "1Gi"
 _AGAIN: Final = Seconds(5.0)
 """How long after a fault of this program its move is taken up again."""
+Record = Callable[[Json, str, str, str], Awaitable[None]]
 _EXPECTED: Final = frozenset({"Migrated", "Cancelled"})
 
 
@@ -62,9 +63,12 @@ class MigrationExecutor:
         if todo.cancel:
             self._transfers.call_off(uid_of(migration))
         elif todo.send:
-            await self._say_where_to(facts)
+            pods = [pod for pod in (facts.source, facts.target) if pod is not None]
+            await self._record(facts, *reasoned(texts.MOVES_FROM, ends=" to ".join(map(pod_on, pods))))
         if todo.delete_target and target is not None:
-            await self._delete_target(target)
+            with Tolerating(RefusalKind.NOT_FOUND):
+                # With the uid: another pod may have got the name.
+                await self._deps.client.delete(PODS, name_of(target), uid_of(target))
         if todo.tell:
             # Before the finalizer goes, so that the outcome is never lost.
             await self._tell(facts)
@@ -72,7 +76,7 @@ class MigrationExecutor:
             await self._patch(migration, {"finalizers": other_finalizers(migration)})
         elif remaining > 0:
             # No event tells that the time is up.
-            self._requeue(_vm_of(migration), remaining)
+            self._requeue(vm_of(migration), remaining)
 
     async def _hold(self, migration: Json, vm: Json | None) -> None:
         """Adds the finalizer, and an owner reference so that Kubernetes deletes the migration with its VM."""
@@ -103,29 +107,17 @@ class MigrationExecutor:
     async def _create_target(self, migration: Json, vm: Json, source: Json | None) -> None:
         pod = self._deps.form(vm, target_pod(migration, vm, machine_of(vm).use, self._deps.sidecars))
         pod = with_guest_of(pod, source or {})
-        try:
-            # The name is in the status already, so a second attempt finds the first one's pod.
+        # The name is in the status already, so a second attempt finds the first one's pod.
+        with Tolerating(RefusalKind.ALREADY_EXISTS):
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
-        except ApiRefusedError as error:
-            if error.kind is not RefusalKind.ALREADY_EXISTS:
-                raise
 
     async def _own(self, source: Json, migration: Json) -> None:
-        """Makes the migration an owner of the source's pod, but not its controller, as it is of the target's."""
         owners = items(source, "metadata", "ownerReferences")
         metadata: Json = {
             "resourceVersion": text(source, "metadata", "resourceVersion"),
             "ownerReferences": [*owners, owner_reference(MIGRATIONS, migration, controller=False)],
         }
         await self._deps.client.merge_patch(PODS, name_of(source), {"metadata": metadata})
-
-    async def _delete_target(self, target: Json) -> None:
-        try:
-            # With the uid: another pod may have got the name.
-            await self._deps.client.delete(PODS, name_of(target), uid_of(target))
-        except ApiRefusedError as error:
-            if error.kind is not RefusalKind.NOT_FOUND:
-                raise
 
     async def _begin(self, facts: MoveFacts, remaining: Seconds) -> None:
         """Begins the move, before anything else can be asked of the guests, or takes it up."""
@@ -144,10 +136,9 @@ class MigrationExecutor:
 
         async def on_fault(error: Exception) -> None:
             self._requeue(vm, _AGAIN)
-            for about in _both(facts):
-                await self._deps.events.record(about, texts.MOVE_FAILED, _named(migration, repr(error)), WARNING)
+            await self._record(facts, texts.MOVE_FAILED, repr(error), WARNING)
 
-        vm = _vm_of(migration)
+        vm = vm_of(migration)
         self._transfers.begin(uid_of(migration), send, lambda: self._requeue(vm, Seconds(0.0)), on_fault)
 
     async def _exists(self, pod: ObjectName) -> bool:
@@ -156,39 +147,25 @@ class MigrationExecutor:
         return bool(listed.objects)
 
     async def _say_what_it_waits_for(self, todo: MigrationPlan, facts: MoveFacts) -> None:
-        """Says it on both objects, once for each reason."""
         for condition in items(dict(todo.status), "conditions"):
-            if text(condition, "reason") in WAITS:
-                for about in _both(facts):
-                    story = _named(facts.migration, text(condition, "message"))
-                    await self._deps.events.record(about, f"Migration{text(condition, 'reason')}", story, WARNING)
-
-    async def _say_where_to(self, facts: MoveFacts) -> None:
-        pods = [pod for pod in (facts.source, facts.target) if pod is not None]
-        reason, story = reasoned(texts.MOVES_FROM, ends=" to ".join(map(pod_on, pods)))
-        for about in _both(facts):
-            await self._deps.events.record(about, reason, _named(facts.migration, story))
+            if (reason := text(condition, "reason")) in WAITS:
+                await self._record(facts, f"Migration{reason}", text(condition, "message"), WARNING)
 
     async def _tell(self, facts: MoveFacts) -> None:
-        """Says on both objects how it ended."""
-        conditions = items(facts.migration, "status", "conditions")
-        reason, story = next(
-            ((text(condition, "reason"), text(condition, "message")) for condition in conditions), ("", "")
-        )
+        ended = next(iter(items(facts.migration, "status", "conditions")), {})
+        reason = text(ended, "reason")
         word = reason if reason == texts.MIGRATED[0] else f"Migration{reason}"
-        for about in _both(facts):
-            kind = NORMAL if reason in _EXPECTED else WARNING
-            # Raises, unlike other events: the finalizer stays until the outcome is written.
-            await self._deps.events.record_or_raise(about, word, _named(facts.migration, story), kind)
+        kind = NORMAL if reason in _EXPECTED else WARNING
+        # Raises, unlike other events: the finalizer stays until the outcome is written.
+        await self._record(facts, word, text(ended, "message"), kind, self._deps.events.record_or_raise)
 
-
-def _both(facts: MoveFacts) -> list[Json]:
-    """The objects on which people look for what has happened."""
-    return [facts.migration] if facts.vm is None else [facts.migration, facts.vm]
-
-
-def _named(migration: Json, story: str) -> str:
-    return texts.OF_MIGRATION.format(migration=name_of(migration).name, story=story)
+    async def _record(
+        self, facts: MoveFacts, reason: str, story: str, kind: str = NORMAL, record: Record | None = None
+    ) -> None:
+        """Says it on the objects on which people look for what has happened."""
+        story = texts.OF_MIGRATION.format(migration=name_of(facts.migration).name, story=story)
+        for about in filter(None, (facts.migration, facts.vm)):
+            await (record or self._deps.events.record)(about, reason, story, kind)
 
 
 def bandwidth_of(migration: Json) -> Bytes:
@@ -200,7 +177,3 @@ def bandwidth_of(migration: Json) -> Bytes:
 
 def _pod_of(migration: Json, end: str) -> ObjectName:
     return ObjectName(name_of(migration).namespace, text(migration, "status", f"{end}PodName"))
-
-
-def _vm_of(migration: Json) -> ObjectName:
-    return ObjectName(name_of(migration).namespace, text(migration, "spec", "vmName"))

@@ -69,7 +69,6 @@ class MoveFacts:
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
     """``status`` is merged into the object's status where it differs; all is done in the order of the fields.
-
     ``cancel`` calls the move off, which ends later; with ``send`` it is one that another process may have begun.
     ``own_source`` makes the migration an owner of the source's pod, beside the VM that controls it. ``tell`` says on
     the VM and on the migration how it ended.

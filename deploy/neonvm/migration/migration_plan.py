@@ -20,7 +20,8 @@ from deploy.neonvm.migration.migration_facts import (
     why_unplaced,
 )
 from deploy.neonvm.objects.owners import is_owned_by
-from deploy.neonvm.objects.phases import (
+from deploy.neonvm.objects.pods import MOVED, pod_end
+from deploy.neonvm.objects.vm_spec import (
     ENDED,
     FAILED,
     MIGRATING,
@@ -31,7 +32,6 @@ from deploy.neonvm.objects.phases import (
     SUCCEEDED,
     is_held,
 )
-from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.ports import PodRole
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import Reasoned, reasoned
@@ -60,7 +60,6 @@ def plan_migration(facts: MoveFacts) -> MigrationPlan:
 
 
 def _admit(facts: MoveFacts, held: bool) -> MigrationPlan:
-    """Admit or refuse a new migration."""
     if is_leaving(facts.migration):
         return MigrationPlan(remove_finalizer=held)
     # The finalizer comes before any decision, so that the outcome is always reported.
@@ -88,7 +87,6 @@ def _admit(facts: MoveFacts, held: bool) -> MigrationPlan:
 
 
 def _waits_for(facts: MoveFacts) -> str:
-    """The thing that must end before the migration may begin; empty if nothing."""
     phase = text(facts.vm or {}, "status", "phase")
     return facts.remains or (texts.LAST_MOVE.format(phase=phase) if phase in _HELD else "")
 
@@ -99,7 +97,6 @@ def waits_for_guests(facts: MoveFacts, names: str) -> MigrationPlan:
 
 
 def _unfit(facts: MoveFacts) -> Reasoned | None:
-    """The reason why the VM cannot be moved now."""
     name = text(facts.migration, "spec", "vmName")
     if facts.fault:
         return texts.INVALID_SPEC, facts.fault
@@ -131,7 +128,9 @@ def _prepare(facts: MoveFacts) -> MigrationPlan:
         return MigrationPlan(own_source=own_source, create_target=True)
     node = node_of(target)
     if not node:
-        return _unplaced(facts)
+        # Until then, the VM scales on.
+        unplaced = why_unplaced(target)
+        return _status(facts, "Unknown", (texts.UNSCHEDULABLE, unplaced)) if unplaced else _NOTHING
     placed = {"targetNode": node}
     is_ready = pod_phase(target) == RUNNING and facts.target_role is PodRole.RECEIVING
     # The guest must not be resized during the move, and the VM's phase tells everybody else.
@@ -142,12 +141,6 @@ def _prepare(facts: MoveFacts) -> MigrationPlan:
     sending = reasoned(texts.TRANSFERRING, node=node)
     begun = _status(facts, "Unknown", sending, phase=RUNNING, **placed, targetPodIP=address)
     return MigrationPlan(status=begun.status, send=True)
-
-
-def _unplaced(facts: MoveFacts) -> MigrationPlan:
-    """Says why the target has no node yet; the VM scales on meanwhile."""
-    why = why_unplaced(facts.target)
-    return _status(facts, "Unknown", (texts.UNSCHEDULABLE, why)) if why else _NOTHING
 
 
 def _transfer(facts: MoveFacts) -> MigrationPlan:
@@ -166,7 +159,6 @@ def _transfer(facts: MoveFacts) -> MigrationPlan:
 
 
 def _has_source(facts: MoveFacts) -> bool:
-    """Return True if the VM's guest is still where the move began, or may be."""
     # The guest of a VM that is being deleted is not worth a move.
     is_wanted = facts.vm is not None and not is_leaving(facts.vm)
     return is_wanted and _names(facts, "sourcePodName") and facts.source_role is not PodRole.EMPTY
@@ -199,7 +191,6 @@ def _has_left(source: Json | None) -> bool:
 
 
 def _over(facts: MoveFacts) -> Reasoned:
-    """The reason why nothing is left to be sent."""
     transfer, why = facts.transfer, _broken(facts)
     if transfer.sending is Sending.FAILED and transfer.reason != texts.CANCELLED and why in (None, _target_lost(facts)):
         return transfer.reason, transfer.story  # a target ends whenever a move fails: the move knows what failed first

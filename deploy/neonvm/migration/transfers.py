@@ -144,12 +144,8 @@ def described(info: TransferInfo) -> tuple[tuple[str, object], ...]:
     }
     return (
         ("status", info.status.value),
-        ("totalTimeMs", _milliseconds(info.total)),
-        ("setupTimeMs", _milliseconds(info.setup)),
-        ("downtimeMs", _milliseconds(info.downtime)),
+        ("totalTimeMs", round(info.total * 1000)),
+        ("setupTimeMs", round(info.setup * 1000)),
+        ("downtimeMs", round(info.downtime * 1000)),
         ("ram", amounts),
     )
-
-
-def _milliseconds(span: Seconds) -> int:
-    return round(span * 1000)

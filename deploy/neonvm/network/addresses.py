@@ -1,7 +1,4 @@
-"""A pool of addresses (pure).
-
-An address belongs to a key until it is released.
-"""
+"""A pool of addresses (pure)."""
 
 from __future__ import annotations
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from enum import StrEnum
-from typing import Protocol
 
 from deploy.neonvm.network.hub import HubNetwork
 from deploy.neonvm.network.loopback import LoopbackNetwork
 from deploy.neonvm.network.namespaces import NamespaceNetwork
-from deploy.neonvm.ports import ClusterNetwork, NetworkError, PodSockets
+from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.qemu.qemu_process import Qemu
 from protocol.messages import ObjectName
 
@@ -24,8 +23,10 @@ class NetworkKind(StrEnum):
     LOOPBACK = "loopback"
 
 
-class LocalNetwork(ClusterNetwork, PodSockets, Protocol):
-    """A network on this machine."""
+LocalNetwork = LoopbackNetwork | NamespaceNetwork
+"""A flat L2 network in which nodes hold pods, made and removed as a whole. Repeated calls of ``add_node`` and
+``add_pod`` change nothing, and ``down`` removes everything, whatever state the network is in.
+"""
 
 
 async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) -> LocalNetwork:

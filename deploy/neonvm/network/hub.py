@@ -104,8 +104,8 @@ class HubNetwork(LoopbackNetwork):
             self._cables.release(pod)
             raise
         # The flat interface is a cable to the hub; the private link is a user-mode network inside the guest's QEMU.
-        ends = f"unix:{path}", self._forward(place)
-        self._cabled[pod] = replace(place, attachments=ends, token=self._token)
+        link = f"forward:{place.address}:{place.port_for(METRICS_PORT)}:{place.port_for(DAEMON_PORT)}"
+        self._cabled[pod] = replace(place, attachments=(f"unix:{path}", link), token=self._token)
         return self._cabled[pod]
 
     async def remove_pod(self, pod: ObjectName) -> None:
@@ -126,11 +126,6 @@ class HubNetwork(LoopbackNetwork):
     async def release_vm(self, vm: ObjectName) -> None:
         """Gives a VM's address back."""
         self._flat.release(vm)
-
-    @staticmethod
-    def _forward(place: PodNetwork) -> str:
-        """The private link of a pod's guest."""
-        return f"forward:{place.address}:{place.port_for(METRICS_PORT)}:{place.port_for(DAEMON_PORT)}"
 
     async def expose(self, target: str, port: int) -> int:
         """A port on 127.0.0.1 that leads to ``target:port``, through the hub if that is a guest."""
@@ -168,7 +163,6 @@ class HubNetwork(LoopbackNetwork):
             raise NetworkError(f"the hub does not listen at {path} within {_LISTEN_SECONDS:g} s") from error
 
     async def _is_visited(self, cable: str, path: Path) -> bool:
-        """Return True if the hub has a connection at the end of the cable."""
         listing = str(await self._call("human-monitor-command", {"command-line": "info network"}))
         return any(f"{cable}:" in line.split() and f"unix:{path}" in line for line in listing.splitlines())
 

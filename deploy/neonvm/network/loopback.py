@@ -17,8 +17,7 @@ from typing import Final
 
 from deploy.neonvm.addressing import METRICS_PORT, USUAL_PORTS
 from deploy.neonvm.network.addresses import AddressPool
-from deploy.neonvm.network.forwarder import Forwarder
-from deploy.neonvm.network.sockets import connected, listening, tcp_socket, who_listens
+from deploy.neonvm.network.sockets import Forwarder, connected, listening, tcp_socket, who_listens
 from deploy.neonvm.ports import NetworkError, PodNetwork
 from protocol.messages import ObjectName
 
@@ -36,7 +35,7 @@ class _Held:
 
 
 class LoopbackNetwork:
-    """A ``ClusterNetwork`` and ``PodSockets`` of loopback addresses. ``why`` ends its description."""
+    """A network and its ``PodSockets`` of loopback addresses. ``why`` ends its description."""
 
     def __init__(self, cluster: str, why: str) -> None:
         self._cluster = cluster
@@ -117,7 +116,7 @@ class LoopbackNetwork:
 
     def port_for(self, port: int) -> int:
         """``port`` itself, or the one that takes its place if another program of the machine has taken it."""
-        return self._up().ports.port_for(port)
+        return self._up().ports.moved.get(port, port)
 
     async def expose(self, target: str, port: int) -> int:
         """A port on 127.0.0.1 that leads to ``target:port``."""
@@ -172,11 +171,15 @@ class LoopbackBlock:
         # The name picks the block that is tried first, so a cluster's addresses rarely change between runs.
         start = int.from_bytes(hashlib.sha256(cluster.encode()).digest()[:2], "big")
         for step in range(_BLOCKS):
-            number = _FIRST + (start + step) % _BLOCKS
+            number, guard = _FIRST + (start + step) % _BLOCKS, socket.socket(socket.AF_UNIX)
             try:
-                return cls(number, _named(f"autoscale.127.{number}"))
+                # An abstract socket: the kernel frees the name when the process ends, and no port is needed that
+                # another program may have taken.
+                guard.bind(f"\0autoscale.127.{number}")
             except OSError:
-                continue
+                guard.close()
+            else:
+                return cls(number, guard)
         raise NetworkError(
             f"no block of loopback addresses is free (127.{_FIRST}.0.0 to 127.{_FIRST + _BLOCKS - 1}.255.255); "
             f"end another local cluster first: autoscale local down"
@@ -189,19 +192,6 @@ class LoopbackBlock:
     def close(self) -> None:
         """Gives the block back."""
         self._guard.close()
-
-
-def _named(name: str) -> socket.socket:
-    """A socket that holds ``name`` in this network namespace. Raises ``OSError`` if another one does."""
-    guard = socket.socket(socket.AF_UNIX)
-    try:
-        # An abstract socket: the kernel frees the name when the process ends, and no port is needed that another
-        # program may have taken.
-        guard.bind(f"\0{name}")
-    except BaseException:
-        guard.close()
-        raise
-    return guard
 
 
 _OTHERS: Final = range(61000, 65536)
@@ -234,20 +224,12 @@ class PortMap:
             f"port {port} is taken by {who}: {self.moved[port]} instead" for port, who in self.taken.items()
         )
 
-    def port_for(self, port: int) -> int:
-        """``port`` itself, or the one that is used instead of it."""
-        return self.moved.get(port, port)
-
 
 def _is_free(address: str, port: int) -> bool:
-    with tcp_socket() as trial:
-        try:
-            # As the real servers do, so that closed connections in TIME_WAIT do not count as a server.
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind((address, port))
-            trial.listen(1)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise NetworkError(f"nothing can listen at {address}:{port}: {error}") from error
-            return False
+    try:
+        listening(tcp_socket(), address, port).close()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise NetworkError(f"nothing can listen at {address}:{port}: {error}") from error
+        return False
     return True

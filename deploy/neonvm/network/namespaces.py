@@ -32,8 +32,7 @@ from deploy.neonvm.network import netns
 from deploy.neonvm.network.addresses import AddressPool
 from deploy.neonvm.network.announcement import announcement
 from deploy.neonvm.network.commands import ip_in, run
-from deploy.neonvm.network.forwarder import Forwarder
-from deploy.neonvm.network.sockets import connected, listening
+from deploy.neonvm.network.sockets import Forwarder, connected, listening
 from deploy.neonvm.ports import NetworkError, PodNetwork
 from protocol.messages import ObjectName
 
@@ -47,7 +46,7 @@ _BRIDGE: Final = ("link set lo up", "link add br0 type bridge mcast_snooping 0",
 
 
 class NamespaceNetwork:
-    """A ``ClusterNetwork`` and ``PodSockets`` of network namespaces. ``why`` ends its description."""
+    """A network and its ``PodSockets`` of network namespaces. ``why`` ends its description."""
 
     def __init__(self, cluster: str, why: str) -> None:
         if not CLUSTER_NAME.fullmatch(cluster):
@@ -83,7 +82,12 @@ class NamespaceNetwork:
         await self._forwarder.close()
         self._plugged.clear()
         self._nodes.clear()
-        faults = [fault for name in _names(self._prefix) if (fault := await _fault_of_removing(name))]
+        faults: list[str] = []
+        for name in _names(self._prefix):
+            try:
+                await _remove(name)
+            except NetworkError as error:
+                faults.append(str(error))  # one that stays must not keep the others
         if faults:
             raise NetworkError("; ".join(faults))
 
@@ -138,9 +142,8 @@ class NamespaceNetwork:
         self._vms.release(vm)
 
     async def join(self, node: str, bridge: str, address: str, mtu: int) -> None:
-        """Gives this machine an address on a bridge of a node; ``connect_joined`` connects from there.
-
-        Its MAC is that of the flat network's address. Raises ``NetworkError`` if the node has no such bridge.
+        """Gives this machine an address on a bridge of a node; ``connect_joined`` connects from there. Its MAC is that
+        of the flat network's address. Raises ``NetworkError`` if the node has no such bridge.
         """
         place = f"{self._prefix}joined"
         # The machine joins only one bridge; a repeated call changes nothing.
@@ -162,9 +165,8 @@ class NamespaceNetwork:
         return _enter(self._node(node))
 
     async def configure(self, node: str | None, *lines: str) -> None:
-        """Runs ``lines`` of ``ip -batch`` in a node's namespace (of the control plane: the switch).
-
-        Raises ``NetworkError``.
+        """Runs ``lines`` of ``ip -batch`` in a node's namespace (of the control plane: the switch). Raises
+        ``NetworkError``.
         """
         await ip_in(self._switch if node is None else self._node(node), *lines)
 
@@ -247,7 +249,6 @@ def _prefix(cluster: str) -> str:
 
 
 def _guest_side(address: str) -> Sequence[str]:
-    """The lines for the interfaces of a pod and its guest."""
     # The bridge does not learn on its uplink: after a guest has moved in, an old entry would still point outside, and
     # the bridge would drop frames for the guest. With only one guest behind it, it has nothing to learn.
     return (
@@ -263,7 +264,6 @@ def _guest_side(address: str) -> Sequence[str]:
 
 
 def _enter(namespace: str) -> Sequence[str]:
-    """Command prefix that runs a program in the namespace."""
     # Not `ip netns exec`, which mounts another /sys and so hides the control groups.
     return ("nsenter", f"--net={netns.RUN / namespace}", "--")
 
@@ -273,7 +273,6 @@ def _digest(text: str) -> str:
 
 
 def _names(prefix: str) -> list[str]:
-    """The namespaces of a cluster, pods first."""
     if not netns.RUN.is_dir():
         return []
     names = [place.name for place in netns.RUN.iterdir() if place.name.startswith(prefix)]
@@ -290,12 +289,3 @@ async def _remove(namespace: str) -> None:
             # A process keeps its namespace alive after the name is gone.
             os.kill(int(process), signal.SIGKILL)
     await run("ip", "netns", "del", namespace)
-
-
-async def _fault_of_removing(namespace: str) -> str | None:
-    """Removes one namespace; one that stays must not keep the others."""
-    try:
-        await _remove(namespace)
-    except NetworkError as error:
-        return str(error)
-    return None

@@ -36,7 +36,6 @@ def icmp_in(namespace: str) -> socket.socket:
 
 def frames_in(namespace: str, interface: str) -> socket.socket:
     """A non-blocking socket that sends Ethernet frames out of an interface of the named namespace, and receives none.
-
     Closing it takes the kernel some milliseconds. Raises ``OSError``.
     """
     raw = _unblocked(made_in(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)))

@@ -1,4 +1,4 @@
-"""Sockets of the machine's own network, connected and listening, and who has taken a port.
+"""Sockets of the machine's own network, who has taken a port, and ports that lead into another network.
 
 /proc/net/tcp and /proc/net/tcp6 list the sockets that listen, and /proc/PID/fd shows whose they are; only root may read
 that of other users' processes.
@@ -10,10 +10,12 @@ import asyncio
 import errno
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from protocol.runtime.serving.tcp_listener import TcpListener
 
 _BACKLOG: Final = 128
 
@@ -101,3 +103,62 @@ def _has_socket(process: Path, inodes: set[str]) -> bool:
     except OSError:
         return False  # it has ended, or belongs to another user
     return False
+
+
+Dial = Callable[[str, int], Awaitable[socket.socket]]
+"""Connects to a host and port inside the network; raises ``OSError``."""
+
+_CHUNK: Final = 64 * 1024
+
+
+class Forwarder:
+    """Any number of forwarded ports; the same target, or key, always has the same port."""
+
+    def __init__(self, dial: Dial) -> None:
+        self._dial = dial
+        self._open: dict[Hashable, TcpListener] = {}
+
+    async def open(self, target: str, port: int) -> int:
+        """The loopback port that leads to ``target:port``."""
+        return await self.lead((target, port), lambda: self._dial(target, port))
+
+    async def lead(self, key: Hashable, dial: Callable[[], Awaitable[socket.socket]]) -> int:
+        """The loopback port of ``key``, of which each connection is continued by what ``dial`` returns for it."""
+        if key not in self._open:
+
+            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                await _join(reader, writer, await dial())
+
+            self._open[key] = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
+        return self._open[key].port
+
+    async def close(self) -> None:
+        """Ends all connections and gives the ports back."""
+        # A target that is opened while these close gets a new port.
+        closing, self._open = self._open, {}
+        for serving in closing.values():
+            await serving.close()
+
+
+async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, inside: socket.socket) -> None:
+    inner_reader, inner_writer = await asyncio.open_connection(sock=inside)
+    try:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(_copy_all(reader, inner_writer))
+            both.create_task(_copy_all(inner_reader, writer))
+    finally:
+        inner_writer.close()
+
+
+async def copy_stream(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Copies until ``source`` has ended. Raises ``OSError``."""
+    while part := await source.read(_CHUNK):
+        target.write(part)
+        await target.drain()
+
+
+async def _copy_all(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    await copy_stream(source, target)
+    if target.can_write_eof():
+        # Half-closed: the other direction may still have something to say.
+        target.write_eof()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from deploy.kube.informer import Informer, ObjectChange
-from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.objects import Json, name_of, text
 from protocol.messages import ObjectName
 
 
 class ByVm:
-    """The objects of one kind, by VM. ``vm_of`` names the VM of an object, empty if it has none.
-
-    ``on_change`` gets the name of every VM with a changed object.
+    """The objects of one kind, by VM. ``vm_of`` names the VM of an object, empty if it has none. ``on_change`` gets the
+    name of every VM with a changed object.
     """
 
     def __init__(self, found: Informer, vm_of: Callable[[Json], str], on_change: Callable[[ObjectName], None]) -> None:
@@ -26,7 +25,7 @@ class ByVm:
         """The objects of ``vm``, the oldest first."""
         objects = [cached for name in self._names.get(vm, ()) if (cached := self._informer.get(name)) is not None]
         # By age and then by name, so that every leader sees the same order.
-        return sorted(objects, key=_age)
+        return sorted(objects, key=lambda cached: (text(cached, "metadata", "creationTimestamp"), name_of(cached).name))
 
     def _changed(self, change: ObjectChange) -> None:
         # A relabelled object concerns two VMs: the one it has left and the one it belongs to.
@@ -44,9 +43,3 @@ class ByVm:
             # VMs come and go; without this the index would grow for ever.
             del self._names[vm]
         self._on_change(vm)
-
-
-def _age(found: Json) -> tuple[str, str]:
-    metadata = found.get("metadata")
-    created = metadata.get("creationTimestamp") if isinstance(metadata, dict) else ""
-    return str(created), name_of(found).name

@@ -53,7 +53,6 @@ def own_resources(wanted: Json) -> Json:
 
 
 def _is_readable(variable: Json) -> bool:
-    """Return True if the variable has a plain value or one of the pod's own fields."""
     source = variable.get("valueFrom")
     return source is None or (isinstance(source, Mapping) and set(source) <= _FROM_POD)
 

@@ -12,7 +12,7 @@ from typing import Final
 from deploy.neonvm.addressing import GUEST_DAEMON_PORT, METRICS_PORT, MONITOR_PORT
 from deploy.neonvm.objects.init_containers import IMAGES, init_container, own_resources
 from deploy.neonvm.objects.owners import migration_of
-from deploy.neonvm.objects.pods import is_runner
+from deploy.neonvm.objects.pods import is_runner, runner_of
 from deploy.neonvm.objects.target_pod import DISK
 from deploy.neonvm.objects.vm_spec import own_ports, password_secret
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, whole
@@ -22,7 +22,6 @@ from protocol.names import (
     RUNNER_AUDIENCE,
     RUNNER_AUTHORITIES,
     RUNNER_COMMAND,
-    RUNNER_CONTAINER,
 )
 
 # "nonroot" of distroless images.
@@ -63,7 +62,11 @@ class RunnerForm:
         """The pod of ``vm``, made from the plain one."""
         spec = child(pod, "spec")
         agents = self._agents(vm)
-        volumes = [*_volumes(vm), *(self._agent_volumes() if agents else [])]
+        volumes = _volumes(vm)
+        if agents:
+            # The agent's identity for the API server: the runner beside it gets none.
+            identity: Json = {"name": _IDENTITY, "projected": {"sources": _API_ACCESS}}
+            volumes += [*items(self.sidecar or {}, "volumes"), identity]
         own_containers = [init_container(container) for container in items(vm, "spec", "extraInitContainers")]
         pod_spec: Json = {
             **spec,
@@ -84,15 +87,12 @@ class RunnerForm:
         }
         if name := text(vm, "spec", "serviceAccountName") or (self._account if agents else ""):
             pod_spec["serviceAccountName"] = name
-        if secrets := self._pull_secrets(vm):
-            pod_spec["imagePullSecrets"] = secrets
-        return {**pod, "spec": pod_spec}
-
-    def _pull_secrets(self, vm: Json) -> list[Json]:
         own_secrets = items(vm, "spec", "imagePullSecrets")
         own_names = {text(secret, "name") for secret in own_secrets}
         added: list[Json] = [{"name": name} for name in self.pull_secrets if name not in own_names]
-        return [*own_secrets, *added]
+        if own_secrets or added:
+            pod_spec["imagePullSecrets"] = [*own_secrets, *added]
+        return {**pod, "spec": pod_spec}
 
     @property
     def _account(self) -> str:
@@ -105,10 +105,6 @@ class RunnerForm:
         if text(vm, "spec", "serviceAccountName") not in {"", self._account}:
             return []
         return [_agent(container) for container in items(self.sidecar, "containers")]
-
-    def _agent_volumes(self) -> list[Json]:
-        """Volumes of the sidecar, with its identity for the API server: the runner beside it gets none."""
-        return [*items(self.sidecar or {}, "volumes"), {"name": _IDENTITY, "projected": {"sources": _API_ACCESS}}]
 
     def _runner(self, vm: Json, pod: Json, plain: Json) -> Json:
         spec = child(vm, "spec")
@@ -154,12 +150,7 @@ class RunnerForm:
 
 def is_open(pod: Json) -> bool:
     """Return True if the ports of a VM's pod let everyone in: only a pod of ours names whom it lets in."""
-    runners = [
-        container for container in items(pod, "spec", "containers") if text(container, "name") == RUNNER_CONTAINER
-    ]
-    return not any(
-        text(variable, "name") == RUNNER_AUTHORITIES for runner in runners for variable in items(runner, "env")
-    )
+    return not any(text(variable, "name") == RUNNER_AUTHORITIES for variable in items(runner_of(pod), "env"))
 
 
 def is_on_flat_network(vm: Json) -> bool:

@@ -63,6 +63,11 @@ def is_runner(container: Json) -> bool:
     return text(container, "name") == RUNNER_CONTAINER
 
 
+def runner_of(pod: Json) -> Json:
+    """The container of the guest; empty if there is none."""
+    return next((container for container in items(pod, "spec", "containers") if is_runner(container)), {})
+
+
 def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
     """The pod that runs ``vm``; with the agent as a ``sidecar`` if the VM lets itself be resized (S4.3)."""
     vm_name = name_of(vm)
@@ -155,7 +160,6 @@ def to_repeat(vm: Json, pod: Json) -> Json:
 
 
 def _sizes(guest: Json) -> Json:
-    """CPU and memory with the defaults that ``parse_virtual_machine`` fills in."""
     return {
         "cpus": _range(child(guest, "cpus")),
         "memorySlots": _range(child(guest, "memorySlots")),

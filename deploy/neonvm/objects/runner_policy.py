@@ -92,14 +92,9 @@ def restoring_patch(home: str) -> Json:
 
 
 def policy_todo(
-    home: str,
-    vms: Sequence[JsonObject],
-    policies: Iterable[JsonObject],
-    others: bool,
-    pods: Sequence[JsonObject] = (),
+    home: str, vms: Sequence[JsonObject], policies: Iterable[JsonObject], others: bool, pods: Sequence[JsonObject] = ()
 ) -> Todo | None:
     """The change that a namespace with these VMs, NetworkPolicies and ``pods`` of VMs needs; None if it needs none.
-
     ``others`` says that policies of other kinds may select its pods.
     """
     # A pod has the labels that its VM had when it was made, and those that people and webhooks gave it.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from deploy.neonvm.objects.owners import owner_reference
-from deploy.neonvm.objects.pods import is_runner, runner_pod
+from deploy.neonvm.objects.pods import runner_of, runner_pod
 from protocol.kubernetes.objects import Json, child, items, text, texts
 from protocol.kubernetes.resources import MIGRATIONS
 from protocol.units import Resources
@@ -56,10 +56,7 @@ def _own_term(migration: Json) -> list[Json]:
     elsewhere = child(migration, "spec").get("preventMigrationToSameHost") is not False
     source = text(migration, "status", "sourceNode")
     names = [{"key": "metadata.name", "operator": "NotIn", "values": [source]}] if elsewhere else []
-    parts: Json = {
-        **({"matchExpressions": labels} if labels else {}),
-        **({"matchFields": names} if names else {}),
-    }
+    parts: Json = {**({"matchExpressions": labels} if labels else {}), **({"matchFields": names} if names else {})}
     return [parts] if parts else []
 
 
@@ -92,7 +89,7 @@ def with_guest_of(target: Json, source: Json) -> Json:
         "spec": {
             **spec,
             # The runner's arguments are the record of the booted machine.
-            "containers": [_same(container, _runner(source), "args") for container in items(spec, "containers")],
+            "containers": [_same(container, runner_of(source), "args") for container in items(spec, "containers")],
             "initContainers": [_same(container, _disk(source), "image") for container in items(spec, "initContainers")],
         },
     }
@@ -101,10 +98,6 @@ def with_guest_of(target: Json, source: Json) -> Json:
 def _same(container: Json, of_source: Json, field: str) -> Json:
     is_same = text(container, "name") == text(of_source, "name")
     return {**container, field: of_source[field]} if is_same and of_source.get(field) else container
-
-
-def _runner(pod: Json) -> Json:
-    return next((container for container in items(pod, "spec", "containers") if is_runner(container)), {})
 
 
 def _disk(pod: Json) -> Json:

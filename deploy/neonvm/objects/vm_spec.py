@@ -1,6 +1,8 @@
-"""Reads a VirtualMachine for the runtime: its spec alone says what the next guest can be (pure)."""
+"""Reads a VirtualMachine for the runtime, whose spec alone says what the next guest can be, and phases (pure)."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from protocol.kubernetes.objects import Json, annotations_of, child, labels_of, name_of, text, whole
@@ -55,3 +57,38 @@ def restarts(vm: Json, pod_phase: str) -> bool:
     # The API's default.
     policy = text(vm, "spec", "restartPolicy") or "Always"
     return policy == "Always" or (policy == "OnFailure" and pod_phase == "Failed")
+
+
+PENDING: Final = "Pending"
+RUNNING: Final = "Running"
+SCALING: Final = "Scaling"
+PRE_MIGRATING: Final = "PreMigrating"
+MIGRATING: Final = "Migrating"
+SUCCEEDED: Final = "Succeeded"
+FAILED: Final = "Failed"
+# A migration without a phase has not been admitted, and is not under way.
+UNFINISHED: Final = frozenset({PENDING, RUNNING})
+"""The phases of a migration that is under way."""
+ENDED: Final = frozenset({SUCCEEDED, FAILED})
+
+
+def vm_of(migration: Json) -> ObjectName:
+    """The VM that the migration moves."""
+    return ObjectName(name_of(migration).namespace, text(migration, "spec", "vmName"))
+
+
+def is_under_way(migration: Json) -> bool:
+    """Return True if the migration has begun and not ended."""
+    return text(migration, "status", "phase") in UNFINISHED
+
+
+def has_remains(migration: Json) -> bool:
+    """Return True if the migration has failed and its target may be left over."""
+    # The source of one that has succeeded has given its guest away: it blocks nothing while its node is silent.
+    return text(migration, "status", "phase") == FAILED and is_held(migration)
+
+
+def is_held(migration: Json) -> bool:
+    """Return True if the migration still carries the runtime's finalizer."""
+    # The finalizer is removed once the move has left nothing behind.
+    return FINALIZER in finalizers_of(migration)

@@ -20,8 +20,7 @@ from deploy.neonvm.devices.registration import DeviceOffer, Registration
 from deploy.neonvm.objects.pod_form import FLAT_FOLDER, FLAT_RESOURCE
 from deploy.neonvm.overlay.endpoints import part_of
 from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies, place_of
-from deploy.neonvm.overlay.tap_places import COUNT, PlaceHolders, grants
-from deploy.neonvm.overlay.taps import TapSockets
+from deploy.neonvm.overlay.taps import COUNT, PlaceHolders, TapSockets, grants
 from deploy.neonvm.overlay.telemetry import OverlayTelemetry
 from deploy.neonvm.texts import devices
 from deploy.neonvm.texts import network as network_texts

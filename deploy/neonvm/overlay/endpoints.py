@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from deploy.neonvm.objects.phases import is_under_way
+from deploy.neonvm.objects.vm_spec import is_under_way, vm_of
 from deploy.neonvm.remote.address_choice import LABEL_CLAIM, owner_of
 from protocol.kubernetes.objects import Json, JsonObject, child, items, labels_of, name_of, text, uid_of
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, NODES, VIRTUAL_MACHINES
@@ -24,9 +24,8 @@ LABEL_CLIENT: Final = "autoscaling.neon.tech/flat-network-client"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address. ``nodes`` are where its frames may come from, by name, the present one first.
-
-    ``namespace`` is its VM's; empty for a client, which all namespaces may talk to.
+    """One address. ``nodes`` are where its frames may come from, by name, the present one first. ``namespace`` is its
+    VM's; empty for a client, which all namespaces may talk to.
     """
 
     address: str
@@ -67,7 +66,7 @@ def endpoints(objects: FlatObjects) -> list[Endpoint]:
     for migration in filter(is_under_way, objects.migrations):
         # During a move both ends may send: the source until it stops, the target from its first announcement on.
         ends = [text(migration, "status", end) for end in ("sourceNode", "targetNode")]
-        moving.setdefault(_vm_of(migration), []).extend(ends)
+        moving.setdefault(vm_of(migration), []).extend(ends)
     all_endpoints = []
     for name, claim in objects.claims.items():
         if node := _client_node(claim):
@@ -91,20 +90,15 @@ def _client_node(claim: Json) -> str:
     return text(parent, "name") if is_client and text(parent, "resource") == NODES.plural else ""
 
 
-def _vm_of(migration: Json) -> ObjectName:
-    return ObjectName(name_of(migration).namespace, text(migration, "spec", "vmName"))
-
-
 def rightful_address(pod: Json, objects: FlatObjects) -> str:
-    """The address that ``pod`` may have; empty if none.
-
-    A pod is believed to run a VM if the VM's status names it, or that of a migration of it that is under way.
+    """The address that ``pod`` may have; empty if none. A pod is believed to run a VM if the VM's status names it, or
+    that of a migration of it that is under way.
     """
     # The pod's labels and owners must agree with the VM, but prove nothing: whoever may make pods writes them.
     pod_name = name_of(pod)
     name = ObjectName(pod_name.namespace, labels_of(pod).get(LABEL_VM_NAME, ""))
     vm = objects.vms.get(name, {})
-    moves = [move for move in objects.migrations if is_under_way(move) and _vm_of(move) == name]
+    moves = [move for move in objects.migrations if is_under_way(move) and vm_of(move) == name]
     rightful_owners = {
         (MIGRATIONS.kind, uid_of(move)) for move in moves if text(move, "status", "targetPodName") == pod_name.name
     }

@@ -183,10 +183,8 @@ def elements(
     underlay: Iterable[str] = (),
 ) -> Elements:
     """Elements of the sets. ``taps``: the address of each tap of this node. ``peers``: the addresses of the other
-    nodes, by name.
-
-    ``isolated``: VMs of different namespaces do not reach each other. ``underlay``: interfaces by which packets of
-    nodes come although the way back to them is another.
+    nodes, by name. ``isolated``: VMs of different namespaces do not reach each other. ``underlay``: interfaces by which
+    packets of nodes come although the way back to them is another.
     """
     # `found` may be an iterator, and is read several times.
     every = list(found)

@@ -34,7 +34,7 @@ from deploy.neonvm.overlay.taps import hand_over, open_tap
 from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.runner.flat_tap import TapOffer
 from deploy.neonvm.texts import network as texts
-from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
+from protocol.kubernetes.api import ApiError, Tolerating
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
@@ -57,9 +57,8 @@ _AT_ONCE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class NodeNetworkDependencies:
-    """Caches of the kinds in ``WATCHED``, and ``holder``, which names the pod that has a place.
-
-    ``isolated`` and ``underlay`` are as for ``elements``. ``dropped`` gets the kernel's counters.
+    """Caches of the kinds in ``WATCHED``, and ``holder``, which names the pod that has a place. ``isolated`` and
+    ``underlay`` are as for ``elements``. ``dropped`` gets the kernel's counters.
     """
 
     client: ApiClient
@@ -175,9 +174,8 @@ class NodeNetwork:
         return peers(self._deps.caches[NODES].objects.values(), self._place.name)
 
     async def _adopt(self, links: list[dict[str, object]]) -> bool:
-        """Notes the addresses of taps that an earlier version has handed out; True if there were any.
-
-        Raises ``NetworkError``.
+        """Notes the addresses of taps that an earlier version has handed out; True if there were any. Raises
+        ``NetworkError``.
         """
         # An earlier version did not note addresses on taps, and its pods still run.
         unnamed = {name for name, address in taps_in(links).items() if not address}
@@ -195,14 +193,12 @@ class NodeNetwork:
     async def _pod(self, name: ObjectName) -> Json | None:
         """Raises ``NetworkError``."""
         try:
-            return await self._deps.client.get(PODS, name)
-        except ApiRefusedError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                # The pod is gone; a kubelet may still report its place for a while.
-                return None
+            # The pod may be gone; a kubelet may still report its place for a while.
+            with Tolerating(RefusalKind.NOT_FOUND):
+                return await self._deps.client.get(PODS, name)
+        except ApiError as error:
             raise NetworkError(str(error)) from error
-        except ApiUnknownError as error:
-            raise NetworkError(str(error)) from error
+        return None
 
     async def serve(self, place: str, connection: socket.socket) -> None:
         """Hands its tap to the pod that has ``place``, as soon as it may have one. Raises ``OSError``."""

@@ -102,10 +102,7 @@ def peers(nodes: Iterable[Json], here: str) -> dict[str, frozenset[str]]:
 
 
 def forwarding(
-    present: Iterable[Mapping[str, object]],
-    peers: Mapping[str, frozenset[str]],
-    found: Iterable[Endpoint],
-    here: str,
+    present: Iterable[Mapping[str, object]], peers: Mapping[str, frozenset[str]], found: Iterable[Endpoint], here: str
 ) -> list[str]:
     """The lines for ``bridge -batch`` that lead frames to where ``found`` has their receivers."""
     tunnel, ports = _tables(present)

@@ -1,8 +1,8 @@
 """Taps of the node, and the sockets at which runner pods are handed theirs.
 
 Each place that the device plugin gives to a pod has a folder with a socket. The kubelet mounts it read-only into that
-pod alone, so a pod can leave nothing on the node, and is known by the socket at which it calls. The kernel
-removes a tap that nobody holds open.
+pod alone, so a pod can leave nothing on the node, and is known by the socket at which it calls: the kubelet says, by
+its PodResources API v1, which pod has which place. The kernel removes a tap that nobody holds open.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Never
+from typing import Any, Final, Never
 
+import grpc
 import msgspec
+from google.protobuf.message import DecodeError
 
-from deploy.neonvm.devices.wire import is_place
+from deploy.neonvm.devices.wire import KUBELET_SOCKET, Grant, is_place
+from deploy.neonvm.objects.pod_form import FLAT_MOUNT, FLAT_RESOURCE
+from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.runner.flat_tap import SOCKET, TapOffer
 from deploy.neonvm.texts import network as texts
+from deploy.neonvm.texts.devices import GRPC_ERROR
+from protocol.kubernetes.protobuf import Fields, message_classes
+from protocol.messages import ObjectName
 
 LOG: Final = logging.getLogger("neonvm.network")
 
@@ -145,3 +152,77 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+COUNT: Final = 1000
+"""More than a node has pods."""
+
+_CALL_SECONDS: Final = 5.0  # for one call
+_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
+"""Each call connects by itself: a shared subchannel would back off for long after a kubelet's restart."""
+
+
+def grants(sockets: TapSockets, places: list[list[str]]) -> list[Grant]:
+    """A folder with a socket of its own for each container that takes a place. Raises ``OSError``."""
+    # A container asks for one place at most, so the first id is the only one.
+    return [Grant(mounts={FLAT_MOUNT: str(sockets.make(ids[0]))} if ids else {}) for ids in places]
+
+
+class PlaceHolders:
+    """Asks the kubelet, at its socket in ``folder``, which pod has a place."""
+
+    def __init__(self, folder: Path) -> None:
+        self._address = f"unix:{folder / KUBELET_SOCKET}"
+
+    async def __call__(self, place: str) -> ObjectName | None:
+        """None unless it is exactly one. Raises ``NetworkError``."""
+        async with grpc.aio.insecure_channel(self._address, options=_OPTIONS) as channel:
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LIST)
+            try:
+                pods = holders(await call(LIST_REQUEST, timeout=_CALL_SECONDS), FLAT_RESOURCE, place)
+            except grpc.aio.AioRpcError as error:
+                details = GRPC_ERROR.format(code=error.code().name, details=error.details())
+                raise NetworkError(texts.POD_UNKNOWN.format(place=place, error=details)) from error
+            except MalformedAnswerError as error:
+                raise NetworkError(str(error)) from error
+        # A place that the kubelet has given to two pods at once, or to none yet, proves nothing.
+        return pods[0] if len(pods) == 1 else None
+
+
+LIST: Final = "/v1.PodResourcesLister/List"
+# The request has no fields, so its serialized form is empty.
+LIST_REQUEST: Final = b""
+
+_MESSAGES: Final[dict[str, Fields]] = {
+    "ListPodResourcesResponse": (("pod_resources", 1, "many PodResources"),),
+    # Fields that are not needed are left out: protobuf skips unknown ones.
+    "PodResources": (("name", 1, "string"), ("namespace", 2, "string"), ("containers", 3, "many ContainerResources")),
+    "ContainerResources": (("name", 1, "string"), ("devices", 2, "many ContainerDevices")),
+    "ContainerDevices": (("resource_name", 1, "string"), ("device_ids", 2, "many string")),
+}
+MESSAGES: Final = message_classes("podresources.v1", _MESSAGES, "proto3")
+"""The message classes by name."""
+
+
+class MalformedAnswerError(ValueError):
+    """The kubelet's answer cannot be read."""
+
+
+def holders(response: bytes, resource: str, place: str) -> list[ObjectName]:
+    """The pods that have ``place`` of ``resource``. Raises ``MalformedAnswerError``."""
+    # Any: the class is made at run time, and no type knows its fields.
+    message: Any = MESSAGES["ListPodResourcesResponse"]()
+    try:
+        message.ParseFromString(response)
+    except DecodeError as error:
+        # A stale or foreign server at the socket must not end the program.
+        raise MalformedAnswerError(texts.BAD_ANSWER.format(error=error)) from None
+    return [
+        ObjectName(pod.namespace, pod.name)
+        for pod in message.pod_resources
+        if any(
+            devices.resource_name == resource and place in devices.device_ids
+            for container in pod.containers
+            for devices in container.devices
+        )
+    ]

@@ -23,12 +23,8 @@ class OverlayTelemetry:
         )
         # Asked at each scrape, so that the metric cannot lag behind the state.
         up.set_function(lambda: float(is_up()))
-        self._registrations = Counter(
-            "autoscale_network_registrations",
-            "Registrations with the kubelet, by outcome",
-            ("outcome",),
-            registry=self.registry,
-        )
+        what = "Registrations with the kubelet, by outcome"
+        self._registrations = Counter("autoscale_network_registrations", what, ("outcome",), registry=self.registry)
         self._dropped = Counter(
             "autoscale_network_dropped_frames",
             "Frames that were dropped: from outside (foreign), with another's address (spoofed), to another namespace"

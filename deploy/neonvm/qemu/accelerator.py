@@ -28,10 +28,9 @@ _EMULATED_FRAMES_HELD: Final = Seconds(0.02)
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One way to run a guest: its QEMU arguments, what its kernel should know, and why it was chosen.
-
-    ``is_emulated``: a guest that moves is sent in one pass (``TransferLimits.in_one_pass``). Frames for a guest that
-    moves are held for ``frames_held`` at most.
+    """One way to run a guest: its QEMU arguments, what its kernel should know, and why it was chosen. ``is_emulated``:
+    a guest that moves is sent in one pass (``TransferLimits.in_one_pass``). Frames for a guest that moves are held for
+    ``frames_held`` at most.
     """
 
     name: str
@@ -58,9 +57,8 @@ def emulation(reason: str) -> Accelerator:
 async def choose_accelerator(
     boot_fault: Callable[[Accelerator], Awaitable[str]], device: Path = KVM_DEVICE
 ) -> Accelerator:
-    """The fastest accelerator on which a guest boots; ``boot_fault`` says why one does not, empty if it does.
-
-    Raises ``GuestError`` if QEMU itself is missing.
+    """The fastest accelerator on which a guest boots; ``boot_fault`` says why one does not, empty if it does. Raises
+    ``GuestError`` if QEMU itself is missing.
     """
     # First of all: without it every other reason would mislead.
     if shutil.which(QEMU) is None:

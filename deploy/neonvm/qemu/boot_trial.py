@@ -1,7 +1,4 @@
-"""Boot trials of accelerators, made with the kernel and the initrd that guests get, and remembered.
-
-A verdict holds for this boot of this host, this QEMU, kernel and initrd.
-"""
+"""Boot trials of accelerators, made with the kernel and the initrd that guests get, and remembered."""
 
 from __future__ import annotations
 
@@ -56,9 +53,8 @@ class BootTrial:
     limit: float = _LIMIT
 
     async def fault(self, command: TrialCommand) -> str:
-        """The reason why ``command`` does not boot the image's kernel and initrd; empty if it does.
-
-        Raises ``GuestError``.
+        """The reason why ``command`` does not boot the image's kernel and initrd; empty if it does. Raises
+        ``GuestError``.
         """
         file = self.folder / f"{await self._key(command)}.json"
         verdict = _remembered(file)
@@ -131,7 +127,6 @@ def _contents(*files: Path) -> list[str]:
 
 
 def _host() -> list[str]:
-    """This boot of this machine and its CPU."""
     files = (Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id"))
     names = [file.read_text().strip() for file in files if file.exists()]
     cpu = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
@@ -140,7 +135,6 @@ def _host() -> list[str]:
 
 
 async def _version(arguments: Sequence[str]) -> str:
-    """Version of the QEMU of this command line."""
     program = next(word for word in arguments if word.startswith("qemu-system-"))
     process = await asyncio.create_subprocess_exec(
         program, "--version", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE

@@ -1,7 +1,4 @@
-"""Talks to the small daemon in the guest (vm_image/rootfs/daemon.sh): one request on one connection.
-
-It is plain HTTP with the length in a header, on a socket that may live in another network namespace.
-"""
+"""Talks to the small daemon in the guest (vm_image/rootfs/daemon.sh): one request on one connection."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ class DaemonResponse:
 
 class GuestDaemon:
     """The daemon of one guest, asked from inside its pod: the private link is not reachable from elsewhere.
-
     ``last_cpu`` is what it reported last, for when the guest stands still and cannot be asked. ``password`` is the
     database's; a guest that boots is ready once it has it.
     """

@@ -37,9 +37,8 @@ _OURS: Final = (DEAF, HAND, HOLD, TAKE)
 
 
 class FrameHandover:
-    """Keeps frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``.
-
-    This one keeps none: senders must repeat the frames that are not read.
+    """Keeps frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``. This one keeps
+    none: senders must repeat the frames that are not read.
     """
 
     async def prepare(self) -> None:
@@ -140,7 +139,6 @@ class DirectHandover(FrameHandover):
 
 
 async def _connected(machine: Machine, end: socket.socket) -> None:
-    """Raises ``GuestError``."""
     await machine.give(SOCKET, end)
     address = {"type": "fd", "data": {"str": SOCKET}}
     backend = {"type": "socket", "data": {"addr": address, "server": False}}
@@ -148,7 +146,6 @@ async def _connected(machine: Machine, end: socket.socket) -> None:
 
 
 async def _clear(machine: Machine) -> None:
-    """Raises ``GuestError``."""
     # QEMU has no /objects before the first object is added, and refuses to list it.
     has_any = "objects" in _named(await machine.call("qom-list", {"path": "/"}), "name")
     objects = _named(await machine.call("qom-list", {"path": "/objects"}), "name") if has_any else {}
@@ -165,7 +162,6 @@ def _named(answer: object, key: str) -> dict[str, Mapping[str, object]]:
 
 
 def _has_read_all(chardevs: object) -> bool:
-    """Return True if the target has nothing more to read."""
     ours = _named(chardevs, "label").get(SOCKET)
     # A socket whose other end is gone counts as disconnected once nothing is left to be read.
     return ours is None or str(ours.get("filename", "")).startswith("disconnected")

@@ -80,28 +80,19 @@ class MoveView:
     is_hopeless: bool = False
 
 
-_RELEASED: Final[Mapping[TargetSays, HandoverStep]] = {
-    TargetSays.FILLING: HandoverStep.WAIT,
-    TargetSays.READY: HandoverStep.TAKE_BACK,
-    TargetSays.RUNS: HandoverStep.FINISH,
-    TargetSays.GONE: HandoverStep.GIVE_UP,
-    TargetSays.SILENT: HandoverStep.WAIT,
-}
+def _row(*steps: HandoverStep) -> Mapping[TargetSays, HandoverStep]:
+    return dict(zip(TargetSays, steps, strict=True))
 
-_SENDING: Final[Mapping[TargetSays, HandoverStep]] = {
-    TargetSays.FILLING: HandoverStep.WAIT,
-    TargetSays.READY: HandoverStep.WAIT,
-    TargetSays.GONE: HandoverStep.TAKE_BACK,
-    TargetSays.SILENT: HandoverStep.WAIT,
-}
 
-# Rows of the table above for a target that was not released; RUNS is decided before.
+_WAIT, _FINISH, _BACK, _GIVE_UP = HandoverStep.WAIT, HandoverStep.FINISH, HandoverStep.TAKE_BACK, HandoverStep.GIVE_UP
+# Rows of the table above.
+_RELEASED: Final = _row(_WAIT, _BACK, _FINISH, _GIVE_UP, _WAIT)
 _HELD: Final[Mapping[SourceSays, Mapping[TargetSays, HandoverStep]]] = {
-    SourceSays.SENDING: _SENDING,
-    SourceSays.SILENT: _SENDING,
-    SourceSays.SENT: {**_SENDING, TargetSays.READY: HandoverStep.RELEASE},
-    SourceSays.KEPT: dict.fromkeys(_SENDING, HandoverStep.TAKE_BACK),
-    SourceSays.GONE: dict.fromkeys(_SENDING, HandoverStep.GIVE_UP),
+    SourceSays.SENDING: _row(_WAIT, _WAIT, _FINISH, _BACK, _WAIT),
+    SourceSays.SENT: _row(_WAIT, HandoverStep.RELEASE, _FINISH, _BACK, _WAIT),
+    SourceSays.KEPT: _row(_BACK, _BACK, _FINISH, _BACK, _BACK),
+    SourceSays.GONE: _row(_GIVE_UP, _GIVE_UP, _FINISH, _GIVE_UP, _GIVE_UP),
+    SourceSays.SILENT: _row(_WAIT, _WAIT, _FINISH, _BACK, _WAIT),
 }
 
 

@@ -1,12 +1,26 @@
-"""A running virtual machine, and what makes one, as guests and networks see them."""
+"""A running virtual machine, what makes one, and the link between the two of a move.
+
+A target gets the order to run only after ``GIVEN`` was decided, and a source is continued only after ``KEPT`` was.
+Whichever is asked for first holds for ever, however often either is asked for.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+from deploy.neonvm.qemu.qemu_command import MEMORY_DEVICE
+from protocol.runtime.clock import Clock
+from protocol.units import Bytes, Seconds
+
+PLUGGED: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
+"""QEMU's name for how much memory is plugged in."""
+_MEMORY_SECONDS: Final = 3.0
 
 
 class Machine(Protocol):
@@ -44,6 +58,17 @@ class Machine(Protocol):
         """Ends the process, politely first; returns when it is gone."""
 
 
+async def plug_memory(machine: Machine, wanted: Bytes, clock: Clock, pause: Seconds) -> None:
+    """Has the memory device provide ``wanted``, and waits up to three seconds for the guest to follow. Raises
+    ``GuestError``.
+    """
+    await machine.call("qom-set", {**PLUGGED, "property": "requested-size", "value": wanted.value})
+    deadline = clock.now() + _MEMORY_SECONDS
+    # A guest gives back only what it can spare, so the wait has an end.
+    while await machine.call("qom-get", PLUGGED) != wanted.value and clock.now() < deadline:
+        await clock.sleep(pause)
+
+
 class Hypervisor(Protocol):
     """Factory of machines and their disks."""
 
@@ -51,7 +76,48 @@ class Hypervisor(Protocol):
         """A new disk on top of ``base``, which stays as it is. Raises ``GuestError``."""
 
     async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
-        """Starts ``command``, with the number of its monitor's socket; its errors go to ``log``.
+        """Starts ``command`` with the number of its monitor's socket; errors go to ``log``. Raises ``GuestError``."""
 
-        Raises ``GuestError``.
-        """
+
+_ENDS: Final = "transfer"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Address at which the target listens, and the arguments for the source's migrate command."""
+
+    incoming: str
+    outgoing: Mapping[str, object]
+
+
+OpenWire = Callable[[Machine, Machine], Awaitable[Route]]
+"""Connects the source to the target. Raises ``GuestError``."""
+
+
+async def socket_pair(source: Machine, target: Machine) -> Route:
+    """An ``OpenWire`` within one machine: there is no address to find or clean up."""
+    ours, theirs = socket.socketpair()
+    # Each QEMU has a duplicate, so the ends of this process are closed.
+    with ours, theirs:
+        await target.give(_ENDS, theirs)
+        await source.give(_ENDS, ours)
+    return Route(f"fd:{_ENDS}", {"uri": f"fd:{_ENDS}"})
+
+
+class Decided(StrEnum):
+    """The end that goes on."""
+
+    OPEN = "open"
+    GIVEN = "given"
+    KEPT = "kept"
+
+
+Decide = Callable[[Decided], Awaitable[Decided]]
+"""Decides if nothing was decided before, and returns what holds; ``OPEN`` only asks. Raises ``GuestError``."""
+
+
+async def decided_here(wanted: Decided) -> Decided:
+    """A ``Decide`` for a process that owns both machines: they do not outlive it, so nothing else decides, and the
+    guest is taken back from a target that would not run.
+    """
+    return wanted

@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.addressing import (
-    DAEMON_PORT,
-    FLAT_PREFIX,
-    LINK_GUEST,
-    LINK_POD,
-    LINK_PREFIX,
-    METRICS_PORT,
-    flat_mac,
-)
+from deploy.neonvm.addressing import DAEMON_PORT, FLAT_PREFIX, LINK_GUEST, LINK_POD, LINK_PREFIX, METRICS_PORT, flat_mac
 from deploy.neonvm.ports import GuestError, GuestSpec
 from deploy.neonvm.qemu.accelerator import MACHINE, QEMU, Accelerator
 from deploy.owned_process import owned
@@ -108,9 +100,8 @@ def receiving(spec: GuestSpec) -> Sequence[str]:
 
 
 def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, monitor_fd: int) -> list[str]:
-    """The QEMU process of ``spec``, whose monitor is the inherited socket ``monitor_fd``.
-
-    Raises ``GuestError`` for a size or an attachment that QEMU cannot be given.
+    """The QEMU process of ``spec``, whose monitor is the inherited socket ``monitor_fd``. Raises ``GuestError`` for a
+    size or an attachment that QEMU cannot be given.
     """
     files = Files.of(spec)
     return [
@@ -150,13 +141,11 @@ def _kernel(image: GuestImage, line: str) -> Iterator[str]:
 
 
 def _channels(console: Path, monitor_fd: int) -> Iterator[str]:
-    """The console's file and the monitor's socket."""
     yield from ("-chardev", f"file,id=console,append=on,path={_escaped(str(console))}", "-serial", "chardev:console")
     yield from ("-chardev", f"socket,id=monitor,fd={monitor_fd}", "-mon", "chardev=monitor,mode=control")
 
 
 def _token(spec: GuestSpec) -> Iterator[str]:
-    """The daemon's token."""
     # In the machine's SMBIOS tables, because every user of the machine can read a command line.
     if spec.network.token is not None:
         yield from ("-smbios", f"type=11,path={_escaped(str(spec.network.token.file))}")
@@ -170,9 +159,8 @@ def _monitors(sockets: Sequence[Path]) -> Iterator[str]:
 
 
 def plugged(spec: GuestSpec, use: Bytes) -> Bytes:
-    """The part of ``use`` that the memory device must provide, so that the guest never gets more than ``use``.
-
-    Raises ``GuestError`` if ``use`` is outside of the guest's bounds.
+    """The part of ``use`` that the memory device must provide, so that the guest never gets more than ``use``. Raises
+    ``GuestError`` if ``use`` is outside of the guest's bounds.
     """
     if not spec.mem_min <= use <= spec.mem_max:
         raise GuestError(f"{spec.vm}: memory must be between {spec.mem_min} and {spec.mem_max}, not {use}")
@@ -201,7 +189,6 @@ def _memory(spec: GuestSpec) -> Iterator[str]:
 
 
 def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
-    """Kernel command line."""
     words = [
         _KERNEL,
         accelerator.kernel,
@@ -261,10 +248,9 @@ def _interfaces(spec: GuestSpec) -> Iterator[str]:
 
 def _netdev(attachment: str) -> str:
     """The network backend of an attachment: ``tap:NAME``, ``fd:NUMBER`` of a tap that is inherited, ``unix:PATH`` of a
-    hub, ``forward:ADDRESS:PORT:PORT``, or ``ports:ADDRESS:PORT=PORT,…``.
-
-    The last two are a private link without privileges: a user-mode network of this guest alone. Its metrics and daemon
-    ports are forwarded from these ports of a loopback address; or each named port from one of an address.
+    hub, ``forward:ADDRESS:PORT:PORT``, or ``ports:ADDRESS:PORT=PORT,…``. The last two are a private link without
+    privileges: a user-mode network of this guest alone. Its metrics and daemon ports are forwarded from these ports of
+    a loopback address; or each named port from one of an address.
     """
     kind, _, place = attachment.partition(":")
     match kind:
@@ -280,19 +266,12 @@ def _netdev(attachment: str) -> str:
             ports = zip(outside, (METRICS_PORT, DAEMON_PORT), strict=True)
             return _user_network((address, outer, str(port)) for outer, port in ports)
         case "ports":
-            return _user_network(_forwards(place))
+            forwards = (forward.replace("=", ":").split(":") for forward in place.split(","))
+            return _user_network((address, outer, inner) for address, outer, inner in forwards)
     raise GuestError(f"a guest cannot be plugged into {attachment!r}")
 
 
-def _forwards(listed: str) -> Iterator[tuple[str, str, str]]:
-    for forward in listed.split(","):
-        address, _, ports = forward.partition(":")
-        outside, _, inside = ports.partition("=")
-        yield address, outside, inside
-
-
 def _user_network(forwards: Iterable[tuple[str, str, str]]) -> str:
-    """The backend of a private link."""
     # `restrict`: nothing in it leads out. A guest that asks for an address by DHCP gets its usual one.
     forwarded = ",".join(f"hostfwd=tcp:{address}:{outer}-{LINK_GUEST}:{port}" for address, outer, port in forwards)
     network = f"net={_FORWARD_NETWORK},host={LINK_POD},dhcpstart={LINK_GUEST}"
@@ -302,12 +281,6 @@ def _user_network(forwards: Iterable[tuple[str, str, str]]) -> str:
 def _escaped(path: str) -> str:
     """A path as an option's value: QEMU reads a doubled comma as one."""
     return path.replace(",", ",,")
-
-
-def in_container(enter: Sequence[str]) -> list[str]:
-    """``launcher`` for a container: only the way into the pod's network."""
-    # No order to die with its owner: the container's end is the end of all that runs in it.
-    return list(enter)
 
 
 def launcher(enter: Sequence[str]) -> list[str]:

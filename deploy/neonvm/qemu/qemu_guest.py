@@ -1,7 +1,4 @@
-"""A real postgres VM in QEMU behind the guest port (S4.2): CPUs switched in the guest, memory by virtio-mem.
-
-Every order may be repeated.
-"""
+"""A real postgres VM in QEMU behind the guest port (S4.2): CPUs switched in the guest, memory by virtio-mem."""
 
 from __future__ import annotations
 
@@ -28,28 +25,18 @@ from deploy.neonvm.qemu.boot_trial import BootTrial
 from deploy.neonvm.qemu.daemon import GuestDaemon
 from deploy.neonvm.qemu.frame_handover import DirectHandover
 from deploy.neonvm.qemu.handover import HELD_BY_THE_MOVE, TargetSays, target_says
-from deploy.neonvm.qemu.machine import Hypervisor, Machine
-from deploy.neonvm.qemu.qemu_command import (
-    MEMORY_DEVICE,
-    Files,
-    launcher,
-    plugged,
-    qemu_command,
-    receiving,
-    trial_command,
-)
+from deploy.neonvm.qemu.machine import PLUGGED, Hypervisor, Machine, plug_memory
+from deploy.neonvm.qemu.qemu_command import Files, launcher, plugged, qemu_command, receiving, trial_command
 from deploy.neonvm.qemu.qemu_process import Qemu
+from deploy.neonvm.qemu.reports import parse_run_state
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
-from deploy.neonvm.qemu.transfer_report import parse_run_state
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.runtime.clock import Clock
-from protocol.units import Bytes, Instant, MilliCpu, Seconds
+from protocol.units import Bytes, MilliCpu, Seconds
 from vm_image.build import GuestImage
 from vm_image.store import cache_root
 
-_MEMORY_SECONDS: Final = Seconds(3.0)
 _MEMORY_PAUSE: Final = Seconds(0.05)
-_SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +134,7 @@ class QemuGuest:
         return GuestState(GuestPhase.RUNNING, await self._daemon.cpu(), memory)
 
     async def standing(self) -> GuestState | None:
-        """Last known size of a guest that is paused because it was sent; None for all others.
-
-        Raises ``GuestError``.
-        """
+        """Last known size of a guest that is paused because it was sent; None for all others. Raises ``GuestError``."""
         machine = self._alive()
         if machine is None or self._receives:
             return None
@@ -160,34 +144,24 @@ class QemuGuest:
         return GuestState(phase, self._daemon.last_cpu, await self._memory(machine))
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Switches CPUs in the guest and sets the quota for the fraction; what it then says that it has.
-
-        Raises ``GuestError``.
+        """Switches CPUs in the guest and sets the quota for the fraction; what it then says that it has. Raises
+        ``GuestError``.
         """
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
         return await self.daemon.switch_cpu(use)
 
     async def set_memory(self, use: Bytes) -> None:
-        """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``.
-
-        A guest gives memory back only as far as it can spare it; ``state`` says how far it came.
-        """
+        """Plugs or unplugs memory (``plug_memory``); ``state`` says how far the guest came. Raises ``GuestError``."""
         # Checked even if there is no memory device, so that a wrong size is refused either way.
         wanted, machine = plugged(self._spec, use), self.machine
         if self._spec.mem_max == self._spec.mem_min:
             return
-        await machine.call("qom-set", {**_SIZE, "property": "requested-size", "value": wanted.value})
-        clock = self._made_by.clock
-        deadline = Instant(clock.now() + _MEMORY_SECONDS)
-        # A guest gives back only what it can spare, so the wait has an end.
-        while await self._memory(machine) != self._spec.mem_min + wanted and clock.now() < deadline:
-            await clock.sleep(_MEMORY_PAUSE)
+        await plug_memory(machine, wanted, self._made_by.clock, _MEMORY_PAUSE)
 
     async def set_password(self, password: str) -> None:
-        """Sets the password of the database's accounts; a guest that boots is ready once it has it.
-
-        Raises ``GuestError``.
+        """Sets the password of the database's accounts; a guest that boots is ready once it has it. Raises
+        ``GuestError``.
         """
         self._daemon.password = password
         if self._ready:
@@ -195,7 +169,6 @@ class QemuGuest:
 
     async def ended(self) -> str:
         """Returns once the guest cannot go on: why, what its process complained about, and its console's last lines.
-
         Raises ``GuestError`` if it was never started.
         """
         machine = self._machine
@@ -205,9 +178,8 @@ class QemuGuest:
         return f"{reason}; QEMU said {machine.last_words()}; its console said {Files.of(self._spec).console_said()}"
 
     async def arrived(self) -> bool:
-        """Return True if the guest runs, if need be because another process, such as the controller, told it to.
-
-        Raises ``GuestError``.
+        """Return True if the guest runs, if need be because another process, such as the controller, told it to. Raises
+        ``GuestError``.
         """
         machine = self._alive()
         if machine is not None and self._receives and not self._is_moving:
@@ -286,8 +258,7 @@ class QemuGuest:
         if source is None or self._receives:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")
         if receiver is None:
-            story = f"{self._spec.vm}: the other end is gone"
-            raise TransferError(TransferFault.TARGET_LOST, story)
+            raise TransferError(TransferFault.TARGET_LOST, f"{self._spec.vm}: the other end is gone")
         try:
             # Opened before the move, because at the stop of the guest there is no time for it.
             announcing = self._made_by.sockets.announcing
@@ -322,11 +293,10 @@ class QemuGuest:
         return self._machine if self._machine is not None and self._machine.alive else None
 
     async def _memory(self, machine: Machine) -> Bytes:
-        """The memory that the guest was started with, and what virtio-mem has plugged."""
         if self._spec.mem_max == self._spec.mem_min:
             return self._spec.mem_min
         # Asked each time: QEMU's event for a change is rate-limited.
-        size = await machine.call("qom-get", _SIZE)
+        size = await machine.call("qom-get", PLUGGED)
         if not isinstance(size, int):
             raise GuestError(f"{self._spec.vm}: QEMU's memory device has the size {size!r}")
         return self._spec.mem_min + Bytes(size)

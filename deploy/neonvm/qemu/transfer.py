@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -25,15 +26,14 @@ from deploy.neonvm.qemu.handover import (
     source_says,
     target_says,
 )
-from deploy.neonvm.qemu.machine import Machine
-from deploy.neonvm.qemu.transfer_report import (
+from deploy.neonvm.qemu.machine import Decide, Decided, Machine, OpenWire, decided_here, socket_pair
+from deploy.neonvm.qemu.reports import (
     TransferReport,
     completed_info,
     parse_report,
     parse_run_state,
     transfer_info,
 )
-from deploy.neonvm.qemu.wire import Arbiter, Decided, Wire
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -59,10 +59,9 @@ _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 
 @dataclass(frozen=True, slots=True)
 class TransferEndpoints:
-    """The machines of a move, what is between them, and the name of the VM for messages.
-
-    ``lead_to_source`` and ``lead_to_target`` tell the network where the guest's frames should go from now on, and
-    ``frames`` takes care of those that went to the source and were not read.
+    """The machines of a move, what is between them, and the name of the VM for messages. ``lead_to_source`` and
+    ``lead_to_target`` tell the network where the guest's frames should go from now on, and ``frames`` takes care of
+    those that went to the source and were not read.
     """
 
     vm: str
@@ -72,8 +71,8 @@ class TransferEndpoints:
     lead_to_source: Callable[[], None]
     lead_to_target: Callable[[], None]
     frames: FrameHandover = field(default_factory=FrameHandover)
-    wire: Wire = field(default_factory=Wire)
-    arbiter: Arbiter = field(default_factory=Arbiter)
+    open_wire: OpenWire = socket_pair
+    decide: Decide = decided_here
 
 
 class Transfer:
@@ -114,7 +113,7 @@ class Transfer:
             if not await self._taken_up() and not self._must_end():
                 await self._begin()
         except TransferError:
-            raise  # the source's runner has no arbiter, so nothing was begun
+            raise  # the source's runner decides nothing, so nothing was begun
         except GuestError as error:
             if await self._keeps():
                 raise await self._taken_back(TransferFault.REFUSED, str(error)) from error
@@ -150,7 +149,7 @@ class Transfer:
         await source.call("migrate-set-parameters", rates)
         # Before the move starts: the guest may stop at any moment after it.
         await self._endpoints.frames.prepare()
-        route = await self._endpoints.wire.open(source, target)
+        route = await self._endpoints.open_wire(source, target)
         # A target spoils the one frame that it takes before it knows its guest's features: let it be this announcement.
         self._endpoints.lead_to_source()
         await target.call("migrate-incoming", {"uri": route.incoming})
@@ -159,7 +158,7 @@ class Transfer:
     async def _taken_up(self) -> bool:
         """Return True if the move was begun by another process before. Raises ``GuestError``."""
         # What was decided, and what both ends say, is all there is to know of a move that another process began.
-        decided = await self._endpoints.arbiter.decided()
+        decided = await self._endpoints.decide(Decided.OPEN)
         if decided is Decided.GIVEN:
             await self._release()
         self._is_called_off = self._is_called_off or decided is Decided.KEPT
@@ -187,7 +186,6 @@ class Transfer:
             self._lead.back()
 
     async def _look(self) -> MoveView:
-        """Asks both ends for their state."""
         source = await self._source()
         target = await self._target()
         now = self._endpoints.clock.now()
@@ -200,7 +198,6 @@ class Transfer:
         )
 
     def _must_end(self) -> bool:
-        """Return True if it was called off, or has had all its time."""
         return self._is_called_off or self._endpoints.clock.now() - self._began >= self._limits.timeout
 
     async def _source(self) -> SourceSays:
@@ -237,16 +234,15 @@ class Transfer:
     async def _gives(self) -> bool:
         """Return True if the target may run. If another process took the guest back, this one does as well."""
         try:
-            decided = await self._endpoints.arbiter.give()
+            decided = await self._endpoints.decide(Decided.GIVEN)
         except GuestError:
             return False  # asked again with the next look
         self._is_called_off = self._is_called_off or decided is Decided.KEPT
         return decided is Decided.GIVEN
 
     async def _keeps(self) -> bool:
-        """Return True if the source may go on."""
         try:
-            decided = await self._endpoints.arbiter.keep()
+            decided = await self._endpoints.decide(Decided.KEPT)
         except GuestError:
             self._refusals += not self._endpoints.source.alive
             return False
@@ -306,7 +302,6 @@ class Transfer:
         return TransferError(fault, f"{self._endpoints.vm}: {story}; nothing runs any more")
 
     def _blame(self, view: MoveView) -> tuple[TransferFault, str]:
-        """The reason why the guest stays where it is."""
         if view.target is TargetSays.GONE or view.source is SourceSays.KEPT:
             reasons = [self._endpoints.target.last_words(), self._report.error_desc]
             return TransferFault.TARGET_LOST, f"its target failed: {'; '.join(filter(None, reasons))}"
@@ -343,7 +338,5 @@ def _capabilities(*names: str) -> dict[str, object]:
 
 async def _tried(machine: Machine, command: str, arguments: dict[str, int] | None = None) -> None:
     """Gives an order whose answer does not matter: its effect shows in the next look."""
-    try:
+    with suppress(GuestError):
         await machine.call(command, arguments)
-    except GuestError:
-        return

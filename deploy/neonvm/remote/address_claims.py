@@ -22,7 +22,7 @@ from deploy.neonvm.remote.address_choice import (
     used_addresses,
 )
 from deploy.neonvm.texts import controller as texts
-from protocol.kubernetes.api import ApiError, ApiRefusedError
+from protocol.kubernetes.api import ApiError, Tolerating
 from protocol.kubernetes.objects import Json, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import IP_ADDRESSES, VIRTUAL_MACHINES
@@ -46,9 +46,8 @@ class AddressClaims:
         claims.listen(self._changed)
 
     async def take(self, vm: Json) -> str:
-        """The VM's address, the same for all its life; empty if it is not on the flat network.
-
-        Raises ``ApiError``, and ``GuestError`` if all are taken.
+        """The VM's address, the same for all its life; empty if it is not on the flat network. Raises ``ApiError``, and
+        ``GuestError`` if all are taken.
         """
         if not is_on_flat_network(vm):
             return ""
@@ -72,27 +71,21 @@ class AddressClaims:
         claimed = {name.name for name in self._claims.objects} | set(self._made.values())
         used = used_addresses(self._vms.objects.values())
         for address in free_addresses(vm, self._within, claimed, used):
-            try:
+            # Another controller, or a request of ours that was not answered, may have taken it.
+            with Tolerating(RefusalKind.ALREADY_EXISTS):
                 await self._client.create(IP_ADDRESSES, "", claim(vm, address))
-            except ApiRefusedError as error:
-                # Another controller, or a request of ours that was not answered, has taken it.
-                if error.kind is not RefusalKind.ALREADY_EXISTS:
-                    raise
-                if not await self._is_of(vm, address):
-                    continue
-            self._made[uid_of(vm)] = address
-            return address
+                self._made[uid_of(vm)] = address
+                return address
+            if await self._is_of(vm, address):
+                self._made[uid_of(vm)] = address
+                return address
         raise GuestError(texts.ADDRESSES_TAKEN.format(count=self._within.size))
 
     async def _is_of(self, vm: Json, address: str) -> bool:
         """Return True if the claim is this VM's: one whose creation was not answered."""
-        try:
-            existing = await self._client.get(IP_ADDRESSES, ObjectName("", address))
-        except ApiRefusedError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                return False
-            raise
-        return owner_of(existing)[1] == uid_of(vm)
+        with Tolerating(RefusalKind.NOT_FOUND):
+            return owner_of(await self._client.get(IP_ADDRESSES, ObjectName("", address)))[1] == uid_of(vm)
+        return False
 
     async def release(self, vm: ObjectName, uid: str) -> None:
         """Gives back all that the VM has. Raises ``ApiError``."""
@@ -107,14 +100,11 @@ class AddressClaims:
 
     async def _delete(self, address: str, uid: str) -> None:
         name = ObjectName("", address)
-        try:
+        with Tolerating(RefusalKind.NOT_FOUND):
             existing = await self._client.get(IP_ADDRESSES, name)
             if owner_of(existing)[1] == uid:
                 # With the uid: the address may have passed to another VM since it was read.
                 await self._client.delete(IP_ADDRESSES, name, uid_of(existing))
-        except ApiRefusedError as error:
-            if error.kind is not RefusalKind.NOT_FOUND:
-                raise
 
     async def run(self, clock: Clock) -> Never:
         """Sweeps every ten minutes, until cancelled."""
@@ -130,17 +120,10 @@ class AddressClaims:
         for address_claim in list(self._claims.objects.values()):
             vm, uid = owner_of(address_claim)
             # The cache may lag, so the API itself is asked before anything is given back.
-            if uid and not self._has(vm, uid) and await self._is_gone(vm, uid):
+            if uid and uid_of(self._vms.get(vm) or {}) != uid and await self._is_gone(vm, uid):
                 await self._delete(name_of(address_claim).name, uid)
 
-    def _has(self, vm: ObjectName, uid: str) -> bool:
-        current = self._vms.get(vm)
-        return current is not None and uid_of(current) == uid
-
     async def _is_gone(self, vm: ObjectName, uid: str) -> bool:
-        try:
+        with Tolerating(RefusalKind.NOT_FOUND):
             return uid_of(await self._client.get(VIRTUAL_MACHINES, vm)) != uid
-        except ApiRefusedError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                return True
-            raise
+        return True

@@ -10,30 +10,29 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.neonvm.access.connections import AskRunner, RunnerPlace
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
+from deploy.neonvm.dependencies import HostedGuest
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pod_form import is_open
-from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, PodRole
+from deploy.neonvm.ports import GuestError, GuestPhase, PodRole
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
-from deploy.neonvm.remote.looks import Looks
-from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved
-from deploy.neonvm.remote.pod_wire import SourceDecides, TlsWire
-from deploy.neonvm.remote.remote_guest import RemoteGuest
-from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
-from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved, open_tls
+from deploy.neonvm.remote.remote_guest import Connect, RemoteGuest, RemoteMachine
+from deploy.neonvm.remote.runner_client import Looks, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.backoff import Backoff
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, pod_phase, text, uid_of
+from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, name_of, pod_phase, text, uid_of
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.runtime.clock import Clock
@@ -45,9 +44,7 @@ _AGAIN: Final = Seconds(5.0)
 """How long after a fault of this program it follows a guest again."""
 _SHOWN: Final = 300
 PACE: Final = Pace(
-    booting=Backoff(Seconds(0.5), Seconds(4.0)),
-    running=Seconds(30.0),
-    silent=Backoff(Seconds(2.0), Seconds(60.0)),
+    booting=Backoff(Seconds(0.5), Seconds(4.0)), running=Seconds(30.0), silent=Backoff(Seconds(2.0), Seconds(60.0))
 )
 """A guest's size is changed by our orders alone, and looked at after each. Its pod shows that
 it has booted, hangs or is back: such a change is a reason to look.
@@ -91,39 +88,23 @@ class PodGuests:
         self.is_ending = False
         deps.pods.listen(self._pod_changed)
 
-    def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
-        """The guest of that very pod; None if it is not known, or only receives."""
-        followed = self._of(pod, uid)
-        if followed is None or not followed.guest.is_known or followed.resizer.state.phase is GuestPhase.RECEIVING:
-            return None
-        return followed.resizer
-
-    def is_known(self, pod: ObjectName, uid: str) -> bool:
-        """Return True if that pod's guest has been looked at."""
-        followed = self._of(pod, uid)
-        return followed is not None and followed.guest.is_known
-
-    def role(self, pod: ObjectName, uid: str) -> PodRole:
-        """Role of that pod's guest, if it was queried."""
-        followed = self._of(pod, uid)
+    def guest(self, pod: Json | None) -> HostedGuest:
+        """The guest of that very pod."""
+        name, uid = name_of(pod or {}), uid_of(pod or {})
         # The API server's word counts before what was last seen of the guest.
-        if not self._lives(pod, uid):
-            return PodRole.EMPTY
-        return (
-            PodRole.of(followed.resizer.state.phase)
-            if followed is not None and followed.guest.is_known
-            else PodRole.UNKNOWN
-        )
-
-    def hindrance(self, pod: ObjectName, uid: str) -> str:
-        """The reason why that pod's guest cannot be moved: any program may stand at the address of an open pod."""
-        current = self._deps.pods.get(pod)
-        return texts.OLD_RUNNER if current is not None and uid_of(current) == uid and is_open(current) else ""
-
-    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
-        """Speed class of that pod's guest."""
-        followed = self._of(pod, uid)
-        return followed.guest.acceleration if followed is not None else None
+        role = PodRole.UNKNOWN if self._lives(name, uid) else PodRole.EMPTY
+        current, followed = self._deps.pods.get(name), self._followed.get(name)
+        # Any program may stand at the address of an open pod.
+        is_exposed = current is not None and uid_of(current) == uid and is_open(current)
+        hindrance = texts.OLD_RUNNER if is_exposed else ""
+        if followed is None or followed.uid != uid:
+            return HostedGuest(None, role, False, hindrance)
+        if not followed.guest.is_known:
+            return HostedGuest(None, role, False, hindrance, followed.guest.acceleration)
+        phase = followed.resizer.state.phase
+        resizer = None if phase is GuestPhase.RECEIVING else followed.resizer
+        role = PodRole.of(phase) if role is PodRole.UNKNOWN else role
+        return HostedGuest(resizer, role, True, hindrance, followed.guest.acceleration)
 
     async def vm_address(self, vm: Json) -> str:
         """The VM's address on the flat network; empty if it is not on it. Raises as ``AddressClaims.take``."""
@@ -136,16 +117,20 @@ class PodGuests:
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``.
-
-        If one of the pods is gone, the guest goes on in the other, if it may.
+        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``. If one of the pods is
+        gone, the guest goes on in the other, if it may.
         """
         here, there = self._end(source), self._end(target)
         if are_emulated(here, there):
             limits = limits.in_one_pass()
         machines = here.machine(), there.machine()
         transfer = Transfer(self._endpoints(here, there, *machines), limits, progress)
-        return await carried_through(moved(transfer, here, there, machines), lambda: self._stop(transfer))
+
+        def stop() -> None:
+            # The move outlives this process: the QEMUs go on, and the next leader takes it up where it is.
+            (transfer.leave if self.is_ending else transfer.call_off)()
+
+        return await carried_through(moved(transfer, here, there, machines), stop)
 
     def _end(self, name: ObjectName) -> MoveEnd:
         """One end of a move, followed or not: a move that another leader has begun is not left open."""
@@ -157,13 +142,6 @@ class PodGuests:
         # The pod may have ended: the move is carried to its end anyway.
         pod = self._deps.pods.get(name) or {}
         return MoveEnd(uid_of(pod) or str(name), *self._reached(name, pod))
-
-    def _stop(self, transfer: Transfer) -> None:
-        if self.is_ending:
-            # The move outlives this process: the QEMUs go on, and the next leader takes it up where it is.
-            transfer.leave()
-        else:
-            transfer.call_off()
 
     def _endpoints(
         self, here: MoveEnd, there: MoveEnd, source: RemoteMachine, target: RemoteMachine
@@ -178,8 +156,8 @@ class PodGuests:
             lead_to_source=functools.partial(self._lead_to, ends[0]),
             lead_to_target=functools.partial(self._lead_to, ends[1]),
             # No frames here: the pods hand them over themselves.
-            wire=TlsWire(*ends, move, clock.wall()),
-            arbiter=SourceDecides(ends[0], move),
+            open_wire=lambda *_: open_tls(*ends, move, clock.wall()),
+            decide=functools.partial(ends[0].decide, move),
         )
 
     def _lead_to(self, runner: RunnerClient) -> None:
@@ -258,10 +236,6 @@ class PodGuests:
         pod = self._deps.pods.get(name)
         return pod is not None and uid_of(pod) == uid and not is_over(pod)
 
-    def _of(self, pod: ObjectName, uid: str) -> _Followed | None:
-        followed = self._followed.get(pod)
-        return followed if followed is not None and followed.uid == uid else None
-
     def _pod_changed(self, change: ObjectChange) -> None:
         if any(
             version is not None and LABEL_VM_NAME in labels_of(version) for version in (change.before, change.after)
@@ -289,7 +263,5 @@ def _signs(pod: Json | None) -> object:
 
 
 async def _announced(runner: RunnerClient) -> None:
-    try:
+    with suppress(GuestError):
         await runner.announce()
-    except GuestError:
-        return

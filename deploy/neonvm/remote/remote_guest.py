@@ -1,4 +1,4 @@
-"""A guest in a runner pod as a ``ResizableGuest``: its size is asked and ordered through its runner.
+"""A guest in a runner pod as a ``ResizableGuest``, asked and ordered through its runner, and its QEMU.
 
 A pod that is open is asked as NeonVM's runner is: it says its CPU, and QEMU the memory. With ``QmpScaling`` that runner
 only notes the CPU, which comes and goes in the slots of QEMU: the guest has those that are filled.
@@ -7,35 +7,137 @@ only notes the CPU, which comes and goes in the slots of QEMU: the guest has tho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
 
+from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.objects.booted import Booted
 from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.handover import TargetSays, target_says
-from deploy.neonvm.qemu.machine import Machine
-from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK, MEMORY_DEVICE
-from deploy.neonvm.qemu.transfer_report import parse_memory, parse_run_state
-from deploy.neonvm.remote.remote_machine import RemoteMachine
+from deploy.neonvm.qemu.machine import Machine, plug_memory
+from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK
+from deploy.neonvm.qemu.qemu_process import Hearings, Monitor
+from deploy.neonvm.qemu.reports import parse_memory, parse_run_state
 from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from deploy.neonvm.texts import controller as texts
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 
-_MEMORY_SECONDS: Final = Seconds(3.0)
+Connect = Callable[[RunnerPlace], Awaitable[socket.socket]]
+"""Opens a non-blocking connection to the monitor of a pod; raises ``OSError``."""
+
+_CONNECT_SECONDS: Final = 3.0
+_QUIT_SECONDS: Final = 3.0
+
+
+class RemoteMachine(Hearings):
+    """The QEMU of a runner pod as a ``Machine``, through the monitor that its pod offers; close it when done (``async
+    with``). ``lives`` says whether its pod has not ended: a machine that does not answer may well live.
+    """
+
+    def __init__(self, place: RunnerPlace, connect: Connect, lives: Callable[[], bool]) -> None:
+        super().__init__()
+        self._who = place.who
+        self._place = place
+        self._connect = connect
+        self._lives = lives
+        self._monitor: Monitor | None = None
+        self._times: dict[str, float] = {}
+        self._has_quit = False
+        self._connecting = asyncio.Lock()
+
+    async def __aenter__(self) -> RemoteMachine:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._monitor is not None:
+            monitor, self._monitor = self._monitor, None
+            await monitor.close()
+
+    @property
+    def alive(self) -> bool:
+        """True if its pod may still have it."""
+        return not self._has_quit and self._lives()
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        """One command of the monitor. Raises ``GuestError``."""
+        return await (await self._connected()).call(command, arguments)
+
+    async def _connected(self) -> Monitor:
+        # Two calls at once must not open two connections.
+        async with self._connecting:
+            if self._monitor is not None and self._monitor.is_up:
+                return self._monitor
+            if self._monitor is not None:
+                # Made again with the next call. The broken call is not repeated: it may have been carried out.
+                broken, self._monitor = self._monitor, None
+                await broken.close()
+            if not self.alive:
+                raise GuestError(texts.QEMU_ENDED.format(who=self._who))
+            monitor = Monitor(self._who, self)
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    end = await self._connect(self._place)
+            except (OSError, TimeoutError) as error:
+                raise GuestError(texts.QEMU_UNREACHABLE.format(who=self._who, error=error)) from error
+            await monitor.connect(end)
+            self._monitor = monitor
+            return monitor
+
+    async def give(self, name: str, end: socket.socket) -> None:  # noqa: ARG002 - a part of the port
+        """A socket cannot be passed to another node. Raises ``GuestError``."""
+        raise GuestError(texts.SOCKET_STAYS.format(who=self._who, name=name))
+
+    async def wait_for_event(self, seconds: float) -> None:
+        """Returns when QEMU stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
+        if self._monitor is not None and self._monitor.is_up:
+            await self._monitor.wait_for_event(seconds)
+        else:
+            # Without a connection there are no events; the caller looks again after the same time.
+            await asyncio.sleep(seconds)
+
+    def event_time(self, event: str) -> float | None:
+        """The time when QEMU last reported ``event`` on any connection, in seconds since 1970; None if never."""
+        latest = self._monitor.event_time(event) if self._monitor is not None else None
+        if latest is not None:
+            # A new connection has no history, so the last time is kept here.
+            self._times[event] = latest
+        return self._times.get(event)
+
+    async def failed(self) -> str:
+        """Not waited for here: the API shows the pod's end. Raises ``GuestError``."""
+        raise GuestError(texts.POD_SAYS.format(who=self._who))
+
+    def last_words(self) -> str:
+        """Its pod has them."""
+        return "its pod says why"
+
+    async def kill(self) -> None:
+        """Tells QEMU to quit. A machine that does not answer is not waited for: it takes no part in what follows."""
+        try:
+            async with asyncio.timeout(_QUIT_SECONDS):
+                await self.call("quit")
+        except (GuestError, TimeoutError):
+            return
+        self._has_quit = True
+
+    async def end(self) -> None:
+        """The same as ``kill``."""
+        await self.kill()
+
+
 _MEMORY_PAUSE: Final = Seconds(0.1)
 _SHOWN: Final = 300
 """Characters of a runner's words that go into its VM's status."""
-_SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
 
 
 class RemoteGuest:
     """One guest. ``machine`` opens its QEMU's monitor, ``looked`` is called when it has been looked at first.
-
     ``booted`` says what its orders are relative to.
     """
 
@@ -96,16 +198,12 @@ class RemoteGuest:
         return await self.runner.set_cpu(use)
 
     async def set_memory(self, use: Bytes) -> None:
-        """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``."""
+        """Plugs or unplugs memory (``plug_memory``). Raises ``GuestError``."""
         low, high = self._booted.machine.mem_min, self._booted.machine.mem_max
         if not low <= use <= high:
             raise GuestError(texts.MEMORY_OUT_OF_RANGE.format(who=self.runner.who, low=low, high=high, use=use))
-        wanted = (use - low).down_to(MEMORY_BLOCK).value
         async with self._shared() as machine:
-            await machine.call("qom-set", {**_SIZE, "property": "requested-size", "value": wanted})
-            deadline = Instant(self._clock.now() + _MEMORY_SECONDS)
-            while await machine.call("qom-get", _SIZE) != wanted and self._clock.now() < deadline:
-                await self._clock.sleep(_MEMORY_PAUSE)
+            await plug_memory(machine, (use - low).down_to(MEMORY_BLOCK), self._clock, _MEMORY_PAUSE)
 
     @asynccontextmanager
     async def _shared(self) -> AsyncIterator[RemoteMachine]:

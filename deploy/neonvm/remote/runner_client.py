@@ -6,6 +6,8 @@ What runs in the pod is its author's choice: an answer has a size and a time, an
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,13 +15,39 @@ import msgspec
 
 from deploy.neonvm.access.connections import AskRunner, RunnerHttpResponse, RunnerPlace
 from deploy.neonvm.ports import GuestError, TransferError, TransferFault
-from deploy.neonvm.qemu.wire import Decided
-from deploy.neonvm.remote.looks import Looks
+from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from deploy.neonvm.runner.runner_api import Certificate, CertificateRequest, CpuChange, Handover
 from deploy.neonvm.texts import controller as texts
 from protocol.units import MilliCpu, Seconds
 from protocol.wire.wire_quantities import cpu_to_wire
+
+
+class Looks:
+    """``turns`` for pods at a time, and ``for_silent`` more for those that did not answer the last time."""
+
+    def __init__(self, turns: int = 128, for_silent: int = 32) -> None:
+        self._turns = asyncio.Semaphore(turns)
+        self._for_silent = asyncio.Semaphore(for_silent)
+        self._silent: set[str] = set()
+
+    @asynccontextmanager
+    async def turn(self, who: str) -> AsyncIterator[None]:
+        """The turn of that pod. A ``GuestError`` in it means that the pod was silent."""
+        # A silent pod may keep its turn until its time-out.
+        async with self._for_silent if who in self._silent else self._turns:
+            try:
+                yield
+            except GuestError:
+                # Remembered until it answers: the next turn waits with the other silent ones.
+                self._silent.add(who)
+                raise
+            self._silent.discard(who)
+
+    def forget(self, who: str) -> None:
+        """The pod is gone."""
+        self._silent.discard(who)
+
 
 PATIENCE: Final = Seconds(5.0)
 """A runner that takes longer to say what it has holds up those that wait for their turn."""
@@ -66,9 +94,8 @@ class RunnerClient:
             raise GuestError(texts.RUNNER_CPU_UNKNOWN.format(who=self.who, error=error)) from error
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest this much CPU, by a request that both runners know; ours says what it then has.
-
-        Raises ``GuestError``.
+        """Gives the guest this much CPU, by a request that both runners know; ours says what it then has. Raises
+        ``GuestError``.
         """
         answer = await self._good("POST", "/cpu_change", CpuChange(cpu_to_wire(use)))
         try:
@@ -121,7 +148,6 @@ class RunnerClient:
         return answer
 
     async def _good(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
-        """The body of an answer that is no refusal."""
         return self._accepted(path, await self._ask(method, path, body))
 
     def _accepted(self, path: str, answer: RunnerHttpResponse) -> bytes:

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.qemu.machine import Decided
 
 _MOST: Final = 256
 """This many moves are remembered: far more than a controller that is late may have missed."""
 
 
 class Decisions:
-    """The decisions about all moves of one pod's guest. The uids of their target pods name them."""
+    """The decisions about all moves of one pod's guest. Uids of target pods name the moves. ``is_given``: the guest was
+    given away.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, Decided] = {}
-        self._is_given = False
-
-    @property
-    def is_given(self) -> bool:
-        """True if the guest was given away."""
-        return self._is_given
+        self.is_given = False
 
     @property
     def open_move(self) -> str:
@@ -42,17 +39,16 @@ class Decisions:
         if self._held[move] is Decided.OPEN:
             # Only an open move can be decided: a late controller gets the decision that was made.
             self._held[move] = wanted
-            self._is_given = wanted is Decided.GIVEN
+            self.is_given = wanted is Decided.GIVEN
         return self._held[move]
 
     def _follow_with(self, move: str) -> None:
-        """All earlier moves are over."""
         for earlier, decision in self._held.items():
             # A move that another one follows has ended without the guest; a late order about it gets this answer.
             if decision is Decided.OPEN:
                 self._held[earlier] = Decided.KEPT
         # A guest that was given away is gone for good: no later move of this pod is decided otherwise.
-        self._held[move] = Decided.GIVEN if self._is_given else Decided.OPEN
+        self._held[move] = Decided.GIVEN if self.is_given else Decided.OPEN
         if len(self._held) > _MOST:
             # Dicts keep their order, so the first is the oldest.
             del self._held[next(iter(self._held))]

@@ -57,9 +57,8 @@ class FlatTap:
 
 
 async def handed_over(folder: Path, seconds: float) -> FlatTap:
-    """Asks the node's network program for the tap, at its socket in ``folder``. Raises ``NetworkError``.
-
-    The kubelet has mounted the folder into this pod alone, which is how the program knows whose tap it is.
+    """Asks the node's network program for the tap, at its socket in ``folder``. Raises ``NetworkError``. The kubelet
+    has mounted the folder into this pod alone, which is how the program knows whose tap it is.
     """
     reason = texts.NO_SOCKET
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from deploy.neonvm.access.callers import may_use_monitor
+from deploy.neonvm.network.sockets import copy_stream
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.runner.qmp_gate import WHILE_MOVING, GateState, refusal
 
@@ -63,7 +64,7 @@ class GateServer:
         self, monitor: Path, early: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         from_qemu, to_qemu = await asyncio.open_unix_connection(monitor)
-        answers = asyncio.create_task(_copy(from_qemu, writer))
+        answers = asyncio.create_task(copy_stream(from_qemu, writer))
         orders = asyncio.create_task(self._pass_on(early, reader, writer, to_qemu))
         try:
             # When either side hangs up, the other direction has nobody to talk to.
@@ -125,12 +126,6 @@ def _refused(message: object, why: str) -> bytes:
         # Clients match answers to commands by it.
         answer["id"] = message["id"]
     return json.dumps(answer).encode() + b"\r\n"
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while part := await reader.read(_CHUNK):
-        writer.write(part)
-        await writer.drain()
 
 
 async def _collect(reader: asyncio.StreamReader, early: bytearray) -> None:

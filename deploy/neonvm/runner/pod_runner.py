@@ -6,21 +6,67 @@ Orders come from the controller alone (``deploy.neonvm.access``).
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
+from cryptography import x509
 
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.daemon import DaemonResponse
-from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.machine import Decided, Machine
 from deploy.neonvm.qemu.qemu_guest import QemuGuest
-from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.qmp_gate import GateState
-from deploy.neonvm.runner.tls_identity import TlsIdentity
 from deploy.neonvm.texts import runner as texts
+from protocol.runtime.certificates.issuing import new_key, private_pem, signing_request
 from protocol.units import MilliCpu, Seconds
+
+
+class TlsIdentity:
+    """Requests and certificates of one pod, for one migration each. ``folder`` is where the files are while QEMU reads
+    them. The key never leaves the pod, so no secret is ever sent or stored.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name = name
+        self._folder = folder
+        self._key = new_key()
+        self._move = ""
+
+    def request(self, move: str) -> str:
+        """A signing request for the certificate of ``move``, PEM; a key of its own for each move."""
+        if move != self._move:
+            # A repeated request of one move keeps its key, so that a certificate on its way still fits.
+            self._key, self._move = new_key(), move
+        return signing_request(self._name, self._key).decode()
+
+    def files(self, move: str, certificate: str, authority: str, *, is_server: bool) -> Path:
+        """A folder as QEMU's ``tls-creds-x509`` reads it. Raises ``GuestError`` for a certificate that does not fit."""
+        try:
+            parsed = x509.load_pem_x509_certificate(certificate.encode())
+        except ValueError as error:
+            raise GuestError(texts.CERTIFICATE_UNREADABLE.format(error=error)) from error
+        # A late answer for an earlier move would leave QEMU with a certificate that does not fit its key.
+        if move != self._move or parsed.public_key() != self._key.public_key():
+            raise GuestError(texts.OTHER_KEY)
+        folder = Path(tempfile.mkdtemp(prefix="tls-", dir=self._folder))
+        role = "server" if is_server else "client"
+        (folder / "ca-cert.pem").write_text(authority)
+        (folder / f"{role}-cert.pem").write_text(certificate)
+        # Made with its mode before the secret is written, so that nobody can open it in between.
+        (folder / f"{role}-key.pem").touch(mode=0o600)
+        (folder / f"{role}-key.pem").write_bytes(private_pem(self._key))
+        return folder
+
+    @staticmethod
+    def forget(place: Path) -> None:
+        """QEMU has read the files."""
+        shutil.rmtree(place, ignore_errors=True)
+
 
 CREDENTIALS: Final = "migration-tls"
 """QEMU's name for the certificate of the present migration."""
@@ -49,9 +95,8 @@ class FlatPlace(Protocol):
         """Redirects frames for the VM to this pod."""
 
     async def prepare(self, machine: Machine) -> None:
-        """The guest is about to be sent: from its stop on, what it has not read goes back to the network.
-
-        Raises ``GuestError`` if an earlier preparation cannot be undone.
+        """The guest is about to be sent: from its stop on, what it has not read goes back to the network. Raises
+        ``GuestError`` if an earlier preparation cannot be undone.
         """
 
     def keep(self) -> None:
@@ -73,15 +118,10 @@ class PodRunner:
     """One guest. ``flat`` is its place on the flat network, if it has one; ``accelerator`` is its name and why."""
 
     def __init__(
-        self,
-        guest: QemuGuest,
-        tls: TlsIdentity,
-        accelerator: tuple[str, str],
-        flat: FlatPlace | None,
-        receives: bool,
+        self, guest: QemuGuest, tls: TlsIdentity, accelerator: tuple[str, str], flat: FlatPlace | None, receives: bool
     ) -> None:
         self._guest = guest
-        self._tls = tls
+        self.tls = tls
         self._accelerator = accelerator
         self._receives = receives
         self._has_credentials_for = ""
@@ -161,10 +201,7 @@ class PodRunner:
         return GateState(is_given=self.decisions.is_given, most_plugged=self._guest.most_plugged.value)
 
     async def standing(self) -> GateState:
-        """The state that the gate needs before it passes a command that begins or ends a move.
-
-        Raises ``GuestError``.
-        """
+        """The state that the gate needs to pass a command that begins or ends a move. Raises ``GuestError``."""
         has_arrived = await self._guest.arrived()
         # A guest that was sent is paused after its move, and so has a last size.
         has_sent = has_arrived and await self._guest.standing() is not None
@@ -210,14 +247,10 @@ class PodRunner:
             self._flat.keep()
         return decision
 
-    def signing_request(self, move: str) -> str:
-        """A request for the certificate of ``move``, PEM."""
-        return self._tls.request(move)
-
     async def use_certificate(self, move: str, certificate: str, authority: str) -> None:
         """QEMU shows this certificate, and trusts this authority alone, from now on. Raises ``GuestError``."""
         is_server = not await self._guest.arrived()
-        folder = self._tls.files(move, certificate, authority, is_server=is_server)
+        folder = self.tls.files(move, certificate, authority, is_server=is_server)
         try:
             if self._has_credentials_for:
                 # QEMU refuses a second object with the same id.
@@ -237,4 +270,4 @@ class PodRunner:
                 await self._flat.prepare(self._guest.machine)
         finally:
             # QEMU has read the files into memory; the key must not stay on disk, even after a failure.
-            self._tls.forget(folder)
+            self.tls.forget(folder)

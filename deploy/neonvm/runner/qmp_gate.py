@@ -20,12 +20,10 @@ Arguments = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """State of the pod when a command arrives.
-
-    ``is_given``: its guest was given away. ``receives``: it waits for a guest, which has not run here yet.
-    ``has_sent``: its guest was sent and stands still. ``is_open``: a move from here has begun and nothing was decided
-    about it. ``has_certificate``: QEMU has the certificate of that move, or of the one to here. ``most_plugged``: how
-    many bytes may be plugged in.
+    """State of the pod when a command arrives. ``is_given``: its guest was given away. ``receives``: it waits for a
+    guest, which has not run here yet. ``has_sent``: its guest was sent and stands still. ``is_open``: a move from here
+    has begun and nothing was decided about it. ``has_certificate``: QEMU has the certificate of that move, or of the
+    one to here. ``most_plugged``: how many bytes may be plugged in.
     """
 
     is_given: bool = False
@@ -70,7 +68,6 @@ def _nothing(arguments: Arguments, _: GateState) -> bool:
 
 
 def _extensions(arguments: Arguments, _: GateState) -> bool:
-    """The capabilities of the handshake."""
     # QEMU's usual client enables what it is offered. Out-of-band commands are refused anyway (see `refusal`).
     return arguments in ({}, {"enable": []}, {"enable": ["oob"]})
 

@@ -1,7 +1,4 @@
-"""Brings one running guest to its desired size, and keeps reporting what it has.
-
-CPU and memory are followed by a task each. A third one asks the guest what it has, at its ``Pace``.
-"""
+"""Brings one running guest to its desired size, and keeps reporting what it has."""
 
 from __future__ import annotations
 
@@ -39,18 +36,8 @@ HERE: Final = Pace(
 """For guests of this very machine, of which asking costs nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Followed:
-    """One resource: how it is brought one step nearer, and what wakes its follower."""
-
-    name: str
-    step: Callable[[], Awaitable[None]]
-    wake: asyncio.Event
-
-
 class Resizer:
     """One guest from its start to its end. ``on_change`` is called whenever ``state`` or ``fault`` has changed.
-
     ``phase`` is how the guest begins: it boots, or it receives, and is then held until it has arrived.
     """
 
@@ -72,10 +59,7 @@ class Resizer:
         self._steps = 0
         self._turns = 0  # how often the state was set from outside; looks from before are out of date
         self._orders = 0  # how often an order was answered with the CPU; the CPU of looks from before is out of date
-        self._followed = (
-            _Followed(CPU, self._step_cpu, asyncio.Event()),
-            _Followed(MEMORY, self._step_memory, asyncio.Event()),
-        )
+        self._wakes = {CPU: asyncio.Event(), MEMORY: asyncio.Event()}
         self.state = GuestState(phase, starting.cpu, starting.mem)
         self._faults: dict[str, str] = {}
         # The amount of each resource that is not as ordered, and since when it has not changed.
@@ -122,7 +106,8 @@ class Resizer:
         """Works until the guest has ended, then returns the reason."""
         async with asyncio.TaskGroup() as tasks:
             # A task for each resource: memory that comes off slowly never delays a CPU.
-            workers = [tasks.create_task(self._follow(followed)) for followed in self._followed]
+            steps = {CPU: self._step_cpu, MEMORY: self._step_memory}
+            workers = [tasks.create_task(self._follow(name, step)) for name, step in steps.items()]
             workers.append(tasks.create_task(self._poll()))
             reason = await self._guest.ended()
             for worker in workers:
@@ -181,24 +166,24 @@ class Resizer:
             self._on_change()
         return True
 
-    async def _follow(self, followed: _Followed) -> None:
-        pause = _FIRST_PAUSE
+    async def _follow(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        pause, wake = _FIRST_PAUSE, self._wakes[name]
         while True:
             self._steps += 1
             try:
-                await followed.step()
-                self._say(followed.name, "")
+                await step()
+                self._say(name, "")
             except GuestError as error:
-                self._say(followed.name, str(error))
+                self._say(name, str(error))
             finally:
                 self._steps -= 1
             self._note_progress()
             if self.is_quiet:
                 self._on_change()
-            await self._clock.wait(followed.wake, Instant(self._clock.now() + pause))
+            await self._clock.wait(wake, Instant(self._clock.now() + pause))
             # Another size is tried at once, and has not failed yet.
-            pause = _FIRST_PAUSE if followed.wake.is_set() else min(pause * 2, _LONGEST_PAUSE)
-            followed.wake.clear()
+            pause = _FIRST_PAUSE if wake.is_set() else min(pause * 2, _LONGEST_PAUSE)
+            wake.clear()
 
     @property
     def _may_step(self) -> bool:
@@ -259,5 +244,5 @@ class Resizer:
         self._on_change()
 
     def _wake(self) -> None:
-        for followed in self._followed:
-            followed.wake.set()
+        for wake in self._wakes.values():
+            wake.set()

@@ -25,9 +25,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from deploy.neonvm.access.callers import NOBODY, may_ask
-from deploy.neonvm.access.introduction import Introduced, Introduction, PodIdentity
+from deploy.neonvm.access.keys import Introduced, Introduction, PodIdentity
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.runner.pod_runner import PodRunner
 from deploy.neonvm.texts import runner as texts
 from protocol.runtime.serving.http_requests import HttpResponse, read_request, write_response
@@ -121,48 +121,39 @@ class RunnerApi:
         async with self._probing:
             now = asyncio.get_running_loop().time()
             if now - self._probed[0] >= _PROBE_KEPT:
-                self._probed = now, await self.ready(b"")
+                self._probed = now, await self._ready(b"")
             return self._probed[1]
 
-    async def cpu(self, _: bytes) -> HttpResponse:
-        """The CPU as a bare number."""
+    async def _cpu(self, _: bytes) -> HttpResponse:
         # The reader parses the body as a number and takes no line break.
         return _text(str((await self._runner.state()).cpu.value))
 
-    async def put_cpu(self, body: bytes) -> HttpResponse:
-        """Gives the guest this many thousandths."""
+    async def _put_cpu(self, body: bytes) -> HttpResponse:
         has = await self._runner.set_cpu(MilliCpu(int(body)))
-        return await self.cpu(b"") if has is None else _text(str(has.value))
+        return await self._cpu(b"") if has is None else _text(str(has.value))
 
-    async def cpu_current(self, _: bytes) -> HttpResponse:
-        """The CPU as NeonVM writes it."""
+    async def _cpu_current(self, _: bytes) -> HttpResponse:
         return _json({"vcpus": cpu_to_wire((await self._runner.state()).cpu)})
 
-    async def cpu_change(self, body: bytes) -> HttpResponse:
-        """Gives the guest the CPU that NeonVM's controller asks for; says what it then has, if the guest does."""
+    async def _cpu_change(self, body: bytes) -> HttpResponse:
         has = await self._runner.set_cpu(CpuChange.read(body))
         # The guest is not asked again: in an emulated one that stalls the load for a tenth of a second and more.
         return _text("") if has is None else _json({"vcpus": cpu_to_wire(has)})
 
-    async def ready(self, _: bytes) -> HttpResponse:
-        """200 if the guest's database answers."""
+    async def _ready(self, _: bytes) -> HttpResponse:
         return _text("ready\n") if await self._runner.is_ready() else _unavailable(texts.GUEST_BOOTS)
 
-    async def healthz(self, _: bytes) -> HttpResponse:
-        """This program runs."""
+    async def _healthz(self, _: bytes) -> HttpResponse:
         return _text("ok\n")
 
-    async def status(self, _: bytes) -> HttpResponse:
-        """The guest's size."""
+    async def _status(self, _: bytes) -> HttpResponse:
         return _json(await self._runner.status())
 
-    async def database(self, _: bytes) -> HttpResponse:
-        """Status of the guest's database."""
+    async def _database(self, _: bytes) -> HttpResponse:
         answer = await self._runner.database()
         return (_text if answer.status == 200 else _unavailable)(f"{answer.text}\n")
 
-    async def introduce(self, body: bytes) -> HttpResponse:
-        """Trusts the authorities, and shows the pod's token."""
+    async def _introduce(self, body: bytes) -> HttpResponse:
         introduction = msgspec.json.decode(body, type=Introduction)
         if self._identity is None:
             return _unavailable(texts.NO_IDENTITY)
@@ -171,42 +162,38 @@ class RunnerApi:
         except OSError as error:
             return _unavailable(texts.IDENTITY_UNREADABLE.format(error=error))
 
-    async def handover(self, body: bytes) -> HttpResponse:
-        """Decides about a move, or says what was decided."""
+    async def _handover(self, body: bytes) -> HttpResponse:
         request = msgspec.json.decode(body, type=Handover)
         decision = self._runner.decide(request.move, request.decision)
         return _json(Handover(request.move, decision))
 
-    async def tls_request(self, body: bytes) -> HttpResponse:
-        """A signing request."""
-        return _text(self._runner.signing_request(msgspec.json.decode(body, type=CertificateRequest).move))
+    async def _tls_request(self, body: bytes) -> HttpResponse:
+        return _text(self._runner.tls.request(msgspec.json.decode(body, type=CertificateRequest).move))
 
-    async def tls_certificate(self, body: bytes) -> HttpResponse:
-        """Has QEMU use a certificate."""
+    async def _tls_certificate(self, body: bytes) -> HttpResponse:
         request = msgspec.json.decode(body, type=Certificate)
         await self._runner.use_certificate(request.move, request.certificate, request.authority)
         return _text("")
 
-    async def put_announce(self, _: bytes) -> HttpResponse:
-        """Redirects the VM's frames to this pod."""
+    async def _put_announce(self, _: bytes) -> HttpResponse:
         self._runner.announce()
         return _text("")
 
 
 _ROUTES: Final[Mapping[tuple[str, str], Callable[[RunnerApi, bytes], Awaitable[HttpResponse]]]] = {
-    ("GET", "/cpu"): RunnerApi.cpu,
-    ("PUT", "/cpu"): RunnerApi.put_cpu,
-    ("GET", "/cpu_current"): RunnerApi.cpu_current,
-    ("POST", "/cpu_change"): RunnerApi.cpu_change,
-    ("GET", "/ready"): RunnerApi.ready,
-    ("GET", "/healthz"): RunnerApi.healthz,
-    ("GET", "/status"): RunnerApi.status,
-    ("GET", "/database"): RunnerApi.database,
-    ("POST", "/introduce"): RunnerApi.introduce,
-    ("POST", "/handover"): RunnerApi.handover,
-    ("POST", "/tls/request"): RunnerApi.tls_request,
-    ("PUT", "/tls/certificate"): RunnerApi.tls_certificate,
-    ("PUT", "/announce"): RunnerApi.put_announce,
+    ("GET", "/cpu"): RunnerApi._cpu,
+    ("PUT", "/cpu"): RunnerApi._put_cpu,
+    ("GET", "/cpu_current"): RunnerApi._cpu_current,
+    ("POST", "/cpu_change"): RunnerApi._cpu_change,
+    ("GET", "/ready"): RunnerApi._ready,
+    ("GET", "/healthz"): RunnerApi._healthz,
+    ("GET", "/status"): RunnerApi._status,
+    ("GET", "/database"): RunnerApi._database,
+    ("POST", "/introduce"): RunnerApi._introduce,
+    ("POST", "/handover"): RunnerApi._handover,
+    ("POST", "/tls/request"): RunnerApi._tls_request,
+    ("PUT", "/tls/certificate"): RunnerApi._tls_certificate,
+    ("PUT", "/announce"): RunnerApi._put_announce,
 }
 
 

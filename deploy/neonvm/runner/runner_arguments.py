@@ -1,4 +1,4 @@
-"""Arguments of a runner pod: the VM it runs, in the form of NeonVM's controller (pure).
+"""Arguments of a runner pod, in the form of NeonVM's controller, and the guest that they describe (pure).
 
 The spec and the status of the VM are arguments, as JSON that is compressed and written in base64. The pod's environment
 adds the names: our controller gives the VM's and the pod's, NeonVM's only the pod's.
@@ -9,13 +9,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT, METRICS_PORT, MIGRATION_PORT, MONITOR_PORT
+from deploy.neonvm.objects.vm_spec import machine_of, own_ports
+from deploy.neonvm.ports import GuestSpec, PodNetwork
 from deploy.neonvm.texts import runner as texts
 from protocol import VERSION
-from protocol.kubernetes.objects import Json, flag, text, whole
+from protocol.kubernetes.objects import Json, flag, items, text, whole
 from protocol.messages import ObjectName
 from protocol.names import RUNNER_AUTHORITIES
+from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 from protocol.vm_arguments import ArgumentsError, decode_dump
 
 _DEFAULT_GRACE: Final = 30
@@ -25,7 +30,6 @@ _KERNEL: Final = "/vm/kernel/vmlinuz"  # in NeonVM's runner image
 @dataclass(frozen=True, slots=True)
 class RunnerArguments:
     """``receives``: another pod's guest is sent here. ``grace`` is in seconds, and the pod is killed after it.
-
     ``authorities``, in PEM, are those whose clients the pod's ports let in. None from NeonVM's controller: the ports
     are as open then as those of its own runner.
     """
@@ -97,3 +101,89 @@ def _parser() -> argparse.ArgumentParser:
     for ignored in ("-skip-cgroup-management", "-use-virtio-console"):
         parser.add_argument(ignored, action="store_true", help=argparse.SUPPRESS)
     return parser
+
+
+MONITORS: Final = 4
+"""This many clients may talk to QEMU at once."""
+
+
+def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, mtu: int) -> GuestSpec:
+    """The guest that ``told`` describes. ``tap`` is its inherited place on the flat network, None if it has none.
+    Raises ``ArgumentsError``.
+    """
+    try:
+        machine = machine_of(told.as_object)
+    except InvalidObjectError as error:
+        raise ArgumentsError(str(error)) from error
+    # The flat interface comes before the private link: the guest knows them as eth0 and eth1.
+    # The link is a network inside QEMU: it needs no privilege, and keeps the guest away from the runner's own ports.
+    flat = () if tap is None else (f"fd:{tap}",)
+    network = PodNetwork(
+        address=told.address,
+        enter=(),
+        metrics_url=f"http://127.0.0.1:{METRICS_PORT}/metrics",
+        api_host="",
+        attachments=(*flat, f"ports:{_forwards(told.spec)}"),
+        mtu=mtu,
+    )
+    return guest_of_vm(
+        machine,
+        told.pod,
+        network,
+        images,
+        address=told.address if tap is not None else "",
+        kernel_arguments=told.kernel_arguments,
+        monitors=tuple(run / f"monitor-{number}.sock" for number in range(MONITORS)),
+        console=run / "console",
+    )
+
+
+def _forwards(spec: Json) -> str:
+    """Forwards from the pod's ports to the guest; the runner's own ports are not the guest's."""
+    reserved = {*own_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT}
+    wanted = [METRICS_PORT]
+    for entry in items(spec, "guest", "ports"):
+        port = whole(entry, "port")
+        if port in reserved:
+            raise ArgumentsError(texts.PORT_RESERVED.format(port=port))
+        # An empty protocol is TCP by the API's default; other ones are not forwarded.
+        if text(entry, "protocol") in {"", "TCP"}:
+            wanted.append(port)
+    # The VM may name a port twice, or the metrics port; QEMU refuses a second forward of one port.
+    forwards = [f"0.0.0.0:{port}={port}" for port in dict.fromkeys(wanted)]
+    for_the_pod = [f"127.0.0.1:{GUEST_DAEMON_PORT}={DAEMON_PORT}"]
+    # The guest's monitor is for an agent in the pod alone, unless the VM names that port: then it is open to all who
+    # reach the pod.
+    if MONITOR_PORT not in {*wanted, *reserved}:
+        for_the_pod.append(f"127.0.0.1:{MONITOR_PORT}={MONITOR_PORT}")
+    return ",".join([*forwards, *for_the_pod])
+
+
+def guest_of_vm(  # noqa: PLR0913 - what a pod has for its guest
+    vm: VirtualMachine,
+    pod: ObjectName,
+    network: PodNetwork,
+    state_dir: Path,
+    *,
+    address: str,
+    kernel_arguments: str,
+    monitors: Sequence[Path] = (),
+    console: Path | None = None,
+) -> GuestSpec:
+    """The guest of ``vm`` in ``pod``. The rest is as in ``GuestSpec``."""
+    return GuestSpec(
+        vm=vm.name,
+        pod=pod,
+        # Bounds are fixed for the guest's life; the uses are only what it starts with.
+        cpu_max=vm.bounds.max.cpu,
+        cpu_use=vm.use.cpu,
+        mem_min=vm.bounds.min.mem,
+        mem_max=vm.bounds.max.mem,
+        mem_use=vm.use.mem,
+        address=address,
+        network=network,
+        state_dir=state_dir,
+        kernel_arguments=kernel_arguments,
+        monitors=monitors,
+        console=console,
+    )

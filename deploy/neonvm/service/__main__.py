@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import secrets
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 import httpx2 as httpx
@@ -15,24 +17,94 @@ import yaml
 
 from deploy.kube.client import ApiClient
 from deploy.neonvm.access.connections import RunnerConnections
-from deploy.neonvm.objects.pod_form import RunnerForm
+from deploy.neonvm.objects.pod_form import POD_SECURITY, RunnerForm
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.service.app import ControllerService, LeadershipLostError, ServiceDependencies
-from deploy.neonvm.service.fenced_transport import FencedTransport
-from deploy.neonvm.service.options import DESCRIPTION, parser
 from deploy.neonvm.service.runner_authority import RunnerAuthority
 from deploy.neonvm.service.telemetry import VmControllerTelemetry
-from protocol.kubernetes.objects import child
+from deploy.neonvm.texts import controller as texts
+from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.keep_alive import probed_transport
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
-from protocol.runtime.program import credentials, prepare, run, stop_on_signals
+from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
 from protocol.runtime.serving.limits import Limits
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.runtime.serving.probes import probes_app, standing
+from protocol.units import Seconds
+
+_READS = frozenset({"GET", "HEAD"})
+
+
+class FencedTransport(httpx.AsyncBaseTransport):
+    """Passes requests on to ``inner``. ``remaining`` is for how long this process may still write."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport, remaining: Callable[[], Seconds]) -> None:
+        self._inner = inner
+        self._remaining = remaining
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """One request. A write without the Lease raises ``ConnectError``, one that outlasts it ``ReadTimeout``."""
+        if request.method in _READS:
+            return await self._inner.handle_async_request(request)
+        left = self._remaining()
+        if left <= 0:
+            raise httpx.ConnectError(texts.NO_LEASE, request=request)
+        try:
+            # One limit over all steps: each step's own would let a write that waited for a connection begin too late.
+            async with asyncio.timeout(left):
+                return await self._inner.handle_async_request(request)
+        except TimeoutError:
+            raise httpx.ReadTimeout(texts.LEASE_ENDED, request=request) from None
+
+    async def aclose(self) -> None:
+        """Closes ``inner``."""
+        await self._inner.aclose()
+
+
+DESCRIPTION: Final = "Runs VirtualMachines in pods, resizes them, and moves them between nodes. One replica acts."
+
+
+def parser() -> argparse.ArgumentParser:
+    """All flags, with their defaults."""
+    flags = argparse.ArgumentParser(prog="neonvm-controller", description=DESCRIPTION)
+    for flag, default, metavar, what in (
+        # The registry of a local kind cluster; the chart names a released image.
+        ("--runner-image", "localhost:5001/neonvm-runner:dev", "IMAGE", "the image of runner pods"),
+        ("--guest-resource", "", "NAME", "the resource that brings a pod its devices; empty: none is asked for"),
+        ("--addresses", "10.111.0.1-10.111.254.254", "FIRST-LAST", "the VMs' addresses, and nothing else's"),
+        ("--lease", "kube-system/neonvm-controller", "NAMESPACE/NAME", "the Lease that decides which replica acts"),
+        ("--listen", "0.0.0.0:10293", "HOST:PORT", "where /metrics /healthz /readyz are"),
+    ):
+        flags.add_argument(flag, default=default, metavar=metavar, help=f"{what} (default: %(default)s)")
+    sidecar = "a pod's part: the agent beside each VM (none where there is no such file)"
+    flags.add_argument("--sidecar", type=Path, default=None, metavar="FILE", help=sidecar)
+    policies = "keep a NetworkPolicy around the ports of runner pods in each namespace that has VMs (default: yes)"
+    # Also gives --no-network-policies.
+    flags.add_argument("--network-policies", action=argparse.BooleanOptionalAction, default=True, help=policies)
+    secret = "a Secret in the namespaces of VMs with which their pods pull images (repeatable)"  # noqa: S105 - its help
+    flags.add_argument("--pull-secret", action="append", default=[], metavar="NAME", help=secret)
+    security = "the security context of runner pods (default: user and group 65532, RuntimeDefault)"
+    flags.add_argument("--pod-security", type=_security, default=POD_SECURITY, metavar="JSON", help=security)
+    add_kubeconfig(flags)
+    add_log_level(flags)
+    return flags
+
+
+def _security(typed: str) -> Json:
+    """A security context as JSON. Raises ``ArgumentTypeError``."""
+    try:
+        parsed = json.loads(typed)
+    except ValueError as error:
+        # argparse shows the message of this error; of a ValueError it would show only that the value is invalid.
+        raise argparse.ArgumentTypeError(f"no JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise argparse.ArgumentTypeError("expected a JSON object")
+    return parsed
+
 
 NAME: Final = "neonvm-controller"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
@@ -74,20 +146,11 @@ async def _run(options: argparse.Namespace) -> None:
         )
         async with ApiClient(HttpApi(fenced, login.token)) as client:
             form, addresses = _form(options), AddressRange.parse(options.addresses)
-            service = ControllerService(
-                ServiceDependencies(
-                    client,
-                    leadership,
-                    connections.ask,
-                    connections.monitor,
-                    clock,
-                    form,
-                    addresses,
-                    authority,
-                    connections.forget,
-                    namespace if options.network_policies else "",
-                )
+            reach, home = (connections.ask, connections.monitor), namespace if options.network_policies else ""
+            deps = ServiceDependencies(
+                client, leadership, *reach, clock, form, addresses, authority, connections.forget, home
             )
+            service = ControllerService(deps)
             async with asyncio.TaskGroup() as tasks:
                 background = tasks.create_task(service.run())
                 await serve([_listener(options, service)], stop)

@@ -21,7 +21,7 @@ from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies
-from deploy.neonvm.remote.remote_machine import Connect
+from deploy.neonvm.remote.remote_guest import Connect
 from deploy.neonvm.service.runner_authority import RunnerAuthority
 from deploy.neonvm.service.runner_policies import RunnerPolicies
 from protocol.kubernetes.objects import Json
@@ -110,20 +110,15 @@ class ControllerService:
 
     async def _act(self) -> None:
         await self._leads.wait()
-        lost = asyncio.ensure_future(self._lost.wait())
-        acting = asyncio.ensure_future(self._controllers())
-        try:
-            await asyncio.wait((lost, acting), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            # Moves that go on are left to the next leader, not called off.
-            self.guests.is_ending = True
-            for task in (lost, acting):
-                task.cancel()
-            await asyncio.gather(lost, acting, return_exceptions=True)
-        if acting.done() and not acting.cancelled() and (error := acting.exception()) is not None:
-            raise error
-        # The process ends and comes back as a standby: no state of an old term survives into a new one.
-        raise LeadershipLostError
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._controllers())
+            try:
+                await self._lost.wait()
+            finally:
+                # Moves that go on are left to the next leader, not called off.
+                self.guests.is_ending = True
+            # The process ends and comes back as a standby: no state of an old term survives into a new one.
+            raise LeadershipLostError
 
     async def _controllers(self) -> None:
         async with asyncio.TaskGroup() as tasks:

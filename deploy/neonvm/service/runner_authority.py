@@ -48,10 +48,7 @@ _RETRY: Final = Seconds(2.0)
 
 
 class RunnerAuthority:
-    """The leader's certificates for runner pods.
-
-    Secrets are in ``namespace``, where the manifests create them empty.
-    """
+    """The leader's certificates for runner pods, in Secrets of ``namespace`` that the manifests create empty."""
 
     def __init__(self, api: KubernetesApi, leadership: Leadership, clock: Clock, namespace: str) -> None:
         wanted = [WantedCertificate(OWN, Purpose(CONTROLLER)), WantedCertificate(OF_AGENTS, Purpose(AGENT))]

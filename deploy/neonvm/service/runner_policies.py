@@ -22,7 +22,7 @@ from deploy.neonvm.objects.runner_policy import (
     restoring_patch,
 )
 from deploy.neonvm.texts import controller as texts
-from protocol.kubernetes.api import ApiError, ApiRefusedError
+from protocol.kubernetes.api import ApiError, ApiRefusedError, Tolerating
 from protocol.kubernetes.objects import Json, labels_of, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NETWORK_POLICIES, Resource
@@ -56,7 +56,7 @@ class RunnerPolicies:
         while True:
             try:
                 await self._turn()
-                self._succeeded("")
+                self._reasons.pop("", None)
             except ApiError as error:
                 self._failed("", error)
             await self.clock.sleep(PAUSE)
@@ -89,14 +89,11 @@ class RunnerPolicies:
     async def _namespaces(self, kind: Resource) -> set[str]:
         """The namespaces with objects of a kind that the cluster may not have; empty for objects of the cluster."""
         namespaces = set[str]()
-        try:
+        # Most clusters have none of these kinds: their API is not installed.
+        with Tolerating(RefusalKind.NOT_FOUND):
             async for page in self.client.pages(kind, PAGE):
                 namespaces |= {name.namespace for name in map(name_of, page.objects)}
                 namespaces |= {unreadable.name.namespace for unreadable in page.unreadable}
-        except ApiRefusedError as error:
-            # Most clusters have none of these kinds: their API is not installed.
-            if error.kind is not RefusalKind.NOT_FOUND:
-                raise
         return namespaces
 
     async def _try(self, todo: Todo, namespace: str) -> None:
@@ -109,21 +106,15 @@ class RunnerPolicies:
                 await self.client.merge_patch(NETWORK_POLICIES, name, restoring_patch(self.home))
             else:
                 await self.client.delete(NETWORK_POLICIES, name)
-            self._succeeded(namespace)
+            self._reasons.pop(namespace, None)
         except ApiRefusedError as error:
             self._failed(namespace, error)
-
-    def _succeeded(self, namespace: str) -> None:
-        self._reasons.pop(namespace, None)
 
     def _failed(self, namespace: str, error: Exception) -> None:
         """Logs each reason once."""
         if self._reasons.get(namespace) != str(error):
             self._reasons[namespace] = str(error)
-            _log.error(
-                texts.POLICY_NOT_KEPT,
-                extra={"namespace": namespace or "all", "reason": str(error)},
-            )
+            _log.error(texts.POLICY_NOT_KEPT, extra={"namespace": namespace or "all", "reason": str(error)})
 
 
 def _by_namespace(objects: Iterable[Json]) -> dict[str, list[Json]]:

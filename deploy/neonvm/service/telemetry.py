@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from deploy.kube.informer import Informer, ObjectChange
-from deploy.neonvm.objects.phases import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING, SUCCEEDED
+from deploy.neonvm.objects.vm_spec import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING, SUCCEEDED
 from protocol.kubernetes.objects import Json, text
 from protocol.runtime.build_info import describe_process
 
@@ -29,12 +29,8 @@ class VmControllerTelemetry:
             "autoscale_neonvm_leading", "1 while this process holds the Lease and acts", registry=self.registry
         )
         leading.set_function(lambda: float(leads()))
-        self._ended = Counter(
-            "autoscale_neonvm_guests_ended",
-            "Guests that have ended, by the phase of their VM",
-            ("phase",),
-            registry=self.registry,
-        )
+        what = "Guests that have ended, by the phase of their VM"
+        self._ended = Counter("autoscale_neonvm_guests_ended", what, ("phase",), registry=self.registry)
         for phase in ENDED:
             self._ended.labels(phase.lower())
         # Counted at each scrape, so that no missed event leaves a wrong number.
@@ -46,7 +42,6 @@ class VmControllerTelemetry:
         return generate_latest(self.registry)
 
     def _changed(self, change: ObjectChange) -> None:
-        """Counts a guest that has just ended."""
         # A VM that is seen for the first time may have ended long ago.
         if change.before is None or change.after is None or not self._leads():
             return

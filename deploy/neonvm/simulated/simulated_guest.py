@@ -169,21 +169,15 @@ class SimulatedGuest:
 
     @property
     def _hardware(self) -> tuple[ObjectName, MilliCpu, Bytes, Bytes]:
-        """Hardware that both ends of a move must share."""
         spec = self._spec
         return spec.vm, spec.cpu_max, spec.mem_min, spec.mem_max
-
-    def _memory_load(self) -> MemoryLoad:
-        kernel = self._now()
-        return MemoryLoad(kernel.size.mem, kernel.mem_used, min(kernel.demand.cpu, kernel.size.cpu.as_cores))
 
     async def _moved(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
         self._runs()
         if not isinstance(target, SimulatedGuest) or target._hardware != self._hardware:
-            story = f"{self._spec.vm}: the other end is not of the same hardware"
-            raise TransferError(TransferFault.REFUSED, story)
+            raise TransferError(TransferFault.REFUSED, f"{self._spec.vm}: the other end is not of the same hardware")
         info = await self._passed(target, limits, progress)
         await self._goes_on_at(target)
         return info
@@ -192,7 +186,9 @@ class SimulatedGuest:
         self, target: SimulatedGuest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
         """Returns when all has been sent. Raises ``TransferError`` if an end is lost or time is up."""
-        clock, course = self._made_by.clock, Course.of(self._memory_load(), limits)
+        clock, kernel = self._made_by.clock, self._now()
+        busy_cores = min(kernel.demand.cpu, kernel.size.cpu.as_cores)
+        course = Course.of(MemoryLoad(kernel.size.mem, kernel.mem_used, busy_cores), limits)
         began = clock.now()
         end = limits.timeout if course.end is None else course.end
         finish = Instant(began + end)
@@ -212,11 +208,9 @@ class SimulatedGuest:
 
     def _both_are_there(self, target: SimulatedGuest) -> None:
         if self._running is None:
-            story = f"{self._spec.vm}: the guest ended on its way"
-            raise TransferError(TransferFault.SOURCE_LOST, story)
+            raise TransferError(TransferFault.SOURCE_LOST, f"{self._spec.vm}: the guest ended on its way")
         if not target._receives:
-            story = f"{self._spec.vm}: the other end is gone"
-            raise TransferError(TransferFault.TARGET_LOST, story)
+            raise TransferError(TransferFault.TARGET_LOST, f"{self._spec.vm}: the other end is gone")
 
     async def _goes_on_at(self, target: SimulatedGuest) -> None:
         """From one instant to the next the target runs, and this one does not."""
@@ -244,7 +238,6 @@ class SimulatedGuest:
             raise GuestError(f"{self._spec.vm}: the simulated guest cannot listen at {place}: {error}") from error
 
     async def _run(self, running: _Running, listeners: Sequence[socket.socket]) -> None:
-        """Runs from this instant on, and answers at ``listeners``."""
         if not self._receives:
             self._begins()
         self._receives, self._running = False, running
@@ -255,7 +248,6 @@ class SimulatedGuest:
             running.servers.append(TcpListener([listener], answering.serve))
 
     def _begins(self) -> None:
-        """From now on ``ended`` waits."""
         if self._end is None or self._end.done():
             self._end = asyncio.get_running_loop().create_future()
 

@@ -83,10 +83,9 @@ def _after(age: Seconds, span: float) -> Seconds:
 
 
 def parse_recording(text: str, *, repeat: bool) -> Load:
-    """A load from a CSV with the columns ``seconds``, ``cpu`` (cores) and ``mem`` (a quantity).
-
-    With ``repeat`` it starts over one step after its end, taking the last two lines' distance for the length of the
-    last. Raises ``LoadError`` that names the line.
+    """A load from a CSV with the columns ``seconds``, ``cpu`` (cores) and ``mem`` (a quantity). With ``repeat`` it
+    starts over one step after its end, taking the last two lines' distance for the length of the last. Raises
+    ``LoadError`` that names the line.
     """
     rows = csv.DictReader(io.StringIO(text))
     try:

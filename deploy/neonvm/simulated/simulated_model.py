@@ -1,10 +1,11 @@
-"""A simulated guest: its kernel's counters under a demand and a size, as Linux would have them, and what it says of the
-database that it does not have (pure).
+"""A simulated guest: its kernel's counters under a demand and a size, as Linux would have them, the same as a page of
+node_exporter, and what it says of the database that it does not have (pure).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import exp
 from typing import Final
 
@@ -30,16 +31,15 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedKernel:
-    """A simulated guest at one age. ``asked`` is the size that was ordered, ``size`` the one it has.
-
-    ``pressed`` is a demand that replaces the load's until it is lifted.
+    """A simulated guest at one age. ``asked`` is the size that was ordered, ``size`` the one it has. ``pressed`` is a
+    demand that replaces the load's until it is lifted.
     """
 
     load: Load
     asked: Resources
     size: Resources
     counters: Counters
-    age: Seconds = field(default=Seconds(0.0))
+    age: Seconds = Seconds(0.0)
     pressed: Demand | None = None
 
     @classmethod
@@ -80,7 +80,6 @@ class SimulatedKernel:
 
 
 def _counted(before: Counters, size: Resources, demand: Demand, span: float) -> Counters:
-    """The counters after ``span`` seconds of a constant size and demand."""
     cores, online = size.cpu.as_cores, size.cpu.whole_cpus
     # Busy time grows by the demand, but never by more than the guest has.
     share = min(demand.cpu, cores) / online if online else 0.0
@@ -124,3 +123,80 @@ class SimulatedDatabase(msgspec.Struct, frozen=True, rename="camel", forbid_unkn
         """The database of a guest with these words on its kernel command line."""
         standby = any(word.startswith(f"{KERNEL_PRIMARY}=") for word in kernel_arguments.split())
         return cls(standby, streaming=standby)
+
+
+_Family = tuple[str, str, str, dict[str, float]]
+"""A metric's name, type, help and samples by label."""
+
+_SYSTEM_SHARE: Final = 0.2
+"""The part of busy time that is the kernel's, as under pgbench."""
+
+
+def exposition(kernel: SimulatedKernel, boot_time: float, collectors: Sequence[str]) -> str:
+    """The page of the named ``collectors``, of all if none is named; ``boot_time`` is in seconds since 1970.
+
+    Raises ``KeyError`` with the name of a collector that there is not.
+    """
+    families = _families(kernel, boot_time)
+    chosen = [family for name in collectors or families for family in families[name]]
+    return "".join(
+        f"# HELP {name} {what}\n# TYPE {name} {kind}\n"
+        # `repr` keeps every digit: counters are subtracted from each other later.
+        + "".join(f"{name}{labels} {value!r}\n" for labels, value in samples.items())
+        for name, kind, what, samples in chosen
+    )
+
+
+def _families(kernel: SimulatedKernel, boot_time: float) -> dict[str, list[_Family]]:
+    counters, total, free = kernel.counters, kernel.size.mem, kernel.size.mem - kernel.mem_used
+    # Without a page cache, all that is not used is both free and available.
+    memory = {"MemAvailable": free, "MemFree": free, "MemTotal": total}
+    waited = {
+        "cpu_waiting": counters.cpu_waiting,
+        "io_stalled": 0.0,
+        "io_waiting": 0.0,
+        "memory_stalled": 0.0,
+        "memory_waiting": counters.mem_waiting,
+    }
+    # Simulated programs read nothing from disk, so nothing is ever read again.
+    read = ("pgpgin", "pgpgout", "workingset_refault_anon", "workingset_refault_file")
+    now = boot_time + kernel.age
+    return {
+        "cpu": [("node_cpu_seconds_total", "counter", "Seconds the CPUs spent in each mode.", _cpu_seconds(kernel))],
+        "loadavg": [
+            (f"node_load{minutes}", "gauge", f"{minutes}m load average.", {"": load})
+            for minutes, load in zip(_MINUTES, counters.load, strict=True)
+        ],
+        "meminfo": [
+            (f"node_memory_{name}_bytes", "gauge", f"Memory information field {name}_bytes.", {"": float(amount.value)})
+            for name, amount in memory.items()
+        ],
+        "pressure": [
+            (
+                f"node_pressure_{name}_seconds_total",
+                "counter",
+                f"Time in seconds that tasks were {name.replace('_', ' ')}.",
+                {"": seconds},
+            )
+            for name, seconds in waited.items()
+        ],
+        "stat": [
+            ("node_boot_time_seconds", "gauge", "Node boot time, in unixtime.", {"": boot_time}),
+            ("node_procs_running", "gauge", "Number of tasks that could run.", {"": kernel.demand.cpu}),
+        ],
+        "time": [("node_time_seconds", "gauge", "System time in seconds since epoch (1970).", {"": now})],
+        "vmstat": [
+            (f"node_vmstat_{name}", "untyped", f"/proc/vmstat information field {name}.", {"": 0.0}) for name in read
+        ],
+    }
+
+
+def _cpu_seconds(kernel: SimulatedKernel) -> dict[str, float]:
+    samples: dict[str, float] = {}
+    # Offline CPUs are missing, as in /proc/stat, and their counters go on later from where they were.
+    for number in range(kernel.size.cpu.whole_cpus):
+        busy, idle = kernel.counters.busy[number], kernel.counters.idle[number]
+        unused = dict.fromkeys(("iowait", "irq", "nice", "softirq", "steal"), 0.0)
+        parts = {"idle": idle, **unused, "system": busy * _SYSTEM_SHARE, "user": busy * (1 - _SYSTEM_SHARE)}
+        samples |= {f'{{cpu="{number}",mode="{mode}"}}': seconds for mode, seconds in parts.items()}
+    return samples

@@ -24,8 +24,7 @@ import msgspec
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.simulated.simulated_load import Demand
-from deploy.neonvm.simulated.simulated_metrics import exposition
-from deploy.neonvm.simulated.simulated_model import SimulatedDatabase, SimulatedKernel
+from deploy.neonvm.simulated.simulated_model import SimulatedDatabase, SimulatedKernel, exposition
 from protocol.runtime.serving.http_requests import HttpResponse, read_request, write_response
 from protocol.units import Bytes
 
@@ -39,10 +38,9 @@ class WireDemand(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class GuestServer:
-    """HTTP access to a guest.
-
-    ``kernel`` looks at it now and raises ``GuestError`` if it cannot go on, ``press`` changes its demand,
-    ``database`` and ``tell`` read and set what it says of its database, and ``fail`` ends it for a reason.
+    """HTTP access to a guest. ``kernel`` looks at it now and raises ``GuestError`` if it cannot go on, ``press``
+    changes its demand, ``database`` and ``tell`` read and set what it says of its database, and ``fail`` ends it for a
+    reason.
     """
 
     kernel: Callable[[], SimulatedKernel]
@@ -73,28 +71,24 @@ class GuestServer:
             )
         return route(self, parse_qs(url.query).get("collect[]", []), body)
 
-    def metrics(self, collectors: list[str], _: bytes) -> HttpResponse:
-        """node_exporter's page; 400 for a collector that there is not, as the real one has it."""
+    def _metrics(self, collectors: list[str], _: bytes) -> HttpResponse:
         try:
             return _text(exposition(self.kernel(), self.boot_time, collectors))
         except KeyError as error:
+            # As the real one answers for a collector that there is not.
             return _text(f"missing collector: {error.args[0]}\n", HTTPStatus.BAD_REQUEST)
 
-    def cpu(self, _: list[str], __: bytes) -> HttpResponse:
-        """The CPU in thousandths."""
+    def _cpu(self, _: list[str], __: bytes) -> HttpResponse:
         return _text(f"{self.kernel().size.cpu.value}\n")
 
-    def ready(self, _: list[str], __: bytes) -> HttpResponse:
-        """A simulated guest is ready as long as it runs."""
+    def _ready(self, _: list[str], __: bytes) -> HttpResponse:
         self.kernel()
         return _text("ready\n")
 
-    def demand(self, _: list[str], __: bytes) -> HttpResponse:
-        """The guest's present demand."""
+    def _demand(self, _: list[str], __: bytes) -> HttpResponse:
         return _text(_written(self.kernel().demand))
 
-    def put_demand(self, _: list[str], body: bytes) -> HttpResponse:
-        """Puts load on the guest."""
+    def _put_demand(self, _: list[str], body: bytes) -> HttpResponse:
         try:
             wire = msgspec.json.decode(body, type=WireDemand)
             demand = Demand(wire.cpu, Bytes.parse(wire.mem))
@@ -106,39 +100,35 @@ class GuestServer:
         self.press(demand)
         return _text(_written(demand))
 
-    def lift_demand(self, nothing: list[str], body: bytes) -> HttpResponse:
-        """Gives the guest back to its load."""
+    def _lift_demand(self, nothing: list[str], body: bytes) -> HttpResponse:
         self.press(None)
-        return self.demand(nothing, body)
+        return self._demand(nothing, body)
 
-    def show_database(self, _: list[str], __: bytes) -> HttpResponse:
-        """Status of its database."""
+    def _show_database(self, _: list[str], __: bytes) -> HttpResponse:
         return _text(msgspec.json.encode(self.database()).decode() + "\n")
 
-    def put_database(self, nothing: list[str], body: bytes) -> HttpResponse:
-        """Lets it say something else of its database."""
+    def _put_database(self, nothing: list[str], body: bytes) -> HttpResponse:
         try:
             self.tell(msgspec.json.decode(body, type=SimulatedDatabase))
         except (ValueError, RecursionError) as error:
             return _text(f'expected {{"standby": true, "sessions": 1, ...}}: {error}\n', HTTPStatus.BAD_REQUEST)
-        return self.show_database(nothing, body)
+        return self._show_database(nothing, body)
 
-    def fail_for(self, _: list[str], body: bytes) -> HttpResponse:
-        """Ends the guest as a fault of its machine would."""
+    def _fail_for(self, _: list[str], body: bytes) -> HttpResponse:
         self.fail(body.decode(errors="replace").strip() or "it was made to fail")
         return _text("")
 
 
 _ROUTES: Final[Mapping[tuple[str, str], Callable[[GuestServer, list[str], bytes], HttpResponse]]] = {
-    ("GET", "/metrics"): GuestServer.metrics,
-    ("GET", "/cpu"): GuestServer.cpu,
-    ("GET", "/ready"): GuestServer.ready,
-    ("GET", "/demand"): GuestServer.demand,
-    ("PUT", "/demand"): GuestServer.put_demand,
-    ("DELETE", "/demand"): GuestServer.lift_demand,
-    ("GET", "/database"): GuestServer.show_database,
-    ("PUT", "/database"): GuestServer.put_database,
-    ("POST", "/fail"): GuestServer.fail_for,
+    ("GET", "/metrics"): GuestServer._metrics,
+    ("GET", "/cpu"): GuestServer._cpu,
+    ("GET", "/ready"): GuestServer._ready,
+    ("GET", "/demand"): GuestServer._demand,
+    ("PUT", "/demand"): GuestServer._put_demand,
+    ("DELETE", "/demand"): GuestServer._lift_demand,
+    ("GET", "/database"): GuestServer._show_database,
+    ("PUT", "/database"): GuestServer._put_database,
+    ("POST", "/fail"): GuestServer._fail_for,
 }
 
 

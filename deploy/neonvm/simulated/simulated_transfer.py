@@ -69,9 +69,9 @@ class Course:
         number = max(0, bisect_right(self.rounds, elapsed, key=lambda step: step.since) - 1)
         current = self.rounds[number]
         sent = min(current.size, max(0.0, elapsed - current.since) * self.rate)
-        done = self.end is not None and elapsed >= self.end
+        status = TransferStatus.SETUP if elapsed < _SETUP else TransferStatus.ACTIVE
         return TransferInfo(
-            status=_status(elapsed, done=done),
+            status=status if self.end is None or elapsed < self.end else TransferStatus.COMPLETED,
             total=elapsed if self.end is None else min(elapsed, self.end),
             setup=_SETUP,
             downtime=self.downtime,
@@ -117,9 +117,3 @@ def _dirtied(memory_load: MemoryLoad, span: float) -> float:
 def _brake(rounds: int) -> float:
     # As QEMU's auto-converge: 20 % slower after the second round, and 10 % more with every second one.
     return 0.0 if rounds < 2 else min(_STRONGEST_BRAKE, _FIRST_BRAKE + _BRAKE * ((rounds - 2) // 2))
-
-
-def _status(elapsed: float, *, done: bool) -> TransferStatus:
-    if done:
-        return TransferStatus.COMPLETED
-    return TransferStatus.SETUP if elapsed < _SETUP else TransferStatus.ACTIVE

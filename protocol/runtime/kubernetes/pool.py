@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from protocol.runtime.credentials import Credentials
 from protocol.runtime.http_connection import HttpConnection
-from protocol.runtime.keep_alive import KEEPALIVE
+from protocol.runtime.keep_alive import open_connection
 from protocol.runtime.trust import trusting
 from protocol.units import Seconds
 
@@ -104,9 +104,7 @@ class ConnectionPool:
 
     async def _open(self) -> HttpConnection:
         host, port = self._address
-        _, connection = await asyncio.get_running_loop().create_connection(HttpConnection, host, port, ssl=self._tls)
-        for level, option, value in KEEPALIVE:
-            connection.socket.setsockopt(level, option, value)
+        connection = await open_connection(host, port, self._tls)
         # Closing resets the connection: the kernel must not send requests that were given up, or are still unsent when
         # the process dies.
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)

@@ -6,7 +6,8 @@ A pod runs a VM only if the VM, or a migration as its controller, owns it by UID
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from functools import lru_cache
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -14,15 +15,59 @@ from protocol.field_errors import field_message
 from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, text, texts, uid_of
 from protocol.messages import ObjectName
 from protocol.names import LABEL_MAKE_ROOM, LABEL_VM_NAME, MIGRATION_KIND, RUNNER_CONTAINER, VM_GROUP, VM_KIND
-from protocol.units import ZERO
-from scheduler_plugin.cluster.pods.boot_size import boots_with
-from scheduler_plugin.cluster.pods.other_resources import other_requests
-from scheduler_plugin.cluster.pods.requests import counted, deferred, runner_requests
-from scheduler_plugin.cluster.pods.shapes import Metadata, Owner, Pod, PodMetadata, PodSpec, PodStatus
-from scheduler_plugin.cluster.scheduling_fields import pod_traits
+from protocol.runtime.kubernetes.watches.kinds import Watched
+from protocol.units import ZERO, Resources
+from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from protocol.vm_arguments import SPEC_FLAG, ArgumentsError, unpacked, value_of
+from scheduler_plugin.cluster.pods.requests import counted, deferred, other_requests, runner_requests
+from scheduler_plugin.cluster.pods.shapes import (
+    MOST_PARTS,
+    Container,
+    Metadata,
+    Owner,
+    Pod,
+    PodMetadata,
+    PodSpec,
+    PodStatus,
+)
+from scheduler_plugin.cluster.scheduling_fields import placed_traits, pod_traits, prefers
+from scheduler_plugin.cluster.scheduling_shapes import Affinity, PodToleration, Port, PreferringSpec, Volume
 from scheduler_plugin.constraints.model import PLAIN_POD, PodTraits
-from scheduler_plugin.ledger import PodFacts
+from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.texts import explanations
+
+_LONGEST_REMEMBERED: Final = 4096
+"""Characters. Longer arguments bypass the cache: anybody may create pods with megabytes of them."""
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    guest: dict[str, object]
+
+
+_SPEC: Final = msgspec.json.Decoder(_Spec)
+
+
+def boots_with(containers: list[Container]) -> Resources:
+    """The size with which the guest of these containers boots; zero if they do not say it."""
+    # Only our controller's pods have ``args``. NeonVM's use ``command``, and their guests boot with the VM's least
+    # memory.
+    runner = next((container for container in containers if container.name == RUNNER_CONTAINER), None)
+    words = [] if runner is None or not isinstance(runner.args, list) else runner.args
+    dump = value_of([word for word in words if isinstance(word, str)], SPEC_FLAG)
+    if not dump:
+        return ZERO
+    return _use.__wrapped__(dump) if len(dump) > _LONGEST_REMEMBERED else _use(dump)
+
+
+@lru_cache(1024)
+def _use(dump: str) -> Resources:
+    try:
+        guest = _SPEC.decode(unpacked(dump)).guest
+        # The parser wants a whole object; the dump has the guest's part only.
+        return parse_virtual_machine({"metadata": {"namespace": "", "name": ""}, "spec": {"guest": guest}}).use
+    except (ArgumentsError, InvalidObjectError, msgspec.DecodeError, ValueError, RecursionError):
+        return ZERO
+
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 """Phases after which a pod needs nothing."""
@@ -98,7 +143,6 @@ def _addresses(status: PodStatus) -> tuple[str, ...]:
 
 
 def _unschedulable(status: PodStatus) -> str:
-    """kube-scheduler's message about a pod that it finds no node for."""
     for condition in status.conditions or ():
         if (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "Unschedulable"):
             return condition.message or explanations.FOUND_NO_NODE_YET
@@ -127,3 +171,93 @@ def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, 
         if owner.kind == VM_KIND:
             return ObjectName(meta.namespace, owner.name), owner.uid, None, ""
     return None, "", None, ""
+
+
+class _WatchedMetadata(PodMetadata, frozen=True):
+    deletionTimestamp: str | None = None  # noqa: N815 - the name in the API
+
+
+class _WatchedContainer(Container, frozen=True):
+    ports: list[Port] | None = None
+
+
+class _WatchedSpec(PodSpec, frozen=True):
+    containers: Annotated[list[_WatchedContainer], msgspec.Meta(max_length=MOST_PARTS)] = msgspec.field(  # type: ignore[assignment]  # read only
+        default_factory=list
+    )
+    volumes: list[Volume] | None = None
+    tolerations: list[PodToleration] | None = None
+    affinity: Affinity | None = None
+
+
+class _WatchedPod(Pod, frozen=True):
+    metadata: _WatchedMetadata
+    spec: _WatchedSpec
+
+
+class _WatchedEvent(msgspec.Struct, frozen=True):
+    # Any other type fails to decode, which leaves the line to the general path.
+    type: Literal["ADDED", "MODIFIED"]
+    # ``object`` is a builtin.
+    found: _WatchedPod = msgspec.field(name="object")
+
+
+class _AskedMetadata(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str
+    uid: str
+    resourceVersion: str  # noqa: N815 - the name in the API
+
+
+class _AskedPod(msgspec.Struct, frozen=True):
+    metadata: _AskedMetadata
+    spec: PreferringSpec
+
+
+_POD: Final = msgspec.json.Decoder(Pod)
+_WATCHED: Final = msgspec.json.Decoder(_WatchedEvent)
+_ASKED: Final = msgspec.json.Decoder(_AskedPod)
+
+
+class AskedPod(msgspec.Struct, frozen=True, gc=False):
+    """Version and name of the pod in a text, and whether the pod has preferences (see ``prefers``)."""
+
+    name: ObjectName
+    uid: str
+    version: str
+    has_preferences: bool
+
+
+def asked_pod(body: bytes | msgspec.Raw) -> AskedPod | None:
+    """The pod in question, without its needs, which are known for this version. None if it cannot be decoded."""
+    try:
+        pod = _ASKED.decode(body)
+    except (ValueError, RecursionError):
+        return None
+    meta = pod.metadata
+    return AskedPod(ObjectName(meta.namespace, meta.name), meta.uid, meta.resourceVersion, prefers(pod.spec))
+
+
+def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
+    """A Pod without what only other pods' constraints see of it. Raises ``ValueError``."""
+    try:
+        return pod_facts(_POD.decode(body))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(field_message(error)) from None
+
+
+def watched_pod(line: bytes) -> Watched[PodFacts] | None:
+    """A Pod that appeared or changed, from a line of a watch; None for any other line, or if it cannot be read."""
+    try:
+        # The result must equal that of read_pod for the same object: both paths fill one cache.
+        pod = _WATCHED.decode(line).found
+        meta, spec = pod.metadata, pod.spec
+        ports = [port for container in spec.containers for port in container.ports or ()]
+        is_leaving, asks = bool(meta.deletionTimestamp), other_requests(spec)
+        traits = placed_traits(meta.labels or {}, spec, ports, is_leaving=is_leaving, asks=asks)
+        facts = pod_facts(pod, traits)
+        # Most lines are about other pods, and copying is slow.
+        facts = replace(facts, is_leaving=True) if is_leaving else facts
+    except (ValueError, RecursionError):
+        return None
+    return Watched(facts.name, meta.uid, meta.resourceVersion, facts)

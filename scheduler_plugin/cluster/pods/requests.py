@@ -10,27 +10,18 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from protocol.kubernetes.managed_fields import resized_by
 from protocol.names import RUNNER_CONTAINER, SCHEDULER_NAME
 from protocol.units import ZERO, Resources
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
-from scheduler_plugin.cluster.pods.shapes import (
-    Amounts,
-    Condition,
-    Container,
-    ContainerResources,
-    Held,
-    Metadata,
-    Pod,
-    PodMetadata,
-    PodSpec,
-    PodStatus,
-    Requests,
-)
-from scheduler_plugin.ledger import RunnerRequests
+from scheduler_plugin.cluster.pods import shapes
+from scheduler_plugin.cluster.pods.shapes import Amounts, Container, PodSpec
+from scheduler_plugin.ledger.facts import RunnerRequests
 
 RESIZE_PENDING: Final = "PodResizePending"
 INFEASIBLE: Final = "Infeasible"
@@ -39,14 +30,14 @@ DEFERRED: Final = "Deferred"
 RESTART: Final = "RestartContainer"
 
 
-def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> RunnerRequests | None:
+def runner_requests(meta: shapes.PodMetadata, spec: shapes.PodSpec, status: shapes.PodStatus) -> RunnerRequests | None:
     """Requests of the guest's container; None if they cannot be changed in place (B.10)."""
     runner = next((container for container in spec.containers if container.name == RUNNER_CONTAINER), None)
     # A pod keeps its QoS class for life: one without requests cannot be given any, and a Guaranteed one would need its
     # limits changed, too.
     if runner is None or status.qosClass != BURSTABLE or spec.resources is not None:
         return None
-    resources = runner.resources or ContainerResources()
+    resources = runner.resources or shapes.ContainerResources()
     limits = resources.limits or {}
     # Limits belong to the operator, except for a CPU limit that we wrote ourselves.
     ours = resized_by(SCHEDULER_NAME, meta.managedFields or (), "limits") & {"cpu"}
@@ -56,24 +47,23 @@ def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> Runn
     if any(policy.restartPolicy == RESTART for policy in runner.resizePolicy or ()):
         return None
     status_of_runner = next(
-        (container for container in status.containerStatuses or () if container.name == runner.name), Held()
+        (container for container in status.containerStatuses or () if container.name == runner.name), shapes.Held()
     )
     allocated, requests = status_of_runner.allocatedResources, resources.requests or {}
     written = resized_by(SCHEDULER_NAME, meta.managedFields or ())
     return RunnerRequests(
-        asked=_amounts("requests of the guest's container", requests),
-        allocated=None if allocated is None else _amounts("status: allocatedResources", allocated),
+        asked=amounts("requests of the guest's container", requests),
+        allocated=None if allocated is None else amounts("status: allocatedResources", allocated),
         problem=_resize_problem(meta, status),
         version=meta.resourceVersion,
-        by_us=_amounts("requests by us", {name: amount for name, amount in requests.items() if name in written}),
+        by_us=amounts("requests by us", {name: amount for name, amount in requests.items() if name in written}),
         # 0: the kubelet does not report the generation, so its status counts as current.
         is_seen=not 0 < status.observedGeneration < meta.generation,
         cpu_limit=cpu_from_wire("limits of the guest's container", limits["cpu"]) if "cpu" in limits else None,
     )
 
 
-def _resize_problem(meta: Metadata, status: PodStatus) -> str:
-    """The kubelet's objection to the present requests."""
+def _resize_problem(meta: shapes.Metadata, status: shapes.PodStatus) -> str:
     verdicts = (
         f"{condition.reason}: {condition.message or ''}"
         for condition in _verdicts(meta, status)
@@ -82,7 +72,7 @@ def _resize_problem(meta: Metadata, status: PodStatus) -> str:
     return next(verdicts, "")
 
 
-def deferred(found: Pod, status: PodStatus, requests: Resources) -> Resources:
+def deferred(found: shapes.Pod, status: shapes.PodStatus, requests: Resources) -> Resources:
     """The part of ``requests`` that the kubelet grants only once others have left the node."""
     if not _resize_is(DEFERRED, found.metadata, status):
         return ZERO
@@ -91,11 +81,11 @@ def deferred(found: Pod, status: PodStatus, requests: Resources) -> Resources:
     return requests.minus_or_zero(has)
 
 
-def _resize_is(reason: str, meta: Metadata, status: PodStatus) -> bool:
+def _resize_is(reason: str, meta: shapes.Metadata, status: shapes.PodStatus) -> bool:
     return any(condition.reason == reason for condition in _verdicts(meta, status))
 
 
-def _verdicts(meta: Metadata, status: PodStatus) -> Iterator[Condition]:
+def _verdicts(meta: shapes.Metadata, status: shapes.PodStatus) -> Iterator[shapes.Condition]:
     """The kubelet's verdicts on the present requests, without those on earlier ones."""
     for condition in status.conditions or ():
         # Older kubelets do not say which generation they judged.
@@ -105,13 +95,13 @@ def _verdicts(meta: Metadata, status: PodStatus) -> Iterator[Condition]:
             yield condition
 
 
-def counted(meta: Metadata, spec: PodSpec, status: PodStatus) -> tuple[Resources, Resources]:
+def counted(meta: shapes.Metadata, spec: shapes.PodSpec, status: shapes.PodStatus) -> tuple[Resources, Resources]:
     """The requests that kube-scheduler counts for the pod, and the part of them outside the guest's container."""
     # A resize that the kubelet calls infeasible never happens on this node, so kube-scheduler leaves it out.
     return _held(spec, status, is_feasible=not _resize_is(INFEASIBLE, meta, status))
 
 
-def _held(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
+def _held(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
     """As ``counted``, with or without requests beyond what each container has."""
     statuses = {container.name: container for container in status.containerStatuses or ()}
     sizes = [
@@ -122,14 +112,14 @@ def _held(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resou
     # Init containers run before the others, so the larger of the two phases counts, not their sum.
     counted = (Resources.sum(sizes) + sidecars).at_least(starting)
     counted = _pod_level(spec, status, counted, is_feasible=is_feasible)
-    overhead = _amounts("spec.overhead", spec.overhead)
+    overhead = amounts("spec.overhead", spec.overhead)
     # If no container has that name, the first one counts as the guest's.
     runner = next((index for index, container in enumerate(spec.containers) if container.name == RUNNER_CONTAINER), 0)
     beside = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
     return counted + overhead, beside + sidecars + overhead
 
 
-def _init_sizes(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
+def _init_sizes(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
     """The sum of all sidecars, and the greatest need of any moment during start."""
     statuses = {container.name: container for container in status.initContainerStatuses or ()}
     sidecars, starting = ZERO, ZERO
@@ -145,9 +135,9 @@ def _init_sizes(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple
     return sidecars, starting
 
 
-def _size(path: str, container: Container, held: Held | None, *, is_feasible: bool) -> Resources:
+def _size(path: str, container: shapes.Container, held: shapes.Held | None, *, is_feasible: bool) -> Resources:
     requests = (
-        ZERO if container.resources is None else _amounts(f"{path}.resources.requests", container.resources.requests)
+        ZERO if container.resources is None else amounts(f"{path}.resources.requests", container.resources.requests)
     )
     # A container that has not started, or a kubelet without in-place resize, reports neither.
     if held is None or (held.resources is None and not held.allocatedResources):
@@ -157,26 +147,75 @@ def _size(path: str, container: Container, held: Held | None, *, is_feasible: bo
     return requests.at_least(has) if is_feasible else has
 
 
-def _has(path: str, allocated: Amounts | None, actual: Requests | None) -> Resources:
-    has = _amounts(f"{path}: allocatedResources", allocated)
-    return has if actual is None else has.at_least(_amounts(f"{path}: resources.requests", actual.requests))
+def _has(path: str, allocated: shapes.Amounts | None, actual: shapes.Requests | None) -> Resources:
+    has = amounts(f"{path}: allocatedResources", allocated)
+    return has if actual is None else has.at_least(amounts(f"{path}: resources.requests", actual.requests))
 
 
-def _pod_level(spec: PodSpec, status: PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
+def _pod_level(spec: shapes.PodSpec, status: shapes.PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
     """A request on the pod itself replaces the sum of its containers, for the resources that it names only."""
     if spec.resources is None or not spec.resources.requests:
         return counted
     requests = spec.resources.requests
-    size = _amounts("spec.resources.requests", requests)
+    size = amounts("spec.resources.requests", requests)
     if status.resources is not None or status.allocatedResources:
         has = _has("status", status.allocatedResources, status.resources)
         size = size.at_least(has) if is_feasible else has
     return Resources(size.cpu if "cpu" in requests else counted.cpu, size.mem if "memory" in requests else counted.mem)
 
 
-def _amounts(path: str, given: Amounts | None) -> Resources:
+def amounts(path: str, given: shapes.Amounts | None) -> Resources:
+    """The CPU and memory among ``given``, zero if missing. Raises ``ValueError``."""
     if not given:
         return ZERO
     return Resources(
         cpu_from_wire(f"{path}.cpu", given.get("cpu", 0)), mem_from_wire(f"{path}.memory", given.get("memory", 0))
     )
+
+
+LEDGERS: Final = frozenset({"cpu", "memory"})
+"""Resources that the ledger itself accounts for."""
+
+
+def other_resources(given: Amounts | None) -> Counter[str]:
+    """Amounts of each resource that is not the ledger's, in whole units, rounded up as kube-scheduler does."""
+    counts: Counter[str] = Counter()
+    for name, amount in (given or {}).items():
+        if name not in LEDGERS:
+            # An amount that cannot be read is skipped: kube-scheduler judges the real object anyway.
+            with suppress(ValueError):
+                counts[name] = mem_from_wire(name, amount).value
+    return counts
+
+
+def other_requests(spec: PodSpec) -> tuple[tuple[str, int], ...]:
+    """The pod's requests for such resources, by name."""
+    inits: Sequence[Container] = spec.initContainers or ()
+    # Most pods have none, and the sums below are slow.
+    if not (_ask(spec.containers) or _ask(inits)):
+        return ()
+    running: Counter[str] = Counter()
+    for container in spec.containers:
+        running += _requests(container)
+    sidecars: Counter[str] = Counter()
+    starting: Counter[str] = Counter()
+    for container in inits:
+        needed = sidecars + _requests(container)
+        # The maximum of each resource, since init containers run one after the other.
+        starting |= needed
+        # An init container that always restarts is a sidecar, and keeps running beside all that start after it.
+        sidecars = needed if container.restartPolicy == "Always" else sidecars
+    # Adding Counters drops zeros: a request for none of a resource constrains nothing.
+    return tuple(sorted(((running + sidecars) | starting).items()))
+
+
+def _ask(containers: Sequence[Container]) -> bool:
+    for container in containers:
+        requests = None if container.resources is None else container.resources.requests
+        if requests and not requests.keys() <= LEDGERS:
+            return True
+    return False
+
+
+def _requests(container: Container) -> Counter[str]:
+    return other_resources(None if container.resources is None else container.resources.requests)

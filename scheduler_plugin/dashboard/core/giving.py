@@ -40,7 +40,7 @@ def gift_sentence(source: JsonObject, namespace: str) -> str:
     at = parse_moment(gift.get("at"))
     if at is None:
         return ""
-    to = [name.removeprefix(f"{namespace}/") for name in _texts(gift, "to")]
+    to = [name.removeprefix(f"{namespace}/") for name in texts_at(gift, "to")]
     return f"gave back {some(_amounts(child(gift, 'amount')))} to {_listed(to)} at {at.astimezone():%H:%M %Z}"
 
 
@@ -49,7 +49,8 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _texts(source: JsonObject, key: str) -> list[str]:
+def texts_at(source: JsonObject, key: str) -> list[str]:
+    """The texts of a list; what is no text is left out."""
     values = source.get(key)
     return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
 

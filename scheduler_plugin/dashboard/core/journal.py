@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from scheduler_plugin.dashboard.core.rows import Row
 
 MOST_GONE: Final = 20_000
+
+T = TypeVar("T")
 
 Key = tuple[str, str]
 """The kind of a row, and its key."""
@@ -85,15 +87,14 @@ class Journal:
         # A revision ahead of ours comes from another process.
         if revision < self._forgotten or revision > self.revision:
             return None
-        rows: list[tuple[str, Row]] = []
-        for (kind, _), (at, row) in reversed(self._rows.items()):
-            # The order is that of the changes, so the rest changed even earlier.
-            if at <= revision:
-                break
-            rows.append((kind, row))
-        gone: list[tuple[str, str, str]] = []
-        for (kind, key), (at, namespace) in reversed(self._gone.items()):
-            if at <= revision:
-                break
-            gone.append((kind, key, namespace))
+        rows = [(kind, row) for (kind, _), row in _after(self._rows, revision)]
+        gone = [(kind, key, namespace) for (kind, key), namespace in _after(self._gone, revision)]
         return Change(self.revision, rows, gone)
+
+
+def _after(entries: dict[Key, tuple[int, T]], revision: int) -> Iterator[tuple[Key, T]]:
+    for key, (at, entry) in reversed(entries.items()):
+        # The order is that of the changes, so the rest changed even earlier.
+        if at <= revision:
+            return
+        yield key, entry

@@ -1,7 +1,4 @@
-"""Costs of VMs, as far as a reader may see them: the bill of ``autoscale cost`` for the page. Pure.
-
-If there are too many lines to show, the answer has the number of those left out; the total includes them.
-"""
+"""Costs of VMs, as far as a reader may see them: the bill of ``autoscale cost`` for the page. Pure."""
 
 from __future__ import annotations
 

@@ -15,21 +15,7 @@ from protocol.names import ANNOTATION_REASON, BOOTING, LABEL_GROUP
 from protocol.units import QuantityError, Resources
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
 from scheduler_plugin.dashboard import texts
-from scheduler_plugin.dashboard.core.states import (
-    AGENT_PROBLEM,
-    CALM,
-    CANNOT_DRAIN,
-    CORDONED,
-    DENIED,
-    FAILED,
-    MIGRATING,
-    NODE_STATES,
-    OVER_WATERMARK,
-    UNHEALTHY,
-    VM_STATES,
-    WAITING,
-    worst,
-)
+from scheduler_plugin.dashboard.core import states
 
 UNKNOWN: Final = -1
 PENDING: Final = "Pending"
@@ -76,7 +62,7 @@ class VmRow(Row, frozen=True):
     migrating: bool = False
     waiting: bool = False
     trouble: str = ""
-    state: str = CALM
+    state: str = states.CALM
 
 
 class NodeRow(Row, frozen=True):
@@ -94,7 +80,7 @@ class NodeRow(Row, frozen=True):
     promised: Pair = ZERO
     open: bool = True
     stuck: str = ""
-    state: str = CALM
+    state: str = states.CALM
 
 
 class MoveRow(Row, frozen=True):
@@ -310,17 +296,21 @@ def node_rows(nodes: JsonObject) -> list[NodeRow]:
 
 def node_stated(row: NodeRow) -> NodeRow:
     """The row with its state."""
-    true_states = {CANNOT_DRAIN: row.stuck, OVER_WATERMARK: max(row.excess) > 0, CORDONED: not row.open}
-    return msgspec.structs.replace(row, state=worst(NODE_STATES, true_states) or CALM)
+    true_states = {
+        states.CANNOT_DRAIN: row.stuck,
+        states.OVER_WATERMARK: max(row.excess) > 0,
+        states.CORDONED: not row.open,
+    }
+    return msgspec.structs.replace(row, state=states.worst(states.NODE_STATES, true_states) or states.CALM)
 
 
 def vm_stated(row: VmRow) -> VmRow:
     """The row with its state."""
     true_states = {
-        UNHEALTHY: row.problem or row.phase == FAILED,
-        WAITING: row.waiting,
-        DENIED: max(row.denied) > 0,
-        AGENT_PROBLEM: row.trouble,
-        MIGRATING: row.migrating or row.phase in _MIGRATING,
+        states.UNHEALTHY: row.problem or row.phase == states.FAILED,
+        states.WAITING: row.waiting,
+        states.DENIED: max(row.denied) > 0,
+        states.AGENT_PROBLEM: row.trouble,
+        states.MIGRATING: row.migrating or row.phase in _MIGRATING,
     }
-    return msgspec.structs.replace(row, state=worst(VM_STATES, true_states) or CALM)
+    return msgspec.structs.replace(row, state=states.worst(states.VM_STATES, true_states) or states.CALM)

@@ -79,8 +79,7 @@ class Sessions:
     def find(self, secret: str, now: Instant) -> Session | None:
         """The session that a cookie names; None if there is none, or it has ended."""
         session = self._open.get(hashed(secret)) if secret else None
-        # A session ends after LASTS however often it was checked.
-        if session is not None and now - session.begun >= LASTS:
+        if session is not None and self.still(session, now) is None:
             self.end(session)
             return None
         return session
@@ -88,6 +87,7 @@ class Sessions:
     def still(self, session: Session, now: Instant) -> Session | None:
         """The session as it is now; None if it has ended."""
         current = self._open.get(session.key)
+        # A session ends after LASTS however often it was checked.
         return current if current is not None and now - current.begun < LASTS else None
 
     def checked(self, session: Session, sight: VisibilityFilter, now: Instant, asked_to: str = "") -> Session | None:

@@ -80,35 +80,30 @@ class Sources(Protocol):
         """The agent's answer at ``/explain`` for a VM; None if there is none."""
 
 
+@dataclass(frozen=True, slots=True)
 class HttpSources:
     """Straight to the programs, as a pod of the cluster can. Without ``agents`` each VM's agent is in its pod."""
 
-    def __init__(
-        self,
-        http: httpx.AsyncClient,
-        scheduler: str,
-        groups: str,
-        agents: NodeAgentAddresses | None = None,
-        tokens: Tokens = no_tokens,
-    ) -> None:
-        self._tokens = tokens
-        self._http, self._scheduler, self._groups = http, scheduler.rstrip("/"), groups.rstrip("/")
-        self._agents = agents
+    http: httpx.AsyncClient
+    scheduler: str
+    groups: str
+    agents: NodeAgentAddresses | None = None
+    tokens: Tokens = no_tokens
 
     async def of_scheduler(self, path: str) -> Json | None:
         """See ``Sources``."""
-        return await self._json(f"{self._scheduler}{path}", AUDIENCE)
+        return await self._json(f"{self.scheduler.rstrip('/')}{path}", AUDIENCE)
 
     async def of_groups(self, path: str) -> Json | None:
         """See ``Sources``."""
-        return await self._json(f"{self._groups}{path}", AUDIENCE) if self._groups else None
+        return await self._json(f"{self.groups.rstrip('/')}{path}", AUDIENCE) if self.groups else None
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
         """See ``Sources``. Asks the agent of its node first: a VM's pod may forward its ports to the guest."""
         name, node = name_of(vm), text(vm, "status", "node")
-        if self._agents is not None and node and (address := await self._agents.address(node)):
+        if self.agents is not None and node and (address := await self.agents.address(node)):
             path = f"/explain/{escaped(name.namespace)}/{escaped(name.name)}"
-            if (account := await self._of_agent(address, path, name, self._agents.namespace)) is not None:
+            if (account := await self._of_agent(address, path, name, self.agents.namespace)) is not None:
                 return account
         return await self._of_agent(text(vm, "status", "podIP"), "/explain", name, name.namespace)
 
@@ -127,8 +122,8 @@ class HttpSources:
         try:
             # The client's own time-outs bound each read, not the whole: an agent could send a byte at a time.
             async with asyncio.timeout(PATIENCE):
-                headers = {**_AS_IT_IS, **shown(await self._tokens(audience))}
-                async with self._http.stream("GET", url, headers=headers) as answer:
+                headers = {**_AS_IT_IS, **shown(await self.tokens(audience))}
+                async with self.http.stream("GET", url, headers=headers) as answer:
                     body = await _body(answer.raise_for_status(), longest)
             return None if body is None else msgspec.json.decode(body, type=Json)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, RecursionError):
@@ -140,7 +135,6 @@ _AS_IT_IS: Final = {"Accept-Encoding": "identity"}
 
 
 async def _body(answer: httpx.Response, longest: int) -> bytes | None:
-    """The whole body; None if it has more than ``longest`` bytes."""
     body = bytearray()
     # Raw: decompressed pieces could be of any size.
     async for piece in answer.aiter_raw():

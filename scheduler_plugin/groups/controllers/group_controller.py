@@ -1,7 +1,5 @@
 """Reconciles the groups of one kind: gathers the facts, judges them, and writes the result.
 
-Rules that hold here:
-
 - Every write of an existing object is for the version that was judged. What fails is judged again after a pause.
 - One group is the unit of failure.
 """
@@ -9,41 +7,39 @@ Rules that hold here:
 from __future__ import annotations
 
 import logging
+import zlib
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiRefusedError
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, version_of
+from protocol.kubernetes.conditions import condition, condition_of, stamped
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, uid_of, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
+from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.groups import texts
+from scheduler_plugin.groups.controllers.companions import StopError, hpa_write, put_back, released
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController
-from scheduler_plugin.groups.controllers.desired_state import (
-    GroupFacts,
-    GroupPolicy,
-    ReconcileResult,
-    hpa_write,
-    released,
-)
-from scheduler_plugin.groups.controllers.group_status import (
-    contested,
-    pods_refused,
-    refused,
-    scaled,
-    stopped,
-    was_refused,
-    without_intent,
-)
+from scheduler_plugin.groups.controllers.disputes import Disputes, told
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
-from scheduler_plugin.groups.controllers.reconcile import reconcile
+from scheduler_plugin.groups.controllers.policies import GroupFacts, GroupPolicy
+from scheduler_plugin.groups.controllers.reconcile import (
+    CONTESTED,
+    RESIZABLE,
+    SIZED,
+    WRITABLE,
+    ReconcileResult,
+    reconcile,
+)
 from scheduler_plugin.groups.controllers.watches import GroupWatches
-from scheduler_plugin.groups.core.disputes import Disputes, told
-from scheduler_plugin.groups.core.writes import Write, put_back
-from scheduler_plugin.groups.objects.intents import Intent, progress
-from scheduler_plugin.groups.objects.targets import TargetKind, resize, scale, workload_of
+from scheduler_plugin.groups.objects.targets import workload_of
+from scheduler_plugin.groups.objects.vm_group import ABLE
+from scheduler_plugin.groups.objects.writes import Intent, Write, progress, resize, scale, write_intent
 
 LOG: Final = logging.getLogger(__name__)
+
 REMEMBERED: Final = 10_000
 """At most this many writes that change nothing are remembered."""
 
@@ -85,7 +81,7 @@ class GroupController(QueuedController):
             raise
         finally:
             self._count(outcome)
-        self._queue.add(name, context.interval())
+        self._queue.add(name, context.interval)
 
     def enqueue_all(self) -> None:
         """Queues every group, and deleted ones that left an HPA or a VPA changed."""
@@ -113,8 +109,7 @@ class GroupController(QueuedController):
                     # Raised after the loop, so that one refusal does not keep the others from being put back.
                     failed = error
                     continue
-                details = {"object": str(write.name), "why": str(error)}
-                LOG.warning(texts.NOT_PUT_BACK, extra=details)
+                LOG.warning(texts.NOT_PUT_BACK, extra={"object": str(write.name), "why": str(error)})
         if failed is not None:
             raise failed
 
@@ -123,12 +118,8 @@ class GroupController(QueuedController):
         now, wall = self._context.clock.now(), self._context.clock.wall()
         paused: set[str] = set()
         fights: list[str] = []
-        target = facts.desired.target.target_kind.resource if facts.desired is not None else None
-        pairs = (
-            (target, facts.target),
-            (HORIZONTAL_AUTOSCALERS, facts.hpa),
-            (VERTICAL_AUTOSCALERS, facts.vpa),
-        )
+        target = None if facts.desired is None else facts.desired.target.resource
+        pairs = ((target, facts.target), (HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa))
         for resource, obj in pairs:
             if resource is None or obj is None:
                 continue
@@ -163,7 +154,7 @@ class GroupController(QueuedController):
         for write in found.upkeep:
             await self._keep_up(write)
         # Rehearse a scaling that was refused for good: otherwise each look would write its intent and drop it again.
-        if found.intent is not None and was_refused(facts.group):
+        if found.intent is not None and condition_of(facts.group, WRITABLE):
             await self._rehearse(facts, found.intent)
         # The status with memory and intent comes before the target, for the version that was judged: of two processes
         # that judge the same group, one is refused.
@@ -175,7 +166,7 @@ class GroupController(QueuedController):
         if found.intent is not None and facts.target is not None and facts.desired is not None:
             if (on_hpa := hpa_write(facts, found.intent.hpa)) is not None:
                 await self._do(on_hpa)
-            await self._scale(group, facts.target, facts.desired.target.target_kind, found.intent)
+            await self._scale(group, facts.target, facts.desired.target.resource, found.intent)
             # Without this write a successor would find the intent and carry it out again.
             group = await self._write_status(group, without_intent(group, found.intent))
         if found.drop is not None:
@@ -209,8 +200,7 @@ class GroupController(QueuedController):
         """Raises ``ApiRefusedError`` if a scaling would be refused again: then its intent need not be written."""
         if facts.target is None or facts.desired is None:
             return
-        reference = facts.desired.target
-        kind, writer = reference.target_kind, self._context.writer
+        kind, writer = facts.desired.target.resource, self._context.writer
         remaining = progress(intent, workload_of(facts.target, kind))
         if (write := hpa_write(facts, intent.hpa)) is not None:
             await writer.rehearse(write)
@@ -219,8 +209,7 @@ class GroupController(QueuedController):
         if remaining.replicas is not None:
             await writer.rehearse(scale(facts.target, kind, remaining.replicas))
 
-    async def _scale(self, group: JsonObject, target: JsonObject, kind: TargetKind, intent: Intent) -> None:
-        """Write the rest of the intent, and report it on the group."""
+    async def _scale(self, group: JsonObject, target: JsonObject, kind: Resource, intent: Intent) -> None:
         remaining = progress(intent, workload_of(target, kind))
         if remaining.containers:
             target = await self._do(resize(target, kind, remaining.containers))
@@ -229,22 +218,19 @@ class GroupController(QueuedController):
             scaled_to = await self._context.writer.do(write)
             self._disputes.wrote(write, scaled_to, self._context.clock.now())
             # `/scale` returns a Scale, so the cache would keep the old object.
-            await self._read_again(kind.resource, name_of(target))
+            name = name_of(target)
+            call = ApiCall("GET", kind.path(name.namespace, name.name), TIMEOUT)
+            self._context.cache.learn(kind, await self._context.writer.api.call(call))
         self._count_scaling(intent)
         await self._context.writer.tell(scaled(self.kind, group, intent))
 
     def _count_scaling(self, intent: Intent) -> None:
-        scalings, kind = self._context.telemetry.scalings, self.policy.kind.kind
+        scalings, kind = self._context.telemetry.scalings, self.kind.kind
         if intent.replicas is not None:
             # Index 0 is the number before, 1 the number after.
             scalings.labels(kind, "horizontal", "up" if intent.replicas[1] > intent.replicas[0] else "down").inc()
         if intent.after:
             scalings.labels(kind, "vertical", "up" if intent.grows else "down").inc()
-
-    async def _read_again(self, kind: Resource, name: ObjectName) -> None:
-        """Learns what a write through ``/scale`` made of its object."""
-        call = ApiCall("GET", kind.path(name.namespace, name.name), TIMEOUT)
-        self._context.cache.learn(kind, await self._context.writer.api.call(call))
 
     async def _do(self, write: Write) -> Json:
         response = await super()._do(write)
@@ -257,3 +243,65 @@ class GroupController(QueuedController):
         # Without a resourceVersion the write would have no precondition.
         if group is not None and text(group, "metadata", "resourceVersion"):
             await self._write_status(group, refused(group, why, self._context.clock.wall()))
+
+
+_LONGEST: Final = 200  # of an object's name, in the name of an event: both have at most 253 characters
+
+
+def scaled(kind: Resource, group: JsonObject, intent: Intent) -> EventRecord:
+    """That a scaling was carried out."""
+    note = str(intent)
+    # Deterministic, so the API server refuses the same event a second time (409).
+    code = zlib.crc32(f"{uid_of(group)}{intent.at}{note}".encode())
+    name = f"{name_of(group).name[:_LONGEST]}.scaled.{code:08x}"
+    return EventRecord(_about(kind, group), "Scaled", note, is_warning=False, name=name)
+
+
+def stopped(kind: Resource, group: JsonObject, problem: StopError) -> EventRecord | None:
+    """Notice that scaling has stopped, and why; None if ``group`` said so already."""
+    able = condition_of(group, ABLE)
+    if (text(able, "reason"), text(able, "message")) == (problem.reason, problem.message):
+        return None
+    return EventRecord(_about(kind, group), problem.reason, problem.message)
+
+
+def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRecord | None:
+    """That another writer keeps overwriting what the group writes; None unless that is new in ``status``."""
+    before, after = (text(condition_of(about, CONTESTED), "message") for about in (group, {"status": status}))
+    return EventRecord(_about(kind, group), CONTESTED, after) if after and not before else None
+
+
+def without_intent(group: JsonObject, intent: Intent) -> Json:
+    """The group's status once ``intent`` is carried out."""
+    status = _replaced(group, WRITABLE, [])
+    if intent.replicas is not None:
+        status["replicas"] = intent.replicas[1]
+    if intent.after:
+        # A change of sizes answers all kills before it.
+        status[SIZED] = intent.at
+    return {**status, "lastScaled": write_intent(intent)}
+
+
+def refused(group: JsonObject, why: str, wall: float) -> Json:
+    """The group's status once a write was refused for good: the intent is given up. ``wall`` in seconds since 1970."""
+    writable = condition(group, WRITABLE, "False", "Refused", why)
+    return stamped(_replaced(group, WRITABLE, [writable]), timestamp(wall))
+
+
+def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
+    """The group's status with what was refused of its pods' sizes; ``why`` is empty if nothing was."""
+    if not why and not condition_of(group, RESIZABLE):
+        return child(group, "status")
+    resizable = [condition(group, RESIZABLE, "False", "Refused", why)] if why else []
+    return stamped(_replaced(group, RESIZABLE, resizable), timestamp(wall))
+
+
+def _replaced(group: JsonObject, kind: str, new: list[Json]) -> Json:
+    """The group's status without its intent, and with ``new`` instead of its condition ``kind``."""
+    status = {key: value for key, value in child(group, "status").items() if key != "intent"}
+    others = [existing for existing in items(status, "conditions") if text(existing, "type") != kind]
+    return {**status, "conditions": [*others, *new]}
+
+
+def _about(kind: Resource, group: JsonObject) -> EventSubject:
+    return EventSubject(kind, name_of(group), uid_of(group))

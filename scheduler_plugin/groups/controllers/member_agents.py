@@ -26,7 +26,6 @@ from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 AGENT_PORT: Final = 9101
 LARGEST: Final = 256 * 1024
 _TIMEOUT: Final = Seconds(5.0)
-
 T = TypeVar("T")
 NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
 
@@ -76,7 +75,12 @@ class HttpMemberAgents:
     async def database(self, vm: JsonObject) -> DatabaseState | None:
         """See ``MemberAgents``."""
         answer = await self._ask(vm, "/database", _Database)
-        return None if answer is None else _state(answer)
+        if answer is None:
+            return None
+        lag, oldest = (
+            None if span is None else Seconds(span) for span in (answer.lag_seconds, answer.oldest_transaction_seconds)
+        )
+        return DatabaseState(answer.standby, answer.streaming, lag, answer.sessions, oldest)
 
     async def use(self, vm: JsonObject) -> GuestUse:
         """See ``MemberAgents``."""
@@ -116,17 +120,6 @@ def _bytes(given: str | None) -> Bytes | None:
         return None
 
 
-def _state(found: _Database) -> DatabaseState:
-    lag, oldest = found.lag_seconds, found.oldest_transaction_seconds
-    return DatabaseState(
-        is_standby=found.standby,
-        streaming=found.streaming,
-        lag=None if lag is None else Seconds(lag),
-        sessions=found.sessions,
-        oldest_transaction=None if oldest is None else Seconds(oldest),
-    )
-
-
 SETTLED: Final = Seconds(10.0)
 """How old an answer of a replica that serves may be."""
 
@@ -156,17 +149,17 @@ class MemberLooks:
         """Database status of ``vms``, by UID; each answer may be as old as stated beside it."""
         now = self._clock.now()
         wanted = {uid_of(vm): (vm, oldest) for vm, oldest in vms}
-        stale = [vm for uid, (vm, oldest) in wanted.items() if self._age(uid, now) > oldest]
+        earlier = self._asked
+        stale = [vm for uid, (vm, oldest) in wanted.items() if uid not in earlier or now - earlier[uid].at > oldest]
         answers = await asyncio.gather(*(self._agents.database(vm) for vm in stale))
         for vm, answer in zip(stale, answers, strict=True):
             before = self._asked.get(uid_of(vm))
             # A database that never answered counts as silent since the first question.
             heard_at = now if answer is not None or before is None else before.heard_at
             self._asked[uid_of(vm)] = _Asked(now, heard_at, answer)
-        latest = {uid: self._asked[uid] for uid in wanted}
         return {
             uid: DatabaseLook(last.state, None if last.state is not None else Seconds(now - last.heard_at))
-            for uid, last in latest.items()
+            for uid, last in ((uid, self._asked[uid]) for uid in wanted)
         }
 
     async def loads(self, vms: Iterable[JsonObject], span: Seconds) -> dict[str, float | None]:
@@ -190,7 +183,3 @@ class MemberLooks:
         """The VM is gone."""
         self._asked.pop(uid, None)
         self.forget_load(uid)
-
-    def _age(self, uid: str, now: Instant) -> float:
-        last = self._asked.get(uid)
-        return float("inf") if last is None else now - last.at

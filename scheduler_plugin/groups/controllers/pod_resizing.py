@@ -6,7 +6,7 @@ sizes and is resized again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,11 +16,9 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.units import Instant
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.controllers.cache import Cache
-from scheduler_plugin.groups.controllers.controller import PASSING, Writer
-from scheduler_plugin.groups.core.disputes import Disputes
+from scheduler_plugin.groups.controllers.controller import PASSING, Cache, Writer
+from scheduler_plugin.groups.controllers.disputes import Disputes
 from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizedContainer, by_name
-from scheduler_plugin.groups.core.writes import Write
 from scheduler_plugin.groups.objects.pod_resizes import (
     LONGEST,
     REFUSED,
@@ -31,6 +29,7 @@ from scheduler_plugin.groups.objects.pod_resizes import (
     resize_pod,
     without,
 )
+from scheduler_plugin.groups.objects.writes import Write
 
 _OVERLOADED: Final = frozenset({RefusalKind.TOO_MANY_REQUESTS, RefusalKind.UNAVAILABLE})
 """Refusals that are not about the pod: the whole group waits."""
@@ -83,18 +82,21 @@ class PodResizer:
                 if error.kind not in PASSING:
                     raise
                 behind = error
-            unresized += [(name_of(pod).name, hold.why) for hold in self._active(pod, sizes, now)][:1]
+            active = (hold for key, hold in self._of(pod).items() if self._is_active(key, sizes, now))
+            unresized += [(name_of(pod).name, hold.why) for hold in active][:1]
         if behind is not None:
             raise behind
         return texts.not_resized([pod for pod, _ in unresized], unresized[0][1]) if unresized else ""
 
     async def _bring(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> None:
-        """Requests the resize that the pod needs now, if any."""
         self.disputes.look(PODS, pod, now)
         objection = objection_of(pod)
         if objection is None:
             self._drop_reached(pod, sizes)
-            requested = self._possible(pod, sizes, now)
+            requested = sizes
+            for resource in RESOURCES:
+                if self._is_active((uid_of(pod), resource), requested, now):
+                    requested = without(requested, resource)
         else:
             # Withdrawn at once: it blocks the pod's next resize, and a deferred one those of other pods, too.
             requested = tuple(has for has in objection.actual if by_name(sizes, has.name) is not None)
@@ -110,7 +112,7 @@ class PodResizer:
         except ApiRefusedError as error:
             if error.kind in PASSING:
                 # The objection may be out of date as well.
-                self._restore(pod, earlier)
+                self._holds = {key: hold for key, hold in self._holds.items() if key[0] != uid_of(pod)} | earlier
             if error.kind in _OVERLOADED or error.kind in PASSING:
                 raise
             # Any other refusal is about this pod alone and must not hold up the others.
@@ -122,13 +124,6 @@ class PodResizer:
         self.cache.learn(PODS, after)
         self.disputes.wrote(write, after, now)
 
-    def _possible(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> tuple[SizedContainer, ...]:
-        """``sizes``, without the resources that are left alone."""
-        for resource in RESOURCES:
-            if self._is_active((uid_of(pod), resource), sizes, now):
-                sizes = without(sizes, resource)
-        return sizes
-
     def _is_active(self, key: _Key, sizes: Sequence[SizedContainer], now: Instant) -> bool:
         hold = self._holds.get(key)
         if hold is None or now >= hold.until:
@@ -136,18 +131,10 @@ class PodResizer:
         # An objection to more than is wanted now says nothing.
         return hold.objection is None or key[1] is None or hold.objection.is_about(key[1], sizes)
 
-    def _active(self, pod: JsonObject, sizes: Sequence[SizedContainer], now: Instant) -> Iterator[_Hold]:
-        return (hold for key, hold in self._of(pod).items() if self._is_active(key, sizes, now))
-
     def _of(self, pod: JsonObject) -> dict[_Key, _Hold]:
         """The holds of the pod, that of all its sizes first."""
         keys: list[_Key] = [(uid_of(pod), resource) for resource in (None, *RESOURCES)]
         return {key: self._holds[key] for key in keys if key in self._holds}
-
-    def _restore(self, pod: JsonObject, earlier: dict[_Key, _Hold]) -> None:
-        for key in self._of(pod):
-            del self._holds[key]
-        self._holds |= earlier
 
     def _drop_reached(self, pod: JsonObject, sizes: Sequence[SizedContainer]) -> None:
         """Drop the holds on sizes that the pod has: the resize was carried out after all."""

@@ -1,71 +1,162 @@
-"""The policies of the kinds of groups, each pure: an Hvpa with its HPA and VPA, and what both recommend (S1.1, S1.10);
-a Tortoise with the HPA that it manages and its VPA, or a floor of a VM (S3.1, S3.7).
+"""What a policy is given and returns, and the policy of Hvpas: the HPA and the VPA beside one, and what both recommend
+(S1.1, S1.10).
+
+- ``desired`` says what belongs to a group without looking at the cluster; ``decide`` decides from the present objects.
+- A policy keeps nothing but caches between two calls: its memory is in ``PolicyDecision.status``, which becomes the
+  object's status. What cannot be read there counts as never remembered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
 from itertools import combinations
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
-from protocol.floors import Floor, decode_floor, encode_floor
-from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, uid_of, whole
-from protocol.kubernetes.resources import HVPAS, TORTOISES, Resource
-from protocol.names import ANNOTATION_FLOOR
-from protocol.virtual_machine import parse_virtual_machine
+import msgspec
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, uid_of, whole
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, HVPAS, VERTICAL_AUTOSCALERS, Resource
+from protocol.kubernetes.timestamps import micro_timestamp, parse_moment
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.controllers.desired_state import (
-    Companion,
-    DesiredState,
-    GroupFacts,
-    PolicyDecision,
-)
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
-from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes
-from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision
-from scheduler_plugin.groups.core.tortoise.decide import decide as decide_tortoise
-from scheduler_plugin.groups.core.tortoise.floor import renewed, wanted_floor
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers
-from scheduler_plugin.groups.core.workload import Recommendations, VerticalRecommendation, Workload, WorkloadDecision
+from scheduler_plugin.groups.core.hvpa.spec import (
+    HvpaMode,
+    HvpaSpec,
+    PastPods,
+    PastReplicas,
+    PastTarget,
+    PodsMemory,
+    Possible,
+    ScalingTimes,
+    Shrinking,
+)
+from scheduler_plugin.groups.core.workload import Recommendations, Workload, WorkloadDecision
 from scheduler_plugin.groups.objects.autoscalers import (
     horizontal_of,
     hpa_spec,
-    metrics_missing_since,
-    read_autoscaler,
     vertical_of,
     vpa_spec,
     why_blind,
     why_silent,
-    write_autoscaler,
 )
 from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, decode
-from scheduler_plugin.groups.objects.hvpa.memory_fields import memory_json, memory_of
-from scheduler_plugin.groups.objects.targets import read_reference
-from scheduler_plugin.groups.objects.tortoise.manifest import Tortoise, parse_tortoise
-from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_peaks, write_status
+from scheduler_plugin.groups.objects.targets import TargetRef, read_container, read_reference, write_container
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """An HPA or VPA beside a group. ``spec`` is what it has to be; None: the decision says what becomes of it, and
+    unless it ``may_be_missing`` it has to be there. ``goes_along``: one that a decision makes goes with the group.
+    """
+
+    name: str
+    spec: Json | None = None
+    may_be_missing: bool = False
+    goes_along: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredState:
+    """Objects that belong to a group. ``in_place``: pods are resized as they run, and the template stays. ``sizes``:
+    the group writes sizes, so no other may.
+
+    ``hpa_asks_group``: the HPA recommends to the group and scales nothing itself. ``remarks`` are conditions that hold
+    as long as the spec is so: type, reason and message.
+    """
+
+    target: TargetRef
+    hpa: Companion | None = None
+    vpa: Companion | None = None
+    in_place: bool = False
+    sizes: bool = True
+    hpa_asks_group: bool = True
+    remarks: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def beside(self) -> dict[Resource, Companion]:
+        """The HPA and the VPA by their kinds, those that there should be."""
+        pairs = ((HORIZONTAL_AUTOSCALERS, self.hpa), (VERTICAL_AUTOSCALERS, self.vpa))
+        return {kind: companion for kind, companion in pairs if companion is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDecision:
+    """Decision of a policy.
+
+    ``status`` is its part of the status, memory included; ``unwritten`` is that part if no part of the decision
+    can be written, because sizes come in steps; None: the same. ``hpa`` are fields of the HPA's spec that it sets,
+    ``new_hpa`` is the spec of one to be made; ``drops_hpa``: one of the group's own is to go. ``annotations`` are the
+    target's; None removes one. ``waits_for`` says which recommendation is missing, empty if none is. ``remarks`` are
+    conditions that hold now: type, reason and message. ``pods_differ`` says how pods differ from what was ordered,
+    empty if they do not.
+    """
+
+    decision: WorkloadDecision
+    status: Json = field(default_factory=dict)
+    unwritten: Json | None = None
+    hpa: Json = field(default_factory=dict)
+    new_hpa: Json | None = None
+    drops_hpa: bool = False
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    waits_for: str = ""
+    remarks: tuple[tuple[str, str, str], ...] = ()
+    pods_differ: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """One group and the objects around it. ``desired`` is None, and ``fault`` says why, if the group cannot be
+    read.
+
+    ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
+    group's do to it; both empty if there are none. ``pods`` are the target's. ``pause`` is how long after a scaling
+    nothing new is decided. ``held`` are writes (by ``Write.what``) to leave alone, because another writer keeps
+    overwriting them; ``fights`` has the sentences.
+    """
+
+    group: JsonObject
+    desired: DesiredState | None = None
+    fault: str = ""
+    target: JsonObject | None = None
+    hpa: JsonObject | None = None
+    vpa: JsonObject | None = None
+    rivals: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    pods: tuple[JsonObject, ...] = ()
+    pause: timedelta = timedelta(0)
+    held: frozenset[str] = frozenset()
+    fights: tuple[str, ...] = ()
+
+
+class GroupPolicy(Protocol):
+    """One kind of group, that of objects of ``kind``."""
+
+    kind: Resource
+
+    def desired(self, group: JsonObject) -> DesiredState:
+        """Objects that belong to the group. Raises ``InvalidSpecError``."""
+
+    def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
+        """The decision now for a target that is as ``workload`` says. Raises ``InvalidSpecError``."""
+
+
+T = TypeVar("T")
 
 REMEMBERED: Final = 10_000
 """At most this many decoded objects are cached."""
-
-Span = tuple[int, int]
-"""A range of replica counts, both ends included."""
 
 
 class HvpaPolicy:
     """``GroupPolicy`` of Hvpas. Decoded specs are cached by generation, because decoding is slow."""
 
+    kind: Resource = HVPAS
+
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._remembered = remembered
         self._read: dict[str, tuple[int, Hvpa]] = {}
-
-    @property
-    def kind(self) -> Resource:
-        """``hvpas.autoscaling.k8s.io``."""
-        return HVPAS
 
     def desired(self, group: JsonObject) -> DesiredState:
         """An HPA and a VPA with the Hvpa's name, each if the Hvpa has a template for it."""
@@ -76,7 +167,7 @@ class HvpaPolicy:
             None if hvpa.vpa is None else Companion(name, vpa_spec(hvpa.vpa, hvpa.target)),
             in_place=hvpa.in_place,
             sizes=hvpa.vpa is not None or hvpa.spec.mode is HvpaMode.EFFECTIVE_INTERVALS,
-            remarks=tuple(_overlapping(hvpa.spec)),
+            remarks=_overlaps(hvpa.spec),
         )
 
     def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
@@ -86,10 +177,9 @@ class HvpaPolicy:
         decision, after = decide_hvpa(hvpa.spec, workload, recommendations, before, now)
         # For a decision that rounds to nothing: without a scaling the delays must not start.
         unscaled = replace(after, last_up=before.last_up, last_down=before.last_down)
-        mode: Json = {"mode": hvpa.spec.mode.value}
-        statuses = ({**mode, **_written(after)}, {**mode, **_written(unscaled)})
+        status, unwritten = ({"mode": hvpa.spec.mode.value, **memory_json(memory)} for memory in (after, unscaled))
         differ = "" if workload.pods is None else workload.pods.difference
-        return PolicyDecision(decision, *statuses, waits_for=missing, pods_differ=differ)
+        return PolicyDecision(decision, status, unwritten, waits_for=missing, pods_differ=differ)
 
     def _decoded(self, group: JsonObject) -> Hvpa:
         uid, generation = uid_of(group), whole(group, "metadata", "generation")
@@ -105,8 +195,13 @@ class HvpaPolicy:
         return hvpa
 
 
-def _written(memory: ScalingTimes) -> Json:
-    return {name: value for name, value in memory_json(memory).items() if value is not None}
+def _overlaps(spec: HvpaSpec) -> tuple[tuple[str, str, str], ...]:
+    """A remark on the first two intervals that share a number of replicas."""
+    for one, other in combinations([interval.within(spec.replicas) for interval in spec.intervals], 2):
+        if one[0] <= other[1] and other[0] <= one[1]:
+            message = texts.INTERVALS_OVERLAP.format(one=f"{one[0]}-{one[1]}", other=f"{other[0]}-{other[1]}")
+            return (("IntervalsOverlap", "FirstMatchWins", message),)
+    return ()
 
 
 def _recommendations(found: Hvpa, facts: GroupFacts) -> tuple[Recommendations, str]:
@@ -126,116 +221,62 @@ def _recommendations(found: Hvpa, facts: GroupFacts) -> tuple[Recommendations, s
     return Recommendations(), why or texts.NOTHING_YET
 
 
-def _overlapping(spec: HvpaSpec) -> Iterator[tuple[str, str, str]]:
-    """Remarks on a valid spec."""
-    shared = next(overlaps([interval.within(spec.replicas) for interval in spec.intervals]), None)
-    if shared is not None:
-        (first, first_end), (second, second_end) = shared
-        message = texts.INTERVALS_OVERLAP.format(one=f"{first}-{first_end}", other=f"{second}-{second_end}")
-        yield "IntervalsOverlap", "FirstMatchWins", message
+def memory_json(memory: ScalingTimes) -> Json:
+    """The memory as JSON, without parts that are empty."""
+    pods = {
+        "past": _entries(memory.pods.past),
+        "differSince": _plain(memory.pods.differ_since),
+        "possible": _entries(memory.pods.possible),
+    }
+    parts = {
+        "lastScaleUpTime": _plain(memory.last_up),
+        "lastScaleDownTime": _plain(memory.last_down),
+        "pastTargets": _entries(memory.targets),
+        "pastReplicas": _entries(memory.counts),
+        "shrinking": _entries(memory.shrinking),
+        "pods": {name: value for name, value in pods.items() if value},
+    }
+    return {name: value for name, value in parts.items() if value}
 
 
-def overlaps(intervals: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
-    """Every two intervals that share a number of replicas.
-
-    >>> list(overlaps([(1, 2), (3, 7), (7, 10)]))
-    [((3, 7), (7, 10))]
-    """
-    for first, second in combinations(intervals, 2):
-        if first[0] <= second[1] and second[0] <= first[1]:
-            yield first, second
+def _entries(values: Iterable[PastTarget | PastReplicas | Shrinking | PastPods | Possible]) -> list[Json]:
+    return [{field.name: _plain(getattr(value, field.name)) for field in fields(value)} for value in values]
 
 
-class TortoisePolicy:
-    """``GroupPolicy`` of Tortoises. ``configuration`` gives the cluster's global configuration as it is now."""
-
-    def __init__(self, configuration: Callable[[], Configuration]) -> None:
-        self._configuration = configuration
-
-    @property
-    def kind(self) -> Resource:
-        """``tortoises.autoscaling.mercari.com``."""
-        return TORTOISES
-
-    def desired(self, group: JsonObject) -> DesiredState:
-        """An HPA, attached or of its own, that scales the target, and a VPA of its own; a VM has neither."""
-        tortoise = parse_tortoise(group, self._configuration())
-        target = read_reference(tortoise.target, "spec.targetRefs.scaleTargetRef")
-        if tortoise.is_vm:
-            return DesiredState(target, hpa_asks_group=False)
-        # A Tortoise makes its own HPA only while its mode is not Off and something scales horizontally.
-        hpa = Companion(tortoise.hpa, may_be_missing=tortoise.spec.autoscaler is None, goes_along=tortoise.deletes_all)
-        vpa = Companion(f"tortoise-monitor-{name_of(group).name}", vpa_spec({}, tortoise.target))
-        return DesiredState(target, hpa, vpa, hpa_asks_group=False, remarks=tuple(_remarks(tortoise)))
-
-    def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
-        """Combine the memory of its slots and the VPA's recommendation."""
-        tortoise = parse_tortoise(facts.group, self._configuration())
-        return _floored(tortoise, facts, now) if tortoise.is_vm else _scaled(tortoise, facts, workload, now)
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [write_container(container) for container in value]
+    return micro_timestamp(value.timestamp()) if isinstance(value, datetime) else value
 
 
-def _scaled(tortoise: Tortoise, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
-    hpa, configuration = facts.hpa, tortoise.spec.configuration
-    autoscaler = None if hpa is None else read_autoscaler(hpa)
-    vertical, missing = _recommended(facts.vpa)
-    observed = ObservedAutoscalers(autoscaler, vertical, None if hpa is None else metrics_missing_since(hpa))
-    # A workload whose controller has never reported a status counts as ready.
-    if not child(facts.target or {}, "status"):
-        workload = replace(workload, ready=workload.replicas)
-    memory = read_memory(child(facts.group, "status"), configuration)
-    decided, after = decide_tortoise(tortoise.spec, workload, observed, memory, now)
-    changes = decided.autoscaler is not None and decided.autoscaler != autoscaler
-    return PolicyDecision(
-        decided.decision,
-        status=write_status(after, decided),
-        hpa=write_autoscaler(decided.autoscaler) if changes and decided.autoscaler is not None else {},
-        new_hpa=_new_hpa(tortoise, decided) if hpa is None else None,
-        drops_hpa=decided.autoscaler is None and tortoise.spec.autoscaler is None,
-        waits_for=missing,
-        remarks=(("OutOfMemory", "NotAnswered", "; ".join(decided.unanswered)),) if decided.unanswered else (),
+def memory_of(status: JsonObject) -> ScalingTimes:
+    """Decode the output of ``memory_json``."""
+    pods = child(status, "pods")
+    return ScalingTimes(
+        parse_moment(status.get("lastScaleUpTime")),
+        parse_moment(status.get("lastScaleDownTime")),
+        _read(PastTarget, status, "pastTargets"),
+        _read(PastReplicas, status, "pastReplicas"),
+        _read(Shrinking, status, "shrinking"),
+        PodsMemory(tuple(_past(pods)), parse_moment(pods.get("differSince")), _read(Possible, pods, "possible")),
     )
 
 
-def _floored(tortoise: Tortoise, facts: GroupFacts, now: datetime) -> PolicyDecision:
-    configuration, target = tortoise.spec.configuration, facts.target or {}
-    vm = parse_virtual_machine(target)
-    peaks = read_peaks(child(facts.group, "status"), configuration).learned(vm.use, configuration.layout, now)
-    floor = renewed(_floor(target), wanted_floor(peaks, tortoise.spec.mode, vm.bounds, now), now)
-    explanation = texts.NO_FLOOR if floor is None else texts.FLOOR.format(size=floor.size)
-    return PolicyDecision(
-        WorkloadDecision(explanation=(explanation,)),
-        status=write_peaks(peaks, tortoise.spec.mode),
-        annotations={ANNOTATION_FLOOR: None if floor is None else encode_floor(floor)},
-    )
+def _read(kind: type[T], source: JsonObject, name: str) -> tuple[T, ...]:
+    entries = []
+    for entry in items(source, name):
+        # A bad entry is skipped; the others still count.
+        with suppress(ValueError):
+            entries.append(msgspec.convert(entry, kind))
+    return tuple(entries)
 
 
-def _remarks(found: Tortoise) -> Iterator[tuple[str, str, str]]:
-    """Notes for people on an object without errors."""
-    if ignored := found.spec.configuration.ignored:
-        yield "ConfigurationIgnored", "NoEffect", texts.IGNORED.format(names=", ".join(ignored))
-
-
-def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> Json | None:
-    """Spec of the Tortoise's own HPA, if there should be one; an attached one belongs to others and is never made."""
-    if decided.autoscaler is None or found.spec.autoscaler is not None:
-        return None
-    behavior = {"behavior": found.behavior} if found.behavior else {}
-    return {**write_autoscaler(decided.autoscaler), **behavior, "scaleTargetRef": found.target}
-
-
-def _recommended(vpa: JsonObject | None) -> tuple[VerticalRecommendation | None, str]:
-    """The VPA's recommendation, or the reason why it is not used."""
-    try:
-        recommendation = None if vpa is None else vertical_of(vpa)
-    except ValueError as error:
-        return None, str(error)
-    why = "" if vpa is None else why_silent(vpa)
-    return recommendation, "" if recommendation is not None else why or texts.VPA_SILENT
-
-
-def _floor(vm: JsonObject) -> Floor | None:
-    """The floor that the VM has; None if it has none, or one that cannot be read."""
-    try:
-        return decode_floor(annotations_of(vm)[ANNOTATION_FLOOR])
-    except (KeyError, ValueError):
-        return None
+def _past(pods: JsonObject) -> Iterator[PastPods]:
+    for entry in items(pods, "past"):
+        since = parse_moment(entry.get("since"))
+        try:
+            sizes = tuple(read_container(size, "status.pods.past") for size in items(entry, "sizes"))
+        except ValueError:
+            continue
+        if since is not None:
+            yield PastPods(since, whole(entry, "ready"), sizes)

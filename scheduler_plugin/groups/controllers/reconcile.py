@@ -1,64 +1,103 @@
 """What to write for one group now, from all that is known of it (S1.1, S1.11).
 
-Rules that hold here:
-
 - Whatever is wrong becomes a condition of the group, and then nothing is scaled.
 - The same facts give the same result; its writes are absolute values, so repeating them is safe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
-from protocol.kubernetes.conditions import condition, condition_of
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
+from protocol.kubernetes.conditions import condition, condition_of, stamped
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text, whole
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.controllers.desired_state import (
-    GroupFacts,
-    GroupPolicy,
-    PolicyDecision,
-    ReconcileResult,
+from scheduler_plugin.groups.controllers.companions import (
     ScalableTarget,
     StopError,
+    TooLargeError,
     companions,
     hpa_changes,
     hpa_write,
     inbox,
     managed,
 )
-from scheduler_plugin.groups.controllers.group_status import (
-    RESIZABLE,
-    SIZED,
-    conditions,
-    merged_sizes,
-    mirror,
-    resized,
-    shown,
-    whole_status,
-    written_sizes,
+from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, GroupPolicy, PolicyDecision
+from scheduler_plugin.groups.core.workload import (
+    OutOfMemory,
+    SizedContainer,
+    WithheldChange,
+    Workload,
+    WorkloadDecision,
 )
-from scheduler_plugin.groups.core.workload import OutOfMemory, Workload, WorkloadDecision
-from scheduler_plugin.groups.core.writes import ForeignObjectError, TooLargeError
 from scheduler_plugin.groups.objects.autoscalers import about, sizing_mode
-from scheduler_plugin.groups.objects.group_status import ABLE
-from scheduler_plugin.groups.objects.intents import intent_of, progress, read_intent, write_intent
-from scheduler_plugin.groups.objects.pods import killed_in, running_pods, with_defaults
 from scheduler_plugin.groups.objects.targets import (
+    TEMPLATED,
     InvalidSpecError,
     InvalidTargetError,
-    TargetFields,
-    achievable,
-    kept_by,
+    killed_in,
+    read_container,
+    running_pods,
+    selector_of,
+    with_defaults,
     workload_of,
+    write_container,
 )
+from scheduler_plugin.groups.objects.vm_group import ABLE
+from scheduler_plugin.groups.objects.writes import (
+    ForeignObjectError,
+    Intent,
+    Write,
+    achievable,
+    intent_of,
+    kept_by,
+    progress,
+    read_intent,
+    write_intent,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileResult:
+    """The writes to make, in this order: ``upkeep`` of the objects beside the group, the whole ``status``, the
+    ``intent``, the deletion of the HPA ``drop``, and the ``inbox``. ``sizes`` are what running pods should have if they
+    are resized in place.
+    """
+
+    status: Json
+    upkeep: tuple[Write, ...] = ()
+    intent: Intent | None = None
+    drop: JsonObject | None = None
+    inbox: Write | None = None
+    sizes: tuple[SizedContainer, ...] = ()
+    problem: StopError | None = None
+
+
+ACTIVE: Final = "ScalingActive"
+LIMITED: Final = "ScalingLimited"
+
+WRITABLE: Final = "TargetWritable"
+"""False once a write was refused for good; it goes when a scaling has been carried out."""
+
+RESIZABLE: Final = "PodsResizable"
+"""False while the API refuses the resize of a running pod."""
+
+AS_ORDERED: Final = "PodsAsOrdered"
+"""False while pods differ in number, readiness or size from what the group ordered."""
+
+CONTESTED: Final = "Contested"
+"""True while another writer keeps overwriting what the group writes."""
+
+SIZED: Final = "lastSized"
+"""When sizes were last changed, in the template or of running pods."""
 
 
 def reconcile(policy: GroupPolicy, facts: GroupFacts, now: datetime) -> ReconcileResult:
-    """What to write for the group now."""
+    """The result for the group now: its status, and the writes behind it."""
     try:
         return _scalable(policy, facts, _target(facts), now)
     except StopError as problem:
@@ -86,8 +125,8 @@ def _target(facts: GroupFacts) -> ScalableTarget:
             "ForeignAutoscaler",
             texts.TARGET_SCALED_BY_OTHERS.format(target=reference, others=" and ".join(facts.others)),
         )
-    kind = reference.target_kind
-    if kind.shape is TargetFields.TEMPLATE and (keeper := kept_by(facts.target)):
+    kind = reference.resource
+    if kind in TEMPLATED and (keeper := kept_by(facts.target)):
         raise StopError("TargetTaken", texts.TARGET_KEPT.format(target=reference, keeper=keeper))
     try:
         template = workload_of(facts.target, kind)
@@ -157,13 +196,14 @@ def _with_kills(workload: Workload, pods: Iterable[JsonObject], status: JsonObje
 def _decided(
     kind: Resource, facts: GroupFacts, target: ScalableTarget, decided: PolicyDecision, now: datetime
 ) -> ReconcileResult:
-    """Writes of a decision."""
     sizes, group, at = target.sizes, facts.group, timestamp(now.timestamp())
-    decision = replace(decided.decision, containers=achievable(target.target, target.kind, decided.decision.containers))
     # Contested writes are left out only after the decision, so that the policy's memory still learns.
-    decision = _unheld(decision, _held(facts, target))
+    decision, paused = decided.decision, _held(facts, target)
+    containers = () if paused & {"requests", "bounds"} else achievable(target.target, target.kind, decision.containers)
+    replicas = None if "replicas" in paused else decision.replicas
+    decision = replace(decision, replicas=replicas, containers=containers)
     # Sizes in place live in the status; the template stays as it is.
-    if target.desired.in_place and target.kind.shape is TargetFields.TEMPLATE:
+    if target.desired.in_place and target.kind in TEMPLATED:
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
     hpa = {} if "autoscaler" in facts.held else hpa_changes(facts.hpa, decided.hpa)
@@ -206,12 +246,6 @@ def _held(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
     return paused
 
 
-def _unheld(decision: WorkloadDecision, held: frozenset[str]) -> WorkloadDecision:
-    """The decision without what another writer keeps overwriting."""
-    containers = () if held & {"requests", "bounds"} else decision.containers
-    return replace(decision, containers=containers, replicas=None if "replicas" in held else decision.replicas)
-
-
 def _rests(status: JsonObject, pause: timedelta, now: datetime) -> bool:
     """Return True if the last scaling, or resize in place, is less than ``pause`` ago."""
     times = (parse_timestamp(moment) for moment in (child(status, "lastScaled").get("at"), status.get(SIZED)))
@@ -226,3 +260,88 @@ def _stopped(facts: GroupFacts, problem: StopError, now: datetime) -> ReconcileR
     able = condition(facts.group, ABLE, "False", problem.reason, problem.message)
     others = [existing for existing in items(status, "conditions") if text(existing, "type") != ABLE]
     return ReconcileResult(whole_status(facts.group, status, [able, *others], now), problem=problem)
+
+
+def mirror(found: ScalableTarget) -> Json:
+    """Status of the group for ``/scale``: an HPA that recommends to it reads pods and replicas there."""
+    # A VM has no selector for an HPA to read.
+    selector = {} if found.kind is VIRTUAL_MACHINES else {"targetSelector": selector_of(found.target)}
+    return {"replicas": found.template.replicas, **selector}
+
+
+def resized(
+    status: JsonObject, desired: DesiredState, template: tuple[SizedContainer, ...]
+) -> tuple[SizedContainer, ...]:
+    """Sizes that running pods were resized to, as long as the template is as it was then."""
+    if not desired.in_place:
+        return ()
+    try:
+        sizes, before = (
+            tuple(read_container(container, "status.sizes") for container in items(status, "sizes", name))
+            for name in ("inPlace", "template")
+        )
+    except ValueError:
+        return ()
+    # A template changed since then makes pods of other sizes, so the old ones no longer count.
+    return sizes if before == template else ()
+
+
+def merged_sizes(old: tuple[SizedContainer, ...], new: tuple[SizedContainer, ...]) -> tuple[SizedContainer, ...]:
+    """``old`` with what ``new`` gives, by name."""
+    merged = {container.name: container for container in old}
+    for container in new:
+        merged[container.name] = container.over(merged.get(container.name))
+    return tuple(merged[name] for name in sorted(merged))
+
+
+def written_sizes(sizes: tuple[SizedContainer, ...], template: tuple[SizedContainer, ...]) -> Json:
+    """Sizes that running pods were resized to, and from which template, as fields of the status."""
+    parts = {"inPlace": sizes, "template": template}
+    written = {name: [write_container(container) for container in part] for name, part in parts.items()}
+    return {"sizes": written} if sizes else {}
+
+
+def shown(kept: WithheldChange) -> Json:
+    """A wish that did not go through, for people (S1.11)."""
+    return {
+        "subject": kept.subject,
+        "wanted": str(kept.wanted),
+        "kept": None if kept.kept is None else str(kept.kept),
+        "rule": kept.rule.value,
+        "message": kept.message,
+    }
+
+
+def conditions(
+    group: JsonObject, desired: DesiredState, decided: PolicyDecision, fights: Sequence[str] = ()
+) -> list[Json]:
+    """The conditions of a group that is scaled. ``fights`` says who keeps overwriting what the group writes."""
+    withheld = decided.decision.kept
+    active = ("False", "NoRecommendation", decided.waits_for) if decided.waits_for else ("True", "Recommended", "")
+    limited = ("False", "AsWanted", "")
+    if withheld:
+        limited = ("True", withheld[0].rule.value, f"{withheld[0].subject}: {withheld[0].message}")
+    return [
+        condition(group, ABLE, "True", "TargetFound", texts.SCALES.format(target=desired.target)),
+        condition(group, ACTIVE, *active),
+        condition(group, LIMITED, *limited),
+        *([condition(group, AS_ORDERED, "False", "PodsDiffer", decided.pods_differ)] if decided.pods_differ else []),
+        *(
+            condition(group, kind, "True", reason, message)
+            for kind, reason, message in (*desired.remarks, *decided.remarks)
+        ),
+        *([condition(group, CONTESTED, "True", "Overwritten", "; ".join(fights))] if fights else []),
+        # A decision says nothing about writes, so their conditions are carried over.
+        *(
+            existing
+            for existing in items(group, "status", "conditions")
+            if text(existing, "type") in ((WRITABLE, RESIZABLE) if desired.in_place else (WRITABLE,))
+        ),
+    ]
+
+
+def whole_status(group: JsonObject, status: Json, conditions: list[Json], now: datetime) -> Json:
+    """``status`` with those conditions, for the generation of the group that was looked at."""
+    generation = whole(group, "metadata", "generation")
+    body: Json = {**status, "observedGeneration": generation, "conditions": conditions}
+    return stamped(body, timestamp(now.timestamp()))

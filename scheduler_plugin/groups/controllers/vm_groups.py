@@ -1,30 +1,20 @@
-"""Reconciles every VirtualMachineGroup: its VMs, the read endpoint, the status.
+"""Reconciles every VirtualMachineGroup: its VMs, the read endpoint (a Service and an EndpointSlice, S4.3), the status.
 
-Rules that hold here:
-
-- One group is the unit of failure.
+One group is the unit of failure.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from protocol.kubernetes.api import ApiRefusedError
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import (
-    Json,
-    JsonObject,
-    child,
-    is_leaving,
-    name_of,
-    text,
-    uid_of,
-    version_of,
-    whole,
-)
-from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
+from protocol.kubernetes.objects import Json, child, is_leaving, name_of, text, uid_of, version_of, whole
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_DRAINING
@@ -32,23 +22,36 @@ from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.controllers.cache import Index
-from scheduler_plugin.groups.controllers.controller import PASSING, GroupsContext, QueuedController
+from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController, Writer
 from scheduler_plugin.groups.controllers.member_agents import SETTLED, SOON, MemberAgents, MemberLooks
-from scheduler_plugin.groups.controllers.read_endpoints import ReadEndpoint, look_at_endpoint, offer, read_object
+from scheduler_plugin.groups.controllers.watches import Index
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
 from scheduler_plugin.groups.core.replicas.members import UNASKED, Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, decide
-from scheduler_plugin.groups.core.writes import Write, controller_of
-from scheduler_plugin.groups.objects.group_members import is_impostor, is_of, member_vm, read_member
-from scheduler_plugin.groups.objects.group_status import ABLE, TAKEN, group_status, refused_status, taken_by
+from scheduler_plugin.groups.objects.group_members import (
+    differs,
+    endpoint_name,
+    endpoint_slice,
+    is_impostor,
+    is_of,
+    listed_uids,
+    member_vm,
+    read_member,
+    read_service,
+)
 from scheduler_plugin.groups.objects.vm_group import (
+    ABLE,
     MOST_REPLICAS,
+    TAKEN,
     InvalidGroupError,
     VmGroup,
+    group_status,
     parse_vm_group,
+    refused_status,
     scaling_status,
+    taken_by,
 )
+from scheduler_plugin.groups.objects.writes import Write, controller_of
 
 UNSETTLED: Final = Seconds(1.0)
 """How soon a group is looked at again whose replicas start or leave: their databases send no events."""
@@ -108,7 +111,7 @@ class VmGroupController(QueuedController):
         # Starting or draining databases send no events, so the group is looked at again soon.
         settled = len(plan.serving) == group.spec.replicas and not plan.held_back
         # A group that scales itself needs a look as often as its load window has samples.
-        interval = self._context.interval() if group.scaling is None else LOAD_INTERVAL
+        interval = self._context.interval if group.scaling is None else LOAD_INTERVAL
         self._queue.add(name, interval if settled else plan.look_again or UNSETTLED)
 
     async def _scaled(self, seen: _Seen) -> _Seen:
@@ -118,7 +121,10 @@ class VmGroupController(QueuedController):
             return seen
         # Replicas have one writer: while another one writes them, the group only reports that.
         if rivals := tuple(self._writers(group.name)):
-            await self._tell_taken(seen, rivals)
+            # The condition in the status shows that an earlier look has recorded it.
+            message, able = taken_by(rivals), condition_of(seen.found, ABLE)
+            if (text(able, "reason"), text(able, "message")) != (TAKEN, message):
+                await self._tell(seen, TAKEN, message, is_warning=True)
             return replace(seen, rivals=rivals)
         current = group.spec.replicas
         decision = decide(group.scaling, current, replicas_of(seen.members), group.scaled, self._context.clock.wall())
@@ -145,7 +151,10 @@ class VmGroupController(QueuedController):
 
     async def _look(self, found: Json, group: VmGroup) -> _Seen:
         endpoint = await look_at_endpoint(self._context.writer.api, group)
-        listed, vms = endpoint.listed, self._own(group)
+        listed, by_name = endpoint.listed, self._context.cache.objects(VIRTUAL_MACHINES)
+        vms = [by_name[name] for name in sorted(self._vms.at(group.name)) if name in by_name]
+        # A late creation under the primary's name has an empty database.
+        vms = [vm for vm in vms if is_of(vm, group) and not is_impostor(vm, group)]
         queries = [
             (
                 vm,
@@ -176,13 +185,7 @@ class VmGroupController(QueuedController):
         loads = await self._looks.loads((vm for vm in vms if uid_of(vm) in serving), scaling.window)
         return [replace(member, busy_cores=loads.get(member.uid)) for member in members]
 
-    def _own(self, group: VmGroup) -> list[Json]:
-        vms = [self._context.cache.get(VIRTUAL_MACHINES, name) for name in sorted(self._vms.at(group.name))]
-        # A late creation under the primary's name has an empty database.
-        return [vm for vm in vms if vm is not None and is_of(vm, group) and not is_impostor(vm, group)]
-
     def _taken(self, group: VmGroup) -> frozenset[str]:
-        """Names of members that VMs outside the group have."""
         # Twice the maximum: replicas that leave still use their numbers.
         name, numbers = group.name, range(MOST_REPLICAS * 2)
         names = [
@@ -207,7 +210,10 @@ class VmGroupController(QueuedController):
         await offer(self._context.writer, group, seen.endpoint, plan)
         # Deletion comes last: the read endpoint must not list a VM that is gone.
         for gone in plan.delete:
-            await self._delete(namespace, gone.member)
+            vm = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, gone.member.name))
+            # Another VM may have taken the name since.
+            if vm is not None and uid_of(vm) == gone.member.uid:
+                await self._context.writer.delete(VIRTUAL_MACHINES, vm)
             await self._tell(seen, "MemberDeleted", texts.MEMBER_DELETED.format(vm=gone.member.name, why=gone.because))
         # A conflict or an existing name only means that the cache is behind; people need not know.
         unwritten = [texts.NOT_MADE.format(vm=vm, why=why) for vm, why in refusals.items() if why.kind not in PASSING]
@@ -235,29 +241,14 @@ class VmGroupController(QueuedController):
         return refusals
 
     async def _mark(self, namespace: str, member: Member, since: str | None) -> None:
-        """Sets or removes the mark of a member that is about to leave."""
         name = ObjectName(namespace, member.name)
         body: Json = {"metadata": {"annotations": {ANNOTATION_DRAINING: since}}}
         version = version_of(self._context.cache.get(VIRTUAL_MACHINES, name) or {})
         await self._do(Write("draining", VIRTUAL_MACHINES, name, body, version=version))
 
-    async def _delete(self, namespace: str, member: Member) -> None:
-        """Deletes the VM of a member that has drained; a VM that has changed since is looked at again first."""
-        vm = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, member.name))
-        # Another VM may have taken the name since.
-        if vm is not None and uid_of(vm) == member.uid:
-            await self._context.writer.delete(VIRTUAL_MACHINES, vm)
-
     async def _tell(self, seen: _Seen, reason: str, note: str, *, is_warning: bool = False) -> None:
         subject = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
         await self._context.writer.tell(EventRecord(subject, reason, note, is_warning=is_warning))
-
-    async def _tell_taken(self, seen: _Seen, rivals: Sequence[str]) -> None:
-        """Records an event, once, that others write the group's replicas too."""
-        # The condition in the status shows that an earlier look has recorded it.
-        message, able = taken_by(rivals), condition_of(seen.found, ABLE)
-        if (text(able, "reason"), text(able, "message")) != (TAKEN, message):
-            await self._tell(seen, TAKEN, message, is_warning=True)
 
     def _group_changed(self, change: FactChange[Json]) -> None:
         """Our own writes of the status are no news."""
@@ -268,7 +259,11 @@ class VmGroupController(QueuedController):
 
     def _vm_changed(self, change: FactChange[Json]) -> None:
         # Both sides: the owner of a VM may have changed.
-        before, after = ([] if vm is None else _groups_of(vm) for vm in (change.before, change.after))
+        owners = [controller_of(vm or {}) or {} for vm in (change.before, change.after)]
+        before, after = (
+            [ObjectName(change.name.namespace, text(owner, "name"))] if text(owner, "kind") == VM_GROUPS.kind else []
+            for owner in owners
+        )
         self._vms.move(change.name, before, after)
         for group in (*before, *after):
             self._queue.add(group)
@@ -280,8 +275,53 @@ class VmGroupController(QueuedController):
         return timestamp(self._context.clock.wall())
 
 
-def _groups_of(vm: JsonObject) -> list[ObjectName]:
-    """The name of the group that owns the VM, if one does."""
-    owner = controller_of(vm) or {}
-    name = text(owner, "name") if text(owner, "kind") == VM_GROUPS.kind else ""
-    return [ObjectName(name_of(vm).namespace, name)] if name else []
+@dataclass(frozen=True, slots=True)
+class ReadEndpoint:
+    """The two objects of one group, None if there is none. ``foreign`` names the one that belongs to others."""
+
+    service: Json | None
+    slice: Json | None
+    foreign: str = ""
+
+    @property
+    def listed(self) -> frozenset[str]:
+        """The UIDs of the VMs that it offers to new clients."""
+        return frozenset() if self.foreign else listed_uids(self.slice or {})
+
+
+async def look_at_endpoint(api: KubernetesApi, group: VmGroup) -> ReadEndpoint:
+    """The group's read endpoint as it is now. Raises ``ApiError``."""
+    name, kinds = endpoint_name(group.name), (SERVICES, ENDPOINT_SLICES)
+    # Read at each look, so that a deleted one is made again without watching every Service of the cluster.
+    service, slice_ = await asyncio.gather(*(read_object(api, kind, name) for kind in kinds))
+    pairs = zip(kinds, (service, slice_), strict=True)
+    # A Service or slice of that name that belongs to others is left alone. The other one is not written either: it
+    # could send the clients of others to the replicas.
+    foreign = [f"{kind.kind} {name.name}" for kind, obj in pairs if obj is not None and not is_of(obj, group)]
+    return ReadEndpoint(service, slice_, foreign[0] if foreign else "")
+
+
+async def offer(writer: Writer, group: VmGroup, found: ReadEndpoint, plan: GroupPlan) -> None:
+    """Makes the read endpoint list the replicas that serve. Raises as ``Writer``."""
+    if found.foreign:
+        return
+    name, wanted = endpoint_name(group.name), endpoint_slice(group, plan)
+    if found.service is None:
+        await writer.do(Write("endpoint", SERVICES, name, read_service(group), creates=True))
+    if found.slice is None:
+        await writer.do(Write("endpoint", ENDPOINT_SLICES, name, wanted, creates=True))
+    elif differs(found.slice, wanted):
+        # Labels and owner stay as they are; only these two fields change.
+        body: Json = {key: wanted[key] for key in ("endpoints", "ports")}
+        await writer.do(Write("endpoint", ENDPOINT_SLICES, name, body, version=version_of(found.slice)))
+
+
+async def read_object(api: KubernetesApi, resource: Resource, name: ObjectName) -> Json | None:
+    """One object as it is now, None if there is none. Raises ``ApiError``."""
+    try:
+        return dict(await api.call(ApiCall("GET", resource.path(name.namespace, name.name), TIMEOUT)))
+    except ApiRefusedError as error:
+        # No other refusal must pass for a missing object: the caller would create it.
+        if error.kind is not RefusalKind.NOT_FOUND:
+            raise
+        return None

@@ -18,8 +18,8 @@ from protocol.runtime.kubernetes.lease import NotLeadingError
 from protocol.units import Bytes
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.controller import GroupsContext
-from scheduler_plugin.groups.controllers.desired_state import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
+from scheduler_plugin.groups.controllers.policies import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.core.recommender.horizontal import Desires, ReplicaUse
 from scheduler_plugin.groups.core.recommender.horizontal import recommended as horizontal
@@ -31,8 +31,7 @@ from scheduler_plugin.groups.core.recommender.vertical import (
 )
 from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
 from scheduler_plugin.groups.core.workload import ResourceList
-from scheduler_plugin.groups.core.writes import Write
-from scheduler_plugin.groups.objects.targets import VM_CONTAINER, TargetFields
+from scheduler_plugin.groups.objects.targets import TEMPLATED, VM_CONTAINER
 from scheduler_plugin.groups.objects.vm_use import (
     GuestUse,
     has_note,
@@ -43,9 +42,9 @@ from scheduler_plugin.groups.objects.vm_use import (
     vms_of,
     vpa_status,
 )
+from scheduler_plugin.groups.objects.writes import Write
 
 LOG: Final = logging.getLogger("autoscale.groups")
-
 HISTORY: Final = "containers"
 
 
@@ -74,7 +73,7 @@ class VmRecommender:
                 for group in list(self._context.cache.objects(self._policy.kind).values()):
                     # If the settings leave recommending to the cluster, remove our own notes.
                     await self._reconcile(group, self._recommend if is_on() else self._take_back)
-            await self._context.clock.sleep(self._context.interval())
+            await self._context.clock.sleep(self._context.interval)
 
     async def _reconcile(self, group: JsonObject, act: Callable[[GroupFacts], Awaitable[None]]) -> None:
         try:
@@ -85,10 +84,8 @@ class VmRecommender:
             LOG.exception(texts.RECOMMENDING_FAILED, extra={"group": str(name_of(group))})
 
     async def _recommend(self, facts: GroupFacts) -> None:
-        if facts.desired is None or facts.target is None:
-            return
         # The cluster's own VPA recommender and HPA controller look after pods.
-        if facts.desired.target.target_kind.shape is TargetFields.TEMPLATE:
+        if facts.desired is None or facts.target is None or facts.desired.target.resource in TEMPLATED:
             return
         vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))
@@ -101,7 +98,6 @@ class VmRecommender:
             await self._vertical(facts.vpa, [amounts for _, amounts in usage], self._killed(by_uid))
 
     async def _take_back(self, facts: GroupFacts) -> None:
-        """Removes our notes, which leaves recommending to the cluster."""
         for kind, autoscaler in ((HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa)):
             if autoscaler is not None and has_note(autoscaler):
                 # None removes the annotation.

@@ -1,15 +1,16 @@
-"""The objects around a group: which refer to which, and which groups to reconcile when one changes.
+"""The objects around a group: which groups refer to which objects, which pods a target has, and which groups to
+reconcile when one changes.
 
 A change only updates the references and puts the names of groups into the queues of their kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from protocol.kubernetes.objects import (
     Json,
@@ -23,36 +24,154 @@ from protocol.kubernetes.objects import (
     uid_of,
     whole,
 )
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
+from protocol.kubernetes.objects import texts as strings
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, PODS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.watches.kinds import FactChange
-from protocol.units import Seconds
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.controllers.cache import Cache, GroupKey, Index, Key, PodIndex, References, key_of
-from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, GroupPolicy
-from scheduler_plugin.groups.core.writes import is_owned_by, original_of
+from scheduler_plugin.groups.controllers.companions import original_of
+from scheduler_plugin.groups.controllers.controller import Cache, GroupsContext, QueuedController
+from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, GroupPolicy
 from scheduler_plugin.groups.objects.autoscalers import REFERENCES, about, sizing_mode
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidSpecError, TargetFields, TargetKind, TargetRef
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TEMPLATED, InvalidSpecError, TargetRef, killed_in
 from scheduler_plugin.groups.objects.vm_use import as_noted
+from scheduler_plugin.groups.objects.writes import is_owned_by
 
-AROUND: Final = (*(kind.resource for kind in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
+Key = tuple[str, str, ObjectName]
+"""API group, kind and name of an object."""
+
+GroupKey = tuple[str, ObjectName]
+"""Kind and name of a group."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Index(Generic[K, V]):
+    """Values by key, each under any number of keys; a key without values is dropped, or they would pile up."""
+
+    def __init__(self) -> None:
+        self._at: dict[K, set[V]] = {}
+
+    def at(self, key: K) -> Set[V]:
+        """The values at ``key``."""
+        return self._at.get(key, frozenset())
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys that have values."""
+        return iter(self._at)
+
+    def move(self, value: V, before: Iterable[K], after: Iterable[K]) -> None:
+        """Moves ``value`` from the keys ``before`` to those ``after``."""
+        for key in before:
+            values = self._at.get(key, set())
+            values.discard(value)
+            if not values:
+                self._at.pop(key, None)
+        for key in after:
+            self._at.setdefault(key, set()).add(value)
+
+
+class _Reference(NamedTuple):
+    created: str
+    target: Key | None
+    keys: frozenset[Key]
+
+
+class References:
+    """The references of all groups, by group and by object."""
+
+    def __init__(self) -> None:
+        self._of_group: dict[GroupKey, _Reference] = {}
+        self._by_object: Index[Key, GroupKey] = Index()
+
+    def set(self, group: GroupKey, created: str, target: Key | None, others: Iterable[Key] = ()) -> None:
+        """Replace the references of the group, which was ``created`` then."""
+        # A group whose target has changed must not stay listed at the old one.
+        self.drop(group)
+        keys = frozenset(others) | (frozenset() if target is None else {target})
+        self._of_group[group] = _Reference(created, target, keys)
+        self._by_object.move(group, (), keys)
+
+    def drop(self, group: GroupKey) -> None:
+        """The group is gone."""
+        record = self._of_group.pop(group, None)
+        self._by_object.move(group, () if record is None else record.keys, ())
+
+    def target_of(self, group: GroupKey) -> Key | None:
+        """Target of the group, if known."""
+        record = self._of_group.get(group)
+        return None if record is None else record.target
+
+    def targets_in(self, namespace: str) -> frozenset[Key]:
+        """Targets of a namespace's groups."""
+        targets = (record.target for record in self._of_group.values())
+        return frozenset(key for key in targets if key is not None and key[2].namespace == namespace)
+
+    def groups_at(self, key: Key) -> list[GroupKey]:
+        """Every group that refers to the object."""
+        return sorted(self._by_object.at(key), key=str)
+
+    def scaling(self, key: Key | None, but: GroupKey | None = None) -> list[str]:
+        """Kind and name of every group that scales the object, the oldest first, without one of them."""
+        groups = () if key is None else self._by_object.at(key)
+        # Oldest first: the message names the same groups at each look.
+        claims = sorted((self._of_group[group].created, *group) for group in groups if group != but)
+        return [f"{kind} {name.name}" for _, kind, name in claims if self._of_group[kind, name].target == key]
+
+
+def key_of(resource: Resource, name: ObjectName) -> Key:
+    """Key by which an object is referred to."""
+    return resource.group, resource.kind, name
+
+
+class PodIndex:
+    """All pods that the cache knows. ``on_kill`` is called with a pod in which a container ran out of memory."""
+
+    def __init__(self, cache: Cache, on_kill: Callable[[JsonObject], None]) -> None:
+        self._cache = cache
+        self._on_kill = on_kill
+        self._by_label: Index[tuple[str, str, str], ObjectName] = Index()
+        cache.listen(PODS, self._changed)
+
+    def of(self, target: JsonObject) -> list[Json]:
+        """The pods of a Deployment, StatefulSet or ReplicaSet, by name."""
+        selector, namespace = child(target, "spec", "selector"), name_of(target).namespace
+        labels = strings(selector, "matchLabels").items()
+        # A pod has to carry all of the labels, so the shortest list is enough to look through.
+        names = min((self._by_label.at((namespace, key, value)) for key, value in labels), key=len, default=None)
+        if names is None:
+            # A selector with `matchExpressions` alone names no label to look up.
+            names = {name for name in self._cache.objects(PODS) if name.namespace == namespace}
+        pods = (self._cache.get(PODS, name) for name in sorted(names, key=str))
+        return [pod for pod in pods if pod is not None and selects(selector, labels_of(pod))]
+
+    def _changed(self, change: FactChange[Json]) -> None:
+        before, after = (
+            {(change.name.namespace, key, value) for key, value in labels_of(pod or {}).items()}
+            for pod in (change.before, change.after)
+        )
+        self._by_label.move(change.name, before, after)
+        # Only new kills: a pod's status repeats the last one in every event.
+        if change.after is not None and set(killed_in(change.after)) - set(killed_in(change.before or {})):
+            self._on_kill(change.after)
+
+
+AROUND: Final = (*TARGET_KINDS.values(), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
 """Every kind that a group may refer to."""
 
 NO_VPAS: Final = ("SizesUnknown", "KindMissing", texts.NO_VPAS)
-
-Enqueue = Callable[[str, ObjectName], None]
-"""Queues the group of that kind and name."""
 
 
 class GroupWatches:
     """The references between the groups of all ``policies`` and the objects of the cluster."""
 
     def __init__(
-        self, cache: Cache, policies: Iterable[GroupPolicy], enqueue: Enqueue, interval: Callable[[], Seconds]
+        self, context: GroupsContext, policies: Iterable[GroupPolicy], controllers: Mapping[str, QueuedController]
     ) -> None:
-        self._interval = interval
-        self._cache = cache
-        self._enqueue = enqueue
+        self._context = context
+        self._cache = cache = context.cache
+        self._controllers = controllers
         self._references = References()
         self._autoscalers: Index[Key, tuple[Resource, ObjectName]] = Index()
         self._held: Index[GroupKey, tuple[Resource, ObjectName]] = Index()
@@ -65,17 +184,21 @@ class GroupWatches:
     def facts(self, policy: GroupPolicy, group: JsonObject) -> GroupFacts:
         """All that is known of one group and of the objects around it."""
         try:
-            desired = self._possible(policy.desired(group))
+            desired = policy.desired(group)
         except InvalidSpecError as error:
             return GroupFacts(group, fault=str(error))
-        name, kind = name_of(group), desired.target.target_kind
-        beside = {
-            resource: self._beside(resource, name.namespace, companion.name, kind)
-            for resource, companion in desired.beside.items()
-        }
-        target = self._cache.get(kind.resource, ObjectName(name.namespace, desired.target.name))
+        # Without the kind no VPA could ever be written; the condition says so instead of stopping the group.
+        if desired.vpa is not None and self._cache.lacks(VERTICAL_AUTOSCALERS):
+            desired = replace(desired, vpa=None, remarks=(*desired.remarks, NO_VPAS))
+        name, kind = name_of(group), desired.target.resource
+        beside: dict[Resource, JsonObject | None] = {}
+        for resource, companion in desired.beside.items():
+            autoscaler = self._cache.get(resource, ObjectName(name.namespace, companion.name))
+            # What agents say of VMs counts before the status; beside pods that is the cluster's own.
+            beside[resource] = autoscaler if autoscaler is None or kind in TEMPLATED else as_noted(autoscaler)
+        target = self._cache.get(kind, ObjectName(name.namespace, desired.target.name))
         # Only pods that come from a template carry the group's sizes; those of a VM follow the VM.
-        pods = () if target is None or kind.shape is not TargetFields.TEMPLATE else self.pods.of(target)
+        pods = () if target is None or kind not in TEMPLATED else self.pods.of(target)
         return GroupFacts(
             group,
             desired,
@@ -85,7 +208,7 @@ class GroupWatches:
             rivals=tuple(self._references.scaling(_key(desired.target, name.namespace), (policy.kind.kind, name))),
             others=tuple(self._other_writers(group, desired)),
             pods=tuple(pods),
-            pause=timedelta(seconds=self._interval()),
+            pause=timedelta(seconds=self._context.interval),
         )
 
     def desired(self, policy: GroupPolicy, group: JsonObject) -> DesiredState | None:
@@ -105,19 +228,6 @@ class GroupWatches:
         changed = sorted(self._held.at((kind, name)), key=str)
         pairs = ((resource, self._cache.get(resource, object_name)) for resource, object_name in changed)
         return [(resource, obj) for resource, obj in pairs if obj is not None and not is_leaving(obj)]
-
-    def _beside(self, resource: Resource, namespace: str, name: str, kind: TargetKind) -> JsonObject | None:
-        """The HPA or the VPA beside a group. What agents say of VMs counts before what its status says."""
-        autoscaler = self._cache.get(resource, ObjectName(namespace, name))
-        # Beside pods the status is the cluster's own and counts as it is.
-        return autoscaler if autoscaler is None or kind.shape is TargetFields.TEMPLATE else as_noted(autoscaler)
-
-    def _possible(self, desired: DesiredState) -> DesiredState:
-        """The desired in this cluster: one without VPAs says so, and all else goes on."""
-        # Without the kind no VPA could ever be written; the condition says so instead of stopping the group.
-        if desired.vpa is None or not self._cache.lacks(VERTICAL_AUTOSCALERS):
-            return desired
-        return replace(desired, vpa=None, remarks=(*desired.remarks, NO_VPAS))
 
     def replica_writers(self, kind: Resource, name: ObjectName) -> list[str]:
         """Writers of that object's replicas: groups that scale it, and HPAs."""
@@ -143,7 +253,6 @@ class GroupWatches:
                 yield texts.SIZED_BY.format(kind=VERTICAL_AUTOSCALERS.kind, names=", ".join(modes))
 
     def _foreign(self, kind: Resource, key: Key, group: JsonObject, own: str) -> Iterator[tuple[str, JsonObject]]:
-        """Autoscalers of the object that are not the group's."""
         for name, autoscaler in self._autoscalers_of(kind, key):
             # By name as well: the group does not own an HPA or VPA that it adopted.
             if name != own and not is_owned_by(autoscaler, group):
@@ -189,7 +298,6 @@ class GroupWatches:
             self._target_changed(key)
 
     def _keys(self, policy: GroupPolicy, group: JsonObject) -> tuple[Key | None, list[Key]]:
-        """The group's target, and the HPA and VPA beside it."""
         desired, namespace = self.desired(policy, group), name_of(group).namespace
         if desired is None:
             return None, []
@@ -199,7 +307,7 @@ class GroupWatches:
     def _ran_out_of_memory(self, pod: JsonObject) -> None:
         for key in self._references.targets_in(name_of(pod).namespace):
             # The cache drops the owner of a pod, so its workload is found through the selectors of the targets.
-            target = self._cache.get(TARGET_KINDS[key[:2]].resource, key[2])
+            target = self._cache.get(TARGET_KINDS[key[:2]], key[2])
             if target is not None and selects(child(target, "spec", "selector"), labels_of(pod)):
                 self._enqueue_all(key)
 
@@ -213,6 +321,10 @@ class GroupWatches:
     def _enqueue_all(self, key: Key | None) -> None:
         for kind, name in () if key is None else self._references.groups_at(key):
             self._enqueue(kind, name)
+
+    def _enqueue(self, kind: str, name: ObjectName) -> None:
+        if (controller := self._controllers.get(kind)) is not None:
+            controller.enqueue(name)
 
 
 def _holders(name: ObjectName, autoscaler: JsonObject) -> list[GroupKey]:

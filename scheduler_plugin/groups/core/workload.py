@@ -1,7 +1,5 @@
 """The words that all group policies share: what a workload is, what is recommended, and what is decided.
 
-Rules that hold here:
-
 - A workload has replicas, all of one shape: the same containers with the same sizes. A VM has one container.
 - Every amount is optional: a container may set no request, a recommendation may leave a resource out.
 - CPU and memory share one code path: loop over ``RESOURCES`` and read ``sizes[resource]``.
@@ -312,17 +310,9 @@ class WorkloadDecision:
 
     def applied(self, workload: Workload) -> Workload:
         """``workload`` as it is once this decision is written."""
-        changed = tuple(
-            (by_name(self.containers, container.name) or container).over(container) for container in workload.containers
-        )
+        changed = [(by_name(self.containers, old.name) or old).over(old) for old in workload.containers]
         replicas = workload.replicas if self.replicas is None else self.replicas
-        return replace(workload, replicas=replicas, containers=changed)
-
-
-# VPA's OOM bump-up ratio of 1.2.
-_PERCENT: Final = 120
-# VPA's minimum bump-up is 100 MiB, which is close to this.
-_LEAST: Final = 100_000_000
+        return replace(workload, replicas=replicas, containers=tuple(changed))
 
 
 def after_kill(used: Bytes) -> Bytes:
@@ -331,4 +321,5 @@ def after_kill(used: Bytes) -> Bytes:
     >>> after_kill(Bytes(200_000_000)), after_kill(Bytes(1_000_000_000))
     (Bytes(value=300000000), Bytes(value=1200000000))
     """
-    return Bytes(max(used.value * _PERCENT // 100, used.value + _LEAST))
+    # VPA's bump-up ratio is 1.2, and its minimum bump-up 100 MiB.
+    return Bytes(max(used.value * 120 // 100, used.value + 100_000_000))

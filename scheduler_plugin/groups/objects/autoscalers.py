@@ -29,21 +29,17 @@ from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,
     MeasuredUse,
     Resource,
-    ResourceList,
     VerticalRecommendation,
 )
 from scheduler_plugin.groups.objects.targets import TargetRef, api_group, read_amounts
 
 
 def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
-    """The HPA's recommendation; None before its first look, or if it says that it cannot (``ScalingActive`` is
-    False).
-    """
+    """The HPA's recommendation; None before its first look, or while its ``ScalingActive`` is False."""
     status = child(hpa, "status")
     desired = status.get("desiredReplicas")
     # False means that the HPA computes nothing, mostly for lack of metrics, so its desired count is stale.
-    is_blind = text(condition_of(hpa, "ScalingActive"), "status") == "False"
-    if not isinstance(desired, int) or is_blind or whole(hpa, "spec", "maxReplicas") < 1:
+    if not isinstance(desired, int) or why_blind(hpa) or whole(hpa, "spec", "maxReplicas") < 1:
         return None
     limited = condition_of(hpa, "ScalingLimited")
     utilisations = _utilisations(hpa)
@@ -119,19 +115,15 @@ REFERENCES: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCAL
 
 
 def about(autoscaler: JsonObject, resource: kinds.Resource) -> TargetRef:
-    """What an HPA scales, or a VPA recommends for."""
+    """The workload that an HPA scales or a VPA recommends for."""
     reference = child(autoscaler, "spec", REFERENCES[resource])
     return TargetRef(api_group(reference), text(reference, "kind"), text(reference, "name"))
 
 
 def hpa_spec(template: JsonObject, group: JsonObject) -> Json:
     """The spec of an HPA that recommends for ``group``: what the template says, about the group itself."""
-    reference = {
-        "apiVersion": text(group, "apiVersion"),
-        "kind": text(group, "kind"),
-        "name": text(group, "metadata", "name"),
-    }
-    return {"minReplicas": 1, **template, "scaleTargetRef": reference}
+    reference = {name: text(group, name) for name in ("apiVersion", "kind")}
+    return {"minReplicas": 1, **template, "scaleTargetRef": {**reference, "name": text(group, "metadata", "name")}}
 
 
 DISTRUSTED: Final = ("ConfigUnsupported", "ConfigDeprecated", "LowConfidence")
@@ -155,12 +147,17 @@ def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
         {text(condition, "type"): text(condition, "status") for condition in items(vpa, "status", "conditions")}
     ):
         return None
-    listed = items(vpa, "status", "recommendation", "containerRecommendations")
-    containers = tuple(
-        _container(container, f"status.recommendation.containerRecommendations[{i}]")
-        for i, container in enumerate(listed)
-    )
-    return VerticalRecommendation(containers) if containers else None
+    containers = []
+    for i, row in enumerate(items(vpa, "status", "recommendation", "containerRecommendations")):
+        path = f"status.recommendation.containerRecommendations[{i}]"
+        names = ("target", "lowerBound", "upperBound", "uncappedTarget")
+        # A recommender that has seen no use yet recommends zero: only amounts above it count.
+        amounts = (
+            read_amounts(child(row, name), f"{path}.{name}").map(lambda _, amount: amount.value or None)
+            for name in names
+        )
+        containers.append(ContainerRecommendation(text(row, "containerName"), *amounts))
+    return VerticalRecommendation(tuple(containers)) if containers else None
 
 
 def why_silent(vpa: JsonObject) -> str:
@@ -168,18 +165,6 @@ def why_silent(vpa: JsonObject) -> str:
     doubts = (condition for condition in items(vpa, "status", "conditions") if text(condition, "type") in DISTRUSTED)
     why = (f"{text(doubt, 'type')}: {text(doubt, 'message')}" for doubt in doubts if text(doubt, "status") == "True")
     return next(why, "")
-
-
-def _container(found: JsonObject, path: str) -> ContainerRecommendation:
-    rows = ("target", "lowerBound", "upperBound", "uncappedTarget")
-    amounts = (read_amounts(child(found, row), f"{path}.{row}") for row in rows)
-    return ContainerRecommendation(text(found, "containerName"), *(_above_zero(row_amounts) for row_amounts in amounts))
-
-
-def _above_zero(amounts: ResourceList) -> ResourceList:
-    """The amounts above zero."""
-    # A recommender that has seen no use yet recommends zero.
-    return amounts.map(lambda _, amount: amount.value or None)
 
 
 def sizing_mode(vpa: JsonObject) -> str:
@@ -235,12 +220,11 @@ def metrics_missing_since(hpa: JsonObject) -> datetime | None:
 
 def _metric(found: Json) -> Metric:
     container = child(found, "containerResource")
-    if text(found, "type") == "ContainerResource":
-        for resource in RESOURCES:
-            if text(container, "name") == resource:
-                # 0: no utilisation, so the target is an amount and the metric stays as it is.
-                target = whole(container, "target", "averageUtilization")
-                return ContainerTarget(text(container, "container"), resource, target or None, {} if target else found)
+    resource = next((resource for resource in RESOURCES if resource == text(container, "name")), None)
+    if text(found, "type") == "ContainerResource" and resource is not None:
+        # 0: no utilisation, so the target is an amount and the metric stays as it is.
+        target = whole(container, "target", "averageUtilization")
+        return ContainerTarget(text(container, "container"), resource, target or None, {} if target else found)
     if text(found, "type") == "Resource":
         target = whole(found, "resource", "target", "averageUtilization")
         return ResourceTarget(text(found, "resource", "name"), target or None, found)

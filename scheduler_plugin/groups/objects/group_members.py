@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
@@ -31,8 +31,8 @@ from protocol.names import ANNOTATION_DRAINING, KERNEL_PRIMARY, LABEL_GROUP, LAB
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, NewMember
 from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role, role_of
-from scheduler_plugin.groups.core.writes import controller_of, owner_reference
 from scheduler_plugin.groups.objects.vm_group import VmGroup
+from scheduler_plugin.groups.objects.writes import controller_of, owner_reference
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -47,6 +47,11 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
     if new.source:
         words = [text(guest, "appendKernelCmdline"), f"{KERNEL_PRIMARY}={new.source}"]
         guest["appendKernelCmdline"] = " ".join(word for word in words if word)
+    # Preferred, not required, so that a full cluster still runs all members.
+    affinity, apart = child(spec, "affinity"), child(spec, "affinity", "podAntiAffinity")
+    others = {"matchLabels": {LABEL_GROUP: group.name.name}}
+    term = {"weight": 100, "podAffinityTerm": {"topologyKey": HOSTNAME, "labelSelector": others}}
+    spread = {**affinity, "podAntiAffinity": {**apart, _PREFERRED: [*items(apart, _PREFERRED), term]}}
     labels: Json = {**child(template, "metadata", "labels"), LABEL_GROUP: group.name.name, LABEL_ROLE: new.role.value}
     return {
         "apiVersion": VIRTUAL_MACHINES.api_version,
@@ -59,21 +64,13 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
             "ownerReferences": [_owner(group)],
         },
         # First, so that the template can switch the extra network off.
-        "spec": {"extraNetwork": {"enable": True}, **spec, "affinity": _spread(group, spec), "guest": guest},
+        "spec": {"extraNetwork": {"enable": True}, **spec, "affinity": spread, "guest": guest},
     }
 
 
 def _owner(group: VmGroup) -> Json:
     metadata = {"namespace": group.name.namespace, "name": group.name.name, "uid": group.uid}
     return owner_reference({"apiVersion": VM_GROUPS.api_version, "kind": VM_GROUPS.kind, "metadata": metadata})
-
-
-def _spread(group: VmGroup, spec: JsonObject) -> Json:
-    # Preferred, not required, so that a full cluster still runs all members.
-    affinity, apart = child(spec, "affinity"), child(spec, "affinity", "podAntiAffinity")
-    others = {"matchLabels": {LABEL_GROUP: group.name.name}}
-    term = {"weight": 100, "podAffinityTerm": {"topologyKey": HOSTNAME, "labelSelector": others}}
-    return {**affinity, "podAntiAffinity": {**apart, _PREFERRED: [*items(apart, _PREFERRED), term]}}
 
 
 def is_of(vm: JsonObject, group: VmGroup) -> bool:
@@ -111,7 +108,7 @@ def read_member(
         source=source_of(vm),
         address=_address(vm),
         node=text(vm, "status", "node"),
-        available=text(condition_of(vm, "Available"), "status") == "True",
+        available=holds(vm, "Available"),
         leaving=is_leaving(vm),
         draining=draining,
         misdated=misdated,
@@ -168,7 +165,7 @@ def read_service(group: VmGroup) -> Json:
         "apiVersion": SERVICES.api_version,
         "kind": SERVICES.kind,
         "metadata": _metadata(group, {LABEL_GROUP: group.name.name}),
-        "spec": {"clusterIP": "None", "type": "ClusterIP", "ports": _ports(group)},
+        "spec": {"clusterIP": "None", "type": "ClusterIP", "ports": [_port(group)]},
     }
 
 
@@ -177,10 +174,7 @@ def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
     leaving = (reasoned.member for reasoned in plan.held_back if plan.drains(reasoned.member))
     # Without an address it has no clients, and the API refuses a slice that names it.
     draining = [member for member in leaving if member.available and member.address]
-    endpoints = [
-        *(_endpoint(member, group, True) for member in plan.serving),
-        *(_endpoint(member, group, False) for member in draining),
-    ]
+    endpoints = [_endpoint(member, group, member in plan.serving) for member in (*plan.serving, *draining)]
     labels = {
         "kubernetes.io/service-name": endpoint_name(group.name).name,
         "endpointslice.kubernetes.io/managed-by": MANAGED_BY,
@@ -192,7 +186,7 @@ def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
         "metadata": _metadata(group, labels),
         "addressType": "IPv4",
         "endpoints": endpoints,
-        "ports": _ports(group),
+        "ports": [_port(group)],
     }
 
 
@@ -209,16 +203,11 @@ def differs(found: JsonObject, wanted: JsonObject) -> bool:
 
 def _metadata(group: VmGroup, labels: dict[str, str]) -> Json:
     name = endpoint_name(group.name)
-    return {
-        "name": name.name,
-        "namespace": name.namespace,
-        "labels": labels,
-        "ownerReferences": [_owner(group)],
-    }
+    return {"name": name.name, "namespace": name.namespace, "labels": labels, "ownerReferences": [_owner(group)]}
 
 
-def _ports(group: VmGroup) -> list[Json]:
-    return [{"name": "postgres", "port": group.port, "protocol": "TCP"}]
+def _port(group: VmGroup) -> Json:
+    return {"name": "postgres", "port": group.port, "protocol": "TCP"}
 
 
 def _endpoint(member: Member, group: VmGroup, ready: bool) -> Json:

@@ -18,8 +18,8 @@ from protocol.kubernetes.refusals import Refusal, RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.units import Amount, Seconds
 from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizedContainer, by_name
-from scheduler_plugin.groups.core.writes import Write
 from scheduler_plugin.groups.objects.targets import read_amounts, read_container, write_container
+from scheduler_plugin.groups.objects.writes import Write
 
 PATIENCE: Final = Seconds(300.0)
 # Room may come at any time; what was called impossible, or failed, needs somebody to change something.

@@ -1,8 +1,5 @@
-"""What a group can scale: which kinds, how each is read as a workload, and how it is written (S1.1, S1.10).
+"""What a group can scale: which kinds, and how each and its pods are read as a workload (S1.1, S1.10).
 
-Rules that hold here:
-
-- Replicas are written through ``/scale``, sizes where the kind keeps them: in the pod template, or in a VM's bounds.
 - A VM is one replica with one container, ``vm``, that requests the ``min`` of its bounds. Their ``max`` stays, and its
   agent alone writes ``use``, between the two.
 - A kind without a template (a group of VMs) has replicas and no containers.
@@ -10,46 +7,27 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
-import msgspec
-
-from protocol.kubernetes.objects import (
-    Json,
-    JsonObject,
-    annotations_of,
-    child,
-    items,
-    name_of,
-    text,
-    texts,
-    version_of,
-    whole,
-)
-from protocol.kubernetes.resources import (
-    DEPLOYMENTS,
-    REPLICA_SETS,
-    STATEFUL_SETS,
-    VIRTUAL_MACHINES,
-    VM_GROUPS,
-    Resource,
-)
-from protocol.names import ANNOTATION_BOUNDS
-from protocol.units import Amount, Bytes, MilliCpu, QuantityError, Resources
-from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
-from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload, by_name
-from scheduler_plugin.groups.core.writes import Write, controller_of
+from protocol.kubernetes import resources as kinds
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, is_over, items, name_of, text, whole
+from protocol.kubernetes.objects import texts as strings
+from protocol.kubernetes.resources import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, VIRTUAL_MACHINES, VM_GROUPS
+from protocol.kubernetes.timestamps import parse_timestamp
+from protocol.units import Amount, Bytes, MilliCpu, QuantityError
+from protocol.virtual_machine import parse_virtual_machine
+from scheduler_plugin.groups import texts
+from scheduler_plugin.groups.core.workload import Resource, ResourceList, RunningPods, SizedContainer, Workload, by_name
 
 A = TypeVar("A", bound=Amount)
 
 
 def read_amounts(found: JsonObject, path: str) -> ResourceList:
-    """The amounts of one JSON object; other resources than CPU and memory are left out.
-
-    Raises ``ValueError`` with the path of an amount that is no quantity.
+    """CPU and memory of one JSON object. Raises ``ValueError`` with the path of an amount that is no quantity.
 
     >>> read_amounts({"cpu": "500m", "nvidia.com/gpu": 1}, "requests")
     ResourceList(cpu=MilliCpu(value=500), memory=None)
@@ -94,22 +72,6 @@ VM_CONTAINER: Final = "vm"
 """The name of a VM's only container."""
 
 
-class TargetFields(Enum):
-    """Paths of the fields that hold the sizes of a kind's replicas."""
-
-    TEMPLATE = "pod template"
-    VM = "bounds of a VM"
-    NONE = "nowhere"
-
-
-@dataclass(frozen=True, slots=True)
-class TargetKind:
-    """One kind that can be scaled."""
-
-    resource: Resource
-    shape: TargetFields = TargetFields.TEMPLATE
-
-
 @dataclass(frozen=True, slots=True)
 class TargetRef:
     """The object that a group scales: its kind, and its name in the group's namespace."""
@@ -119,22 +81,20 @@ class TargetRef:
     name: str
 
     @property
-    def target_kind(self) -> TargetKind:
-        """Its kind as one that can be scaled; only for one that ``read_reference`` has read."""
+    def resource(self) -> kinds.Resource:
+        """Its kind; only of a reference that ``read_reference`` has read."""
         return TARGET_KINDS[self.group, self.kind]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
 
-_KINDS: Final = (
-    TargetKind(DEPLOYMENTS),
-    TargetKind(STATEFUL_SETS),
-    TargetKind(REPLICA_SETS),
-    TargetKind(VIRTUAL_MACHINES, TargetFields.VM),
-    TargetKind(VM_GROUPS, TargetFields.NONE),
-)
-TARGET_KINDS: Final = {(kind.resource.group, kind.resource.kind): kind for kind in _KINDS}
+TEMPLATED: Final = frozenset({DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS})
+"""The kinds whose replicas are pods of a template."""
+
+TARGET_KINDS: Final = {
+    (kind.group, kind.kind): kind for kind in (DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS, VIRTUAL_MACHINES, VM_GROUPS)
+}
 """Everything that can be scaled, by API group and kind."""
 
 
@@ -161,18 +121,18 @@ def read_reference(found: JsonObject, path: str) -> TargetRef:
     if not reference.name:
         raise InvalidSpecError(f"{path}.name: expected the name of what is to be scaled")
     if (reference.group, reference.kind) not in TARGET_KINDS:
-        supported = ", ".join(f"{kind.resource.api_version} {kind.resource.kind}" for kind in TARGET_KINDS.values())
+        supported = ", ".join(f"{kind.api_version} {kind.kind}" for kind in TARGET_KINDS.values())
         what = f"{text(found, 'apiVersion')} {reference.kind}".strip()
         raise InvalidSpecError(f"{path}: expected one of {supported}, got {what!r}")
     return reference
 
 
-def workload_of(target: JsonObject, kind: TargetKind) -> Workload:
+def workload_of(target: JsonObject, kind: kinds.Resource) -> Workload:
     """The target as a workload. Raises ``InvalidTargetError``."""
     try:
-        return _vm(target) if kind.shape is TargetFields.VM else _replicated(target)
+        return _vm(target) if kind is VIRTUAL_MACHINES else _replicated(target)
     except ValueError as error:
-        raise InvalidTargetError(f"{kind.resource.kind} {name_of(target)}: {error}") from None
+        raise InvalidTargetError(f"{kind.kind} {name_of(target)}: {error}") from None
 
 
 def _replicated(target: JsonObject) -> Workload:
@@ -189,79 +149,196 @@ def _vm(target: JsonObject) -> Workload:
     return Workload(1, int(text(target, "status", "phase") == "Running"), (container,))
 
 
-def kept_by(target: JsonObject) -> str:
-    """Kind and name of the target's controller if that can be a target itself, such as a ReplicaSet's Deployment; else
-    empty. Other controllers, such as operators, may leave sizes and replicas to a group.
-    """
-    owner = controller_of(target) or {}
-    reference = api_group(owner), text(owner, "kind")
-    # Such a controller would undo every write.
-    return f"{reference[1]} {text(owner, 'name')}" if reference in TARGET_KINDS else ""
-
-
 def selector_of(target: JsonObject) -> str:
     """The label selector of the target's pods, as ``/scale`` shows it; empty if it has none."""
     if selector := text(target, "status", "selector"):
         return selector
-    equal = sorted(f"{key}={value}" for key, value in texts(target, "spec", "selector", "matchLabels").items())
+    equal = sorted(f"{key}={value}" for key, value in strings(target, "spec", "selector", "matchLabels").items())
     return ",".join([*equal, *map(_requirement, items(target, "spec", "selector", "matchExpressions"))])
 
 
 def _requirement(found: JsonObject) -> str:
-    """One of ``matchExpressions`` as text."""
     key, operator, values = text(found, "key"), text(found, "operator"), found.get("values")
     if operator in {"Exists", "DoesNotExist"}:
         return key if operator == "Exists" else f"!{key}"
     return f"{key} {operator.lower()} ({','.join(map(str, values if isinstance(values, list) else ()))})"
 
 
-def scale(target: JsonObject, kind: TargetKind, replicas: int) -> Write:
-    """Sets how many replicas there are."""
-    body: Json = {"spec": {"replicas": replicas}}
-    return Write("replicas", kind.resource, name_of(target), body, "scale", version_of(target))
+OUT_OF_MEMORY: Final = "OOMKilled"
+"""The reason with which a kubelet reports a container that the kernel killed for lack of memory."""
+
+_STATUS: Final = ("name", "allocatedResources", "resources", "state", "lastState")
+_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "labels", "deletionTimestamp")
 
 
-def resize(target: JsonObject, kind: TargetKind, containers: tuple[SizedContainer, ...]) -> Write:
-    """Sets the sizes of ``containers``, as far as they are given; all others stay."""
-    name, version = name_of(target), version_of(target)
-    if kind.shape is TargetFields.VM:
-        vm = parse_virtual_machine(target)
-        least = _least(target, vm, (by_name(containers, VM_CONTAINER) or SizedContainer(VM_CONTAINER)).requests)
-        bounds = msgspec.json.encode({"min": _bound(least), "max": _bound(vm.bounds.max)}).decode()
-        annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}}
-        # In an annotation, because the spec of the VM belongs to whoever made it.
-        return Write("bounds", kind.resource, name, annotations, version=version)
-    body: Json = {
-        "spec": {"template": {"spec": {"containers": [write_container(container) for container in containers]}}}
-    }
-    return Write("requests", kind.resource, name, body, version=version, merges_lists=True)
+def kept_pod(pod: JsonObject) -> Json:
+    """The fields that sizes and kills are read from: a tenth of a pod, since there may be tens of thousands."""
+    metadata, status = child(pod, "metadata"), child(pod, "status")
+    containers = [_only(container, ("name", "resources")) for container in items(pod, "spec", "containers")]
+    sidecars = [
+        _only(container, ("name", "resources", "restartPolicy"))
+        for container in items(pod, "spec", "initContainers")
+        # Only sidecars run as long as the pod; other init containers have ended.
+        if container.get("restartPolicy") == "Always"
+    ]
+    # `Ready` only while it holds: nothing needs its other states.
+    conditions = [
+        condition
+        for condition in items(status, "conditions")
+        if text(condition, "type").startswith("PodResize")
+        or (text(condition, "type"), text(condition, "status")) == ("Ready", "True")
+    ]
+    statuses = [_only(container_status, _STATUS) for container_status in items(status, "containerStatuses")]
+    trimmed: Json = {"phase": text(status, "phase"), "conditions": conditions, "containerStatuses": statuses}
+    spec: Json = {"containers": containers, **({"initContainers": sidecars} if sidecars else {})}
+    return {"metadata": _only(metadata, _METADATA), "spec": spec, "status": trimmed}
 
 
-def achievable(
-    target: JsonObject, kind: TargetKind, containers: tuple[SizedContainer, ...]
-) -> tuple[SizedContainer, ...]:
-    """``containers`` as they can be written: of a VM in whole slots, and no more than its bounds allow."""
-    if kind.shape is not TargetFields.VM:
-        return containers
-    container = by_name(containers, VM_CONTAINER)
-    if container is None:
-        return ()
-    least = _least(target, parse_virtual_machine(target), container.requests)
-    sizes = {"cpu": least.cpu.value, "memory": least.mem.value}
-    return (SizedContainer(VM_CONTAINER, container.requests.map(lambda resource, _: sizes[resource])),)
+def _only(found: JsonObject, names: tuple[str, ...]) -> Json:
+    return {name: found[name] for name in names if name in found}
 
 
-def _least(target: JsonObject, vm: VirtualMachine, requests: ResourceList) -> Resources:
-    """The least size of a VM that is to have ``requests``: never less than its spec says, whatever is annotated."""
-    metadata = child(target, "metadata")
-    # Without our own annotation the bounds are those of the spec.
-    others = {name: value for name, value in annotations_of(target).items() if name != ANNOTATION_BOUNDS}
-    spec = parse_virtual_machine({**target, "metadata": {**metadata, "annotations": others}}).bounds
-    # Memory comes in slots, so it is rounded up to whole ones.
-    memory = vm.bounds.min.mem if requests.memory is None else requests.memory.up_to(vm.slot_size)
-    # Applied last, so the upper bound wins.
-    return Resources(requests.cpu or vm.bounds.min.cpu, memory).at_least(spec.min).at_most(vm.bounds.max)
+def _containers(pod: JsonObject) -> list[SizedContainer]:
+    """A pod's containers; none of one that cannot be read."""
+    try:
+        return [read_container(container, "spec.containers") for container in items(pod, "spec", "containers")]
+    except ValueError:
+        return []
 
 
-def _bound(size: Resources) -> Json:
-    return {"cpu": size.cpu.quantity(), "mem": size.mem.quantity()}
+def with_defaults(template: Workload, pods: Iterable[JsonObject]) -> Workload:
+    """A pod template with the sizes that it leaves out and an admission plugin (LimitRange) gives its pods."""
+    running = [sized for pod in pods if not is_leaving(pod) and not is_over(pod) for sized in _containers(pod)]
+
+    def largest(amounts: Sequence[ResourceList]) -> ResourceList:
+        return ResourceList.of(lambda name: max((has.value for row in amounts if (has := row[name])), default=None))
+
+    containers = []
+    for container in template.containers:
+        same = [other for other in running if other.name == container.name]
+        requests = container.sizes.over(largest([other.requests for other in same]))
+        limits = container.limits.over(largest([other.limits for other in same]))
+        containers.append(SizedContainer(container.name, requests, limits))
+    return replace(template, containers=tuple(containers))
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A container that was killed for lack of memory; ``at`` in seconds since 1970."""
+
+    container: str
+    at: float
+    pod: str = ""
+
+
+def killed_in(pod: JsonObject) -> Iterator[Killed]:
+    """Every kill in the pod's status: a container that runs again, waits to, or has ended."""
+    for status in items(pod, "status", "containerStatuses"):
+        # A container that has restarted has its kill in `lastState`.
+        for state in ("state", "lastState"):
+            ended = child(status, state, "terminated")
+            at = parse_timestamp(ended.get("finishedAt"))
+            if text(ended, "reason") == OUT_OF_MEMORY and at is not None:
+                yield Killed(text(status, "name"), at, text(pod, "metadata", "name"))
+
+
+def running_pods(
+    target: JsonObject,
+    kind: kinds.Resource,
+    pods: Sequence[JsonObject],
+    in_place: tuple[SizedContainer, ...] = (),
+    *,
+    refused: bool = False,
+) -> RunningPods | None:
+    """The pods of ``target``; None if its status says nothing yet.
+
+    ``in_place`` are the sizes that running pods were asked to have, and ``refused`` says that some do not get them.
+    Raises ``ValueError`` for an amount that is no quantity.
+    """
+    status = child(target, "status")
+    # Without `observedGeneration` the target's controller has not reported yet, so its pods are not judged.
+    if kind not in TEMPLATED or "observedGeneration" not in status:
+        return None
+    running = [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
+    ready = [pod for pod in running if holds(pod, "Ready")]
+    template = workload_of(target, kind)
+    sizes = [pod_sizes(pod) for pod in ready or running]
+    # A Deployment's pods are replaced when its template changes; a ReplicaSet's stay as they are.
+    requested = in_place or (template.containers if kind == REPLICA_SETS else ())
+    unsized = [name_of(pod).name for pod in running if requested and not _has(pod, requested)]
+    difference = _progress(target, kind, template.replicas) or (
+        texts.other_size(unsized, len(running)) if unsized else ""
+    )
+    return RunningPods(
+        whole(status, "readyReplicas"),
+        _mean(sizes) or template.containers,
+        difference,
+        _most([pod_sizes(pod) for pod in running], in_place) if refused and unsized else (),
+    )
+
+
+def pod_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
+    """The sizes of each container of the pod, sidecars among the init containers included. Raises ``ValueError``."""
+    statuses = {text(status, "name"): status for status in items(pod, "status", "containerStatuses")}
+    sidecars = [init for init in items(pod, "spec", "initContainers") if init.get("restartPolicy") == "Always"]
+    sizes = []
+    for spec in (*items(pod, "spec", "containers"), *sidecars):
+        container = read_container(spec, "spec.containers")
+        # What the kubelet has allocated counts; until it has said so, what the pod requests.
+        allocated = read_amounts(child(statuses.get(container.name, {}), "allocatedResources"), "allocatedResources")
+        sizes.append(SizedContainer(container.name, allocated.over(container.sizes)))
+    return tuple(sizes)
+
+
+def _progress(target: JsonObject, kind: kinds.Resource, ordered: int) -> str:
+    """The difference of the pods from the target's spec in template, number or readiness; empty if there is none."""
+    status = child(target, "status")
+    # The controller has not seen the latest spec yet, so its numbers describe the old one.
+    if whole(status, "observedGeneration") < whole(target, "metadata", "generation"):
+        return texts.JUST_CHANGED.format(kind=kind.kind)
+    updated, there, ready = (whole(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
+    # A ReplicaSet has no `updatedReplicas`.
+    if kind != REPLICA_SETS and updated < ordered:
+        return texts.OLD_TEMPLATE.format(updated=updated, ordered=ordered)
+    if there != ordered:
+        return texts.OTHER_NUMBER.format(present=there, ordered=ordered)
+    return texts.NOT_ALL_READY.format(ready=ready, ordered=ordered) if ready < ordered else ""
+
+
+def _has(pod: JsonObject, asked: Sequence[SizedContainer]) -> bool:
+    """Return True if the pod has the sizes that it is asked to have, and its kubelet says so."""
+    sizes = pod_sizes(pod)
+    pairs = [(container, by_name(sizes, container.name)) for container in asked]
+    return not (holds(pod, "PodResizePending") or holds(pod, "PodResizeInProgress")) and all(
+        container.sizes.over(has.requests) == has.requests for container, has in pairs if has is not None
+    )
+
+
+def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, ...]:
+    """The sizes of the mean pod for each container; a pod without the container counts as zero."""
+    names = dict.fromkeys(container.name for pod in pods for container in pod)
+
+    def mean(name: str, resource: Resource) -> int | None:
+        amounts = _amounts(pods, name, resource)
+        return sum(amounts) // len(pods) if amounts else None
+
+    return tuple(SizedContainer(name, ResourceList.of(partial(mean, name))) for name in names)
+
+
+def _most(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedContainer]) -> tuple[SizedContainer, ...]:
+    """The most that any pod has of what is ``asked``, for amounts of which no pod has enough."""
+
+    def most(container: str, resource: Resource, wanted: Amount) -> int | None:
+        has = max(_amounts(pods, container, resource), default=None)
+        return has if has is not None and has < wanted.value else None
+
+    limited = (
+        SizedContainer(container.name, container.sizes.map(partial(most, container.name))) for container in asked
+    )
+    return tuple(container for container in limited if container.requests)
+
+
+def _amounts(pods: Sequence[tuple[SizedContainer, ...]], name: str, resource: Resource) -> list[int]:
+    """The stated amounts of the resource in containers of that name."""
+    sizes = (container.sizes[resource] for pod in pods if (container := by_name(pod, name)) is not None)
+    return [amount.value for amount in sizes if amount is not None]

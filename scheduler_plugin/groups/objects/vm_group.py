@@ -1,25 +1,30 @@
-"""VirtualMachineGroup objects, read into one frozen value, and what ``status.scaling`` remembers and says (pure).
+"""VirtualMachineGroup objects, read into one frozen value, and their status (pure).
 
 - A bad field raises ``InvalidGroupError`` with its path: the object's condition shows that, and the group is not
   changed.
 - The templates are kept as they are written, but must make a VM that can be read.
+- Whatever changes all the time (sessions, ages) is left out of the status, because each change of it is a write.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from protocol.durations import DurationError, parse_duration
 from protocol.field_errors import shown
-from protocol.kubernetes.objects import Json, JsonObject, child, name_of, text, uid_of
+from protocol.kubernetes.conditions import condition, condition_of, stamped
+from protocol.kubernetes.objects import Json, JsonObject, child, name_of, text, uid_of, whole
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from protocol.messages import ObjectName
-from protocol.names import KERNEL_PRIMARY
+from protocol.names import KERNEL_PRIMARY, LABEL_GROUP, LABEL_ROLE
 from protocol.units import Seconds
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
-from scheduler_plugin.groups.core.replicas.members import GroupSpec
+from scheduler_plugin.groups import texts
+from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
+from scheduler_plugin.groups.core.replicas.members import GroupSpec, Member, Role, primary_of, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, ScalingMemory
 from scheduler_plugin.groups.core.workload import ReplicaBounds
 
@@ -31,8 +36,7 @@ class InvalidGroupError(ValueError):
 def whole_field(found: JsonObject, path: tuple[str, ...], usual: int, least: int, most: int) -> int:
     """The whole number at ``path`` of the spec, ``usual`` if there is none. Raises ``InvalidGroupError``."""
     value = child(found, "spec", *path[:-1]).get(path[-1])
-    if value is None:
-        return usual
+    value = usual if value is None else value
     # `bool` is an `int` in Python.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidGroupError(
@@ -44,16 +48,15 @@ def whole_field(found: JsonObject, path: tuple[str, ...], usual: int, least: int
 def duration_field(found: JsonObject, path: tuple[str, ...], usual: Seconds) -> Seconds:
     """The span of time at ``path`` of the spec, ``usual`` if there is none. Raises ``InvalidGroupError``."""
     value = child(found, "spec", *path[:-1]).get(path[-1])
-    if value is None:
-        return usual
     try:
-        return parse_duration(value)
+        return usual if value is None else parse_duration(value)
     except DurationError as error:
         raise InvalidGroupError(f"spec.{'.'.join(path)}: {error}") from None
 
 
 MOST_REPLICAS: Final = 64
 SHORTEST: Final = Seconds(10.0)
+
 LONGEST: Final = Seconds(600.0)
 """A window needs at least two looks; a longer one reacts too late to a peak."""
 
@@ -197,3 +200,123 @@ def _template(found: JsonObject, name: ObjectName, field: str) -> Json:
             f"spec.{field}.spec.guest.appendKernelCmdline: expected no {KERNEL_PRIMARY}: the group sets it for replicas"
         )
     return {"metadata": child(template, "metadata"), "spec": spec}
+
+
+_Condition = tuple[bool, str, str]
+"""The status, reason and message of a condition."""
+
+ABLE: Final = "AbleToScale"
+TAKEN: Final = "TargetTaken"
+
+
+def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
+    found: JsonObject,
+    group: VmGroup,
+    members: Sequence[Member],
+    plan: GroupPlan,
+    unwritten: str,
+    rivals: Sequence[str],
+    now: str,
+) -> Json:
+    """The whole status of the group ``found``, to be merged into the object.
+
+    ``unwritten`` says what of the plan could not be written, empty if all was. ``rivals`` are who else writes the
+    replicas of a group that scales itself. ``now`` is a Kubernetes timestamp.
+    """
+    going = {reasoned.member.name for reasoned in plan.drain}
+    returning = {member.name for member in plan.stay}
+    replicas = replicas_of(members)
+    draining = [
+        replica
+        for replica in replicas
+        if replica.name in going or replica.leaving or (replica.draining is not None and replica.name not in returning)
+    ]
+    primary = primary_of(members)
+    verdict = _primary_ready(primary, plan)
+    verdicts: dict[str, _Condition] = {
+        "Accepted": (True, "Valid", ""),
+        "PrimaryReady": verdict,
+        "Ready": _ready(group, verdict, plan, unwritten),
+    }
+    if group.scaling is not None:
+        verdicts[ABLE] = (False, TAKEN, taken_by(rivals)) if rivals else (True, "ScalesItself", "")
+    status: Json = {
+        "observedGeneration": whole(found, "metadata", "generation"),
+        "replicas": len(replicas) - len(draining),
+        "readyReplicas": len(plan.serving),
+        "drainingReplicas": len(draining),
+        "selector": selector(group),
+        "members": [_member(member, plan) for member in members],
+        "conditions": [condition(found, kind, str(holds), *why) for kind, (holds, *why) in verdicts.items()],
+    }
+    # A primary that is gone stays remembered, so that no empty one takes its place.
+    if recorded := child(found, "status", "primary"):
+        status["primary"] = recorded
+    if primary is not None:
+        status["primary"] = {"name": primary.name, "uid": primary.uid, "address": primary.address, "node": primary.node}
+    return stamped(status, now)
+
+
+def refused_status(found: JsonObject, fault: str, now: str) -> Json:
+    """The fields of the status that change if the group cannot be read; all others stay."""
+    conditions = [condition(found, kind, "False", "InvalidSpec", fault) for kind in ("Accepted", "Ready")]
+    return stamped({"observedGeneration": whole(found, "metadata", "generation"), "conditions": conditions}, now)
+
+
+def selector(group: VmGroup) -> str:
+    """Selector of the replicas' pods for ``/scale``."""
+    return f"{LABEL_GROUP}={group.name.name},{LABEL_ROLE}={Role.REPLICA}"
+
+
+def taken_by(rivals: Sequence[str]) -> str:
+    """The reason why a group does not scale itself, for people."""
+    return texts.REPLICAS_CONTESTED.format(rivals=", ".join(rivals))
+
+
+def _member(member: Member, plan: GroupPlan) -> Json:
+    # Later entries win: the reason for a deletion says more than that for not being listed.
+    reasons = {reasoned.member.name: reasoned.because for reasoned in (*plan.held_back, *plan.delete)}
+    serves = any(replica.name == member.name for replica in plan.serving)
+    entry: Json = {"name": member.name, "role": member.role.value, "node": member.node, "address": member.address}
+    if member.role is Role.REPLICA:
+        entry.update(serving=serves, message=reasons.get(member.name, ""))
+        entry["state"] = _state(member, plan, serves=serves)
+    else:
+        entry["state"] = "Running" if member.available else "Starting"
+    return entry
+
+
+def _state(member: Member, plan: GroupPlan, *, serves: bool) -> str:
+    if member.leaving or any(reasoned.member.name == member.name for reasoned in plan.delete):
+        return "Leaving"
+    if plan.drains(member):
+        return "Draining"
+    return "Serving" if serves else "Starting"
+
+
+def _primary_ready(primary: Member | None, plan: GroupPlan) -> _Condition:
+    if plan.fault:
+        return (False, "PrimaryMissing", plan.fault)
+    if primary is None or not primary.available:
+        return (False, "PrimaryStarting", texts.PRIMARY_STARTS)
+    return (True, "Serves", "")
+
+
+def _ready(group: VmGroup, primary: _Condition, plan: GroupPlan, unwritten: str) -> _Condition:
+    wanted, serving = group.spec.replicas, len(plan.serving)
+    # Most urgent first: a refused write needs people.
+    if unwritten:
+        return (False, "NotWritten", unwritten)
+    if not primary[0]:
+        return primary
+    count = texts.SERVING.format(serving=serving, wanted=wanted)
+    if serving >= wanted:
+        return (True, "AllServe", count)
+    waits = "; ".join(f"{reasoned.member.name}: {reasoned.because}" for reasoned in plan.held_back)
+    return (False, "ReplicasStarting", f"{count} ({waits})" if waits else count)
+
+
+def stopped_because(group: JsonObject) -> str:
+    """The reason for which the group scales nothing, in one word; empty if it scales."""
+    able = condition_of(group, ABLE)
+    return text(able, "reason") if text(able, "status") == "False" else ""

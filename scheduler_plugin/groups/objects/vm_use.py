@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from protocol.kubernetes.conditions import condition, condition_of
+from protocol.kubernetes.conditions import condition, condition_of, holds
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, name_of, text, uid_of, whole
 from protocol.names import ANNOTATION_RECOMMENDATION
 from protocol.units import Bytes, MilliCpu, QuantityError
@@ -26,21 +26,17 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     VerticalRecommendation,
 )
-from scheduler_plugin.groups.core.writes import is_owned_by
 from scheduler_plugin.groups.objects.autoscalers import least_replicas
 from scheduler_plugin.groups.objects.targets import write_amounts
+from scheduler_plugin.groups.objects.writes import is_owned_by
 
 
 def vms_of(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
     """The VMs that ``target`` consists of: itself, or the replicas that a group of VMs owns."""
     if text(target, "kind") == "VirtualMachine":
         return [target]
-    return [vm for vm in vms if is_owned_by(vm, target) and _is_replica(target, vm)]
-
-
-def _is_replica(group: JsonObject, vm: JsonObject) -> bool:
-    role = role_of(name_of(group).name, name_of(vm).name)
-    return role is not None and role[0] is Role.REPLICA
+    group, owned = name_of(target).name, [vm for vm in vms if is_owned_by(vm, target)]
+    return [vm for vm in owned if (role := role_of(group, name_of(vm).name)) and role[0] is Role.REPLICA]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +60,10 @@ def uses(vms: Iterable[JsonObject], reports: Mapping[str, GuestUse]) -> Iterator
             continue
         use = reports.get(uid_of(vm), GuestUse())
         busy = None if use.cores_busy is None else MilliCpu.cores(use.cores_busy)
-        yield ReplicaUse(None if busy is None else busy.value, most.value, _runs(vm)), ResourceList(busy, use.memory)
-
-
-def _runs(vm: JsonObject) -> bool:
-    """Return True if the VM's guest serves, or, without a condition that says so, if the VM runs."""
-    if available := condition_of(vm, "Available"):
-        return text(available, "status") == "True"
-    return text(vm, "status", "phase") == "Running"
+        # Without a condition that says if its guest serves, a VM that runs counts.
+        available = condition_of(vm, "Available")
+        runs = holds(vm, "Available") if available else text(vm, "status", "phase") == "Running"
+        yield ReplicaUse(None if busy is None else busy.value, most.value, runs), ResourceList(busy, use.memory)
 
 
 def rules_of(hpa: JsonObject) -> HorizontalRules:
@@ -106,12 +98,8 @@ def hpa_status(hpa: JsonObject, current: int, found: HorizontalRecommendation | 
     ]
     # Without figures, whatever the cluster's own HPA controller says: it measures the runners against the requests of
     # their pods, and the agents measure guests against the maxima of their VMs.
-    return {
-        "currentReplicas": current,
-        "desiredReplicas": found.desired,
-        "currentMetrics": [],
-        "conditions": conditions,
-    }
+    counts = {"currentReplicas": current, "desiredReplicas": found.desired}
+    return {**counts, "currentMetrics": [], "conditions": conditions}
 
 
 def vpa_status(found: VerticalRecommendation) -> Json:

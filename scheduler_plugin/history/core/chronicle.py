@@ -25,9 +25,9 @@ from scheduler_plugin.history.core.samples import (
     Millis,
     MoveRecord,
     NodeRecord,
+    Row,
     Size,
     VmRecord,
-    VmSample,
 )
 from scheduler_plugin.history.core.spans import Span
 
@@ -86,10 +86,10 @@ class HistoryLog:
             self._told(vm, read_account(look.at, answer), batch)
         # VMs with news came first at this look; the samples below find the next ones.
         self._news = set()
-        for sample, standing in self._reader.samples(look, self._accounts, look.at - ACCOUNT_LASTS):
-            self._seen(sample, standing, batch)
-        for node in node_samples(look):
-            closed = self._nodes.take(node.facts.node, node.at, node.facts, node.amounts, self._pace)
+        for facts, amounts, standing in self._reader.samples(look, self._accounts, look.at - ACCOUNT_LASTS):
+            self._seen(look.at, facts, amounts, standing, batch)
+        for node, amounts in node_samples(look):
+            closed = self._nodes.take(node.node, look.at, node, amounts, self._pace)
             batch.nodes += [] if closed is None else [closed]
         # After the samples, so that only objects that this look lacks can expire.
         batch.vms += self._vms.expired(look.at, self._pace)
@@ -111,10 +111,10 @@ class HistoryLog:
         self._accounts[vm] = account
         batch.decisions += [] if decision is None else [decision]
 
-    def _seen(self, sample: VmSample, standing: VmStatus | None, batch: Batch) -> None:
-        vm = sample.facts.vm
-        closed = self._vms.take(vm, sample.at, sample.facts, sample.amounts, self._pace)
-        batch.vms += [] if closed is None else [closed]
+    def _seen(self, at: Millis, facts: VmRecord, amounts: Row, standing: VmStatus | None, batch: Batch) -> None:
+        vm = facts.vm
+        ended = self._vms.take(vm, at, facts, amounts, self._pace)
+        batch.vms += [] if ended is None else [ended]
         if standing is None:
             return
         before = self._standings.get(vm)
@@ -123,7 +123,7 @@ class HistoryLog:
         if before is not None and before != standing:
             # The VM's agent is likely to have an explanation, so it is asked first at the next look.
             self._news.add(vm)
-            batch.decisions += _of_scheduler(sample, before, standing)
+            batch.decisions += _of_scheduler(at, vm, amounts, before, standing)
 
     def _moved(self, look: ClusterSample, batch: Batch) -> None:
         # By UID, too: a name may be used again once its migration is deleted.
@@ -134,7 +134,6 @@ class HistoryLog:
         self._moves = moves
 
     def _forget(self, known: Iterable[ObjectName]) -> None:
-        """Forgets VMs that are gone."""
         present = set(known)
         for gone in self._standings.keys() - present:
             del self._standings[gone]
@@ -142,8 +141,9 @@ class HistoryLog:
             del self._accounts[gone]
 
 
-def _of_scheduler(sample: VmSample, before: VmStatus, standing: VmStatus) -> list[DecisionRecord]:
-    """Decisions of the scheduler between two samples."""
+def _of_scheduler(
+    at: Millis, vm: ObjectName, amounts: Row, before: VmStatus, standing: VmStatus
+) -> list[DecisionRecord]:
     sentences, is_denied = [], standing.denied != Size(0, 0)
     # The scheduler keeps no sentences: its decisions show in its permits and denials.
     if standing.permit is not None and standing.permit != before.permit:
@@ -157,6 +157,6 @@ def _of_scheduler(sample: VmSample, before: VmStatus, standing: VmStatus) -> lis
     if not sentences:
         return []
     # The columns begin with the size.
-    cpu, mem = sample.amounts[:2]
+    cpu, mem = amounts[:2]
     size = None if cpu is None or mem is None else Size(cpu, mem)
-    return [DecisionRecord(sample.at, sample.facts.vm, "scheduler", tuple(sentences), size, is_denied)]
+    return [DecisionRecord(at, vm, "scheduler", tuple(sentences), size, is_denied)]

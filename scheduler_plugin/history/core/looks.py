@@ -27,7 +27,7 @@ from protocol.kubernetes.objects import (
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_REASON, ANNOTATION_TARGET_NODE, LABEL_GROUP
-from protocol.ranking.price_keys import price_keys
+from protocol.ranking.prices import price_keys
 from protocol.units import Bytes, QuantityError
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.history.core.samples import (
@@ -37,10 +37,9 @@ from scheduler_plugin.history.core.samples import (
     Millis,
     MoveRecord,
     NodeRecord,
-    NodeSample,
+    Row,
     Size,
     VmRecord,
-    VmSample,
     size_at,
 )
 
@@ -117,8 +116,11 @@ class VmReader:
 
     def samples(
         self, look: ClusterSample, accounts: Mapping[ObjectName, Account], oldest: Millis
-    ) -> Iterator[tuple[VmSample, VmStatus | None]]:
-        """Each VM that can be read, with what the scheduler says of it. Accounts before ``oldest`` do not count."""
+    ) -> Iterator[tuple[VmRecord, Row, VmStatus | None]]:
+        """Each VM that can be read, its amounts in the order of ``VM_COLUMNS``, and what the scheduler says of it.
+
+        Accounts before ``oldest`` do not count.
+        """
         of_scheduler = standings(look.nodes)
         current: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
         for obj in look.vms:
@@ -131,7 +133,7 @@ class VmReader:
                 standing, account = of_scheduler.get(str(name)), accounts.get(name)
                 # An old account says nothing about the present need, which is unknown without a fresh one.
                 fresh = account if account is not None and account.at >= oldest else None
-                yield VmSample(look.at, parsed[0], _amounts(parsed[1], standing, fresh)), standing
+                yield parsed[0], _amounts(parsed[1], standing, fresh), standing
         # Replaced, not updated, so that VMs that are gone are forgotten.
         self._known = current
 
@@ -160,8 +162,8 @@ def _amounts(size: Size, standing: VmStatus | None, account: Account | None) -> 
     return (*amounts, *used)
 
 
-def node_samples(look: ClusterSample) -> Iterator[NodeSample]:
-    """Each node that the scheduler knows; ``used`` are the sizes of the VMs on it."""
+def node_samples(look: ClusterSample) -> Iterator[tuple[NodeRecord, Row]]:
+    """Each node that the scheduler knows, in ``NODE_COLUMNS``; ``used`` are the sizes of the VMs on it."""
     for node in items(look.nodes or {}, "nodes"):
         name = text(node, "name")
         total, reserved = size_at(node, "total"), size_at(node, "reserved")
@@ -173,7 +175,7 @@ def node_samples(look: ClusterSample) -> Iterator[NodeSample]:
         mark = size_at(node, "watermark")
         marks = (None, None) if mark is None else (mark.cpu, mark.mem)
         facts = NodeRecord.of(name, look.price_keys.get(name, ()))
-        yield NodeSample(look.at, facts, (total.cpu, total.mem, reserved.cpu, reserved.mem, used.cpu, used.mem, *marks))
+        yield facts, (total.cpu, total.mem, reserved.cpu, reserved.mem, used.cpu, used.mem, *marks)
 
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})

@@ -1,7 +1,4 @@
-"""Retention of a history: when spans are made coarser, and which go first if the store is too large.
-
-Spans are fine for hours, five minutes long for days, an hour long for weeks; then they are removed.
-"""
+"""Retention of a history: when spans are made coarser, and which go first if the store is too large."""
 
 from __future__ import annotations
 

@@ -127,23 +127,6 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False):
         return (self.node, *self.groups, self.machine)
 
 
-class VmSample(msgspec.Struct, frozen=True, gc=False):
-    """A VM at one moment; ``amounts`` in the order of ``VM_COLUMNS``."""
-
-    at: Millis
-    # Separate from the amounts, since they seldom change.
-    facts: VmRecord
-    amounts: Row
-
-
-class NodeSample(msgspec.Struct, frozen=True, gc=False):
-    """A node at one moment; ``amounts`` in the order of ``NODE_COLUMNS``."""
-
-    at: Millis
-    facts: NodeRecord
-    amounts: Row
-
-
 class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
     """A decision about a VM, ``by`` its agent or the scheduler; ``said`` are ``explain``'s sentences, the summary
     first. ``size`` is what the VM had then; ``denied`` whether it got less than it asked for.

@@ -1,7 +1,4 @@
-"""A stretch of time in a history: how long each amount was known, its integral and its greatest value.
-
-The mean of a column is over the time in which it was known.
-"""
+"""A stretch of time in a history: how long each amount was known, its integral and its greatest value."""
 
 from __future__ import annotations
 

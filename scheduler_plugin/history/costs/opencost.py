@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
 from scheduler_plugin.history.core.samples import HOUR, Millis
-from scheduler_plugin.history.costs.bills import LABEL, NONE, Bill, Line
+from scheduler_plugin.history.costs.bills import LABEL, NONE, Bill, BilledCost, Line
 from scheduler_plugin.history.costs.rendering import ranked, rounded
 
 _GIB: Final = 1024**3
@@ -43,7 +44,7 @@ def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
     since, until = max(line.since, found.period.since), min(line.until, found.period.until)
     hours = Fraction(max(0, until - since), HOUR)
     # Weighted by cost, as in OpenCost.
-    efficiency = _of_cpu(line) * line.reserved.cpu_money + _of_ram(line) * line.reserved.mem_money
+    efficiency = _efficiency(line, _cpu) * line.reserved.cpu_money + _efficiency(line, _ram) * line.reserved.mem_money
     return {
         "name": name,
         "properties": _properties(name, by, cluster),
@@ -51,8 +52,8 @@ def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
         "start": _time(since) if hours else window["start"],
         "end": _time(until) if hours else window["end"],
         "minutes": rounded(hours * 60),
-        **_cpu(line, hours),
-        **_ram(line, hours),
+        **_fields("cpu", "Core", _cpu, line.reserved.cpu_money, line, hours),
+        **_fields("ram", "Byte", _ram, line.reserved.mem_money, line, hours),
         # Volumes, networks and GPUs are not recorded, but tools expect their fields.
         **dict.fromkeys(_ZEROS, 0),
         **dict.fromkeys(_NOTHING_OF),
@@ -62,41 +63,35 @@ def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
     }
 
 
-def _cpu(line: Line, hours: Fraction) -> dict[str, float]:
-    reserved, efficiency = _mean(line.reserved.cpu_hours, hours), _of_cpu(line)
+Hours = Callable[[BilledCost], Fraction]
+"""The hours of one resource in a cost."""
+
+
+def _cpu(cost: BilledCost) -> Fraction:
+    return cost.cpu_hours
+
+
+def _ram(cost: BilledCost) -> Fraction:
+    return cost.gib_hours * _GIB
+
+
+def _fields(  # noqa: PLR0913, PLR0917 - one resource, by OpenCost's names
+    kind: str, unit: str, of: Hours, money: Fraction, line: Line, hours: Fraction
+) -> dict[str, float]:
+    reserved, efficiency = _mean(of(line.reserved), hours), _efficiency(line, of)
     return {
-        "cpuCores": reserved,
-        "cpuCoreRequestAverage": reserved,
-        "cpuCoreLimitAverage": _mean(line.at_most.cpu_hours, hours),
-        "cpuCoreUsageAverage": _mean(line.reserved.cpu_hours * efficiency, hours),
-        "cpuCoreHours": rounded(line.reserved.cpu_hours),
-        "cpuCost": rounded(line.reserved.cpu_money),
-        "cpuEfficiency": rounded(efficiency),
+        f"{kind}{unit}s": reserved,
+        f"{kind}{unit}RequestAverage": reserved,
+        f"{kind}{unit}LimitAverage": _mean(of(line.at_most), hours),
+        f"{kind}{unit}UsageAverage": _mean(of(line.reserved) * efficiency, hours),
+        f"{kind}{unit}Hours": rounded(of(line.reserved)),
+        f"{kind}Cost": rounded(money),
+        f"{kind}Efficiency": rounded(efficiency),
     }
 
 
-def _ram(line: Line, hours: Fraction) -> dict[str, float]:
-    def mean_bytes(gib_hours: Fraction) -> float:
-        return _mean(gib_hours * _GIB, hours)
-
-    reserved, efficiency = mean_bytes(line.reserved.gib_hours), _of_ram(line)
-    return {
-        "ramBytes": reserved,
-        "ramByteRequestAverage": reserved,
-        "ramByteLimitAverage": mean_bytes(line.at_most.gib_hours),
-        "ramByteUsageAverage": mean_bytes(line.reserved.gib_hours * efficiency),
-        "ramByteHours": rounded(line.reserved.gib_hours * _GIB),
-        "ramCost": rounded(line.reserved.mem_money),
-        "ramEfficiency": rounded(efficiency),
-    }
-
-
-def _of_cpu(line: Line) -> Fraction:
-    return _share(line.used.cpu_hours, line.in_use.cpu_hours)
-
-
-def _of_ram(line: Line) -> Fraction:
-    return _share(line.used.gib_hours, line.in_use.gib_hours)
+def _efficiency(line: Line, of: Hours) -> Fraction:
+    return _share(of(line.used), of(line.in_use))
 
 
 def _properties(name: str, by: str, cluster: str) -> dict[str, object]:

@@ -1,7 +1,4 @@
-"""Prices of a vCPU-hour and a GiB-hour on each node (S2.1).
-
-A node whose price is not in the table costs the reference prices; a report says which nodes those are.
-"""
+"""Prices of a vCPU-hour and a GiB-hour on each node (S2.1)."""
 
 from __future__ import annotations
 

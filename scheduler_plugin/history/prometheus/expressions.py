@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from protocol.messages import ObjectName
-from protocol.ranking.price_keys import PRICE_LABELS
+from protocol.ranking.prices import PRICE_LABELS
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND, Millis
 from scheduler_plugin.history.ports import Period
 
@@ -167,7 +167,6 @@ def node_labels(series: Mapping[str, str]) -> dict[str, str]:
 
 
 def _as_exported(label: str) -> str:
-    """A label of a node as kube-state-metrics calls it."""
     # kube-state-metrics turns camel case into snake case after it has replaced all other characters.
     return "label_" + re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", re.sub(r"\W", "_", label)).lower()
 

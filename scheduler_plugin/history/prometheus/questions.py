@@ -1,7 +1,4 @@
-"""Answers the port ``History`` from a Prometheus.
-
-The step is the scrape interval, unless a question is too large for that (``step_of``); ``extent`` then says so.
-"""
+"""Answers the port ``History`` from a Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Final
 import httpx2 as httpx
 
 from protocol.messages import ObjectName
-from protocol.ranking.price_keys import price_keys
+from protocol.ranking.prices import price_keys
 from scheduler_plugin.history.core.samples import (
     DAY,
     HOUR,
@@ -188,7 +185,6 @@ class PrometheusHistory:
         return {vm: Size(need.get("cpu", 0), need.get("mem", 0)) for vm, need in needs.items()}
 
     async def _learn(self, period: Period) -> None:
-        """Learns the scrape interval of agents."""
         # Until agents have been scraped for a while, the default interval stands.
         if not self._is_learnt and (answer := await self._server.vector(SCRAPED, period.until - 1)):
             self._scrapes, self._is_learnt = interval_of(answer[0][1]), True
@@ -198,26 +194,30 @@ class PrometheusHistory:
         """The price keys of nodes and when each had them, as far as kube-state-metrics exports their labels."""
         step, parts = await self._stretches(period)
         by_node = defaultdict[str, dict[PriceKeys, Stay]](dict)
-        for part in parts:
-            for end, place in (("min", 0), ("max", 1)):
-                query = over(f"{end}_over_time", "timestamp(kube_node_labels)", part, step)
-                for labels, at in await self._server.vector(query, part.until - 1):
-                    stays, keys = by_node[labels.get("node", "")], price_keys(node_labels(labels))
-                    # The last sample holds for one more step.
-                    moment = round(at * SECOND) + place * step
-                    since, until = stays.get(keys, (moment, moment))
-                    stays[keys] = min(since, moment), max(until, moment)
+        for end, place in (("min", 0), ("max", 1)):
+            for labels, at in await self._values(f"{end}_over_time", "timestamp(kube_node_labels)", parts, step):
+                stays, keys = by_node[labels.get("node", "")], price_keys(node_labels(labels))
+                # The last sample holds for one more step.
+                moment = round(at * SECOND) + place * step
+                since, until = stays.get(keys, (moment, moment))
+                stays[keys] = min(since, moment), max(until, moment)
         return by_node
 
+    async def _values(
+        self, function: str, expression: str, parts: Sequence[Period], step: Millis
+    ) -> list[tuple[Labels, float]]:
+        """A function over each part, in order."""
+        answers = [await self._server.vector(over(function, expression, part, step), part.until - 1) for part in parts]
+        return [value for answer in answers for value in answer]
+
     async def _sizes(self, kind: str, period: Period) -> dict[Key, Size]:
-        """The latest bounds of VMs."""
         step, parts = await self._stretches(period)
         sizes = defaultdict[Key, dict[str, int]](dict)
-        for part in parts:
-            for resource in SCALES:
-                query = over("last_over_time", self._say.vm(f"{kind}_{resource}"), part, step)
-                for labels, value in await self._server.vector(query, part.until - 1):
-                    sizes[_key(labels)][resource] = _scaled(value, resource)
+        for resource in SCALES:
+            bounds = self._say.vm(f"{kind}_{resource}")
+            # Later parts overwrite earlier ones.
+            for labels, value in await self._values("last_over_time", bounds, parts, step):
+                sizes[_key(labels)][resource] = _scaled(value, resource)
         # A bound of only one resource is of no use.
         return {key: Size(**amounts) for key, amounts in sizes.items() if len(amounts) == len(SCALES)}
 
@@ -226,9 +226,8 @@ class PrometheusHistory:
         step, parts = await self._stretches(period)
         both = f"{self._say.vm(column)} and {self._say.vm(other)}"
         sums = defaultdict[Key, float](float)
-        for part in parts:
-            for labels, value in await self._server.vector(over("sum_over_time", both, part, step), part.until - 1):
-                sums[_key(labels)] += value * step
+        for labels, value in await self._values("sum_over_time", both, parts, step):
+            sums[_key(labels)] += value * step
         return {key: _scaled(value, _resource(column)) for key, value in sums.items()}
 
     async def _grid(self, period: Period) -> tuple[Millis, float]:
@@ -309,7 +308,6 @@ class PrometheusHistory:
 
 
 def _machines(node: str, span: Span, stays: Mapping[PriceKeys, Stay]) -> list[NodeUsage]:
-    """The machines that had the node's name, each with its part of ``span``."""
     if len(stays) <= 1:
         return [NodeUsage(NodeRecord.of(node, next(iter(stays), ())), span)]
     # The name stood for several machines, each with a price of its own.

@@ -77,7 +77,6 @@ class PrometheusServer:
 
 
 def _number(text: str) -> float:
-    """A value. Raises ``HistoryError``."""
     try:
         # Values are JSON strings, as JSON has no NaN and no infinity.
         return float(text)

@@ -36,21 +36,13 @@ class StoreError(HistoryError):
     """The store cannot be written now; the message says why. What is recorded meanwhile is lost, nothing else."""
 
 
-class StoreBusyError(StoreError):
-    """Another recorder writes this store."""
-
-
-class NewerFileError(StoreError):
-    """A newer release wrote the file; the message has its version."""
-
-
 FAULTS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What SQLite raises: the second where its message would have a piece of the damage in it."""
 
 
 def is_damage(error: Exception) -> bool:
     """Return True if the file itself is broken, or is none of ours."""
-    if isinstance(error, DamagedFileError | ForeignFileError | UnicodeDecodeError):
+    if isinstance(error, DamagedFileError | UnicodeDecodeError):
         return True
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(code, int) and code & _PRIMARY_CODE in DAMAGE
@@ -58,7 +50,7 @@ def is_damage(error: Exception) -> bool:
 
 @contextmanager
 def only_recorder(path: Path) -> Iterator[None]:
-    """Holds the lock of the store. Raises ``StoreBusyError``, or ``StoreError`` if the folder cannot be written."""
+    """Holds the lock of the store. Raises ``StoreError``, also if another recorder has it."""
     lock = path.with_name(f"{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -71,14 +63,14 @@ def only_recorder(path: Path) -> Iterator[None]:
             # The kernel gives it back however this process ends.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise StoreBusyError(f"another recorder writes {path}") from error
+            raise StoreError(f"another recorder writes {path}") from error
         yield
     finally:
         os.close(file)
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """The file with its tables. Raises ``NewerFileError``, ``FAULTS`` and ``OSError``."""
+    """The file with its tables. Raises ``StoreError``, ``FAULTS`` and ``OSError``."""
     # Made before SQLite opens it, which would make it readable for others; the files beside it get the same rights.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWN))
     # Refuses a newer or foreign file before anything of it changes: even its mode, or that of its journal.
@@ -129,11 +121,7 @@ def file_number(path: Path) -> FileNumber | None:
 
 
 class DamagedFileError(sqlite3.DatabaseError):
-    """SQLite's check found damage; the message says what."""
-
-
-class ForeignFileError(sqlite3.DatabaseError):
-    """The file is a database, but no history of this version."""
+    """SQLite's check found damage, or the database is no history of this version; the message says what."""
 
 
 def _make(connection: sqlite3.Connection) -> None:
@@ -162,7 +150,7 @@ def _mark(connection: sqlite3.Connection) -> tuple[int, int]:
 def _refuse_newer(path: Path, connection: sqlite3.Connection) -> None:
     application, version = _mark(connection)
     if application == APPLICATION and version > VERSION:
-        raise NewerFileError(
+        raise StoreError(
             f"a newer release wrote the history {path}: it has version {version}, this program knows version {VERSION};"
             " upgrade this program, or move the file away to begin a new one"
         )
@@ -173,7 +161,7 @@ def _own(connection: sqlite3.Connection) -> None:
     # A new file has neither a mark nor tables. What has another mark is no history of ours.
     is_new = not application and not connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()[0]
     if not is_new and (application, version) != (APPLICATION, VERSION):
-        raise ForeignFileError(f"expected a history of version {VERSION}, got version {version} of {application:#x}")
+        raise DamagedFileError(f"expected a history of version {VERSION}, got version {version} of {application:#x}")
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:

@@ -118,7 +118,6 @@ def _parts(spans: Iterable[Span], period: Period) -> Iterable[Span]:
 
 
 def _vm_facts(namespace: str, name: str, said: bytes) -> VmRecord:
-    """The facts of a VM; only its name if they are damaged."""
     try:
         return _VM_FACTS.decode(said)
     except ValueError:

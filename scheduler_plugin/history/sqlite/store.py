@@ -46,7 +46,7 @@ _AT_ONCE: Final = 12
 
 
 class SqliteStore:
-    """The one writer of a file; ``close`` it. Raises ``StoreBusyError`` or ``StoreError`` if it cannot be written.
+    """The one writer of a file; ``close`` it. Raises ``StoreError`` if it cannot be written.
 
     ``notes`` are sentences about what went wrong with the file.
     """
@@ -112,7 +112,6 @@ class SqliteStore:
         return connection
 
     def _anew(self, error: Exception) -> sqlite3.Connection:
-        """Sets the damaged file aside, and opens a new one."""
         try:
             aside = set_aside(self._path, self._wall())
             # The numbers of subjects and facts were those of the old file.
@@ -263,7 +262,6 @@ class SqliteStore:
         self._connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def _fold(self, table: SpanTable, fold: Fold) -> None:
-        """Joins old spans of a tier into the next one."""
         width = TIERS[fold.tier + 1].width
         for begin, end in self._parts(table, fold.tier, fold.before, width):
             with self._transaction() as connection:

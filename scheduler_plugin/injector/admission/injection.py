@@ -107,16 +107,8 @@ OPTED_OUT: Final = Left("opted_out")
 HAS_AGENT: Final = Left("has_agent")
 
 
-@dataclass(frozen=True, slots=True)
-class Injection:
-    """The operations of RFC 6902 that add the agent. ``account`` is the service account that must exist."""
-
-    patch: list[Json]
-    account: str
-
-
-def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
-    """Decides whether a new pod gets the agent, and how."""
+def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | list[Json]:
+    """Decides whether a new pod gets the agent, and by which operations of RFC 6902."""
     spec, labels = child(pod, "spec"), labels_of(pod)
     runners = [container for container in items(spec, "containers") if text(container, "name") == RUNNER_CONTAINER]
     # Our controller's pods and NeonVM's both have the label and the runner.
@@ -132,23 +124,20 @@ def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
     if account not in {*DEFAULT_ACCOUNTS, own}:
         return Left("own_account", texts.OWN_ACCOUNT.format(account=account, own=own))
     # No label or annotation is set: NeonVM's controller removes those that the VM lacks.
-    patch: list[Json] = [
+    return [
         *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template.agent)]),
         *_appended(spec, "volumes", _volumes(template)),
         *_appended(spec, "imagePullSecrets", _missing_secrets(spec, template)),
         {"op": "add", "path": "/spec/serviceAccountName", "value": own},
     ]
-    return Injection(patch, own)
 
 
 def _missing_secrets(spec: Json, template: AgentTemplate) -> list[Json]:
-    """The Secrets for the agent's image that the pod does not name itself."""
     named = {text(reference, "name") for reference in items(spec, "imagePullSecrets")}
     return [{"name": secret.name} for secret in template.agent.image_pull_secrets if secret.name not in named]
 
 
 def _unwanted(spec: Json, labels: Mapping[str, str]) -> Left | None:
-    """The reason why the VM's pod gets no agent, or no other; None if it gets one."""
     if labels.get(LABEL_ENABLED) != "true":
         return NOT_ENABLED
     if labels.get(LABEL_INJECT) == "false":
@@ -163,7 +152,6 @@ def _containers(spec: Json) -> list[Json]:
 
 
 def _reserved_names(spec: Json) -> list[str]:
-    """The names of the agent's volumes that the pod defines, mounts or attaches."""
     # A mount without a volume counts, too: the agent would bring the volume.
     mentions = [*items(spec, "volumes")]
     for container in _containers(spec):
@@ -175,7 +163,6 @@ _KINDS: Final = ("containers", "initContainers", "ephemeralContainers")
 
 
 def _appended(spec: Json, name: str, added: list[Json]) -> list[Json]:
-    """Operations that put ``added`` at the end of a list that may be missing."""
     if not added:
         return []
     # JSON Patch cannot append to a list that is missing.

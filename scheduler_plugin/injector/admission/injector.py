@@ -58,13 +58,12 @@ class Injector:
         if self.problem:
             return self._left(question, "not_possible", self.problem)
         # The API server would refuse a pod whose service account does not exist.
-        if why := await self._lacks(question.namespace, verdict.account):
+        if why := await self._lacks(question.namespace, self.template.agent.service_account):
             return self._left(question, "no_account", why)
         self.report("injected")
-        return answer(question.uid, verdict.patch)
+        return answer(question.uid, verdict)
 
     async def _lacks(self, namespace: str, account: str) -> str:
-        """The reason why pods of the namespace cannot have the service account; empty if they can."""
         call = ApiCall("GET", SERVICE_ACCOUNTS.path(namespace, account), ACCOUNT_TIMEOUT)
         try:
             await self.api.call(call)

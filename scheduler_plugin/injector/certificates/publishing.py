@@ -86,7 +86,6 @@ class BundlePublisher:
             raise
 
     async def _copies(self) -> list[Json]:
-        """The ConfigMaps of that name in all namespaces."""
         copies: list[Json] = []
         # For a list by one name the API server checks rights to that name only, so the role needs none to others.
         query = {"fieldSelector": f"metadata.name={self.config_map}", "limit": str(PAGE)}

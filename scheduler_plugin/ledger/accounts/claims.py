@@ -5,13 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from protocol.messages import Metrics, ObjectName
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, PodFacts, VmFacts
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredResizes:
+    """Amounts that pods wait for: ``all`` of them, and those of pods that ``asked`` for room. Per resource."""
+
+    all: Resources = ZERO
+    asked: Resources = ZERO
+
+    @classmethod
+    def of(cls, pod: PodFacts) -> DeferredResizes:
+        """Amounts that this pod waits for."""
+        if not pod.deferred.any:
+            return NONE_DEFERRED
+        # All of it is reserved, but VMs are moved only for a pod that asks for it by its label.
+        return cls(pod.deferred, pod.deferred if pod.asks_room else ZERO)
+
+    def __add__(self, other: DeferredResizes) -> DeferredResizes:
+        return DeferredResizes(self.all + other.all, self.asked + other.asked)
+
+    def __sub__(self, other: DeferredResizes) -> DeferredResizes:
+        return DeferredResizes(self.all - other.all, self.asked - other.asked)
+
+
+NONE_DEFERRED: Final = DeferredResizes()
 
 
 class ClaimState(Enum):

@@ -8,10 +8,9 @@ from typing import Final
 
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.constraints.cluster_view import NodePods, PlacedPod
-from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
-from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
+from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState, DeferredResizes
 from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
-from scheduler_plugin.placement import Room
+from scheduler_plugin.placement.verdict import Room
 
 ASKS_FROM: Final = Fraction(9, 10)
 """The share of its watermark from which on a node asks its VMs to give back."""
@@ -207,7 +206,6 @@ class NodeAccount:
 
 
 def _as_many_as_fit(wishes: list[Resources], room: Resources) -> Resources:
-    """The sum of the smallest ``wishes`` that fit together."""
     total = ZERO
     # A kubelet grants each wish whole or not at all; the smallest first lets most of them fit.
     for wish in sorted(wishes, key=lambda amounts: (amounts.cpu, amounts.mem)):

@@ -61,7 +61,6 @@ class PermitAccount(PermitState):
         return self.agent if self.agent in alive and now < self.turn_until else None
 
     def _has_moved(self, message: Message) -> bool:
-        """Return True if the VM runs in another pod than that of the last message."""
         return self.heard_from is not None and message.pod != self.heard_from
 
     def turn_away(self, message: Message, now: Instant) -> None:

@@ -21,12 +21,10 @@ from typing import Final, NamedTuple, TypeVar
 
 from protocol.backoff import Backoff
 from protocol.units import ZERO, Amount, ComputeUnit, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.resource_mask import BOTH, NEITHER, ResourceMask
-from scheduler_plugin.ledger.facts import RunnerRequests
+from scheduler_plugin.ledger.accounts.permit_state import LONG_AGO
+from scheduler_plugin.ledger.facts import BOTH, NEITHER, ResourceMask, RunnerRequests
 
 A = TypeVar("A", bound=Amount)
-
-LONG_AGO: Final = Instant(float("-inf"))
 
 SETTLE: Final = Seconds(10.0)
 """A write that was sent this long ago has landed or never will: API servers give it up within seconds."""

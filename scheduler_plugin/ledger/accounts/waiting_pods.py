@@ -1,10 +1,15 @@
-"""Pods that no node had room for, so that freed room can wake them: nothing else does.
+"""Pods on their way to a node: those that no node had room for, and those that kube-scheduler was sent on with.
 
 Rules that hold here:
 
 - A pod waits on the nodes that it was refused on. It is woken once, when one of them can take it; then it is asked
-  about again, and waits again if it must.
+  about again, and waits again if it must. Nothing else wakes it.
 - A process that starts finds the waiting pods by kube-scheduler's condition on them; they wait on all nodes.
+- An assumed pod was sent to one node, and its bind has not come yet. Nothing is reserved: an assumption says which of
+  the nodes that a pod fits is best, and never that a pod does not fit.
+- kube-scheduler stops looking at ``sample_size`` suitable nodes, and its next look begins there, so a pod that it asks
+  about again meets other nodes. One that was sent round in vain waits like any other, and is sent round again once room
+  has become free for it.
 """
 
 from __future__ import annotations
@@ -17,7 +22,97 @@ from typing import Final
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import VmAccount, claim_size
 from scheduler_plugin.ledger.facts import PodFacts
-from scheduler_plugin.placement import FITS, Room, verdict
+from scheduler_plugin.placement.verdict import FITS, Room, verdict
+
+ASSUMED_KEPT: Final = 16
+"""More than kube-scheduler has under way between the end of a pod's cycle and its bind."""
+
+
+class AssumedPods:
+    """Nodes and claims of assumed pods, by UID, the oldest first."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, tuple[str, Resources]] = {}
+
+    def assume(self, uid: str, node: str, claim: Resources) -> None:
+        """The pod was sent to ``node`` and will claim ``claim`` there."""
+        # Out and in again, so that it counts as the newest.
+        self._pods.pop(uid, None)
+        self._pods[uid] = (node, claim)
+        # A bind may never come; without a clock, only newer assumptions end one.
+        if len(self._pods) > ASSUMED_KEPT:
+            del self._pods[next(iter(self._pods))]
+
+    def settle(self, uid: str) -> None:
+        """The pod's bind has come, or it is asked about again, or it is gone."""
+        self._pods.pop(uid, None)
+
+    def taken(self, beside: str) -> dict[str, Resources]:
+        """Claims of all of them but the pod ``beside``, by node."""
+        claims: dict[str, Resources] = {}
+        for uid, (node, claim) in self._pods.items():
+            if uid != beside:
+                claims[node] = claims[node] + claim if node in claims else claim
+        return claims
+
+
+SAMPLED_KEPT: Final = 1_000
+"""Pods remembered. The oldest are forgotten; the worst of that is that they are sent round once more."""
+
+PERCENT: Final = 20
+"""The ``percentageOfNodesToScore`` in our manifests."""
+
+_LEAST: Final = 100
+_TOLERANCE: Final = 0.9
+"""kube-scheduler may know a few nodes more or less than we do."""
+
+
+def sample_size(nodes: int, percent: int) -> int:
+    """The number of suitable nodes that kube-scheduler is content with: ``percent`` (1-100, its
+    ``percentageOfNodesToScore``) of all nodes, or its own default, whichever is less.
+
+    >>> [sample_size(nodes, 20) for nodes in (80, 200, 2_000, 10_000)]
+    [80, 100, 400, 500]
+    >>> sample_size(2_000, 100)
+    680
+    """
+    # The same arithmetic as kube-scheduler's numFeasibleNodesToFind.
+    if nodes < _LEAST:
+        return nodes
+    return max(_LEAST, nodes * min(percent, max(5, 50 - nodes // 125)) // 100)
+
+
+class SampledPods:
+    """Retries left for each pod, by UID.
+
+    ``percent`` is the ``percentageOfNodesToScore`` of kube-scheduler.
+    """
+
+    def __init__(self) -> None:
+        self.percent = PERCENT
+        self._left: dict[str, int] = {}
+
+    def is_sample(self, asked: int, nodes: int) -> bool:
+        """Return True if there may be suitable nodes beside those that were asked about."""
+        return sample_size(nodes, self.percent) * _TOLERANCE <= asked < nodes
+
+    def send_round(self, uid: str, asked: int, nodes: int) -> bool:
+        """Note that the pod was refused on ``asked`` of all nodes. Returns True if it is to be sent round."""
+        # Enough retries for every node to have its turn twice.
+        left = self._left.pop(uid, 2 * -(-nodes // asked))
+        self._left[uid] = max(-1, left - 1)
+        if len(self._left) > SAMPLED_KEPT:
+            self.forget(next(iter(self._left)))
+        return left > 0
+
+    def is_sent_round(self, uid: str) -> bool:
+        """Return True if the pod will be asked about again, on other nodes."""
+        return self._left.get(uid, -1) >= 0
+
+    def forget(self, uid: str) -> None:
+        """The pod has found a node, is gone, or has room by now."""
+        self._left.pop(uid, None)
+
 
 MOST_UNSEEN: Final = 1_000
 """How many waiting pods that no watch has shown are kept."""
@@ -163,7 +258,6 @@ class WaitingPods:
         return pods
 
     def _fitting(self, room: Room) -> list[WaitingPod]:
-        """The pods that wait on this node and fit there now."""
         fitting = []
         for nodes, group in self._groups.items():
             # Most groups fail here, before any of their pods is looked at.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from importlib.metadata import version
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.console import Console
@@ -21,22 +20,15 @@ from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.rendering import as_json, as_short, as_text
 from scripts.autoscale.check.table import judged
 from scripts.autoscale.cluster_flags import of_a_cluster
-from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
-from scripts.autoscale.running import run
+from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.terminal import printing
 from scripts.autoscale.terminal.printing import print_lines, serialised
 from scripts.autoscale.terminal.visible import visible, visible_lines
 
 _PAUSE: Final = Seconds(2.0)
 
-
-class CheckOutput(StrEnum):
-    """Format of the findings."""
-
-    TEXT = "text"
-    SHORT = "short"
-    JSON = "json"
-    YAML = "yaml"
+CheckOutput = Literal["text", "short", "json", "yaml"]
+"""Format of the findings."""
 
 
 def span(given: str) -> str:
@@ -50,11 +42,9 @@ def span(given: str) -> str:
 
 # Exit code 2 for every error: 1 stands for warnings here.
 @of_a_cluster(failed=EXIT_CODES[Level.FAILURE])
-def check(
+async def check(
     before: Annotated[bool, typer.Option("--pre", help="Check whether it can be installed.")] = False,
-    output: Annotated[
-        CheckOutput, typer.Option("--output", "-o", help="short: what is wrong alone.")
-    ] = CheckOutput.TEXT,
+    output: Annotated[CheckOutput, typer.Option("--output", "-o", help="short: what is wrong alone.")] = "text",
     wait: Annotated[
         str, typer.Option("--wait", callback=span, help="Look again for so long while a check fails, such as 5m.")
     ] = "0s",
@@ -63,7 +53,7 @@ def check(
     ] = "",
     *,
     flags: ClusterFlags,
-) -> None:
+) -> int:
     """Check the installation of a cluster, and say what to do about each thing that is wrong.
 
     Exits 0 if all is in order, 1 if something should be looked at, 2 if a check has failed or nothing can be looked at.
@@ -71,14 +61,6 @@ def check(
     cluster = find_cluster(flags)
     if cluster.is_embedded:
         raise typer.BadParameter(f"{cluster.title} was not started with --kubernetes; try autoscale top")
-    run(
-        _check(cluster, namespace, before=before, output=output, wait=parse_duration(wait)),
-        failed=EXIT_CODES[Level.FAILURE],
-    )
-
-
-async def _check(cluster: ReachedCluster, namespace: str, *, before: bool, output: CheckOutput, wait: Seconds) -> int:
-    console = Console()
     async with cluster.client() as client:
         kubectl = Kubectl(cluster.kubectl(), cluster.kubectl_environment)
         gathering = Gathering(client, kubectl, SystemClock(), namespace, version("autoscaling"))
@@ -92,10 +74,10 @@ async def _check(cluster: ReachedCluster, namespace: str, *, before: bool, outpu
                 if not errors.is_terminal:
                     print_lines(errors, [f"waiting: {why}"])
 
-            findings = await look(gathering, SystemClock(), before=before, wait=wait, waits=waits)
+            findings = await look(gathering, SystemClock(), before=before, wait=parse_duration(wait), waits=waits)
     # With --wait each look adds the same notes again; a dict drops repeats and keeps the order.
     print_lines(Console(stderr=True), dict.fromkeys(gathering.notes))
-    show(console, findings, output)
+    show(Console(), findings, output)
     return EXIT_CODES[worst(findings)]
 
 
@@ -121,9 +103,9 @@ async def look(
 
 def show(console: Console, findings: Sequence[Finding], output: CheckOutput) -> None:
     """Prints them, in colours only on terminals."""
-    if output in {CheckOutput.JSON, CheckOutput.YAML}:
+    if output in {"json", "yaml"}:
         # Without highlighting and wrapping, so that the output can be parsed.
         console.out(serialised(as_json(findings), printing.Output(output)), highlight=False)
         return
-    for style, line in (as_text if output is CheckOutput.TEXT else as_short)(findings):
+    for style, line in (as_text if output == "text" else as_short)(findings):
         console.print(Text(visible_lines(line), style=style), soft_wrap=True)

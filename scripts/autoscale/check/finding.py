@@ -99,8 +99,8 @@ class Check:
         return " ".join((self.judge.__doc__ or "").split())
 
 
-def check(  # noqa: PLR0913 - the parts of a check
-    name: str, section: CheckSection, title: str, remedy: str, when: When = When.AFTER, *, is_fatal: bool = False
+def check_of(  # noqa: PLR0913 - the parts of a check
+    section: CheckSection, name: str, title: str, remedy: str, when: When = When.AFTER, *, is_fatal: bool = False
 ) -> Callable[[Callable[[CheckFacts], CheckResult]], Check]:
     """Makes a check of its judge, whose docstring tells people what the check is about; see ``Check``."""
     return lambda judge: Check(name, section, title, judge, remedy, when, is_fatal)

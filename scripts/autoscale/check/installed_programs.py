@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, is_leaving, is_over, items, labels_of, name_of, pod_phase, text
-from scripts.autoscale.check.facts import CheckFacts, SiteObservations, Unseen
+from scripts.autoscale.check.facts import CheckFacts, MetricSample, SiteObservations, Unseen
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 VERSION_LABEL: Final = "app.kubernetes.io/version"
@@ -38,11 +38,6 @@ class Program:
     metrics: int = 0
     tls: tuple[int, ...] = ()
 
-    @property
-    def kind(self) -> str:
-        """Deployment or DaemonSet."""
-        return "DaemonSet" if self.is_daemon else "Deployment"
-
 
 PROGRAMS: Final = (
     Program(
@@ -64,18 +59,18 @@ _TAG: Final = re.compile(r":([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:@.*)?$")
 
 def installed(facts: CheckFacts) -> dict[str, Json]:
     """The Deployment or DaemonSet of each program that is there. Raises ``UnseenError``."""
-    daemons = {
-        name_of(daemon_set).name: daemon_set for daemon_set in facts.daemon_sets.value if _is_here(facts, daemon_set)
+    kinds = {True: facts.daemon_sets.value, False: facts.deployments.value}
+    here = {
+        is_daemon: by_name(workload for workload in workloads if name_of(workload).namespace == facts.namespace)
+        for is_daemon, workloads in kinds.items()
     }
-    others = {
-        name_of(deployment).name: deployment for deployment in facts.deployments.value if _is_here(facts, deployment)
-    }
-    workloads = {program.name: (daemons if program.is_daemon else others).get(program.name) for program in PROGRAMS}
+    workloads = {program.name: here[program.is_daemon].get(program.name) for program in PROGRAMS}
     return {name: workload for name, workload in workloads.items() if workload is not None}
 
 
-def _is_here(facts: CheckFacts, workload: Json) -> bool:
-    return name_of(workload).namespace == facts.namespace
+def by_name(objects: Iterable[Json]) -> dict[str, Json]:
+    """Cluster-wide objects, or those of one namespace, by their names."""
+    return {name_of(named).name: named for named in objects}
 
 
 def program_of(pod: Json) -> str:
@@ -91,10 +86,13 @@ def pods_of(facts: CheckFacts, program: str) -> list[Json]:
 
 def leads(facts: CheckFacts, pod: str) -> bool:
     """Return True if the pod's metrics say that it leads."""
+    return any(sample.name.endswith(LEADING) and sample.value == 1.0 for sample in samples_of(facts, pod))
+
+
+def samples_of(facts: CheckFacts, pod: str) -> Sequence[MetricSample]:
+    """The metrics of a pod; none if they could not be read."""
     look = facts.metrics.get(pod)
-    return isinstance(look, SiteObservations) and any(
-        sample.name.endswith(LEADING) and sample.value == 1.0 for sample in look.value
-    )
+    return look.value if isinstance(look, SiteObservations) else ()
 
 
 def leading_pod(facts: CheckFacts, program: str) -> Json | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Final
@@ -33,9 +32,7 @@ from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluste
 from scripts.autoscale.costs.cost_views import CostOutput, advice, advice_document, serialised, show, written
 from scripts.autoscale.costs.policy_change import ChosenPolicy, PolicyChange, chosen_policy
 from scripts.autoscale.costs.policy_replay import STEP
-from scripts.autoscale.history.finding import a_url, context_name, history_path, local_of, opened_history
-from scripts.autoscale.history.past import period_since
-from scripts.autoscale.running import run
+from scripts.autoscale.history.finding import a_url, context_name, history_path, local_of, opened_history, period_since
 from scripts.autoscale.site import SCHEDULER, SiteError, open_site
 from scripts.autoscale.terminal.printing import print_lines
 
@@ -87,12 +84,10 @@ Since = Annotated[str, typer.Option(help="How far back, such as 6h, 7d.")]
 
 
 @of_a_cluster()
-def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
+async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     since: Since = "7d",
     by: Annotated[str, typer.Option(help="vm, namespace, group, node, or label=KEY (of labels that are kept).")] = "vm",
-    output: Annotated[
-        CostOutput, typer.Option("--output", "-o", help="The form of what is printed.")
-    ] = CostOutput.TEXT,
+    output: Annotated[CostOutput, typer.Option("--output", "-o", help="The form of what is printed.")] = "text",
     policy: Annotated[str, typer.Option(help="A policy (file or name): what it would have cost.")] = "",
     consolidate: Annotated[bool, typer.Option("--consolidate", help="Say which nodes could be emptied now.")] = False,
     prices: Annotated[Path | None, typer.Option(help="A price table, as the scheduler's section `ranking`.")] = None,
@@ -100,7 +95,7 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     prometheus: Annotated[str, typer.Option(help="Ask this Prometheus instead of a file.", callback=a_url)] = "",
     *,
     flags: ClusterFlags,
-) -> None:
+) -> int:
     """Cost of VMs by reservation, and the savings of scaling.
 
     Examples: autoscale cost --since 24h --by namespace · autoscale cost -o csv > costs.csv ·
@@ -119,47 +114,33 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         raise typer.BadParameter(OF_A_FILE, param_hint="--by")
     if consolidate:
         # Advice has no rows, and OpenCost's form has no place for it.
-        if output in {CostOutput.CSV, CostOutput.OPENCOST}:
+        if output in {"csv", "opencost"}:
             raise typer.BadParameter("advice is text, wide, json or yaml", param_hint="--output")
-        run(_consolidate(ranking, find_cluster(flags), output))
-    else:
-        chosen, cluster = opened_history(file or path, prometheus), local or context_name(flags)
-        run(_cost(chosen, period, by, output, (ranking, prices_title), _chosen(policy), cluster))
-
-
-def _chosen(policy: str) -> ChosenPolicy | None:
+        return await _consolidate(ranking, find_cluster(flags), output)
+    cluster = local or context_name(flags)
     try:
-        return chosen_policy(policy) if policy else None
+        played_policy = chosen_policy(policy) if policy else None
     except SmoothingPolicyError as error:
         raise typer.BadParameter(str(error), param_hint="--policy") from None
-
-
-async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
-    chosen: AbstractAsyncContextManager[History],
-    period: Period,
-    by: str,
-    output: CostOutput,
-    prices: tuple[RankingConfig, str],
-    policy: ChosenPolicy | None,
-    cluster: str,
-) -> int:
     try:
-        async with chosen as history:
-            table, usages = await priced_usage(history, period, prices[0])
+        async with opened_history(file or path, prometheus) as history:
+            table, usages = await priced_usage(history, period, ranking)
             total_bill = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
-            change, changes = await _changed(history, usages, period, policy, table) if policy else (None, [])
+            change, changes = (
+                await _changed(history, usages, period, played_policy, table) if played_policy else (None, [])
+            )
             # Asked last, because its notes say how the queries before it were answered.
             extent = await history.extent()
     except HistoryError as error:
         raise SiteError(str(error)) from error
     notes = (*_missing(extent, period), *_unlabelled(total_bill, by), *extent.notes, *changes)
     more = None if change is None else _figures(change, by)
-    if output in {CostOutput.TEXT, CostOutput.WIDE}:
-        show(Console(), total_bill, by, prices[1], notes, more=more, is_wide=output is CostOutput.WIDE)
+    if output in {"text", "wide"}:
+        show(Console(), total_bill, by, prices_title, notes, more=more, is_wide=output == "wide")
     else:
         sys.stdout.write(written(total_bill, by, output, cluster, notes, more))
         # CSV and OpenCost have no place for notes, so these go to stderr.
-        if output in {CostOutput.CSV, CostOutput.OPENCOST}:
+        if output in {"csv", "opencost"}:
             print_lines(Console(stderr=True), notes)
     return 0
 
@@ -231,7 +212,7 @@ async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: 
         if price is not None:
             prices[label] = price
     candidates = emptied(read_nodes(answer, prices, reference_price(ranking), staying, bound))
-    if output in {CostOutput.TEXT, CostOutput.WIDE}:
+    if output in {"text", "wide"}:
         print_lines(Console(), advice(candidates))
     else:
         sys.stdout.write(serialised(advice_document(candidates), output))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 import yaml
 from rich.console import Console
@@ -14,19 +13,10 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from scheduler_plugin.history.core.samples import HOUR
+from scheduler_plugin.history.costs import rendering
 from scheduler_plugin.history.costs.bills import Bill, Line
 from scheduler_plugin.history.costs.consolidation import Emptied
 from scheduler_plugin.history.costs.opencost import allocations
-from scheduler_plugin.history.costs.rendering import (
-    UNKNOWN,
-    More,
-    as_csv,
-    document,
-    hours_and_money,
-    known_costs,
-    ranked,
-    rounded,
-)
 from scripts.autoscale.terminal.printing import print_lines
 from scripts.autoscale.terminal.visible import visible
 
@@ -37,32 +27,24 @@ _WIDE_HEADINGS: Final = (
     *("known h", "use known h"),
 )
 
-
-class CostOutput(StrEnum):
-    """The format of the output."""
-
-    TEXT = "text"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    CSV = "csv"
-    OPENCOST = "opencost"
+CostOutput = Literal["text", "wide", "json", "yaml", "csv", "opencost"]
+"""The format of the output."""
 
 
 def written(  # noqa: PLR0913, PLR0917 - the texts beside the bill
-    found: Bill, by: str, output: CostOutput, cluster: str, notes: Sequence[str], more: More | None = None
+    found: Bill, by: str, output: CostOutput, cluster: str, notes: Sequence[str], more: rendering.More | None = None
 ) -> str:
     """The bill for machines; ``notes`` are in JSON and YAML, ``more`` in CSV too."""
-    if output is CostOutput.CSV:
-        return as_csv(found, more)
-    if output is CostOutput.OPENCOST:
+    if output == "csv":
+        return rendering.as_csv(found, more)
+    if output == "opencost":
         return serialised(allocations(found, by, cluster), output)
-    return serialised({**document(found, by, more), "notes": list(notes)}, output)
+    return serialised({**rendering.document(found, by, more), "notes": list(notes)}, output)
 
 
 def serialised(answer: object, output: CostOutput) -> str:
     """YAML if that is asked for, else JSON."""
-    if output is CostOutput.YAML:
+    if output == "yaml":
         return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
     return json.dumps(answer, indent=2) + "\n"
 
@@ -74,7 +56,7 @@ def show(  # noqa: PLR0913 - the texts beside the bill
     prices: str,
     notes: Sequence[str],
     *,
-    more: More | None = None,
+    more: rendering.More | None = None,
     is_wide: bool = False,
 ) -> None:
     """The bill for people; ``is_wide``: with the hours of everything; ``more``: with what a policy changes."""
@@ -86,7 +68,7 @@ def show(  # noqa: PLR0913 - the texts beside the bill
         table.add_column(heading, justify="right", no_wrap=True)
     if more is not None:
         table.add_column("policy", justify="right", no_wrap=True)
-    for name, line in ranked(found):
+    for name, line in rendering.ranked(found):
         table.add_row(escape(visible(name)), *cells(line), *_changed(more, name))
     table.add_section()
     table.add_row("total", *cells(found.total), *_changed(more, None), style="bold")
@@ -102,22 +84,22 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _cells(line: Line) -> tuple[str, ...]:
-    cpu, mem, money = hours_and_money(line.reserved)
-    used, most, high = (hours_and_money(cost)[2] for cost in known_costs(line))
+    cpu, mem, money = rendering.hours_and_money(line.reserved)
+    used, most, high = (rendering.hours_and_money(cost)[2] for cost in rendering.known_costs(line))
     # An unknown cost makes the difference unknown, too: it must not read as zero.
-    saved = UNKNOWN if most == UNKNOWN else f"{float(line.saved):.4f}"
-    of_high = UNKNOWN if high == UNKNOWN else f"{float(line.saved_of_high):.4f}"
+    saved = rendering.UNKNOWN if most == rendering.UNKNOWN else f"{float(line.saved):.4f}"
+    of_high = rendering.UNKNOWN if high == rendering.UNKNOWN else f"{float(line.saved_of_high):.4f}"
     return cpu, mem, money, used, most, saved, high, of_high, f"{float(line.unknown):.2f}"
 
 
-def _changed(more: More | None, name: str | None) -> Iterator[str]:
+def _changed(more: rendering.More | None, name: str | None) -> Iterator[str]:
     if more is not None:
         change = more(name)["cost_change"]
-        yield UNKNOWN if change is None else f"{change:+.4f}"
+        yield rendering.UNKNOWN if change is None else f"{change:+.4f}"
 
 
 def _wide_cells(line: Line) -> tuple[str, ...]:
-    hours = [cell for cost in known_costs(line) for cell in hours_and_money(cost)[:2]]
+    hours = [cell for cost in rendering.known_costs(line) for cell in rendering.hours_and_money(cost)[:2]]
     return *_cells(line), *hours, f"{float(line.known):.2f}", f"{float(line.use_known):.2f}"
 
 
@@ -145,7 +127,7 @@ def advice_document(found: Sequence[Emptied]) -> dict[str, object]:
         "nodes": [
             {
                 "node": node.node,
-                "pricePerHour": rounded(node.price),
+                "pricePerHour": rendering.rounded(node.price),
                 "moves": [{"vm": move.vm, "target": move.target} for move in node.moves],
                 "otherPods": node.others,
             }

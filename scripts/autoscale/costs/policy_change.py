@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -38,11 +38,10 @@ _STAGES: Final = frozenset({"stages", "resource"})
 
 @dataclass(frozen=True, slots=True)
 class ChosenPolicy:
-    """Policy to replay for each resource; None leaves the resource as it was."""
+    """The player of each resource that a policy covers; the others stay as they were."""
 
     label: str
-    cpu: Player | None
-    memory: Player | None
+    players: Mapping[ReplayedResource, Player]
 
 
 def play_memory(policy: SmoothingPolicy) -> Player:
@@ -78,7 +77,8 @@ _MEMORY: Final[Mapping[str, Player]] = {
 def chosen_policy(name: str) -> ChosenPolicy:
     """A known policy, or that of a file. Raises ``SmoothingPolicyError`` with the file and the path in it."""
     if name in PLAYERS:
-        return ChosenPolicy(name, PLAYERS[name], _MEMORY.get(name))
+        memory = {MEMORY: _MEMORY[name]} if name in _MEMORY else {}
+        return ChosenPolicy(name, {CPU: PLAYERS[name], **memory})
     path = Path(name)
     try:
         text = path.read_text(encoding="utf-8")
@@ -86,7 +86,7 @@ def chosen_policy(name: str) -> ChosenPolicy:
         # A file of an agent's whole policy has no `stages` of its own at the top.
         if isinstance(document, dict) and not document.keys() & _STAGES:
             smoothing = read_policy(text, AgentPolicy()).smoothing
-            return ChosenPolicy(path.stem, play_policy(smoothing.cpu), play_memory(smoothing.memory))
+            return ChosenPolicy(path.stem, {CPU: play_policy(smoothing.cpu), MEMORY: play_memory(smoothing.memory)})
         policy = parse_policy(document)
     except OSError as error:
         raise SmoothingPolicyError(
@@ -95,32 +95,30 @@ def chosen_policy(name: str) -> ChosenPolicy:
     except (UnicodeDecodeError, YamlError, AgentPolicyError, SmoothingPolicyError) as error:
         # Errors of parsers have several lines; a command says why in one.
         raise SmoothingPolicyError(name, " ".join(str(error).split())) from None
-    if policy.resource == "memory":
-        # A policy of one resource leaves the other as it was.
-        return ChosenPolicy(path.stem, None, play_memory(policy))
-    return ChosenPolicy(path.stem, play_policy(policy), None)
-
-
-_NOT_PLAYED: Final = Replayed()
+    # A policy of one resource leaves the other as it was.
+    is_of_memory = policy.resource == "memory"
+    return ChosenPolicy(path.stem, {MEMORY: play_memory(policy)} if is_of_memory else {CPU: play_policy(policy)})
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPolicyChange:
-    """Effect of a policy on some VMs: their CPU and memory, and how much more that costs. ``vms`` of them
-    were played, and ``skipped`` have too little recorded need.
+    """Effect of a policy on some VMs: their resources, and how much more that costs. ``vms`` of them were played, and
+    ``skipped`` have too little recorded need.
     """
 
-    cpu: Replayed = _NOT_PLAYED
-    memory: Replayed = _NOT_PLAYED
+    resources: Mapping[ReplayedResource, Replayed] = field(default_factory=dict)
     money: Fraction = NOTHING
     vms: int = 0
     skipped: int = 0
 
     def __add__(self, other: ReplayedPolicyChange) -> ReplayedPolicyChange:
-        # Every field is additive.
-        return ReplayedPolicyChange(
-            *(getattr(self, attribute.name) + getattr(other, attribute.name) for attribute in fields(self))
-        )
+        resources = {what: self.of(what) + other.of(what) for what in (CPU, MEMORY)}
+        counts = self.vms + other.vms, self.skipped + other.skipped
+        return ReplayedPolicyChange(resources, self.money + other.money, *counts)
+
+    def of(self, what: ReplayedResource) -> Replayed:
+        """That of one resource; nothing if it was not played."""
+        return self.resources.get(what, Replayed())
 
 
 class PolicyChange:
@@ -132,24 +130,19 @@ class PolicyChange:
 
     def add(self, vm: VmRecord, spans: Sequence[Span], price: Price) -> None:
         """Plays one VM within its bounds; its hours cost ``price``."""
-        cpu, memory = (
-            # CPU and memory are sized independently, each by its own player.
-            _played(vm, spans, player, what)
-            for player, what in ((self._chosen.cpu, CPU), (self._chosen.memory, MEMORY))
+        # CPU and memory are sized independently, each by its own player.
+        outcomes = (
+            (what, replayed(str(vm.vm), spans, player, (vm.least, vm.most), what))
+            for what, player in self._chosen.players.items()
         )
-        if cpu is None and memory is None:
+        resources = {what: outcome for what, outcome in outcomes if outcome is not None}
+        if not resources:
             self._by_vm[vm] = ReplayedPolicyChange(skipped=1)
             return
-        resource_prices = ((cpu or _NOT_PLAYED, price.cpu), (memory or _NOT_PLAYED, price.mem))
+        prices = {CPU: price.cpu, MEMORY: price.mem}
         # Only the difference to what was reserved costs or saves money.
-        money = sum(
-            (
-                (resource_replay.played - resource_replay.recorded) * price_per_hour
-                for resource_replay, price_per_hour in resource_prices
-            ),
-            NOTHING,
-        )
-        self._by_vm[vm] = ReplayedPolicyChange(resource_prices[0][0], resource_prices[1][0], money, vms=1)
+        differences = ((done.played - done.recorded) * prices[what] for what, done in resources.items())
+        self._by_vm[vm] = ReplayedPolicyChange(resources, sum(differences, NOTHING), vms=1)
 
     def lines(self, key_of: KeyOf) -> dict[str, ReplayedPolicyChange]:
         """Lines of a bill under the policy; a VM that moved is on the line where it was last."""
@@ -166,44 +159,30 @@ class PolicyChange:
     def figures(self, change: ReplayedPolicyChange | None) -> dict[str, float | None]:
         """The numbers of a line, or of the total; None if it was not played."""
         numbers: dict[str, float | None] = {}
-        for unit, player, part in (
-            ("cpu", self._chosen.cpu, change and change.cpu),
-            ("gib", self._chosen.memory, change and change.memory),
-        ):
+        played = change if change is not None and change.vms else None
+        for what in (CPU, MEMORY):
             # None for a resource that the policy leaves alone, and if no VM could be played.
-            playable = part if player is not None and change is not None and change.vms else None
+            part = played.of(what) if played is not None and what in self._chosen.players else None
             for name in ("played", "recorded", "needed", "missed"):
-                numbers[f"{name}_{unit}_hours"] = None if playable is None else rounded(getattr(playable, name))
-        numbers["cost_change"] = rounded(change.money) if change is not None and change.vms else None
+                numbers[f"{name}_{what.key}_hours"] = None if part is None else rounded(getattr(part, name))
+        numbers["cost_change"] = None if played is None else rounded(played.money)
         return numbers
 
     def sentences(self) -> Iterator[str]:
         """Cost or savings, and the VMs left out, in sentences."""
-        all_vms = self.total
-        parts = [
-            (unit, name, total)
-            for unit, name, total, player in (
-                ("vCPU-h", "CPU", all_vms.cpu, self._chosen.cpu),
-                ("GiB-h", "memory", all_vms.memory, self._chosen.memory),
-            )
-            if player is not None
-        ]
+        all_vms, covered = self.total, self._chosen.players
         hours = " and ".join(
-            f"{float(resource.played):.2f} {unit} instead of {float(resource.recorded):.2f}"
-            for unit, _, resource in parts
+            f"{float(all_vms.of(what).played):.2f} {what.unit} instead of {float(all_vms.of(what).recorded):.2f}"
+            for what in covered
         )
-        missed = " and ".join(f"{resource.missed_percent:.2f} % of the {name}" for _, name, resource in parts)
+        missed = " and ".join(f"{all_vms.of(what).missed_percent:.2f} % of the {what.name}" for what in covered)
         change = "cost" if all_vms.money >= 0 else "saved"
         yield (
             f"Policy {self._chosen.label}: {hours}: it would have {change} {abs(float(all_vms.money)):.4f}, and missed "
             f"{missed} that was needed."
         )
-        for name, player in (("CPU", self._chosen.cpu), ("memory", self._chosen.memory)):
-            if player is None:
-                yield f"The policy does not cover {name}, which stays as it was."
+        for what in (CPU, MEMORY):
+            if what not in covered:
+                yield f"The policy does not cover {what.name}, which stays as it was."
         if all_vms.skipped:
             yield f"{all_vms.skipped} VMs have too little recorded need to be played."
-
-
-def _played(vm: VmRecord, spans: Sequence[Span], player: Player | None, what: ReplayedResource) -> Replayed | None:
-    return None if player is None else replayed(str(vm.vm), spans, player, (vm.least, vm.most), what)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Final
 
@@ -25,8 +25,11 @@ STEP: Final[Millis] = MINUTE
 
 @dataclass(frozen=True, slots=True)
 class ReplayedResource:
-    """A replayed resource: its columns, its amounts per vCPU or GiB, and its part of a size."""
+    """A replayed resource: its names, its columns, its amounts per vCPU or GiB, and its part of a size."""
 
+    name: str
+    key: str
+    unit: str
     need: int
     size: int
     scale: int
@@ -34,15 +37,17 @@ class ReplayedResource:
 
 
 # CPU is played in vCPUs and memory in GiB, independently of each other.
-CPU: Final = ReplayedResource(PLACE["need_cpu"], PLACE["size_cpu"], MILLI, lambda size: size.cpu)
-MEMORY: Final = ReplayedResource(PLACE["need_mem"], PLACE["size_mem"], KIB_OF_GIB, lambda size: size.mem)
+CPU: Final = ReplayedResource(
+    "CPU", "cpu", "vCPU-h", PLACE["need_cpu"], PLACE["size_cpu"], MILLI, lambda size: size.cpu
+)
+MEMORY: Final = ReplayedResource(
+    "memory", "gib", "GiB-h", PLACE["need_mem"], PLACE["size_mem"], KIB_OF_GIB, lambda size: size.mem
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """vCPU-hours or GiB-hours of one VM or of all: as recorded, under the policy, needed, and needed but missed by the
-    policy.
-    """
+    """vCPU-hours or GiB-hours: as recorded, under the policy, needed, and needed but missed by the policy."""
 
     recorded: Fraction = NOTHING
     played: Fraction = NOTHING
@@ -50,12 +55,7 @@ class Replayed:
     needed: Fraction = NOTHING
 
     def __add__(self, other: Replayed) -> Replayed:
-        return Replayed(
-            self.recorded + other.recorded,
-            self.played + other.played,
-            self.missed + other.missed,
-            self.needed + other.needed,
-        )
+        return Replayed(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(self)))
 
     @property
     def missed_percent(self) -> float:

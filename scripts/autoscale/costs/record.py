@@ -13,7 +13,6 @@ from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
-from scripts.autoscale.running import run
 from scripts.autoscale.site import open_site
 
 LONGEST_INTERVAL: Final = 600.0
@@ -21,12 +20,12 @@ LONGEST_INTERVAL: Final = 600.0
 
 
 @of_a_cluster()
-def record(
+async def record(
     label: Annotated[list[str] | None, typer.Option(help="Keep this label's value too; may be repeated.")] = None,
     every: Annotated[str, typer.Option(help="Between two looks, such as 10s; at most 10m.")] = "10s",
     *,
     flags: ClusterFlags,
-) -> None:
+) -> int:
     """Record a cluster for `autoscale cost` and `autoscale explain --since`, until Ctrl-C.
 
     `autoscale web` records by itself; only one recorder writes a file. Example: autoscale record --label team
@@ -37,12 +36,11 @@ def record(
         raise typer.BadParameter(str(error), param_hint="--every") from None
     if interval > LONGEST_INTERVAL:
         raise typer.BadParameter(f"expected at most 10m, got {every!r}", param_hint="--every")
-    run(_record(label or [], max(1.0, interval), flags))
-
-
-async def _record(labels: list[str], interval: float, flags: ClusterFlags) -> int:
     path, console = history_path(flags, records=True), Console()
-    async with open_site(find_cluster(flags)) as site, recording(site, path, console, labels, interval):
+    async with (
+        open_site(find_cluster(flags)) as site,
+        recording(site, path, console, label or [], max(1.0, interval)),
+    ):
         console.print(f"Recording {site.title} into {path}; Ctrl-C ends it.", soft_wrap=True, markup=False)
         # Nothing sets this event: Ctrl-C ends the command.
         await asyncio.Event().wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from scripts.autoscale.demonstration.fleet import bar
 from scripts.autoscale.demonstration.loads import ReadLoad
 from scripts.autoscale.demonstration.report import GroupObservations
 from scripts.autoscale.demonstration.vm_database import make_password, postgres_vm
-from scripts.autoscale.demonstration.waiting import comes
+from scripts.autoscale.demonstration.waiting import comes, together
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
@@ -45,9 +44,7 @@ class GroupWatch:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._groups.run())
-            tasks.create_task(self._vms.run())
+        await together(self._groups.run(), self._vms.run())
 
     @property
     def group(self) -> Json:
@@ -98,20 +95,13 @@ def cores(vm: Json) -> float:
 
 
 def _row(vm: Json, state: str) -> tuple[str, str, str]:
-    spec = vm.get("spec")
-    largest = _most(spec if isinstance(spec, dict) else {})
+    most = child(vm, "spec", "guest", "cpus").get("max")
+    # As in any object of the API, the quantity may be an integer or a string.
+    largest = MilliCpu.parse(most).as_cores if isinstance(most, (int, str)) else 0.0
     # The group's own state of a member says more than the phase of its VM.
     does = "Leaving" if is_leaving(vm) else state or text(vm, "status", "phase") or "Pending"
     picture = f"{bar(cores(vm), cores(vm), largest, _BAR)} {cores(vm):g}/{largest:g} vCPU"
     return name_of(vm).name, picture, f"{does} on {text(vm, 'status', 'node') or '-'}"
-
-
-def _most(spec: Json) -> float:
-    guest = spec.get("guest")
-    cpus = guest.get("cpus") if isinstance(guest, dict) else None
-    most = cpus.get("max") if isinstance(cpus, dict) else None
-    # As in any object of the API, the quantity may be an integer or a string.
-    return MilliCpu.parse(most).as_cores if isinstance(most, (int, str)) else 0.0
 
 
 GROUP: Final = ObjectName("default", "shop")
@@ -189,9 +179,7 @@ class GroupScenario:
 
     async def watch(self) -> None:
         """Watches until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.watcher.run())
-            tasks.create_task(self.replica.run())
+        await together(self.watcher.run(), self.replica.run())
 
     async def settle(self) -> None:
         """Ends the VMs of the other acts, and waits until the group serves. Raises ``SiteError``."""
@@ -209,7 +197,7 @@ class GroupScenario:
         load, observations = await self.read_load(), self.seen
         await load.prepare()
         # A failure to come to rest is no reason to stop: `_has_room` is what the act needs.
-        await self._comes(self._is_least, _REST)
+        await comes(lambda: 0.0 < self._size() <= LEAST_CPUS, self.clock, _REST)
         await self._until(
             self._has_room, _ROOM, "the replica stays large without load, so it could not be seen to grow"
         )
@@ -219,14 +207,11 @@ class GroupScenario:
         outcome = await load.press(self._goes_on(), self._heard)
         # The table shows no rate once the load is over.
         self.tps, observations.load_ended = None, self.elapsed()
-        observations.transactions, observations.failed, observations.problem = (
-            outcome.transactions,
-            outcome.failed,
-            outcome.problem,
-        )
+        observations.transactions, observations.failed = outcome.transactions, outcome.failed
+        observations.problem = outcome.problem
         observations.said_under_load = self._said(Seconds(observations.load_ended - observations.load_began))
         self.tell("the reads have ended")
-        if not await self._comes(self._is_back, _BACK):
+        if not await comes(self._is_back, self.clock, _BACK):
             observations.said_at_last = self._said(_BACK)
 
     def _said(self, waited: Seconds) -> str:
@@ -249,9 +234,6 @@ class GroupScenario:
     def _size(self) -> float:
         return self.seen.points[-1].cpus.get(FIRST.name, 0.0) if self.seen.points else 0.0
 
-    def _is_least(self) -> bool:
-        return 0.0 < self._size() <= LEAST_CPUS
-
     def _has_room(self) -> bool:
         return 0.0 < self._size() < MOST_CPUS
 
@@ -272,8 +254,5 @@ class GroupScenario:
             self.tell(f"{serving} {'replica serves' if serving == 1 else 'replicas serve'}; {sizes}")
 
     async def _until(self, holds: Callable[[], bool], at_most: Seconds, otherwise: str) -> None:
-        if not await self._comes(holds, at_most):
+        if not await comes(holds, self.clock, at_most):
             raise SiteError(f"{otherwise} {self._said(at_most)}; see: kubectl describe vmg")
-
-    async def _comes(self, holds: Callable[[], bool], at_most: Seconds) -> bool:
-        return await comes(holds, self.clock, at_most)

@@ -24,7 +24,7 @@ from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
 from scripts.autoscale.demonstration.report import MigrationPoint, migration_point
 from scripts.autoscale.demonstration.vm_clients import ClientReport, VmClients
 from scripts.autoscale.demonstration.vm_database import MAY_MOVE, create_vm, kept_in_place, postgres_vm
-from scripts.autoscale.demonstration.waiting import answers
+from scripts.autoscale.demonstration.waiting import answers, together
 from scripts.autoscale.site import Site, SiteError
 
 NEIGHBOURS: Final = (ObjectName("default", "neighbour-1"), ObjectName("default", "neighbour-2"))
@@ -67,9 +67,7 @@ class MigrationScenario:
 
     async def watch(self) -> None:
         """Watches until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.watcher.run())
-            tasks.create_task(self._vms.run())
+        await together(self.watcher.run(), self._vms.run())
 
     async def move_in(self) -> None:
         """Makes the neighbours; they boot by themselves, and do not move before their clients are there."""
@@ -144,9 +142,7 @@ class MigrationScenario:
 
 
 def client_failures(moves: Sequence[ObservedMove], reports: Mapping[ObjectName, ClientReport]) -> list[str]:
-    """Failures outside of any migration's figures: clients that gave up, and failures in VMs that did not move
-    (pure).
-    """
+    """Failures outside of migrations' figures: clients that gave up, and failures in VMs that stayed (pure)."""
     moved = {move.vm for move in moves}
     # Failures in VMs that moved are in the figures of their migrations.
     stayed = {name: report for name, report in reports.items() if name not in moved and report.failed}

@@ -84,10 +84,6 @@ class MoveWatch:
         """Reads all migrations. Raises ``ApiError``; ``run`` retries instead."""
         await self._informer.refresh()
 
-    async def synced(self) -> None:
-        """Returns once all existing migrations have been seen; later ones cannot be missed."""
-        await self._informer.synced.wait()
-
     @property
     def moves(self) -> list[ObservedMove]:
         """Every migration that was seen, the oldest first."""

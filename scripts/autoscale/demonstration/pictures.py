@@ -5,8 +5,8 @@ Only what the report says is drawn, and equal reports make equal files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import matplotlib as mpl
@@ -21,22 +21,14 @@ BEFORE, AFTER = 10.0, 8.0
 """This many seconds are shown before the load, and after the last change."""
 GAP = 5.0
 """Seconds without a report of the load generator, after which the next report belongs to another load."""
-INK, SKY, LEAF, RED, SHADE = "#1d3557", "#8fb8de", "#2a9d8f", "#e63946", "#f3efe4"
+INK, SKY, LEAF, RED, SHADE, GREY = "#1d3557", "#8fb8de", "#2a9d8f", "#e63946", "#f3efe4", "#555555"
 
 
-@contextmanager
-def style() -> Iterator[None]:
+def style() -> AbstractContextManager[None]:
     """The look of all pictures of a demonstration."""
-    with mpl.rc_context(
-        {
-            "font.size": 10,
-            "axes.edgecolor": "#888888",
-            "axes.labelcolor": INK,
-            "xtick.color": "#555555",
-            "ytick.color": "#555555",
-        }
-    ):
-        yield
+    return mpl.rc_context(
+        {"font.size": 10, "axes.edgecolor": "#888888", "axes.labelcolor": INK, "xtick.color": GREY, "ytick.color": GREY}
+    )
 
 
 Point = tuple[float, float]
@@ -48,11 +40,7 @@ class NothingToDrawError(Exception):
 
 
 def draw(report: Report, path: Path) -> None:
-    """Writes the picture, in the format that the end of ``path`` names.
-
-    Raises ``NothingToDrawError`` if the demonstration did not come to its load, ``OSError`` if ``path`` cannot be
-    written.
-    """
+    """Writes the picture. Raises ``NothingToDrawError`` if the load did not begin, and ``OSError``."""
     began, ended = report.load_began, report.load_ended
     if began is None or ended is None or not report.sizes:
         why = report.problems[0] if report.problems else "it ended before the load had run"

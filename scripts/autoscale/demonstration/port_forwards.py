@@ -15,23 +15,16 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scripts.autoscale.demonstration.group_scenario import GROUP, PRIMARY
-from scripts.autoscale.demonstration.loads import (
-    LoadMaker,
-    PgbenchLoad,
-    PgbenchReads,
-    ReadLoad,
-    SimulatedLoad,
-    SimulatedReads,
-)
-from scripts.autoscale.demonstration.pgbench import DatabaseServer
-from scripts.autoscale.demonstration.vm_clients import NoClients, PgbenchClients, VmClients
+from scripts.autoscale.demonstration.loads import ReadLoad, VmLoad, nothing, read_in_waves, share_demand, simulated_load
+from scripts.autoscale.demonstration.pgbench import DatabaseServer, prepare, press
+from scripts.autoscale.demonstration.vm_clients import VmClients, no_clients, pgbench_clients
 from scripts.autoscale.demonstration.vm_database import database_of
 from scripts.autoscale.site import Site
 
 _CLIENTS: Final = 8
 _SCALE: Final = 2
-_DEMAND: Final = 3.4
-_MEMORY: Final = "500Mi"
+_SCALE_OF_GROUP: Final = 1
+_DEMAND: Final = {"cpu": 3.4, "mem": "500Mi"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +37,31 @@ class PortForwards:
     stack: AsyncExitStack
     is_simulated: bool
 
-    async def load_of(self, vm: Json) -> LoadMaker:
+    async def load_of(self, vm: Json) -> VmLoad:
         """The load generator for this VM, once it runs."""
         if self.is_simulated:
-            return SimulatedLoad(partial(self._control, name_of(vm)), self.clock, _DEMAND, _MEMORY)
-        return PgbenchLoad(await self._postgres(vm), _CLIENTS, _SCALE)
+            return VmLoad(nothing, partial(simulated_load, partial(self._control, name_of(vm)), self.clock, _DEMAND))
+        server = await self._postgres(vm)
+        return VmLoad(partial(prepare, server, _SCALE), partial(press, server, _CLIENTS))
 
     async def clients_of(self, vm: Json) -> VmClients:
         """The clients of a neighbour, once it runs."""
         if self.is_simulated:
-            return NoClients(self.clock)
-        return PgbenchClients(await self._postgres(vm), self.clock)
+            return no_clients(self.clock)
+        return pgbench_clients(await self._postgres(vm), self.clock)
 
     async def read_load(self) -> ReadLoad:
         """The load generator for the group's replicas, once it serves."""
         if self.is_simulated:
-            return SimulatedReads(self._serving, self.clock)
+            return ReadLoad(nothing, partial(share_demand, self._serving, self.clock))
         folder = ClusterFolder.of(self.cluster)
         # A Service's address is reachable inside the cluster alone, so the cluster exposes it here.
         endpoint = await ask_cluster(folder, EXPOSE_SERVICE, f"{GROUP}-read")
         primary = await self.site.client.get(VIRTUAL_MACHINES, PRIMARY)
         server = await self._postgres(primary)
         # Replicas stream the primary's roles, so the same password is valid.
-        return PgbenchReads(server, replace(server, host="127.0.0.1", port=endpoint.port))
+        reads = partial(read_in_waves, replace(server, host="127.0.0.1", port=endpoint.port))
+        return ReadLoad(partial(prepare, server, _SCALE_OF_GROUP), reads)
 
     async def _serving(self) -> list[str]:
         """Demand endpoints of the simulated replicas that serve."""

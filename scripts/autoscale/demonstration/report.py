@@ -72,8 +72,8 @@ def group_report(seen: GroupObservations) -> GroupReport:
     return GroupReport(
         points=list(seen.points),
         load=list(seen.load),
-        load_began=None if began is None else round(began, 2),
-        load_ended=None if seen.load_ended is None else round(seen.load_ended, 2),
+        load_began=_rounded(began),
+        load_ended=_rounded(seen.load_ended),
         transactions=seen.transactions,
         failed=seen.failed,
         most_serving=most_serving,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,12 +13,12 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.group_scenario import GroupScenario
-from scripts.autoscale.demonstration.loads import LoadMaker
+from scripts.autoscale.demonstration.loads import VmLoad
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
 from scripts.autoscale.demonstration.vm_database import create_vm, kept_in_place, postgres_vm
-from scripts.autoscale.demonstration.waiting import comes, watch_for_ends
+from scripts.autoscale.demonstration.waiting import beside, comes, watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
@@ -56,7 +55,7 @@ class Scenario:
     screen: Screen
     clock: Clock
     seen: Observations
-    make_load: Callable[[Json], Awaitable[LoadMaker]]
+    make_load: Callable[[Json], Awaitable[VmLoad]]
     load_seconds: int
     began: Instant
     watch: Callable[[], Coroutine[object, object, None]]
@@ -72,27 +71,14 @@ class Scenario:
 
     async def run(self) -> None:
         """Plays all acts. Raises ``SiteError`` if one cannot be played, and as soon as one of the VMs has ended."""
-        async with asyncio.TaskGroup() as tasks:
-            jobs: list[Coroutine[object, object, None]] = [
-                self.watcher.run(),
-                self._draw(),
-                self._look_around(),
-                self.watch(),
-            ]
-            jobs.append(watch_for_ends(self.site.client, self.clock))
-            if self.second is not None:
-                jobs.append(self.second.watch())
-            if self.third is not None:
-                jobs.append(self.third.watch())
-            watching = [tasks.create_task(job) for job in jobs]
+        ends = watch_for_ends(self.site.client, self.clock)
+        acts = [act.watch() for act in (self.second, self.third) if act is not None]
+        async with beside(self.watcher.run(), self._draw(), self._look_around(), self.watch(), ends, *acts):
             await self._acts()
-            # These never end by themselves, and the task group would wait for them.
-            for task in watching:
-                task.cancel()
 
     async def _acts(self) -> None:
         await create_vm(self.site.client, demo_vm())
-        if not await self._until(lambda: self.watcher.snapshot().available, _BOOT):
+        if not await comes(lambda: self.watcher.snapshot().available, self.clock, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s: {self.watcher.snapshot().condition}")
         self.say("the VM runs" if self.seen.is_simulated else "the VM runs and its database answers")
         self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {POLICY}")
@@ -101,14 +87,14 @@ class Scenario:
         # Making tables is a load, too: the VM may grow meanwhile and has to come to rest again.
         await load.prepare()
         self.act = "settle"
-        await self._until(self._is_least, _SETTLE)
+        await comes(self._is_least, self.clock, _SETTLE)
         await self._wait_for_room()
-        await self._until(self._stands_still, _SETTLE)
+        await comes(self._stands_still, self.clock, _SETTLE)
         await self._wait_for_room()  # on a busy machine it may have grown again meanwhile
         self.act, self.seen.load_began = "load", self.elapsed()
         await self._load(load, self.load_seconds)
         self.act, self.seen.load_ended = "idle", self.elapsed()
-        await self._until(self._has_shrunk, _SHRINK)
+        await comes(self._has_shrunk, self.clock, _SHRINK)
         # Whether it has shrunk or not: what comes later belongs to another act.
         self.seen.shrunk_at = self.elapsed()
         if self.second is not None:
@@ -118,10 +104,10 @@ class Scenario:
 
     async def _wait_for_room(self) -> None:
         """Returns once the VM is small enough to be seen to grow. Raises ``SiteError``."""
-        if not await self._until(self._has_room, _MAKE_ROOM):
+        if not await comes(self._has_room, self.clock, _MAKE_ROOM):
             raise SiteError("the VM stays large without load, so it could not be seen to grow")
 
-    async def _migrate(self, second: MigrationScenario, load: LoadMaker) -> None:
+    async def _migrate(self, second: MigrationScenario, load: VmLoad) -> None:
         self.act = "neighbours"
         self.say("two neighbours start beside the VM, while it is small")
         await second.move_in()
@@ -139,7 +125,7 @@ class Scenario:
         self.act = "reads"
         await third.play()
 
-    async def _load(self, load: LoadMaker, seconds: int) -> None:
+    async def _load(self, load: VmLoad, seconds: int) -> None:
         self.say(f"load for {seconds} s")
         outcome = await load.press(seconds, self._heard)
         self.tps = None
@@ -169,8 +155,7 @@ class Scenario:
         self.seen.tps.append(LoadPoint(round(self.elapsed(), 1), tps))
 
     def _is_least(self) -> bool:
-        size = self.watcher.snapshot().size
-        return size is not None and size == self.seen.sizes[0][1]
+        return bool(self.seen.sizes) and self.watcher.snapshot().size == self.seen.sizes[0][1]
 
     def _has_room(self) -> bool:
         snapshot = self.watcher.snapshot()
@@ -185,9 +170,6 @@ class Scenario:
         start = self.seen.size_at(began) if began is not None else None
         size = self.watcher.snapshot().size
         return start is not None and size is not None and size.within(start)
-
-    async def _until(self, holds: Callable[[], bool], at_most: Seconds) -> bool:
-        return await comes(holds, self.clock, at_most)
 
     async def _draw(self) -> None:
         while True:

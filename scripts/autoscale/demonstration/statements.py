@@ -10,7 +10,7 @@ from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from scheduler_plugin.dashboard.core.said import troubles_in
-from scripts.autoscale.site import Site, SitePods, agent_says, explanation
+from scripts.autoscale.site import Site, SitePods, agent_says
 
 _TIMES: Final = 3
 """At the first question a guest starts a client of its database, which takes an emulated guest some seconds."""
@@ -38,7 +38,7 @@ async def statements(site: Site) -> list[str]:
 
 
 async def _asked(site: Site, vm: Json, pods: SitePods) -> str:
-    explained = await explanation(site, vm, pods)
+    explained = await agent_says(site, vm, pods)
     # Agent and database answer over a private link, which clients do not use: if they answer and clients get no
     # answer, the network is at fault; if they do not, the guest is.
     database: Json | None = None

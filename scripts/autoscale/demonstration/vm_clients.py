@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, Protocol
+from typing import Final
 
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.pgbench import (
-    GRACE,
-    DatabaseServer,
-    Outcome,
-    PgbenchError,
-    prepare,
-    press,
-    run_pgbench,
-)
+from scripts.autoscale.demonstration import pgbench
+from scripts.autoscale.demonstration.loads import nothing
 
 # One query at a time on one connection: a stall is one long answer, and not hidden among short ones.
 PAUSE: Final = Seconds(0.02)
@@ -39,7 +33,7 @@ class ProbeReply:
 class Noticed:
     """All that one probe noticed. A connection that broke is a failed transaction of ``outcome``."""
 
-    outcome: Outcome
+    outcome: pgbench.Outcome
     answers: Sequence[ProbeReply]
 
     def longest_stall(self, since: Instant, until: Instant) -> Seconds | None:
@@ -50,10 +44,7 @@ class Noticed:
 
 
 def answers_of(lines: Iterable[str], offset: float) -> list[ProbeReply]:
-    """Answers from lines of pgbench's log, in which ``offset`` seconds lie between its clock and the caller's.
-
-    Raises ``PgbenchError`` for a line that is none.
-    """
+    """Answers in pgbench's log, whose clock is ``offset`` seconds ahead. Raises ``PgbenchError`` for any other line."""
     return [_answer(line, offset) for line in lines if line.strip()]
 
 
@@ -61,12 +52,12 @@ def _answer(line: str, offset: float) -> ProbeReply:
     try:
         _client, _number, took, _script, seconds, micros = (int(word) for word in line.split()[:6])
     except ValueError:
-        raise PgbenchError(f"pgbench wrote a line into its log that cannot be read: {line.strip()!r}") from None
+        raise pgbench.PgbenchError(f"pgbench wrote a line into its log that cannot be read: {line.strip()!r}") from None
     # pgbench counts the script's pause as part of the transaction.
     return ProbeReply(Instant(seconds + micros / 1e6 - offset), Seconds(max(0.0, took / 1e6 - PAUSE)))
 
 
-async def probe(server: DatabaseServer, seconds: int, clock: Clock) -> Noticed:
+async def probe(server: pgbench.DatabaseServer, seconds: int, clock: Clock) -> Noticed:
     """Asks for ``seconds``. Raises ``PgbenchError``."""
     with TemporaryDirectory(prefix="autoscale-probe-") as folder:
         script, prefix = Path(folder) / "probe.sql", Path(folder) / "log"
@@ -74,7 +65,9 @@ async def probe(server: DatabaseServer, seconds: int, clock: Clock) -> Noticed:
         # The log has the wall clock; the caller has a monotonic one.
         offset = time.time() - clock.now()
         arguments = ["-n", "-c", "1", "-T", str(seconds), "-f", str(script), "-l", f"--log-prefix={prefix}"]
-        outcome = await run_pgbench(server, [*arguments, "postgres"], lambda _: None, Seconds(seconds + GRACE))
+        outcome = await pgbench.run_pgbench(
+            server, [*arguments, "postgres"], lambda _: None, Seconds(seconds + pgbench.GRACE)
+        )
         return Noticed(outcome, await asyncio.to_thread(_read, Path(folder), offset))
 
 
@@ -94,7 +87,7 @@ _PER_SECOND: Final = 20
 class ClientReport:
     """Observations of one VM's clients. ``noticed`` is None if no probe asked."""
 
-    outcome: Outcome
+    outcome: pgbench.Outcome
     noticed: Noticed | None = None
 
     @property
@@ -120,47 +113,33 @@ class ClientReport:
         return self.noticed.longest_stall(since, until) if self.noticed else None
 
 
-class VmClients(Protocol):
-    """The clients of one VM."""
-
-    async def prepare(self) -> None:
-        """Makes what they need."""
-
-    async def live(self, seconds: int) -> ClientReport:
-        """Uses the VM for ``seconds``."""
-
-
 @dataclass(frozen=True, slots=True)
-class PgbenchClients:
-    """Two clients with twenty transactions a second between them, and the probe."""
+class VmClients:
+    """The clients of one VM: what they need, and their use of the VM for some seconds."""
 
-    server: DatabaseServer
-    clock: Clock
+    prepare: Callable[[], Awaitable[None]]
+    live: Callable[[int], Coroutine[object, object, ClientReport]]
 
-    async def prepare(self) -> None:
-        """Makes pgbench's tables. Raises ``PgbenchError``."""
-        await prepare(self.server, _SCALE)
 
-    async def live(self, seconds: int) -> ClientReport:
-        """Runs both. Raises ``PgbenchError``."""
+def pgbench_clients(server: pgbench.DatabaseServer, clock: Clock) -> VmClients:
+    """Two clients with twenty transactions a second between them, and the probe; they raise ``PgbenchError``."""
+
+    async def live(seconds: int) -> ClientReport:
         async with asyncio.TaskGroup() as tasks:
             # The load and the probe have connections of their own, so that queries of the load do not delay the
             # probe's.
-            work = tasks.create_task(press(self.server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
-            ask = tasks.create_task(probe(self.server, seconds, self.clock))
+            work = tasks.create_task(pgbench.press(server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
+            ask = tasks.create_task(probe(server, seconds, clock))
         return ClientReport(work.result(), ask.result())
 
+    return VmClients(partial(pgbench.prepare, server, _SCALE), live)
 
-@dataclass(frozen=True, slots=True)
-class NoClients:
-    """A simulated guest has no database."""
 
-    clock: Clock
+def no_clients(clock: Clock) -> VmClients:
+    """Those of a simulated guest, which has no database: they let the time pass."""
 
-    async def prepare(self) -> None:
-        """Nothing is needed."""
+    async def live(seconds: int) -> ClientReport:
+        await clock.sleep(Seconds(float(seconds)))
+        return ClientReport(pgbench.Outcome(0, 0, ""))
 
-    async def live(self, seconds: int) -> ClientReport:
-        """Lets the time pass."""
-        await self.clock.sleep(Seconds(float(seconds)))
-        return ClientReport(Outcome(0, 0, ""))
+    return VmClients(nothing, live)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Final
 
 from deploy.kube.client import ApiClient
@@ -17,6 +18,24 @@ from scripts.autoscale.site import SiteError
 
 _ENDED: Final = frozenset({"Failed", "Succeeded"})
 _LOOK: Final = Seconds(0.05)
+
+
+@asynccontextmanager
+async def beside(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
+    """Runs ``jobs`` as long as the block lasts. An error of one of them cancels the block, and is raised in a group."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(job) for job in jobs]
+        yield
+        # These never end by themselves, and the task group would wait for them.
+        for task in running:
+            task.cancel()
+
+
+async def together(*jobs: Coroutine[object, object, None]) -> None:
+    """Runs all jobs; an error of one cancels the others, and is raised in a group."""
+    async with asyncio.TaskGroup() as tasks:
+        for job in jobs:
+            tasks.create_task(job)
 
 
 async def comes(holds: Callable[[], bool], clock: Clock, at_most: Seconds) -> bool:
@@ -71,10 +90,7 @@ async def fail_with_first(informer: Informer, failure: Callable[[Json], str]) ->
 
 
 def end_of(vm: Json, restarts: int = 0) -> str:
-    """Sentence on the VM's end, or its restarts beyond that many (pure).
-
-    Empty if it has not ended, or is to be deleted.
-    """
+    """The VM's end, or its restarts beyond that many, as a sentence; empty if it lives or is to be deleted (pure)."""
     phase = text(vm, "status", "phase")
     # A VM that is deleted was ended on purpose.
     if is_leaving(vm):

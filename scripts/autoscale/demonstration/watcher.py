@@ -16,7 +16,8 @@ from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, MilliCpu, Resources
-from scripts.autoscale.site import Site, SitePods, explanation
+from scripts.autoscale.demonstration.waiting import together
+from scripts.autoscale.site import Site, SitePods, agent_says
 
 _EVERY: Final = 1.0
 
@@ -57,9 +58,7 @@ class Watcher:
         """Watches until cancelled."""
         vms = Informer(self.site.client, VIRTUAL_MACHINES, self.clock)
         vms.listen(self._changed)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(vms.run())
-            tasks.create_task(self._ask())
+        await together(vms.run(), self._ask())
 
     def snapshot(self) -> Snapshot:
         """The present state."""
@@ -112,7 +111,7 @@ class Watcher:
             listed = await self.site.client.list(PODS)
         except ApiError:
             return None
-        return await explanation(self.site, self.found, SitePods.of(listed.objects))
+        return await agent_says(self.site, self.found, SitePods.of(listed.objects))
 
 
 def _size(vm: Json) -> Resources | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -13,11 +14,13 @@ import httpx2 as httpx
 import typer
 
 from deploy.local.cluster.folder import ClusterFolder, clusters_root
+from protocol.durations import DurationError, parse_duration
 from protocol.kubernetes.kubeconfig import KubeconfigError, Login, current_context
 from protocol.kubernetes.proxies import proxy_for
 from protocol.runtime.credentials import CredentialsError, login_of, read_kubeconfigs
 from protocol.runtime.url_hosts import server_url
-from scheduler_plugin.history.ports import History
+from scheduler_plugin.history.core.samples import SECOND
+from scheduler_plugin.history.ports import History, Period
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scripts.autoscale.clusters import ClusterFlags, known_folder, local_folder
@@ -54,6 +57,15 @@ def history_path(flags: ClusterFlags, *, records: bool = False) -> Path:
     # A reader who names no cluster may mean the local one that does not run any more; a recorder never does.
     is_of_old = not records and not flags.of_kubectl and folder.exists() and not path.exists()
     return folder.root / FILE if is_of_old else path
+
+
+def period_since(since: str) -> Period:
+    """The period from ``since`` ago until now. Raises ``DurationError``."""
+    span = parse_duration(since)
+    if not span:
+        raise DurationError("expected a span of time above zero")
+    until = round(time.time() * SECOND)
+    return Period(until - round(span * SECOND), until)
 
 
 def local_of(path: Path) -> str:

@@ -21,7 +21,9 @@ from protocol.units import Seconds
 from scheduler_plugin.dashboard.sources.http_sources import Hears
 from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
 from scheduler_plugin.history.recorder import LOG, LookError, Recorder
-from scripts.autoscale.site import Site, SitePods, explanation
+from scripts.autoscale.demonstration.waiting import together
+from scripts.autoscale.running import background
+from scripts.autoscale.site import Site, SitePods, agent_says
 from scripts.autoscale.terminal.printing import print_lines
 
 # Without migrations: a cluster that lacks their definition can be recorded, too.
@@ -44,9 +46,7 @@ class SiteSource:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for informer in self._informers.values():
-                tasks.create_task(informer.run())
+        await together(*(informer.run() for informer in self._informers.values()))
 
     async def look(self) -> ClusterSample:
         """See ``Source``."""
@@ -74,7 +74,7 @@ class SiteSource:
     async def account(self, vm: JsonObject) -> Json | None:
         """See ``Source``."""
         try:
-            agent_explanation = await explanation(self._site, dict(vm), self._pods)
+            agent_explanation = await agent_says(self._site, dict(vm), self._pods)
         except ApiError:
             agent_explanation = None
         # A silent agent is reported as well: the page shows it as one.
@@ -86,13 +86,8 @@ class SiteSource:
 async def site_source(site: Site, clock: Clock, hears: Hears = unheard) -> AsyncIterator[SiteSource]:
     """A source whose watches run within the context. ``hears`` gets every answer of an agent."""
     source = SiteSource(site, clock, hears)
-    watching = asyncio.create_task(source.run())
-    try:
+    async with background(source.run()):
         yield source
-    finally:
-        watching.cancel()
-        # The cancelled watch ends with an error, which is of no interest.
-        await asyncio.gather(watching, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -112,15 +107,8 @@ async def recording(  # noqa: PLR0913, PLR0917 - each is a setting of its own
     with warnings_on(console):
         async with site_source(site, clock, hears) as source:
             recorder = Recorder(path, source, clock, labels=labels, interval=Seconds(interval))
-            task = asyncio.create_task(recorder.run())
-            # Nobody awaits the task while it runs, so its error would go unseen until the end.
-            task.add_done_callback(_say_ended)
-            try:
+            async with background(recorder.run(), _say_ended):
                 yield recorder
-            finally:
-                task.cancel()
-                # An error of the recorder must not hide the one that ends the context.
-                await asyncio.gather(task, return_exceptions=True)
 
 
 @contextmanager

@@ -26,23 +26,22 @@ from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.groups.group_command import (
     BrokenPods,
     FlappingPods,
-    LagOptions,
     LargestPod,
     MetricsAge,
     PodRollout,
     PodStart,
     choose_group_players,
+    lags_of,
 )
 from scripts.autoscale.replay.groups.group_model import replay_groups
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
 from scripts.autoscale.replay.peers import PLAYERS
-from scripts.autoscale.replay.play import Played, as_json, choose_players, play, totals
+from scripts.autoscale.replay.play import Played, S, as_json, choose_players, play, totals
 from scripts.autoscale.replay.recording import (
     Recording,
     read_recordings,
     write_recording,
 )
-from scripts.autoscale.replay.score import S
 from scripts.autoscale.replay.working_sets import SCENARIOS, ScenarioOutcome, played_scenarios
 
 _COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")
@@ -56,7 +55,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         typer.Option(help=f"Policy files, or any of {', '.join(PLAYERS)}. All of these where none is given."),
     ] = None,
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
-    output: ReportForm = OutputFiles.TEXT,
+    output: ReportForm = "text",
     as_json_: JsonFlag = False,
     plot: Annotated[
         Path | None,
@@ -85,11 +84,12 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     save: Annotated[Path | None, typer.Option(help="Also write the recordings played into this folder.")] = None,
 ) -> None:
     """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
-    form = OutputFiles.JSON if as_json_ else output
-    lag_options = LagOptions(pod_start, metrics_age, rollout, largest_pod, broken_pods, flapping_pods)
+    form = "json" if as_json_ else output
+    lag_options = {"pod_start": pod_start, "metrics_age": metrics_age, "rollout": rollout, "largest_pod": largest_pod}
+    lag_options |= {"broken_pods": broken_pods, "flapping_pods": flapping_pods}
     with bad_input_said("autoscale replay", ValueError):
         # Options that mean nothing together are refused before anything is read or generated.
-        lags = lag_options.lags(is_group=group)
+        lags = lags_of(lag_options, is_group=group)
         show: Callable[[OutputFiles], None]
         if working_set:
             show = partial(_print_working_sets, played_scenarios(working_set))
@@ -109,7 +109,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
 
 
 def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) -> None:
-    if form is not OutputFiles.TEXT:
+    if form != "text":
         write_report(msgspec.json.format(msgspec.json.encode(outcomes)), form)
         return
     columns = ("needed", "rests at", "resizes", "most in a settled hour", "served %")
@@ -148,7 +148,7 @@ def _show(
         from scripts.autoscale.replay.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
 
         draw(played, plot, speed)
-    if form is not OutputFiles.TEXT:
+    if form != "text":
         write_report(as_json(played, speed), form)
         return
     console = Console()

@@ -22,8 +22,8 @@ from protocol.smoothing.window import WindowMax
 from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.groups.core.tortoise.floor import Peaks, wanted_floor
-from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMode
 from scripts.autoscale.replay.recording import UNIT, Floats, Timeline, round_up, round_up_all
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)

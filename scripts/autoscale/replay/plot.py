@@ -17,9 +17,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from scripts.autoscale.drawing import dress, save
 from scripts.autoscale.replay.groups.group_model import GroupReplay
-from scripts.autoscale.replay.play import Played, totals
+from scripts.autoscale.replay.play import Played, S, totals
 from scripts.autoscale.replay.recording import Floats
-from scripts.autoscale.replay.score import S
 
 COLUMNS: Final = 1200
 SIZE: Final = "#5b9a68"

@@ -18,7 +18,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from protocol.units import Bytes, QuantityError, Seconds
 from scripts.autoscale.outputs import (
     JsonFlag,
-    OutputFiles,
     Recordings,
     ReportForm,
     a_picture,
@@ -59,7 +58,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     replicas: Annotated[int, typer.Option(min=0, max=64, help="Read replicas of each group: VMs too.")] = 2,
     bandwidth: Annotated[str, typer.Option(help="Bytes per second that one migration copies.")] = "256Mi",
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
-    output: ReportForm = OutputFiles.TEXT,
+    output: ReportForm = "text",
     as_json_: JsonFlag = False,
     plot: Annotated[
         Path | None, typer.Option(callback=a_picture, help="Draw the day into this file (PNG, SVG or PDF).")
@@ -92,9 +91,15 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         # The fleet is made once, so that all orders play the same day.
         fleet = make_fleet(settings)
         outcomes, finished = _play(fleet, orders)
-        _show(fleet, outcomes, OutputFiles.JSON if as_json_ else output, finished=finished)
+        form = "json" if as_json_ else output
+        if form == "text":
+            print_tables(Console(), fleet, outcomes)
+        else:
+            write_report(as_json(fleet, outcomes, finished=finished), form)
         if plot is not None:
-            _draw(fleet, outcomes, plot)
+            from scripts.autoscale.simulate.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
+
+            draw(fleet, outcomes, plot)
     # An interruption is neither success nor failure of the invariants, so it has a status of its own.
     raise typer.Exit(int(any(outcome.problems for outcome in outcomes)) if finished else INTERRUPTED)
 
@@ -180,16 +185,3 @@ def _few_collections() -> Iterator[None]:
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
-
-
-def _show(fleet: SimulatedFleet, outcomes: list[SimulationOutcome], form: OutputFiles, *, finished: bool) -> None:
-    if form is OutputFiles.TEXT:
-        print_tables(Console(), fleet, outcomes)
-    else:
-        write_report(as_json(fleet, outcomes, finished=finished), form)
-
-
-def _draw(fleet: SimulatedFleet, outcomes: list[SimulationOutcome], path: Path) -> None:
-    from scripts.autoscale.simulate.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
-
-    draw(fleet, outcomes, path)

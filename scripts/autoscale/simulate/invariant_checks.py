@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from protocol.units import Seconds
-from scheduler_plugin.ledger import VmTruth, overcommitted, violations, violations_on
+from scheduler_plugin.ledger.invariants import VmTruth, overcommitted, violations, violations_on
 from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm

@@ -12,9 +12,10 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move
 from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, MoveAnswered, MoveWanted, PodGone, WriteEnd
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.placement.verdict import FITS
 from scheduler_plugin.planner.cost import Freedom, HasPlace, Selection, in_order, least_cost
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
 from scheduler_plugin.planner.planner import Planner, completed

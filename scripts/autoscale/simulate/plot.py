@@ -16,8 +16,8 @@ from matplotlib.ticker import FuncFormatter
 
 from scripts.autoscale.drawing import dress
 from scripts.autoscale.replay.recording import Floats
-from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import SimulatedFleet
+from scripts.autoscale.simulate.run_statistics import Figures
 from scripts.autoscale.simulate.tables import SimulationOutcome, describe, thinned
 
 POINTS: Final = 192

@@ -13,18 +13,10 @@ from typing import Final
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import ZERO, Instant
 from scheduler_plugin.constraints.model import NodeTraits
-from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts, VmFacts
-from scheduler_plugin.ledger.events import (
-    AgentAsked,
-    BindEnded,
-    Listed,
-    PermitWritten,
-    PodSeen,
-    PodToBind,
-    VmSeen,
-    WriteEnd,
-)
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.ledger import events
+from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.placement.verdict import FITS
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettingsError
 from scripts.autoscale.simulate.simulated_groups import HOSTNAME
 from scripts.autoscale.simulate.simulated_vm import NAMESPACE, SimulatedVm
@@ -51,19 +43,19 @@ class SimulatedCluster:
         nodes = [NodeFacts(name, size, policy, traits=NodeTraits({HOSTNAME: name})) for name in self.nodes]
         # Every write succeeds and every watch event arrives at once; `tests/scenarios` covers loss, delay and
         # restarts.
-        self.ledger.apply(Listed(nodes, [], []), Instant(0.0))
+        self.ledger.apply(events.Listed(nodes, [], []), Instant(0.0))
 
     # Requests and changes of VMs --------------------------------------------------------------------------------------
 
     def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
         """Answers a request of the VM's agent."""
         ceiling, denial = vm.held, vm.state.scheduler.denial
-        decision = self.ledger.apply(AgentAsked(vm.pod, request), now)
+        decision = self.ledger.apply(events.AgentAsked(vm.pod, request), now)
         if decision.persist is not None:
             vm.version += 1
             vm.permit = decision.persist.permit
             # The permit is stored before the answer, as in the real scheduler.
-            written = PermitWritten(vm.name, decision.persist.revision, WriteEnd.DONE, self.facts(vm))
+            written = events.PermitWritten(vm.name, decision.persist.revision, events.WriteEnd.DONE, self.facts(vm))
             self.ledger.apply(written, now)
             self.touched.add(vm.node)
         # Requests for less are always granted and would hide the denials.
@@ -84,7 +76,7 @@ class SimulatedCluster:
     def changed(self, vm: SimulatedVm, now: Instant) -> None:
         """The VM's object has changed: the scheduler sees it, and its agent does."""
         vm.version += 1
-        self.ledger.apply(VmSeen(self.facts(vm)), now)
+        self.ledger.apply(events.VmSeen(self.facts(vm)), now)
         vm.seen(now)
         self.touched.add(vm.node)
 
@@ -110,7 +102,7 @@ class SimulatedCluster:
         self.vms[vm.name] = vm
         pod = f"{vm.name.name}-0"
         vm.start_agent(pod, now)
-        self.ledger.apply(VmSeen(self.facts(vm)), now)
+        self.ledger.apply(events.VmSeen(self.facts(vm)), now)
         facts = self.pod(vm, pod)
         fits = self.ledger.filter(facts, self.nodes).fits
         if not fits:
@@ -137,16 +129,16 @@ class SimulatedCluster:
 
     def bind(self, pod: PodFacts, node: str, now: Instant) -> bool:
         """Binds the pod, as the scheduler and the API do it. False if the scheduler refuses."""
-        if self.ledger.apply(PodToBind(pod, node), now).verdict is not FITS:
+        if self.ledger.apply(events.PodToBind(pod, node), now).verdict is not FITS:
             return False
-        self.ledger.apply(BindEnded(pod.uid, node, WriteEnd.DONE), now)
-        self.ledger.apply(PodSeen(replace(pod, node=node)), now)
+        self.ledger.apply(events.BindEnded(pod.uid, node, events.WriteEnd.DONE), now)
+        self.ledger.apply(events.PodSeen(replace(pod, node=node)), now)
         self.touched.add(node)
         return True
 
     def adopt(self, vm: SimulatedVm, now: Instant) -> None:
         """The VM's present pod, made by a migration, belongs to the VM itself from now on."""
-        self.ledger.apply(PodSeen(replace(self.pod(vm, vm.pod), node=vm.node)), now)
+        self.ledger.apply(events.PodSeen(replace(self.pod(vm, vm.pod), node=vm.node)), now)
 
     def pod(self, vm: SimulatedVm, pod: str, migration: ObjectName | None = None) -> PodFacts:
         """A pod for the VM, not bound yet; its name is its UID."""

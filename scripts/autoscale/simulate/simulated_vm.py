@@ -6,23 +6,46 @@ The agent is the real one: ``plan`` decides, and ``advance`` takes every event b
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Final, Protocol
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
 from agent.core.events import Answered, Patched, Started, VmSeen
-from agent.core.goal import goal
-from agent.core.guest import ObservedSample
+from agent.core.goal import OBSERVER, goal
+from agent.core.guest import GuestSample, ObservedSample, Rates
 from agent.core.plan import plan
 from agent.core.policy import Policy, Smoothing, Timing
 from agent.core.state import REGRET, TOO_SOON, Giving, State, begin
 from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
-from protocol.units import Instant, Resources, Seconds
+from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
-from scripts.autoscale.simulate.guest_model import observe_guest
 from scripts.autoscale.simulate.vm_table import SLOT, UNIT
+
+SWAPPING: Final = 0.5
+"""The share of time that tasks stall on memory in a guest with less memory than its demand."""
+
+
+def observe_guest(cores: float, mem: float, size: Resources) -> tuple[GuestSample, Rates]:
+    """The metrics of a guest of ``size`` under a steady demand of ``cores`` (>= 0) vCPUs and ``mem`` bytes."""
+    has, total = size.cpu.as_cores, size.mem.value
+    sample = GuestSample(
+        # The agent's own observer is a runnable task, too, which its policy subtracts again.
+        runnable=ceil(cores) + OBSERVER,
+        load1=cores,
+        load5=cores,
+        mem_total=size.mem,
+        # Memory in use is the demand, capped at the guest's memory; all of the rest can be unplugged at once.
+        mem_available=Bytes(max(0, total - int(mem))),
+    )
+    # A guest serves as much demand as it has CPU. The share that it cannot serve is the share of time that tasks
+    # wait.
+    waits = 1.0 - has / cores if cores > has else 0.0
+    # The disk is never the limit, and the host steals no time.
+    return sample, Rates(busy=min(cores, has), steal=0.0, cpu_stall=waits, mem_stall=SWAPPING if mem > total else 0.0)
+
 
 NAMESPACE: Final = "fleet"
 MOST_ROUNDS: Final = 8
@@ -79,8 +102,9 @@ class SimulatedVm:
     ``use`` is its size, in the spec and in the guest; ``permit`` is the stored permit. ``may_shrink``: it has more than
     it needed at the last observation, so that time alone may change its size. ``most`` is its bound in compute units.
     ``moved_for_room``: it was denied when its last move began, and has not grown since.
-    ``began`` is when its agent did, ``observed`` what the last observation was made from, ``silence`` all that its
-    agent's last request followed from if that and the answer changed nothing; None before.
+    ``began`` is when its agent did, ``observed`` what the last observation was made from, ``aimed`` the target by which
+    ``is_off_target`` was found, ``silence`` all that its agent's last request followed from if that and the answer
+    changed nothing; None before.
     """
 
     index: int
@@ -101,6 +125,8 @@ class SimulatedVm:
     state: State = field(init=False)
     began: Instant = Instant(0.0)
     observed: tuple[float, float, Resources, Resources] | None = None
+    aimed: Resources | None = None
+    is_off_target: bool = False
     silence: Situation | None = None
 
     def __post_init__(self) -> None:
@@ -113,7 +139,7 @@ class SimulatedVm:
         self.pod = pod
         # A new agent does not know the last one, and its sequence numbers must still be higher.
         self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * RESTART)
-        self.began, self.observed, self.silence = now, None, None
+        self.began, self.observed, self.aimed, self.silence = now, None, None, None
         self.seen(now)
 
     def seen(self, now: Instant) -> None:
@@ -148,7 +174,7 @@ class SimulatedVm:
         if guest.seen is None or made_from != self.observed:
             sample, over = observe_guest(cores, mem, use)
             guest.goal = goal(sample, over, use.at_most(guest.had or use), self.policy, settling=False)
-            self.observed = made_from
+            self.observed, self.aimed = made_from, None
         else:
             sample = guest.seen.sample
         guest.seen, guest.had, need = ObservedSample(sample, now), use, guest.goal.need
@@ -156,11 +182,13 @@ class SimulatedVm:
         target = guest.stabilizer.target
         if need is None or target is None:
             return True
-        self.may_shrink = _units(need) < _units(use)
-        wanted = min(max(1, _units(target)), self.most)
+        # The stabilizer keeps its target while nothing changes, and most guests do not change in most steps.
+        if target is not self.aimed:
+            self.aimed, self.may_shrink = target, _units(need) < _units(use)
+            wanted = min(max(1, _units(target)), self.most)
+            self.is_off_target = wanted * UNIT.cpu.value != use.cpu.value or wanted * UNIT.mem.value != use.mem.value
         # A plan is made only if the target differs from the size, or if a denied request may be withdrawn.
-        is_other = wanted * UNIT.cpu.value != use.cpu.value or wanted * UNIT.mem.value != use.mem.value
-        return is_other or self.is_denied
+        return self.is_off_target or self.is_denied
 
     def act(self, cluster: ModelledCluster, now: Instant, jitter: float) -> None:
         """Carries out the agent's plans until they change nothing any more."""

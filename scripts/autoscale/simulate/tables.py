@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.autoscale.replay.recording import Floats
-from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import SimulatedFleet
+from scripts.autoscale.simulate.run_statistics import Figures
 
 POINTS: Final = 288
 

@@ -12,7 +12,7 @@ from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.api import ApiError
-from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.objects import name_of
 from protocol.kubernetes.resources import NODES, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.credentials import CredentialsError
@@ -34,19 +34,20 @@ _SHELLS: Final = ("bash", "zsh", "fish")
 
 def complete_vm(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of VMs: plain in the namespace that is meant, as ``NAMESPACE/NAME`` in others."""
-    namespace = ctx.params.get("namespace") or _namespace(flags_of(ctx.params))
-    return fitting(_names(ctx, VIRTUAL_MACHINES), namespace, incomplete)
+    flags = flags_of(ctx.params)
+    return fitting(_names_of(flags, VIRTUAL_MACHINES), ctx.params.get("namespace") or _namespace(flags), incomplete)
 
 
 def complete_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
     """Namespaces that have VMs."""
-    namespaces = {vm.namespace for vm in _names(ctx, VIRTUAL_MACHINES)}
+    namespaces = {vm.namespace for vm in _names_of(flags_of(ctx.params), VIRTUAL_MACHINES)}
     return sorted(namespace for namespace in namespaces if namespace.startswith(incomplete))
 
 
 def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of nodes."""
-    return sorted(node.name for node in _names(ctx, NODES) if node.name.startswith(incomplete))
+    nodes = _names_of(flags_of(ctx.params), NODES)
+    return sorted(node.name for node in nodes if node.name.startswith(incomplete))
 
 
 def fitting(names: Iterable[ObjectName], namespace: str, begun: str) -> list[str]:
@@ -72,10 +73,6 @@ def _typed_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, value if equals else following
 
 
-def _names(ctx: typer.Context, kind: Resource) -> list[ObjectName]:
-    return _names_of(flags_of(ctx.params), kind)
-
-
 def _names_of(flags: ClusterFlags, kind: Resource) -> list[ObjectName]:
     try:
         return asyncio.run(_listed(flags, kind))
@@ -98,8 +95,7 @@ async def _listed(flags: ClusterFlags, kind: Resource) -> list[ObjectName]:
 
 async def listed(client: ApiClient, kind: Resource) -> list[ObjectName]:
     """The names of all objects of a kind. Raises as ``ApiClient.list``."""
-    objects: list[Json] = (await client.list(kind)).objects
-    return [name_of(listed_object) for listed_object in objects]
+    return [name_of(listed_object) for listed_object in (await client.list(kind)).objects]
 
 
 def completion(shell: Annotated[str, typer.Argument(help="bash, zsh or fish", autocompletion=lambda: _SHELLS)]) -> None:

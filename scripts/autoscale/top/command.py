@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Final
@@ -12,22 +11,31 @@ import typer
 from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import SystemClock
 from scripts.autoscale.cluster_flags import of_a_cluster
-from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
-from scripts.autoscale.running import run
+from scripts.autoscale.clusters import ClusterFlags, find_cluster
+from scripts.autoscale.running import background
 from scripts.autoscale.site import open_site
 from scripts.autoscale.terminal.completion import complete_namespace
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
-from scripts.autoscale.top.columns import NODE_COLUMNS, VM_COLUMNS, Column, ColumnType, TableRow, header, line, whole
+from scripts.autoscale.top.columns import (
+    NODE_COLUMNS,
+    VM_COLUMNS,
+    Column,
+    ColumnType,
+    TableRow,
+    View,
+    header,
+    line,
+    whole,
+)
 from scripts.autoscale.top.fleet import FleetReader, FleetSnapshot
 from scripts.autoscale.top.rows import as_fields
-from scripts.autoscale.top.view import View
 
 _OF_WIDE: Final = 6
 """Columns with this importance number or a greater one need ``-o wide``, except for sentences."""
 
 
 @of_a_cluster()
-def top(
+async def top(
     every: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit, as without a terminal.")] = False,
     output: OutputFormat = Output.TEXT,
@@ -37,33 +45,21 @@ def top(
     ] = "",
     *,
     flags: ClusterFlags,
-) -> None:
+) -> int:
     """Show nodes and VMs: what they have, use and may have, what is denied or moves. Press ? for the keys."""
     # Scripts and pipes get tables that end; a live picture needs a terminal on both sides.
     is_live = not once and output is Output.TEXT and sys.stdin.isatty() and sys.stdout.isatty()
-    cluster = find_cluster(flags)
-    run(_live(every, namespace, cluster) if is_live else _once(namespace, cluster, output))
-
-
-async def _once(namespace: str, cluster: ReachedCluster, output: Output) -> int:
-    async with open_site(cluster) as site:
-        snapshot = await FleetReader(site, SystemClock(), namespace).everything()
-        show(tables(site.title, snapshot, output), fields(snapshot), output)
-    return 0
-
-
-async def _live(every: float, namespace: str, cluster: ReachedCluster) -> int:
-    from scripts.autoscale.top.app import TopApp  # noqa: PLC0415 - takes half a second that --once need not pay
-
-    async with open_site(cluster) as site:
+    async with open_site(find_cluster(flags)) as site:
         fleet = FleetReader(site, SystemClock(), namespace)
-        watching = asyncio.create_task(fleet.run())
-        try:
-            await TopApp(fleet, every).run_async()
-        finally:
-            watching.cancel()
+        if is_live:
+            from scripts.autoscale.top.app import TopApp  # noqa: PLC0415 - takes half a second that --once need not pay
+
             # The watch has to end before its client is closed.
-            await asyncio.wait([watching])
+            async with background(fleet.run()):
+                await TopApp(fleet, every).run_async()
+        else:
+            snapshot = await fleet.everything()
+            show(tables(site.title, snapshot, output), fields(snapshot), output)
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.informer import Informer
+from deploy.kube.informer import Informer, ObjectChange
 from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
@@ -17,9 +17,10 @@ from protocol.runtime.clock import Clock
 from scheduler_plugin.dashboard.core.rows import PENDING
 from scheduler_plugin.dashboard.core.states import Lasting
 from scripts.autoscale.demonstration.moves import ENDED
-from scripts.autoscale.explain import gathered, story_of
+from scripts.autoscale.demonstration.waiting import together
+from scripts.autoscale.explain import explained_vm
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
-from scripts.autoscale.site import SCHEDULER, FollowedPods, Site, explanation
+from scripts.autoscale.site import SCHEDULER, Site, SitePods, agent_says
 from scripts.autoscale.top.columns import TableRow, printable
 from scripts.autoscale.top.rows import by_vm, node_line, phase_of, vm_row
 
@@ -46,7 +47,8 @@ class FleetReader:
         self._namespace = namespace
         self._vms = Informer(site.client, VIRTUAL_MACHINES, clock)
         self._pods = Informer(site.client, PODS, clock)
-        self._followed = FollowedPods(self._pods)
+        self._index: SitePods | None = None
+        self._pods.listen(self._pod_changed)
         self._migrations = Informer(site.client, MIGRATIONS, clock)
         self._agents: dict[ObjectName, Json] = {}
         self._nodes: list[tuple[Json, dict[str, Json]]] = []
@@ -62,9 +64,7 @@ class FleetReader:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for informer in (self._vms, self._pods, self._migrations):
-                tasks.create_task(informer.run())
+        await together(self._vms.run(), self._pods.run(), self._migrations.run())
 
     async def everything(self) -> FleetSnapshot:
         """One look that asks every agent. Raises as ``ApiClient.list``."""
@@ -128,15 +128,21 @@ class FleetReader:
         taken, self._turn = self._turn[:_IN_TURN], self._turn[_IN_TURN:]
         return [name for name in taken if name in named and name not in asked]
 
+    def _pod_changed(self, _: ObjectChange) -> None:
+        # The next look rebuilds the index: many pods may change between two looks.
+        self._index = None
+
     async def _ask_all(self, names: Sequence[ObjectName]) -> None:
-        pods = self._followed.index
+        if self._index is None:
+            self._index = SitePods.of(self._pods.objects.values())
+        pods = self._index
         limit = asyncio.Semaphore(_AT_ONCE)
 
         async def ask(name: ObjectName) -> None:
             async with limit:
                 vm = self._vms.get(name)
                 # An agent that does not answer leaves an empty explanation: an old one would look current.
-                self._agents[name] = (vm and await explanation(self._site, vm, pods)) or {}
+                self._agents[name] = (vm and await agent_says(self._site, vm, pods)) or {}
 
         await asyncio.gather(*map(ask, names))
 
@@ -175,10 +181,11 @@ class FleetReader:
     async def story(self, vm: str) -> list[str]:
         """Explanation of the VM's size, as ``autoscale explain`` prints it, or why it is unknown."""
         try:
-            explained = await gathered(self._site, await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm)))
+            virtual_machine = await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm))
+            sentences, _ = await explained_vm(self._site, virtual_machine)
         except ApiError as error:
             return [printable(str(error))]
-        return [printable(sentence) for sentence in story_of(explained)]
+        return [printable(sentence) for sentence in sentences]
 
     def question(self, vm: str) -> str:
         """Consequences of migrating the VM."""

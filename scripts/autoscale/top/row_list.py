@@ -15,31 +15,22 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from scheduler_plugin.dashboard.core import states
 from scheduler_plugin.dashboard.core.rows import PENDING
-from scheduler_plugin.dashboard.core.states import (
-    AGENT_PROBLEM,
-    CANNOT_DRAIN,
-    CORDONED,
-    DENIED,
-    MIGRATING,
-    OVER_WATERMARK,
-    UNHEALTHY,
-    WAITING,
-)
 from scripts.autoscale.terminal.visible import visible
 from scripts.autoscale.top.columns import PlacedColumn, TableRow, header, line, taken
 
 _PLAIN: Final = Style()
 STYLES: Final[Mapping[str, Style]] = MappingProxyType(
     {
-        UNHEALTHY.word: Style(color="magenta", bold=True),
-        WAITING.word: Style(color="yellow", bold=True),
-        DENIED.word: Style(color="red", bold=True),
-        AGENT_PROBLEM.word: Style(color="yellow"),
-        MIGRATING.word: Style(color="cyan"),
-        CANNOT_DRAIN.word: Style(color="red", bold=True),
-        OVER_WATERMARK.word: Style(color="red", bold=True),
-        CORDONED.word: Style(dim=True),
+        states.UNHEALTHY.word: Style(color="magenta", bold=True),
+        states.WAITING.word: Style(color="yellow", bold=True),
+        states.DENIED.word: Style(color="red", bold=True),
+        states.AGENT_PROBLEM.word: Style(color="yellow"),
+        states.MIGRATING.word: Style(color="cyan"),
+        states.CANNOT_DRAIN.word: Style(color="red", bold=True),
+        states.OVER_WATERMARK.word: Style(color="red", bold=True),
+        states.CORDONED.word: Style(dim=True),
         PENDING: Style(dim=True),
     }
 )

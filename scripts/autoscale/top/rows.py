@@ -6,23 +6,10 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.units import Bytes, Instant, QuantityError
+from scheduler_plugin.dashboard.core import states
 from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_on, waiting_sentence
 from scheduler_plugin.dashboard.core.rows import PENDING, wait_of
 from scheduler_plugin.dashboard.core.rows import vm_row as page_row
-from scheduler_plugin.dashboard.core.states import (
-    AGENT_PROBLEM,
-    CANNOT_DRAIN,
-    CORDONED,
-    DENIED,
-    FAILED,
-    MIGRATING,
-    NODE_STATES,
-    OVER_WATERMARK,
-    UNHEALTHY,
-    VM_STATES,
-    WAITING,
-    worst,
-)
 from scripts.autoscale.demonstration.fleet import node_row
 from scripts.autoscale.demonstration.moves import seen as seen_move
 from scripts.autoscale.top.columns import UNKNOWN, Column, TableRow, printable
@@ -117,22 +104,22 @@ def _state(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
     """The most striking state by the page's table; else its phase."""
     phase = phase_of(vm)
     conditions = {
-        UNHEALTHY: phase == FAILED or page_row(vm).problem,
-        WAITING: is_waiting,
-        DENIED: child(agent, "denied") or _some(child(pod, "denied")),
-        AGENT_PROBLEM: items(agent, "troubles"),
-        MIGRATING: migration,
+        states.UNHEALTHY: phase == states.FAILED or page_row(vm).problem,
+        states.WAITING: is_waiting,
+        states.DENIED: child(agent, "denied") or _some(child(pod, "denied")),
+        states.AGENT_PROBLEM: items(agent, "troubles"),
+        states.MIGRATING: migration,
     }
-    return worst(VM_STATES, conditions) or phase
+    return states.worst(states.VM_STATES, conditions) or phase
 
 
 def _node_state(node: Json) -> str:
     conditions = {
-        CANNOT_DRAIN: text(node, "stuck"),
-        OVER_WATERMARK: _some(child(node, "pressure", "excess")),
-        CORDONED: node.get("open") is False,
+        states.CANNOT_DRAIN: text(node, "stuck"),
+        states.OVER_WATERMARK: _some(child(node, "pressure", "excess")),
+        states.CORDONED: node.get("open") is False,
     }
-    return worst(NODE_STATES, conditions) or "open"
+    return states.worst(states.NODE_STATES, conditions) or "open"
 
 
 def _some(amounts: Json) -> bool:

@@ -9,66 +9,61 @@ import asyncio
 import os
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from deploy.local.kubernetes.programs.ensure import NoProgramsError, Programs, ensure_programs
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from protocol.runtime.clock import SystemClock
-from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import run
 from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.measured_plane import Plane, control_plane, make_network
-from scripts.bench.kubernetes.permit_latency import measure_permits
 from scripts.bench.kubernetes.scheduling_rounds import Rounds
-from scripts.bench.kubernetes.speed_figures import ALONE, OURS, SchedulingSpeed, SpeedReport, scheduling
-from scripts.bench.kubernetes.speed_tables import tables
-from scripts.bench.kubernetes.start_time import measure_start
+from scripts.bench.kubernetes.service_speed import measure_permits, measure_start
+from scripts.bench.kubernetes.speed_figures import (
+    ALONE,
+    OURS,
+    permit_table,
+    scheduling,
+    scheduling_table,
+    start_table,
+)
 from scripts.bench.load_client import BenchError
 
 _APART: Final = "AUTOSCALE_BENCH_PROGRAMS"
 """Set in our own namespaces: where the programs are, as JSON."""
 
 _UNSHARE: Final = ("unshare", "--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "--")
-KINDS: Final = ("scheduling", "permits", "start")
+NODES: Final = (200, 2000)
+PODS: Final = 1000
+ROUNDS: Final = 4
+"""Pairs of rounds, of which the first is left out."""
+
+VMS: Final = 10_000
 
 
-def bench_kubernetes(  # noqa: PLR0913, PLR0917 - each is an option of the command
+def bench_kubernetes(
     only: Annotated[list[str] | None, typer.Option(help="scheduling, permits or start; may be repeated.")] = None,
-    nodes: Annotated[list[int] | None, typer.Option(min=1, help="Nodes; may be repeated. [default: 200, 2000]")] = None,
-    pods: Annotated[int, typer.Option(min=10, help="Pods in a round.")] = 1000,
-    rounds: Annotated[int, typer.Option(min=1, help="Pairs of rounds, after one that is left out.")] = 3,
-    vms: Annotated[int, typer.Option(min=10, help="VMs that are there when the service starts.")] = 10_000,
     kubernetes: Annotated[str, typer.Option(help=f"Minor version: {' or '.join(SUPPORTED)}.")] = SUPPORTED[0],
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures as JSON.")] = None,
 ) -> None:
     """Measure the service beside a real etcd, kube-apiserver and kube-scheduler, with made-up nodes.
 
     Pods bound per second with us over without any extender; permits through the API server; the service's start and
     its memory. Needs root and takes about ten minutes.
     """
-    kinds = tuple(only or KINDS)
-    if set(kinds) - set(KINDS):
-        raise typer.BadParameter(f"expected {', '.join(KINDS)}, got {', '.join(kinds)}", param_hint="--only")
+    kinds = only or [*MEASUREMENTS]
+    if set(kinds) - MEASUREMENTS.keys():
+        raise typer.BadParameter(f"expected {', '.join(MEASUREMENTS)}, got {', '.join(kinds)}", param_hint="--only")
     if _APART in os.environ:
-        wanted = Wanted(kinds, tuple(nodes or (200, 2000)), pods, rounds, vms)
         # Already in namespaces of our own; ``run`` ends the process.
-        run(_bench(wanted, kubernetes, report))
+        run(_bench(kinds, kubernetes))
     _go_apart(kubernetes)
-
-
-class Wanted(msgspec.Struct, frozen=True):
-    """Measurements to take."""
-
-    kinds: tuple[str, ...]
-    nodes: tuple[int, ...]
-    pods: int
-    rounds: int
-    vms: int
 
 
 def _go_apart(kubernetes: str) -> None:
@@ -82,68 +77,45 @@ def _go_apart(kubernetes: str) -> None:
     except NoProgramsError as error:
         typer.echo(f"bench: {error}", err=True)
         raise typer.Exit(1) from None
-    environment = {**os.environ, _APART: msgspec.json.encode(_paths(programs)).decode()}
+    paths = {"images": str(programs.images), **{name: str(path) for name, path in programs.folders.items()}}
+    environment = {**os.environ, _APART: msgspec.json.encode(paths).decode()}
     again = (sys.executable, "-m", "scripts.bench.kubernetes", *sys.argv[1:])
     command = ("setpriv", "--pdeathsig", "KILL", "--", *_UNSHARE, *again)
     # The first process of a PID namespace takes all others with it when it ends.
     os.execvpe(command[0], command, environment)  # noqa: S606 - a fixed list, never a shell
 
 
-def _paths(programs: Programs) -> dict[str, str]:
-    return {"images": str(programs.images), **{name: str(path) for name, path in programs.folders.items()}}
-
-
-def _programs() -> Programs:
+async def _bench(kinds: Collection[str], kubernetes: str) -> int:
+    """Each kind on a control plane of its own."""
+    console, status = Console(), 1
     paths = {name: Path(path) for name, path in msgspec.json.decode(os.environ[_APART]).items()}
-    return Programs({name: path for name, path in paths.items() if name != "images"}, paths["images"])
-
-
-async def _bench(wanted: Wanted, kubernetes: str, report: Path | None) -> int:
-    console, figures = Console(), None
+    programs, clock = Programs(images=paths.pop("images"), folders=paths), SystemClock()
+    make_network()
     try:
         with tempfile.TemporaryDirectory(prefix="autoscale-bench-") as folder:
-            figures = await _measured(wanted, kubernetes, Path(folder), console)
+            for kind, measure in MEASUREMENTS.items():
+                if kind in kinds:
+                    async with control_plane(Path(folder) / kind, programs, clock) as plane:
+                        table = await measure(plane, BulkClient.of(plane), console)
+                    table.caption = f"Kubernetes {kubernetes} on {os.cpu_count()} cores"
+                    console.print(table)
+        status = 0
     # Task groups wrap their errors.
     except* BenchError as errors:
         console.print(f"bench: {errors.exceptions[0]}", style="red")
-    if figures is None:
-        return 1
-    for table in tables(figures):
-        console.print(table)
-    await write_outcome(figures, report)
-    return 0
+    return status
 
 
-async def _measured(wanted: Wanted, kubernetes: str, folder: Path, console: Console) -> SpeedReport:
-    """Each kind on a control plane of its own."""
-    placed: list[SchedulingSpeed] = []
-    permits, start = None, None
-    programs, clock = _programs(), SystemClock()
-    make_network()
-    if "scheduling" in wanted.kinds:
-        async with control_plane(folder / "scheduling", programs, clock) as plane:
-            placed = await _scheduling(plane, wanted, console)
-    if "permits" in wanted.kinds:
-        console.print("measuring permits ...")
-        async with control_plane(folder / "permits", programs, clock) as plane:
-            permits = await measure_permits(plane, BulkClient.of(plane))
-    if "start" in wanted.kinds:
-        console.print(f"making {wanted.vms} VMs, which takes some minutes ...")
-        async with control_plane(folder / "start", programs, clock) as plane:
-            start = await measure_start(plane, BulkClient.of(plane), wanted.vms)
-    return SpeedReport(kubernetes, os.cpu_count() or 1, placed, permits, start)
-
-
-async def _scheduling(plane: Plane, wanted: Wanted, console: Console) -> list[SchedulingSpeed]:
-    bulk, there, speeds = BulkClient.of(plane), 0, []
-    console.print(f"making {wanted.pods} VMs ...")
-    vms = await bulk.make_vms(range(wanted.pods))
+async def _scheduling(plane: Plane, bulk: BulkClient, console: Console) -> Table:
+    there, speeds = 0, []
+    console.print(f"making {PODS} VMs ...")
+    vms = await bulk.make_vms(range(PODS))
     # Ascending, because nodes are only ever added.
-    for nodes in sorted(wanted.nodes):
+    for nodes in NODES:
         console.print(f"making {nodes - there} nodes ...")
         await bulk.make_nodes(range(there, nodes))
         there, rounds, measured = nodes, Rounds(plane, bulk, nodes, vms), []
-        for number in range(wanted.rounds + 1):
+        for number in range(ROUNDS):
             for side in (OURS, ALONE):
                 result = await rounds.measure(side)
                 console.print(
@@ -152,7 +124,24 @@ async def _scheduling(plane: Plane, wanted: Wanted, console: Console) -> list[Sc
                 # The first pair warms up the caches of the API server and is left out.
                 measured += [result] if number else []
         speeds.append(scheduling(measured))
-    return speeds
+    return scheduling_table(speeds)
+
+
+async def _permits(plane: Plane, bulk: BulkClient, console: Console) -> Table:
+    console.print("measuring permits ...")
+    return permit_table(await measure_permits(plane, bulk))
+
+
+async def _start(plane: Plane, bulk: BulkClient, console: Console) -> Table:
+    console.print(f"making {VMS} VMs, which takes some minutes ...")
+    return start_table(await measure_start(plane, bulk, VMS))
+
+
+MEASUREMENTS: Final[dict[str, Callable[[Plane, BulkClient, Console], Awaitable[Table]]]] = {
+    "scheduling": _scheduling,
+    "permits": _permits,
+    "start": _start,
+}
 
 
 if __name__ == "__main__":

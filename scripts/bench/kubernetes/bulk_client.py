@@ -16,11 +16,11 @@ from protocol.names import TOKEN_AUDIENCE
 from protocol.runtime.trust import trusting
 from scripts.bench.kubernetes.made_objects import NAMESPACE, node, node_name, pod, virtual_machine, vm_name
 from scripts.bench.kubernetes.measured_plane import ACCOUNTS, Plane
-from scripts.bench.load_client import Connection, ask_all
+from scripts.bench.load_client import Connection, ask_all, http_request
 
 _CONNECTIONS: Final = 16
 # The API server then answers with metadata alone, which the client parses far sooner.
-_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,9 @@ class BulkClient:
         self, method: str, path: str, body: Json | None, kind: str = "application/json", *, whole: bool = False
     ) -> bytes:
         """A request as the bytes that travel; answered with ``whole`` objects, or with the metadata of one."""
-        accept = "application/json" if whole else _METADATA
+        accept = "application/json" if whole else METADATA
         content = json.dumps(body).encode() if body is not None else b""
-        lines = [
-            f"{method} {path} HTTP/1.1",
-            f"Host: {CONTROL_HOST}",
-            f"Authorization: Bearer {self.token}",
-            f"Accept: {accept}",
-            f"Content-Type: {kind}",
-            f"Content-Length: {len(content)}",
-        ]
-        return "\r\n".join([*lines, "", ""]).encode() + content
+        return http_request(method, path, self.token, content, Host=CONTROL_HOST, Accept=accept, Content_Type=kind)
 
     async def connect(self) -> Connection:
         """A new connection to the API server."""
@@ -57,7 +49,7 @@ class BulkClient:
 
     async def send(self, requests: Sequence[bytes]) -> list[bytes]:
         """The answers, in the order of the requests. Raises ``BenchError`` if one is refused."""
-        return [answer.body for answer in await ask_all(self, requests, _CONNECTIONS)]
+        return [body for body, _ in await ask_all(self.connect, requests, _CONNECTIONS)]
 
     async def make_nodes(self, numbers: Iterable[int]) -> None:
         """Creates nodes, and takes away the taint that every new node is given."""

@@ -7,8 +7,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.kubernetes.objects import Json
-from protocol.names import LABEL_ENABLED, LABEL_VM_NAME, RUNNER_CONTAINER, SCHEDULER_NAME, VM_GROUP, VM_KIND, VM_VERSION
+from protocol.kubernetes.objects import Json, child
+from protocol.names import (
+    ANNOTATION_PERMIT,
+    ANNOTATION_PERMIT_WRITER,
+    LABEL_ENABLED,
+    LABEL_VM_NAME,
+    RUNNER_CONTAINER,
+    SCHEDULER_NAME,
+    VM_GROUP,
+    VM_KIND,
+    VM_VERSION,
+)
 
 NAMESPACE: Final = "bench"
 SIZES: Final = (1, 2, 3, 4)
@@ -79,3 +89,81 @@ def pod(number: int, vm_uid: str, on: str = "") -> Json:
         },
         "spec": spec | ({"nodeName": on} if on else {}),
     }
+
+
+# As lists show them ---------------------------------------------------------------------------------------------------
+
+_AT: Final = "2026-01-01T00:00:00Z"
+_CREATED: Final[Json] = {"creationTimestamp": _AT, "generation": 3}
+_DEFAULTED: Final[Json] = {
+    "restartPolicy": "Always",
+    "dnsPolicy": "ClusterFirst",
+    "serviceAccountName": "default",
+    "serviceAccount": "default",
+    "securityContext": {},
+    "priority": 0,
+    "enableServiceLinks": True,
+    "preemptionPolicy": "PreemptLowerPriority",
+    "tolerations": [
+        {"key": f"node.kubernetes.io/{fault}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+        for fault in ("not-ready", "unreachable")
+    ],
+    "volumes": [
+        {
+            "name": "kube-api-access-made0",
+            "projected": {
+                "defaultMode": 420,
+                "sources": [
+                    {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+                    {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                ],
+            },
+        }
+    ],
+}
+"""What the API server adds to the spec of every pod."""
+
+_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+
+
+def listed(number: int, made: Json, **more: object) -> Json:
+    """The object number ``number`` as it is listed: with a UID, a version, and the fields of its writer."""
+    fields: Json = {f"f:{part}": {f"f:{key}": {} for key in child(made, part)} for part in ("metadata", "spec")}
+    entry = {"manager": "made-up", "operation": "Update", "time": _AT, "fieldsType": "FieldsV1", "fieldsV1": fields}
+    own = {"uid": f"{made['kind']}-{number}", "resourceVersion": str(1_000_000 + number), "managedFields": [entry]}
+    return {**made, **more, "metadata": {**child(made, "metadata"), **_CREATED, **own}}
+
+
+def running_pod(number: int, node: str) -> Json:
+    """The pod of a VM that runs on ``node``, as it is listed."""
+    made, use = pod(number, f"{VM_KIND}-{number}", node), SIZES[number % len(SIZES)]
+    requests = {"cpu": f"{use * 500}m", "memory": f"{use * _UNIT_MEM}Mi"}
+    address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+    runner = {"name": RUNNER_CONTAINER, "ready": True, "restartCount": 0, "state": {"running": {"startedAt": _AT}}}
+    status = {
+        "phase": "Running",
+        "qosClass": "Burstable",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "startTime": _AT,
+        "conditions": [{"type": kind, "status": "True", "lastTransitionTime": _AT} for kind in _CONDITIONS],
+        "containerStatuses": [{**runner, "allocatedResources": requests, "resources": {"requests": requests}}],
+    }
+    return listed(number, {**made, "spec": {**child(made, "spec"), **_DEFAULTED}}, status=status)
+
+
+def running_vm(number: int, node: str) -> Json:
+    """A VM that runs on ``node`` and has a permit, as it is listed."""
+    made, use = virtual_machine(number), SIZES[number % len(SIZES)]
+    has = (f"{use * 500}m", f"{use * _UNIT_MEM}Mi")
+    permit = {ANNOTATION_PERMIT: f'{{"vCPUs":"{has[0]}","mem":"{has[1]}"}}', ANNOTATION_PERMIT_WRITER: "made-up/1"}
+    status = {
+        "phase": "Running",
+        "podName": vm_name(number),
+        "node": node,
+        "cpus": has[0],
+        "memorySize": has[1],
+        "extraNetIP": "10.100.0.1",
+        "conditions": [{"type": "Available", "status": "True", "reason": "Created", "lastTransitionTime": _AT}],
+    }
+    return listed(number, {**made, "metadata": {**child(made, "metadata"), "annotations": permit}}, status=status)

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import httpx2 as httpx
 import yaml
@@ -20,12 +20,12 @@ from protocol.kubernetes.objects import Json, child, text
 from protocol.kubernetes.pages import LineSplitter
 from protocol.kubernetes.resources import PODS
 from protocol.units import Seconds
-from scripts.bench.kubernetes.bulk_client import BulkClient
+from scripts.bench.kubernetes.bulk_client import METADATA, BulkClient
 from scripts.bench.kubernetes.made_objects import NAMESPACE
 from scripts.bench.kubernetes.measured_plane import Plane, Running, manifest
 from scripts.bench.kubernetes.speed_figures import ALONE, OURS, Round, Side
 from scripts.bench.load_client import BenchError
-from scripts.bench.process_costs import cpu_of_all, load_of_machine
+from scripts.bench.process_costs import cpu_of, load_of_machine
 
 _KUBE_SCHEDULER: Final = "autoscaling-kube-scheduler-config"
 # kube-scheduler's client allows 50 requests a second by default, which would be all that is measured.
@@ -100,11 +100,15 @@ class Rounds:
         settings = kube_scheduler_settings(side, self._plane.scheduler_kubeconfig)
         parts.append(await stack.enter_async_context(self._plane.kube_scheduler(settings)))
         load = load_of_machine()
-        return _round(side, self._nodes, await self._count(parts), load)
+        counted = await self._count(parts)
+        first, last = counted.first or {}, counted.last or {}
+        pods, seconds = counted.count - counted.before, counted.ended - counted.began
+        cpu = {name: round((last[name] - used) / pods * 1000, 3) for name, used in first.items() if name in last}
+        return Round(side, self._nodes, pods, round(seconds, 3), round(pods / seconds, 1), cpu, load)
 
     async def _count(self, parts: Sequence[Running]) -> _Bindings:
         pids = {program.name: program.pid for program in parts}
-        bindings, wanted = _Bindings(lambda: cpu_of_all(pids)), len(self._vms)
+        bindings, wanted = _Bindings(lambda: {name: cpu_of(pid) for name, pid in pids.items()}), len(self._vms)
         try:
             async with asyncio.timeout(_MOST):
                 async for count in self._bound_pods():
@@ -116,17 +120,12 @@ class Rounds:
         raise BenchError(f"only {bindings.count} of {wanted} pods were bound within {_MOST:g} s")
 
     async def _bound_pods(self) -> AsyncIterator[int]:
-        """The number of bound pods, each time it rises. The API server may end a watch that is slow."""
+        """The number of bound pods, each time it rises."""
         query = {"watch": "1", "fieldSelector": "spec.nodeName!="}
-        headers = {"Authorization": f"Bearer {self._bulk.token}"}
-        headers["Accept"] = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-        options: dict[str, Any] = {
-            "base_url": INSIDE,
-            "verify": self._bulk.tls,
-            "timeout": float(_MOST),
-            "trust_env": False,
-        }
-        async with httpx.AsyncClient(headers=headers, **options) as client:
+        headers = {"Authorization": f"Bearer {self._bulk.token}", "Accept": METADATA}
+        async with httpx.AsyncClient(
+            headers=headers, base_url=INSIDE, verify=self._bulk.tls, timeout=float(_MOST), trust_env=False
+        ) as client:
             while True:
                 # The API server may end a watch that is slow. A new one begins with all pods that are bound already.
                 splitter, count = LineSplitter(), 0
@@ -134,10 +133,3 @@ class Rounds:
                     async for chunk in response.aiter_bytes():
                         count += sum(line.startswith(b'{"type":"ADDED"') for line in splitter.feed(chunk))
                         yield count
-
-
-def _round(side: Side, nodes: int, found: _Bindings, load: float) -> Round:
-    first, last = found.first or {}, found.last or {}
-    pods, seconds = found.count - found.before, found.ended - found.began
-    cpu = {name: round((last[name] - used) / pods * 1000, 3) for name, used in first.items() if name in last}
-    return Round(side, nodes, pods, round(seconds, 3), round(pods / seconds, 1), cpu, load)

@@ -1,4 +1,4 @@
-"""Figures of a run, and the ratios between them (pure).
+"""Figures of a run, the ratios between them, and their tables (pure).
 
 A ratio compares rounds that followed one another: the median over all pairs.
 """
@@ -10,6 +10,7 @@ from statistics import median
 from typing import Final, Literal
 
 import msgspec
+from rich.table import Table
 
 Side = Literal["ours", "alone"]
 OURS: Final[Side] = "ours"
@@ -17,10 +18,7 @@ ALONE: Final[Side] = "alone"
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round: how fast pods were bound, and the CPU time in milliseconds that each program took for one.
-
-    ``load`` is the machine's load average when it began.
-    """
+    """One round: the rate at which pods were bound, each program's CPU time for one, and the load average before."""
 
     side: Side
     nodes: int
@@ -45,7 +43,6 @@ class SchedulingSpeed(msgspec.Struct, frozen=True):
     cpu_ratio: float
     ours_cpu_ms: dict[str, float]
     alone_cpu_ms: dict[str, float]
-    rounds: list[Round]
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -62,11 +59,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class PermitLatencies(msgspec.Struct, frozen=True):
-    """Permits over the real API server, this many agents asking at once.
-
-    ``write`` is what a bare patch of a VM takes there, in the same turn; ``ratio`` is the median of an increase, which
-    is written before it is answered, over that.
-    """
+    """Permits through the API server; ``ratio`` is the median increase over that of ``write``, a bare patch of a VM."""
 
     agents: int
     first: Latency
@@ -78,10 +71,7 @@ class PermitLatencies(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The start of the service: seconds until it is ready, its memory in MiB and its CPU time until then.
-
-    ``reading`` is what reading the same lists takes a client that does nothing with them; ``ratio`` is over that.
-    """
+    """The service's start; ``reading`` is what a client takes that only reads the lists, and ``ratio`` is over that."""
 
     vms: int
     seconds: float
@@ -90,16 +80,6 @@ class Start(msgspec.Struct, frozen=True):
     cpu_seconds: float
     memory_mib: float
     load: float
-
-
-class SpeedReport(msgspec.Struct, frozen=True):
-    """All that was measured in one run; None is what was not asked for."""
-
-    kubernetes: str
-    cores: int
-    scheduling: list[SchedulingSpeed]
-    permits: PermitLatencies | None
-    start: Start | None
 
 
 def scheduling(rounds: Sequence[Round]) -> SchedulingSpeed:
@@ -113,18 +93,46 @@ def scheduling(rounds: Sequence[Round]) -> SchedulingSpeed:
         ours=median(result.pods_per_second for result in ours),
         alone=median(result.pods_per_second for result in alone),
         ratio=round(median(a.pods_per_second / b.pods_per_second for a, b in pairs), 3),
-        cpu_ratio=round(median(_cpu(a) / _cpu(b) for a, b in pairs), 3),
+        cpu_ratio=round(median(sum(a.cpu_ms_per_pod.values()) / sum(b.cpu_ms_per_pod.values()) for a, b in pairs), 3),
         ours_cpu_ms=_cpu_by_program(ours),
         alone_cpu_ms=_cpu_by_program(alone),
-        rounds=list(rounds),
     )
-
-
-def _cpu(found: Round) -> float:
-    return sum(found.cpu_ms_per_pod.values())
 
 
 def _cpu_by_program(rounds: Sequence[Round]) -> dict[str, float]:
     return {
         name: round(median(result.cpu_ms_per_pod[name] for result in rounds), 2) for name in rounds[0].cpu_ms_per_pod
     }
+
+
+def scheduling_table(found: Sequence[SchedulingSpeed]) -> Table:
+    """A row for each number of nodes."""
+    title = "Pods bound per second, medians of alternating rounds"
+    table = Table("nodes", "ours", "no extender", "ratio", "CPU ms per pod: ours", "no extender", "ratio", title=title)
+    for speed in found:
+        cpu = [_cpu(speed.ours_cpu_ms), _cpu(speed.alone_cpu_ms), f"{speed.cpu_ratio:.2f}"]
+        table.add_row(str(speed.nodes), f"{speed.ours:.0f}", f"{speed.alone:.0f}", f"{speed.ratio:.2f}", *cpu)
+    return table
+
+
+def _cpu(by_program: dict[str, float]) -> str:
+    return "\n".join(f"{ms:.2f} {name}" for name, ms in by_program.items())
+
+
+def permit_table(found: PermitLatencies) -> Table:
+    """A row for each kind of request."""
+    title = f"Permits, {found.agents} agents at once (load {found.load})"
+    table = Table("milliseconds", "p50", "p99", title=title)
+    rows = {"first contact": found.first, "increase": found.increase, "unchanged": found.unchanged}
+    for name, latency in (rows | {"a bare patch of a VM": found.write}).items():
+        table.add_row(name, f"{latency.p50:.1f}", f"{latency.p99:.1f}")
+    table.add_row("increase / bare patch", f"{found.ratio:.2f}", "")
+    return table
+
+
+def start_table(found: Start) -> Table:
+    """One row."""
+    table = Table("VMs", "ready after", "reading alone", "ratio", "CPU", "memory", "load", title="Start of the service")
+    times = [f"{found.seconds:.2f} s", f"{found.reading:.2f} s", f"{found.ratio:.2f}", f"{found.cpu_seconds:.2f} s"]
+    table.add_row(str(found.vms), *times, f"{found.memory_mib:.0f} MiB", str(found.load))
+    return table

@@ -16,10 +16,10 @@ import deploy
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
-from agent.adapters.token import AgentToken, NoToken
+from agent.adapters.token import AgentToken, no_token
 from agent.assignments import Assignment
 from agent.core.events import Fault
-from agent.ports import ConflictError, GoneError, PortError, RefusedError
+from agent.ports import ConflictError, PortError, RefusedError
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from tests.agent.adapters.answering import Chunks, client
@@ -103,9 +103,9 @@ async def test_the_object_is_read_patched_and_watched(cluster: Cluster) -> None:
     await cluster.patched(f"{VMS}/vm-1", {"metadata": {"annotations": {"autoscaling.neon.tech/config": "{}"}}})
     assert (await anext(watching)).annotations == {"autoscaling.neon.tech/config": "{}"}
     (await cluster.http.delete(f"{VMS}/vm-1")).raise_for_status()
-    with pytest.raises(GoneError, match="default/vm-1 was deleted"):
+    with pytest.raises(RefusedError, match="default/vm-1 was deleted"):
         await anext(watching)
-    with pytest.raises(GoneError):
+    with pytest.raises(RefusedError):
         await cluster.vm.get()
 
 
@@ -153,7 +153,7 @@ async def test_an_event_is_written_about_the_vm(cluster: Cluster) -> None:
 
 async def test_invalid_object_names_the_field() -> None:
     broken = {"metadata": {"namespace": "default", "name": "vm-1"}, "spec": {"guest": {"cpus": {"min": 3, "use": 1}}}}
-    api = LightKubernetesApi(client(lambda _: httpx.Response(200, json=broken)), "http://api", NoToken(), Seconds(1.0))
+    api = LightKubernetesApi(client(lambda _: httpx.Response(200, json=broken)), "http://api", no_token, Seconds(1.0))
     with pytest.raises(PortError) as caught:
         await NeonVm(api, ObjectName("default", "vm-1")).get()
     assert caught.value.fault == Fault.VM_API
@@ -217,7 +217,7 @@ class PodList:
         return self.pods().sets()
 
     def pods(self) -> NodePods:
-        return NodePods(LightKubernetesApi(client(self), "http://api", NoToken(), Seconds(1.0)), "node-1")
+        return NodePods(LightKubernetesApi(client(self), "http://api", no_token, Seconds(1.0)), "node-1")
 
 
 def event(kind: str, found: object) -> bytes:
@@ -245,7 +245,7 @@ async def test_ignores_vms_of_other_schedulers() -> None:
         selected.append(request.url.params["fieldSelector"])
         return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": []})
 
-    api = LightKubernetesApi(client(answer), "http://api", NoToken(), Seconds(1.0))
+    api = LightKubernetesApi(client(answer), "http://api", no_token, Seconds(1.0))
     assert not await anext(NodePods(api, "node-1", "autoscale-next").sets())
     assert not await anext(NodePods(api, "node-1").sets())
     assert selected == ["spec.nodeName=node-1,spec.schedulerName=autoscale-next", "spec.nodeName=node-1"]
@@ -291,6 +291,6 @@ async def test_vm_watch_has_no_version() -> None:
         asked.append(request.url.params.get("resourceVersion"))
         return httpx.Response(200, stream=Chunks(b""))
 
-    api = LightKubernetesApi(client(answer), "http://api", NoToken(), Seconds(1.0))
+    api = LightKubernetesApi(client(answer), "http://api", no_token, Seconds(1.0))
     assert [found async for found in NeonVm(api, ObjectName("default", "vm-1")).watch()] == []
     assert asked == [None]

@@ -8,9 +8,9 @@ import httpx2 as httpx
 import pytest
 
 from agent.adapters.kubernetes_api import TIMES, LightKubernetesApi
-from agent.adapters.token import NoToken
+from agent.adapters.token import no_token
 from agent.core.events import Fault
-from agent.ports import ConflictError, ExpiredError, GoneError, PortError, RefusedError
+from agent.ports import ConflictError, ExpiredError, PortError, RefusedError
 from protocol.kubernetes.pages import LONGEST_LINE
 from protocol.units import Seconds
 from tests.agent.adapters.answering import Answer, Chunks, client, silent, unreachable
@@ -18,7 +18,7 @@ from tests.nesting import DEEP
 
 
 def api(http: httpx.AsyncClient) -> LightKubernetesApi:
-    return LightKubernetesApi(http, "https://kubernetes/", NoToken(), Seconds(2.0))
+    return LightKubernetesApi(http, "https://kubernetes/", no_token, Seconds(2.0))
 
 
 def line(kind: str, **found: object) -> bytes:
@@ -35,7 +35,7 @@ async def watched(answer: Answer) -> list[tuple[str, dict[str, object]]]:
         (400, RefusedError, Fault.AGENT),
         (401, PortError, Fault.AGENT),
         (403, RefusedError, Fault.AGENT),
-        (404, GoneError, Fault.VM_API),
+        (404, RefusedError, Fault.VM_API),
         (409, ConflictError, Fault.VM_API),
         (422, RefusedError, Fault.VM_API),
         (429, PortError, Fault.VM_API),

@@ -12,9 +12,9 @@ import pytest
 from agent.adapters.node_scheduler import AFTER_FAILURE, GATHER, OFFER_AGAIN, NodeScheduler
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scheduler_line import SchedulerLine
-from agent.adapters.token import NoToken
+from agent.adapters.token import no_token
 from agent.core.events import Fault
-from agent.ports import SchedulerError
+from agent.ports import PortError
 from protocol.codec import PluginResponseView, encode_request
 from protocol.messages import AgentRequest, Metrics, ObjectName
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
@@ -56,8 +56,8 @@ class Node:
 async def node(peer: Peer, deadline: float = 2.0) -> AsyncIterator[Node]:
     clock = FakeClock()
     async with scheduler_peer(peer), plain_client() as http:
-        alone = HttpScheduler(http, f"{peer.url}/", NoToken(), Seconds(deadline))
-        line = SchedulerLine(peer.url, TRUSTS_NONE, NoToken(), Seconds(deadline))
+        alone = HttpScheduler(http, f"{peer.url}/", no_token, Seconds(deadline))
+        line = SchedulerLine(peer.url, TRUSTS_NONE, no_token, Seconds(deadline))
         scheduler = NodeScheduler(alone, line, clock)
         running = asyncio.create_task(scheduler.run())
         try:
@@ -69,7 +69,7 @@ async def node(peer: Peer, deadline: float = 2.0) -> AsyncIterator[Node]:
 
 
 def faults(found: Iterable[Any]) -> list[tuple[Fault, str, float | None]]:
-    return [(each.fault, each.reason, each.retry_after) for each in found if isinstance(each, SchedulerError)]
+    return [(each.fault, each.reason, each.retry_after) for each in found if isinstance(each, PortError)]
 
 
 async def test_batches_due_requests_after_offer_is_accepted() -> None:

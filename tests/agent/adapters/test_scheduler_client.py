@@ -9,11 +9,10 @@ import httpx2 as httpx
 import pytest
 from msgspec.structs import replace
 
-from agent.adapters.scheduler_answers import LARGEST
-from agent.adapters.scheduler_client import HttpScheduler
-from agent.adapters.token import AgentToken, NoToken
+from agent.adapters.scheduler_client import LARGEST, HttpScheduler
+from agent.adapters.token import AgentToken, no_token
 from agent.core.events import Fault
-from agent.ports import SchedulerError, TokenSource
+from agent.ports import PortError, TokenSource
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, Metrics, ObjectName
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
@@ -33,11 +32,11 @@ GOOD = {"permit": {"vCPUs": "500m", "mem": 2}, "migrate": None, "computeUnit": {
 
 
 def scheduler(http: httpx.AsyncClient, identity: TokenSource | None = None) -> HttpScheduler:
-    return HttpScheduler(http, "http://scheduler:10299/", identity or NoToken(), Seconds(2.0))
+    return HttpScheduler(http, "http://scheduler:10299/", identity or no_token, Seconds(2.0))
 
 
-async def failure(answer: httpx.Response) -> SchedulerError:
-    with pytest.raises(SchedulerError) as caught:
+async def failure(answer: httpx.Response) -> PortError:
+    with pytest.raises(PortError) as caught:
         await scheduler(client(lambda _: answer)).ask(REQUEST, SLOT)
     return caught.value
 
@@ -74,7 +73,7 @@ async def test_speaks_v5_with_own_compute_unit_to_original() -> None:
         return httpx.Response(200, json={"permit": {"vCPUs": "500m", "mem": "2Gi"}, "migrate": None})
 
     unit = ComputeUnit(MilliCpu(250), SLOT)
-    asked = HttpScheduler(client(answer), "http://scheduler:10299/", NoToken(), Seconds(2.0), ProtocolVersion.V5_0).ask(
+    asked = HttpScheduler(client(answer), "http://scheduler:10299/", no_token, Seconds(2.0), ProtocolVersion.V5_0).ask(
         replace(REQUEST, compute_unit=unit), SLOT
     )
     assert await asked == PluginResponseView(REQUEST.resources, None, migrate=False)
@@ -141,12 +140,12 @@ async def test_an_answer_without_an_end_is_not_believed() -> None:
 
 
 async def test_silence_is_the_networks_fault() -> None:
-    with pytest.raises(SchedulerError, match="did not answer within 2 s") as caught:
+    with pytest.raises(PortError, match="did not answer within 2 s") as caught:
         await scheduler(silent()).ask(REQUEST, SLOT)
     assert caught.value.fault == Fault.NETWORK
 
 
 async def test_missing_token_blames_agent_and_sends_nothing(tmp_path: Path) -> None:
-    with pytest.raises(SchedulerError, match="cannot be read") as caught:
+    with pytest.raises(PortError, match="cannot be read") as caught:
         await scheduler(silent(), AgentToken(tmp_path / "none")).ask(REQUEST, SLOT)
     assert caught.value.fault == Fault.AGENT

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.adapters.token import AgentToken, NoToken
+from agent.adapters.token import AgentToken
 from agent.ports import PortError
 
 
@@ -19,24 +19,19 @@ def test_a_replaced_token_is_used_at_once(tmp_path: Path) -> None:
     link = tmp_path / "token"
     link.symlink_to("one")
     source = AgentToken(link)
-    assert (source.token(), source.token()) == ("one", "one")
+    assert (source(), source()) == ("one", "one")
     link.unlink()
     link.symlink_to("two")
-    assert source.token() == "two"
+    assert source() == "two"
 
 
 def test_missing_or_empty_token_names_its_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with pytest.raises(PortError, match="token cannot be read"):
-        AgentToken(file).token()
+        AgentToken(file)()
     file.write_text(" \n")
     with pytest.raises(PortError, match="token is empty"):
-        AgentToken(file).token()
+        AgentToken(file)()
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(PortError, match="token cannot be read"):
-        AgentToken(file).token()
-
-
-def test_no_token_is_no_token() -> None:
-    source = NoToken()
-    source.token()
+        AgentToken(file)()

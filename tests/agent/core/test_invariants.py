@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agent.core.actions import AskMonitor, AskScheduler, PatchVm, Plan
+from agent.core.actions import AskScheduler, PatchVm, Plan
 from agent.core.advance import advance
 from agent.core.events import (
     Answered,
@@ -53,14 +53,14 @@ def test_a_good_plan_breaks_nothing() -> None:
 
 
 def test_violations_of_monitor_rules() -> None:
-    spoken = Plan((), None, "", AskMonitor(TellGrown(cu(2))))
+    spoken = Plan((), None, "", TellGrown(cu(2)))
     complaint = "speaks to a monitor that is not there, or has not answered yet"
     story = settled(2)
     assert violations(story.state, spoken, story.instant) == [complaint]
     story.happens(MonitorJoined(2))
     assert violations(story.state, spoken, story.instant) == []
     assert broken(story, patches(cu(1), 1)) == ["takes memory that the guest's monitor has not given"]
-    story.happens(Started(AskMonitor(TellGrown(cu(2)))))
+    story.happens(Started(TellGrown(cu(2))))
     assert violations(story.state, spoken, story.instant) == [complaint]
 
 

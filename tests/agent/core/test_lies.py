@@ -72,16 +72,21 @@ def test_explanation_lists_failures_with_fault() -> None:
     story.happens(ScrapeFailed(Fault.GUEST, "answers 500")).happens(PolicyRefused("cpu.target: too big"))
     found = explain(story.state, "default/vm-1", story.instant)
     assert found.because == ("growing for cpu waiting; the scheduler granted 500m cpu, 2Gi of 1 cpu, 4Gi")
-    assert found.denied is not None
-    assert (found.denied.by, found.denied.since_seconds, found.denied.times) == ("scheduler", 2.0, 1)
-    assert [(t.with_, t.fault, t.reason) for t in found.troubles] == [
+    assert found.denied == {
+        "by": "scheduler",
+        "wanted": {"cpu": "1", "mem": "4Gi"},
+        "granted": {"cpu": "500m", "mem": "2Gi"},
+        "since_seconds": 2.0,
+        "times": 1,
+    }
+    assert [(t["with_"], t["fault"], t["reason"]) for t in found.troubles] == [
         ("metrics", "guest", "answers 500"),
         ("settings", "settings", "cpu.target: too big"),
     ]
     assert found.size is not None
-    assert (found.size.has.cpu, found.size.wished.mem) == ("250m", "4Gi")
+    assert (found.size["has"], found.size["wished"]) == ({"cpu": "250m", "mem": "1Gi"}, {"cpu": "1", "mem": "4Gi"})
     assert found.metrics is not None
-    assert (found.metrics.cores_busy, found.metrics.cpu_stall, found.metrics.mem_used) == (0.25, 0.75, "0")
+    assert [found.metrics[name] for name in ("cores_busy", "cpu_stall", "mem_used")] == [0.25, 0.75, "0"]
 
 
 def test_cpu_seconds_count_seen_intervals_only() -> None:
@@ -91,7 +96,7 @@ def test_cpu_seconds_count_seen_intervals_only() -> None:
     story.at(60.0).looks(cores=0.5, span=47.0).at(61.0).looks(cores=0.5)
     metrics = explain(story.state, "default/vm-1", story.instant).metrics
     assert metrics is not None
-    assert (metrics.cpu_seconds - begun.used, metrics.seen_seconds - begun.seen) == (1.75, 4.0)
+    assert (metrics["cpu_seconds"], metrics["seen_seconds"]) == (begun.used + 1.75, begun.seen + 4.0)
 
 
 def test_explanation_of_new_agent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +17,14 @@ from protocol.units import Instant, Seconds
 from tests.agent.core.story import POLICY, UNIT, Story, cu, vm
 
 RHYTHM = Rhythm(Seconds(5.0), Instant(2.0))
-TICK = replace(POLICY, timing=replace(POLICY.timing, tick=Seconds(15.0), tick_jitter=Seconds(2.0)))
+TICK = replace(POLICY, timing=msgspec.structs.replace(POLICY.timing, tick=Seconds(15.0), tick_jitter=Seconds(2.0)))
 
 
 def story(begins: float, tick: float = 15.0, wait: float | None = None) -> Story:
     """A VM that uses two units and has been permitted them."""
-    found = Story(replace(TICK, timing=replace(TICK.timing, tick=Seconds(tick))), now=begins, jitter=0.0)
+    found = Story(
+        replace(TICK, timing=msgspec.structs.replace(TICK.timing, tick=Seconds(tick))), now=begins, jitter=0.0
+    )
     found.state.rhythm = RHYTHM
     found.sees(vm(cu(2))).looks(cores=0.25, used=1.0)
     return asks(found, wait)
@@ -71,7 +74,9 @@ def test_ask_again_is_bounded(wait: float, begins: float, has_rhythm: bool) -> N
 
 @given(st.floats(0.0, 1e6), st.floats(10.0, 1e3), st.floats(0.0, 1.0))
 def test_rhythm_keeps_tick_bounds(now: float, tick: float, jitter: float) -> None:
-    found = Story(replace(TICK, timing=replace(TICK.timing, tick=Seconds(tick))), now=now, jitter=jitter)
+    found = Story(
+        replace(TICK, timing=msgspec.structs.replace(TICK.timing, tick=Seconds(tick))), now=now, jitter=jitter
+    )
     found.state.rhythm = RHYTHM
     (request,) = [each for each in found.sees(vm(cu(2))).at(now + 1.0).acts() if isinstance(each, AskScheduler)]
     found.happens(Started(request))

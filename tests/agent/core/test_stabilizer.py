@@ -11,7 +11,7 @@ from agent.core.actions import AskScheduler
 from agent.core.events import PolicySet
 from agent.core.explain import explain
 from agent.core.policy import Policy, Smoothing
-from agent.core.stabilizer import SmoothingStep, Stabilizer
+from agent.core.stabilizer import Stabilizer
 from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, Instant, MilliCpu, Resources
 from tests.agent.core.story import GIB, POLICY, Story, asks, cu, holding, patches, settled, vm
@@ -133,18 +133,18 @@ def test_proof_does_not_extend_to_larger_size() -> None:
 
 def test_each_stage_explains_itself() -> None:
     found = explain(settled(2).looks(cores=0.1).state, "default/vm-1", Instant(1.0))
-    assert found.smoothing == (
-        SmoothingStep("cpu", "hold", "200m", "500m", "no whole window seen yet (4 s)"),
-        SmoothingStep("memory", "hold", "0", "2Gi", "no whole window seen yet (4 s)"),
-    )
-    assert explain(Story().state, "default/vm-1", Instant(1.0)).smoothing == ()
+    assert [tuple(step.values()) for step in found.smoothing] == [
+        ("cpu", "hold", "200m", "500m", "no whole window seen yet (4 s)"),
+        ("memory", "hold", "0", "2Gi", "no whole window seen yet (4 s)"),
+    ]
+    assert explain(Story().state, "default/vm-1", Instant(1.0)).smoothing == []
 
 
 def test_another_policy_is_a_new_beginning() -> None:
     story = settled(2).looks()
     story.happens(PolicySet(of(Smoothing())))
     assert story.state.guest.stabilizer.smoothing == Smoothing()
-    assert story.state.guest.stabilizer.steps() == ()
+    assert story.state.guest.stabilizer.steps() == []
 
 
 AMOUNTS = st.builds(

@@ -12,7 +12,7 @@ import pytest
 from agent.settings import AgentSettings, read_settings
 from protocol.units import Bytes, ComputeUnit, MilliCpu
 from protocol.versions import ProtocolVersion
-from scheduler_plugin.ledger import NodePolicy, ResourcePolicy
+from scheduler_plugin.ledger.facts import NodePolicy, ResourcePolicy
 from scheduler_plugin.settings.document import parse_settings
 from tests import plain_yaml
 from tests.deploy.chart.test_values import SCHEMA, unknown

@@ -7,7 +7,7 @@ from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.rules.platforms import PLATFORMS
-from vm_image.origin import Origin
+from vm_image.recipe import Origin
 
 SERVICES = [image for image in IMAGES.values() if not image.is_guest]
 

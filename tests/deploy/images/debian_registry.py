@@ -13,7 +13,7 @@ from pathlib import Path
 from deploy.images.building.image_build import native_platform
 from deploy.images.formats.deb import read_package
 from deploy.images.inputs.apt import fetch_packages
-from vm_image.origin import Origin
+from vm_image.recipe import Origin
 
 
 def registry_program(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from deploy.images.inputs.checkout import Checkout
 from deploy.local.kubernetes.programs.build import Builder
 from deploy.local.kubernetes.programs.toolchain import find_go
 from deploy.local.kubernetes.programs.versions import CONTAINERD
-from vm_image.origin import Origin
+from vm_image.recipe import Origin
 
 pytestmark = pytest.mark.kubernetes
 

@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 
 from agent.assignments import OwnVm
 from agent.exporter import registry_of
-from agent.supervisor import Dependencies, Supervisor
+from agent.supervisor import Supervisor
 from deploy.kube.informer import Informer
 from deploy.neonvm.devices.telemetry import DeviceTelemetry as DevicesTelemetry
 from deploy.neonvm.overlay.telemetry import OverlayTelemetry as NetworkTelemetry
@@ -26,7 +26,7 @@ from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.telemetry import Telemetry as SchedulerTelemetry
 from tests.agent.core.story import POLICY
-from tests.agent.fake_ports import ASSIGNMENT, Lines, RunnerFixture
+from tests.agent.fake_ports import ASSIGNMENT, RunnerFixture
 
 WITH_CERTIFICATES = ("autoscaler-agent", "autoscale-scheduler", "autoscale-expander")
 """Programs that add to their metrics how long their certificates last, where they begin to serve."""
@@ -44,9 +44,7 @@ class Exposed:
 def registries() -> dict[str, CollectorRegistry]:
     """The registry of each program that has metrics, by the program's name."""
     fixture = RunnerFixture()
-    supervisor = Supervisor(
-        OwnVm(ASSIGNMENT), lambda _assignment, _policy: fixture.runner, POLICY, Dependencies(fixture.clock, Lines())
-    )
+    supervisor = Supervisor(OwnVm(ASSIGNMENT), lambda *_: fixture.runner, POLICY, fixture.clock)
     supervisor.runners[ASSIGNMENT] = fixture.runner
     scheduler = SchedulerTelemetry(lambda: Instant(0.0))
     scheduler.leads(True)
@@ -60,7 +58,7 @@ def registries() -> dict[str, CollectorRegistry]:
         "autoscale-injector": InjectorTelemetry().registry,
         "neonvm-controller": ControllerTelemetry(vms, lambda: True).registry,
         "neonvm-network": NetworkTelemetry(lambda: True).registry,
-        "neonvm-devices": DevicesTelemetry().registry,
+        "neonvm-devices": DevicesTelemetry((), tuple, lambda: True).registry,
     }
     for program in WITH_CERTIFICATES:
         watch_tls(found[program], [])

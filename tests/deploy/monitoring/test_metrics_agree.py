@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.growth_times import BOUNDS
+from agent.core.growth import BOUNDS
 from tests import plain_yaml
 from tests.deploy.manifests import one, pods
 from tests.deploy.monitoring.exposed import Exposed, exposed

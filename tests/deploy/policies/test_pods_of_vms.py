@@ -12,7 +12,7 @@ from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.vm_spec import machine_of
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
-from scheduler_plugin.injector.admission.injection import Injection, judge
+from scheduler_plugin.injector.admission.injection import judge
 from scheduler_plugin.injector.settings import parse_settings
 from tests import plain_yaml
 from tests.deploy.manifests import SIDECAR, Document, documents, one
@@ -81,6 +81,6 @@ def test_vm_with_injected_agent_is_admitted(asked: str) -> None:
     """Or leaves it out, where the VM has an account of its own."""
     pod = created(PLAIN, **ASKED[asked])
     found = judge(pod, parse_settings(SETTINGS).template())
-    made = apply_patch(pod, found.patch) if isinstance(found, Injection) else pod
-    assert isinstance(found, Injection) is ("serviceAccountName" not in ASKED[asked] or asked == "an account")
+    made = apply_patch(pod, found) if isinstance(found, list) else pod
+    assert isinstance(found, list) is ("serviceAccountName" not in ASKED[asked] or asked == "an account")
     assert refused(made) == ""

@@ -16,7 +16,7 @@ from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.leader_endpoints import slice_of
-from scheduler_plugin.ledger import PersistPermit, ResizePod
+from scheduler_plugin.ledger.outcomes import PersistPermit, ResizePod
 from scheduler_plugin.term import Term
 from tests.deploy.manifests import Document, documents
 from tests.deploy.policies.admission import is_judged, refusal, write_by

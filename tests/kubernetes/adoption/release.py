@@ -23,7 +23,7 @@ from protocol.kubernetes.api import ApiError
 from scripts.manifests.__main__ import ROOT, helm
 from scripts.manifests.rendering import CHART
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes
-from vm_image.origin import Origin
+from vm_image.recipe import Origin
 
 NAMESPACE: Final = "autoscale-system"
 NEXT: Final = "next"

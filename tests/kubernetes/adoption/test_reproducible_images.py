@@ -14,7 +14,7 @@ from deploy.images.formats import oci
 from tests.deploy.images.checked_out import SERVICES, maker
 from tests.kubernetes.adoption.debian_archive import STATE, archive_proxy
 from vm_image.build import GuestImage, ensure_image, inputs_of
-from vm_image.origin import NEWEST, Origin
+from vm_image.recipe import NEWEST, Origin
 from vm_image.store import cache_root
 
 pytestmark = pytest.mark.kubernetes

@@ -12,8 +12,7 @@ from typing import Any
 import httpx2 as httpx
 
 from deploy.neonvm.simulated.simulated_load import Demand, Load
-from deploy.neonvm.simulated.simulated_metrics import exposition
-from deploy.neonvm.simulated.simulated_model import SimulatedKernel
+from deploy.neonvm.simulated.simulated_model import SimulatedKernel, exposition
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from tests.kubernetes.failing.fleet import MERGE, VMS, Fleet, Vm, permit_on

@@ -26,7 +26,7 @@ from tests.kubernetes.scheduling.agents import Agent
 from tests.kubernetes.scheduling.books import PODS, VMS, Obj
 from tests.kubernetes.scheduling.programs import AGENTS
 from tests.kubernetes.scheduling.stage import Stage
-from vm_image.origin import Origin
+from vm_image.recipe import Origin
 
 pytestmark = pytest.mark.kubernetes
 

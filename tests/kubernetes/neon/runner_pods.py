@@ -22,8 +22,7 @@ import httpx2 as httpx
 
 from deploy.neonvm.access.callers import may_use_monitor
 from deploy.neonvm.access.door import Door, Tls
-from deploy.neonvm.access.introduction import PodIdentity
-from deploy.neonvm.access.keys import RunnerKey
+from deploy.neonvm.access.keys import PodIdentity, RunnerKey
 from deploy.neonvm.ports import GuestPhase, GuestState
 from deploy.neonvm.runner.gate_server import split
 from deploy.neonvm.runner.pod_runner import PodRunner, RunnerStatus

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -64,7 +65,7 @@ async def test_control_actions_work_or_explain(folder: ClusterFolder) -> None:
 
 
 async def test_kubelet_command_explains_consequences(folder: ClusterFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    for action in KubeletAction:
+    for action in get_args(KubeletAction):
         assert await order_kubelet(folder, action, "node-1") == 0
     stopped, runs = capsys.readouterr().out.splitlines()
     assert (

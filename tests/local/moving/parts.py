@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import httpx2 as httpx
+import msgspec
 
 from agent.adapters.guest_database import GuestDatabase
 from agent.adapters.kubernetes_api import LightKubernetesApi
@@ -18,10 +19,10 @@ from agent.adapters.neonvm import NeonVm
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.assignments import Assignment
 from agent.core.events import Fault
+from agent.core.growth import GrowthTimes
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import PortError
 from agent.runner import Ports, Runner
-from agent.telemetry import Field, LogLevel
 from deploy.local.kubelet.agents import ensure_account
 from deploy.neonvm.ports import GuestPhase
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
@@ -146,15 +147,8 @@ class Token:
 
     value: str
 
-    def token(self) -> str:
+    def __call__(self) -> str:
         return self.value
-
-
-class Silence:
-    """A log that is thrown away."""
-
-    def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
-        return
 
 
 @dataclass(frozen=True)
@@ -200,11 +194,11 @@ class Agents:
             Exporter(name, self._puppets, self._clock, self.demand),
             HttpScheduler(line, "http://scheduler", proof, DEADLINE),
             NeonVm(api, vm),
-            GuestDatabase(line, "http://guest/database", DEADLINE),
+            GuestDatabase(line, "http://guest/database", DEADLINE).look,
             self._clock,
         )
-        policy = replace(POLICY, memory=replace(POLICY.memory, target=0.25))
-        runner = Runner(Assignment(vm, name), ports, policy, int(self._clock.wall() * 1e6), Silence())
+        policy = replace(POLICY, memory=msgspec.structs.replace(POLICY.memory, target=0.25))
+        runner = Runner(Assignment(vm, name), ports, policy, int(self._clock.wall() * 1e6), GrowthTimes())
         self.by_pod[name] = Agent(uid_of(pod), runner, asyncio.ensure_future(runner.run()))
 
     async def _token(self, pod: Json) -> str:

@@ -44,7 +44,8 @@ from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, M
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_TARGET_NODE, LABEL_VM_NAME, VM_GROUP
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger import Ledger, VmTruth, overcommitted, violations
+from scheduler_plugin.ledger.invariants import VmTruth, overcommitted, violations
+from scheduler_plugin.ledger.ledger import Ledger
 from tests.examples import THOROUGH
 from tests.fake_clock import QUIET_ROUNDS, loop_is_quiet
 from tests.kubernetes.scheduling.books import requests_of

@@ -15,8 +15,7 @@ from pathlib import Path
 from deploy.neonvm.access.callers import CONTROLLER
 from deploy.neonvm.access.connections import RunnerConnections, RunnerHttpResponse, RunnerPlace, Showing, Streams
 from deploy.neonvm.access.door import Door
-from deploy.neonvm.access.introduction import PodIdentity
-from deploy.neonvm.access.keys import RunnerKey, client_context
+from deploy.neonvm.access.keys import PodIdentity, RunnerKey, client_context
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.runner.gate_server import GateServer
 from protocol.runtime.certificates.issuing import Issued, Purpose, issue, new_authority

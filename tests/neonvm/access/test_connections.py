@@ -20,9 +20,8 @@ from deploy.neonvm.access.door import Door
 from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.monitor import Hearings, Monitor
-from deploy.neonvm.remote.looks import Looks
-from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.qemu.qemu_process import Hearings, Monitor
+from deploy.neonvm.remote.runner_client import Looks, RunnerClient
 from protocol.units import MilliCpu
 from tests.neonvm.access.secured_pod import Reviews, SecuredPod, connections, pem, secured_pod, showing
 

@@ -13,10 +13,9 @@ from deploy.kube.informer import Informer
 from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.server import admin_tokens, build
 from deploy.neonvm.controller.controller import NeonVmController
-from deploy.neonvm.dependencies import ControllerDependencies
+from deploy.neonvm.dependencies import ControllerDependencies, HostedGuest
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.ports import (
-    Acceleration,
     GuestError,
     GuestPhase,
     GuestState,
@@ -25,7 +24,7 @@ from deploy.neonvm.ports import (
 from deploy.neonvm.runner.resizer import Resizer
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.kubernetes.api import ApiRefusedError
-from protocol.kubernetes.objects import Json, annotations_of, child, items, text, uid_of
+from protocol.kubernetes.objects import Json, annotations_of, child, items, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
@@ -55,25 +54,14 @@ class FakeGuestHost:
         resizer.state = GuestState(GuestPhase.RUNNING, MilliCpu.parse(cpu), Bytes.parse(mem))
         self.guests[pod] = resizer
 
-    def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
-        return self.guests.get(pod) if uid else None
-
-    def role(self, pod: ObjectName, uid: str) -> PodRole:
-        return PodRole.RUNNING if self.guest(pod, uid) else PodRole.EMPTY
+    def guest(self, pod: Json | None) -> HostedGuest:
+        resizer = self.guests.get(name_of(pod or {}))
+        return HostedGuest(resizer, PodRole.RUNNING) if resizer else HostedGuest()
 
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
         raise GuestError("nothing is moved here")
-
-    def is_known(self, pod: ObjectName, uid: str) -> bool:
-        return True
-
-    def hindrance(self, pod: ObjectName, uid: str) -> str:
-        return ""
-
-    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
-        return None
 
     async def vm_address(self, vm: Json) -> str:
         return "10.1.0.1"

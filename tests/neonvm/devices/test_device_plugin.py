@@ -71,10 +71,10 @@ class Node:
 
 @asynccontextmanager
 async def node(folder: Path, *devices: str) -> AsyncIterator[Node]:
-    clock, telemetry, there = PatientClock(), DeviceTelemetry(), list(devices)
+    clock, there = PatientClock(), list(devices)
+    telemetry = DeviceTelemetry((), lambda: there, lambda: registration.is_registered)
     plugin = Plugin(COUNT, partial(all_devices, lambda: there, telemetry))
     registration = Registration(DeviceOffer(RESOURCE, folder), plugin, clock, telemetry.registered)
-    telemetry.watch_registered(lambda: registration.is_registered)
     work = asyncio.create_task(registration.run())
     try:
         yield Node(clock, registration, telemetry, there)

@@ -11,10 +11,9 @@ from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
 from deploy.neonvm.migration.migration_facts import MigrationPlan, MoveFacts, Sending, TransferState
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.objects.owners import is_owned_by, migration_of, owner_reference
-from deploy.neonvm.objects.phases import has_remains, is_under_way
 from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.target_pod import target_pod
-from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
+from deploy.neonvm.objects.vm_spec import FINALIZER, has_remains, is_under_way, machine_of
 from deploy.neonvm.ports import GuestPhase, GuestState, PodRole
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, items, name_of, node_of, text, uid_of
 from protocol.kubernetes.resources import VIRTUAL_MACHINES

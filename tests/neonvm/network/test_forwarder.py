@@ -8,8 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from deploy.neonvm.network.forwarder import Forwarder
-from deploy.neonvm.network.sockets import connected, listening, tcp_socket
+from deploy.neonvm.network.sockets import Forwarder, connected, listening, tcp_socket
 from protocol.runtime.serving.tcp_listener import TcpListener
 
 

@@ -12,7 +12,7 @@ from deploy.neonvm.objects.pod_form import RunnerForm, is_open
 from deploy.neonvm.objects.pods import MOVED, pod_end, runner_pod
 from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
 from deploy.neonvm.objects.vm_spec import machine_of
-from deploy.neonvm.service.options import parser
+from deploy.neonvm.service.__main__ import parser
 from deploy.neonvm.texts.runner import MOVED_AWAY
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import MIGRATIONS

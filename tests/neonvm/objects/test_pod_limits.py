@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deploy.neonvm.controller.plan import plan
-from deploy.neonvm.objects.pod_limits import QEMU_OWN, limits_say, within_limits
+from deploy.neonvm.objects.booted import QEMU_OWN, limits_say, within_limits
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.running_machine import RunningMachine
 from protocol.units import Bytes, MilliCpu, Resources

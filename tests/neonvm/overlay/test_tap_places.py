@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from deploy.neonvm.devices.plugin import Plugin
 from deploy.neonvm.devices.wire import MESSAGES as DEVICE_MESSAGES
 from deploy.neonvm.devices.wire import MalformedPluginMessageError, places_in
-from deploy.neonvm.overlay.tap_places import LIST, MESSAGES, MalformedAnswerError, PlaceHolders, grants, holders
-from deploy.neonvm.overlay.taps import TapSockets
+from deploy.neonvm.overlay.taps import LIST, MESSAGES, MalformedAnswerError, PlaceHolders, TapSockets, grants, holders
 from deploy.neonvm.ports import NetworkError
 from protocol.messages import ObjectName
 from tests.neonvm.devices.fake_kubelet import FakeKubelet

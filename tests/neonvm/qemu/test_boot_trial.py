@@ -42,6 +42,7 @@ class CountingQemu(Qemu):
     """Counts launches."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.launches = 0
 
     async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deploy.neonvm.qemu.failures import FAILURE_EVENTS, failure_in_event, failure_in_run_state
+from deploy.neonvm.qemu.reports import FAILURE_EVENTS, failure_in_event, failure_in_run_state
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 from deploy.neonvm.ports import GuestError, TransferError, TransferFault
 from deploy.neonvm.qemu.frame_handover import FrameHandover
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
-from deploy.neonvm.qemu.wire import Arbiter, Wire
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferStatus
 from protocol.units import Bytes, Seconds
 from tests.neonvm.qemu.fakes import SteppedClock
@@ -166,7 +165,7 @@ class Move:
         self.source.at[2.0] = self._sent
         self.begin()
 
-    def begin(self, wire: Wire | None = None, arbiter: Arbiter | None = None, limits: TransferLimits = LIMITS) -> None:
+    def begin(self, limits: TransferLimits = LIMITS) -> None:
         """A process begins the move, or takes it up."""
         ends = TransferEndpoints(
             "vm",
@@ -176,8 +175,6 @@ class Move:
             lambda: self.story.append("frames go to the source"),
             lambda: self.story.append("frames go to the target"),
             self.frames,
-            wire or Wire(),
-            arbiter or Arbiter(),
         )
         self.transfer = Transfer(ends, limits, self.progress.append)
 

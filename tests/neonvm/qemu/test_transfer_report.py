@@ -3,7 +3,7 @@
 import pytest
 
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.transfer_report import (
+from deploy.neonvm.qemu.reports import (
     completed_info,
     parse_memory,
     parse_report,

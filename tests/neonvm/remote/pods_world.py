@@ -21,16 +21,14 @@ from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.ports import GuestError, GuestSpec, PodSockets
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.daemon import DaemonResponse, GuestDaemon
+from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
-from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.address_choice import AddressRange
-from deploy.neonvm.runner.pod_guest import guest_spec
-from deploy.neonvm.runner.pod_runner import Ending, PodRunner
+from deploy.neonvm.runner.pod_runner import Ending, PodRunner, TlsIdentity
 from deploy.neonvm.runner.runner_api import RunnerApi
-from deploy.neonvm.runner.runner_arguments import parse_arguments
-from deploy.neonvm.runner.tls_identity import TlsIdentity
+from deploy.neonvm.runner.runner_arguments import guest_spec, parse_arguments
+from deploy.neonvm.service.__main__ import FencedTransport
 from deploy.neonvm.service.app import ControllerService, ServiceDependencies
-from deploy.neonvm.service.fenced_transport import FencedTransport
 from deploy.neonvm.service.runner_authority import AUTHORITIES, OF_AGENTS, OWN, RunnerAuthority
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, items, name_of, text, texts, uid_of

@@ -7,7 +7,7 @@ import asyncio
 import httpx2 as httpx
 import pytest
 
-from deploy.neonvm.service.fenced_transport import FencedTransport
+from deploy.neonvm.service.__main__ import FencedTransport
 from protocol.units import Seconds
 
 READ, WRITE = httpx.Request("GET", "http://api"), httpx.Request("PATCH", "http://api")

@@ -11,9 +11,8 @@ import pytest
 
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.pod_guests import PACE
-from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.remote.runner_client import Looks, RunnerClient
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import PODS

@@ -14,10 +14,8 @@ import pytest
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
-from deploy.neonvm.remote.looks import Looks
-from deploy.neonvm.remote.remote_guest import RemoteGuest
-from deploy.neonvm.remote.remote_machine import RemoteMachine
-from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.remote.remote_guest import RemoteGuest, RemoteMachine
+from deploy.neonvm.remote.runner_client import Looks, RunnerClient
 from protocol.kubernetes.objects import Json, child
 from protocol.units import Bytes, MilliCpu, Seconds
 from protocol.vm_arguments import encode_dump

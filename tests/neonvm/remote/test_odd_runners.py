@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.remote.looks import Looks
-from deploy.neonvm.remote.remote_machine import RemoteMachine
-from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.remote.remote_guest import RemoteMachine
+from deploy.neonvm.remote.runner_client import Looks, RunnerClient
 from protocol.kubernetes.objects import child, items, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.runtime.serving.tcp_listener import TcpListener

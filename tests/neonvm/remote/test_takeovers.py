@@ -13,7 +13,7 @@ import pytest
 from deploy.kube.informer import Informer
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.ports import PodRole
-from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies
@@ -171,7 +171,7 @@ async def test_new_leader_keeps_guest_size(tmp_path: Path) -> None:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(each) for each in (*(cache.run() for cache in caches), guests.run())]
             pod = ObjectName("default", source)
-            await made.until(lambda: guests.role(pod, made.pods[source].uid) is PodRole.RUNNING)
+            await made.until(lambda: guests.guest(caches[0].get(pod)).role is PodRole.RUNNING)
             for _ in range(100):
                 await made.clock.advance(STEP)
             for each in running:

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.neonvm.access.callers import CONTROLLER
-from deploy.neonvm.access.introduction import PodIdentity
+from deploy.neonvm.access.keys import PodIdentity
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
-from deploy.neonvm.runner.pod_runner import Ending, PodRunner
+from deploy.neonvm.runner.pod_runner import Ending, PodRunner, TlsIdentity
 from deploy.neonvm.runner.runner_api import RunnerApi
-from deploy.neonvm.runner.tls_identity import TlsIdentity
 from protocol.runtime.serving.http_requests import HttpResponse
 from protocol.runtime.serving.tcp_listener import TcpListener
 from protocol.units import Seconds

@@ -12,8 +12,8 @@ import pytest
 from cryptography import x509
 
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.wire import Decided
-from deploy.neonvm.remote.tls_authority import MigrationAuthority
+from deploy.neonvm.qemu.machine import Decided
+from deploy.neonvm.remote.move_end import MigrationAuthority
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.pod_runner import Ending
 from deploy.neonvm.runner.qmp_gate import GateState

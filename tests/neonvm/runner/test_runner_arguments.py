@@ -11,8 +11,7 @@ import pytest
 
 from deploy.neonvm.objects.vm_spec import own_ports
 from deploy.neonvm.ports import GuestSpec
-from deploy.neonvm.runner.pod_guest import guest_spec
-from deploy.neonvm.runner.runner_arguments import RunnerArguments, parse_arguments
+from deploy.neonvm.runner.runner_arguments import RunnerArguments, guest_spec, parse_arguments
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu

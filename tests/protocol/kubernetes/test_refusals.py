@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError, Tolerating
 from protocol.kubernetes.cursor import Cursor, WatchTimes, watch_query
 from protocol.kubernetes.pages import WatchEvent
 from protocol.kubernetes.refusals import SHOWN, RefusalKind, classify, read_refusal, refusal_in
@@ -93,3 +94,12 @@ def test_watch_without_version_starts_with_objects() -> None:
     common = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": "60"}
     assert watch_query("", times) == common
     assert watch_query("5", times) == common | {"resourceVersion": "5"}
+
+
+def test_tolerates_refusals_of_one_kind() -> None:
+    with Tolerating(RefusalKind.NOT_FOUND):
+        raise ApiRefusedError(classify(404))
+    with pytest.raises(ApiRefusedError), Tolerating(RefusalKind.NOT_FOUND):
+        raise ApiRefusedError(classify(409))
+    with pytest.raises(ApiUnknownError), Tolerating(RefusalKind.NOT_FOUND):
+        raise ApiUnknownError("no answer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.ranking.price_keys import price_keys
+from protocol.ranking.prices import price_keys
 
 TYPE = {"node.kubernetes.io/instance-type": "m5"}
 

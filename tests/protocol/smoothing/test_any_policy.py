@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 
 import pytest
 from hypothesis import given
@@ -59,6 +59,31 @@ def test_valid_policy_answers_every_need(
         assert 0 <= target <= max(LARGEST, need)
         assert (MilliCpu.cores(target) >= MilliCpu(0), Bytes(ceil(target)) >= Bytes(0)) == (True, True)
         assert len(pipeline.explain()) == len(document)
+
+
+@given(stages, st.sampled_from(["cpu", "memory"]), st.lists(st.tuples(looks, st.integers(1, 9)), max_size=3))
+def test_steady_pipeline_needs_only_the_latest_sample(
+    document: list[dict[str, object]],
+    resource: str,
+    rounds: list[tuple[list[tuple[float, float, float | None]], int]],
+) -> None:
+    try:
+        policy = parse_policy({"resource": resource, "stages": document})
+    except SmoothingPolicyError:
+        return
+    every, lazy, now, latest = policy.start(), policy.start(), 0.0, 0.0
+    for seen, times in rounds:
+        for pause, need, current in seen:
+            sample, steady_until, target = Sample(need, current), -inf, 0.0
+            for _ in range(times):
+                now += pause
+                if now >= steady_until:
+                    target, steady_until = lazy.target(Instant(now), sample), lazy.steady_until(Instant(now))
+                    latest = now
+                assert every.target(Instant(now), sample) == target
+            if latest != now:
+                lazy.target(Instant(now), sample)
+            assert lazy.explain() == every.explain()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ import pytest
 
 from protocol.units import ZERO
 from protocol.vm_arguments import encode_dump
-from scheduler_plugin.cluster.pods.boot_size import _use
-from scheduler_plugin.cluster.pods.reading import read_pod
-from scheduler_plugin.cluster.pods.texts import decode_pod, watched_pod
+from scheduler_plugin.cluster.pods.reading import _use, decode_pod, read_pod, watched_pod
 from tests.scheduler_plugin.objects import Obj, vm_pod
 
 GUEST: Obj = {"cpus": {"min": 1, "max": 4, "use": 3}, "memorySlots": {"min": 1, "max": 8, "use": 2}}

@@ -8,7 +8,7 @@ from protocol.ranking.config import DEAREST
 from protocol.units import Resources
 from scheduler_plugin.cluster.feed import node_facts
 from scheduler_plugin.cluster.translate import ClusterNode
-from scheduler_plugin.ledger import NodeFacts
+from scheduler_plugin.ledger.facts import NodeFacts
 from scheduler_plugin.settings.document import parse_settings
 
 SETTINGS = parse_settings(

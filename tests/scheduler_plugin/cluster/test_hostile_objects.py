@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from protocol.kubernetes.objects import JsonObject
 from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.cluster.migrations import read_migration
-from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
-from scheduler_plugin.cluster.pods.texts import decode_pod
+from scheduler_plugin.cluster.pods.reading import decode_pod, pod_at_most, read_pod
 from scheduler_plugin.cluster.translate import decode_node, read_node
 from scheduler_plugin.cluster.virtual_machines import vm_at_most
 from tests.examples import examples

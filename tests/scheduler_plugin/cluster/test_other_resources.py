@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.cluster.pods.reading import read_pod
-from scheduler_plugin.cluster.pods.texts import watched_pod
+from scheduler_plugin.cluster.pods.reading import read_pod, watched_pod
 from scheduler_plugin.cluster.translate import read_node
 from scheduler_plugin.constraints.model import PLAIN_POD
 from tests.scheduler_plugin.objects import Obj, node, plain_pod

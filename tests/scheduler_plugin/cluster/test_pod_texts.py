@@ -9,8 +9,7 @@ import pytest
 
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.watches.kinds import Watched
-from scheduler_plugin.cluster.pods.reading import read_pod
-from scheduler_plugin.cluster.pods.texts import AskedPod, asked_pod, watched_pod
+from scheduler_plugin.cluster.pods.reading import AskedPod, asked_pod, read_pod, watched_pod
 from tests.scheduler_plugin.cluster.test_hostile_objects import WRONG, changed, full_pod, paths
 from tests.scheduler_plugin.objects import Obj, plain_pod, vm_pod
 

@@ -12,9 +12,8 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.names import LABEL_MAKE_ROOM
 from protocol.units import ZERO, MilliCpu, Resources
-from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
-from scheduler_plugin.cluster.pods.texts import decode_pod
-from scheduler_plugin.ledger import RunnerRequests
+from scheduler_plugin.cluster.pods.reading import decode_pod, pod_at_most, read_pod
+from scheduler_plugin.ledger.facts import RunnerRequests
 from tests.scheduler_plugin.objects import Obj, owner_of, plain_pod, vm_pod
 
 

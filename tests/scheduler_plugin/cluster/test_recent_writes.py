@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.recent_writes import RecentWrites
+from scheduler_plugin.cluster.write import RecentWrites
 
 
 def test_a_write_may_land_until_it_settles() -> None:

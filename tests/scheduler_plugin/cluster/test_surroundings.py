@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protocol.messages import ObjectName
+from scheduler_plugin.constraints.judge import ConstraintContext
 from scheduler_plugin.constraints.model import NodeTerm, Requirement
-from scheduler_plugin.constraints.surroundings import ConstraintContext
 from tests.scheduler_plugin.fake_cluster import CLAIMS, NAMESPACES, VOLUMES, FakeCluster, Fault, to
 from tests.scheduler_plugin.migration.moving_cluster import full_cluster, moving_cluster
 from tests.scheduler_plugin.objects import Obj

@@ -11,12 +11,11 @@ import pytest
 from protocol.messages import ObjectName
 from protocol.units import Resources
 from protocol.virtual_machine import parse_virtual_machine
-from scheduler_plugin.cluster.pods.reading import read_pod
-from scheduler_plugin.cluster.pods.texts import decode_pod
+from scheduler_plugin.cluster.pods.reading import decode_pod, read_pod
 from scheduler_plugin.cluster.translate import ClusterNode, decode_node, read_node
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_facts
 from scheduler_plugin.constraints.model import PodTraits
-from scheduler_plugin.ledger import PodFacts, VmFacts
+from scheduler_plugin.ledger.facts import PodFacts, VmFacts
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
 
 

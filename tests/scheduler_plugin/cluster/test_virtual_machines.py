@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protocol.units import Resources
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.cluster.virtual_machines import vm_at_most, vm_facts
-from scheduler_plugin.ledger import VmFacts
+from scheduler_plugin.ledger.facts import VmFacts
 from tests.scheduler_plugin.objects import Obj, vm
 
 

@@ -13,7 +13,7 @@ from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.virtual_machines import read_vm
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.ledger import PersistPermit, ResizePod
+from scheduler_plugin.ledger.outcomes import PersistPermit, ResizePod
 from scheduler_plugin.term import Term
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import FakeCluster

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_plugin.cluster.pods.other_resources import other_requests, other_resources
+from scheduler_plugin.cluster.pods.requests import other_requests, other_resources
 from scheduler_plugin.cluster.pods.shapes import PodSpec
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod

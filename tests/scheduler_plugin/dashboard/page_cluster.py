@@ -13,7 +13,7 @@ import httpx2 as httpx
 from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS
-from scheduler_plugin.dashboard.app import Dashboard, assemble
+from scheduler_plugin.dashboard.app import Dashboard
 from scheduler_plugin.dashboard.reviews import ApiJudge
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import VMS, Collection, FakeCluster, Obj, refused
@@ -87,7 +87,7 @@ async def page(*, on_a_cluster: bool = False, host: str = "127.0.0.1", is_away: 
     """A program that has read its cluster; ``is_away``: that has not, because the API server does not answer."""
     cluster, told, clock = PageCluster(), Told(), FakeClock()
     cluster.is_away = is_away
-    dashboard = assemble("here", cluster, told, clock, ApiJudge(cluster) if on_a_cluster else None)
+    dashboard = Dashboard("here", cluster, told, clock, ApiJudge(cluster) if on_a_cluster else None)
     links: list[str] = []
     dashboard.doorman.on_link = links.append
     if not on_a_cluster:

@@ -13,7 +13,7 @@ from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject, child, items, text, texts
 from protocol.kubernetes.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, SECRETS, VERSION_PATH
 from protocol.runtime.certificates.keeper import certificate_in, content
-from scheduler_plugin.injector.app import InjectorProgram, assemble
+from scheduler_plugin.injector.app import InjectorProgram
 from scheduler_plugin.injector.settings import parse_settings
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
@@ -75,7 +75,7 @@ class Cluster:
     async def start(self, identity: str, way: Way | None = None) -> InjectorProgram:
         folder = self.folder / identity
         folder.mkdir(exist_ok=True)
-        program = assemble(way or self.way(), self.clock, parse_settings(self.text), identity, folder)
+        program = InjectorProgram(way or self.way(), self.clock, parse_settings(self.text), identity, folder)
         self.tasks[identity] = asyncio.create_task(program.run())
         await self.clock.advance(0)
         return program

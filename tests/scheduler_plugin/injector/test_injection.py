@@ -17,7 +17,6 @@ from scheduler_plugin.injector.admission.injection import (
     NO_VM,
     NOT_ENABLED,
     OPTED_OUT,
-    Injection,
     Left,
     RefusedPod,
     judge,
@@ -34,8 +33,8 @@ TEMPLATE = parse_settings(SETTINGS).template()
 
 def injected(pod: Any) -> dict[str, Any]:
     found = judge(pod, TEMPLATE)
-    assert isinstance(found, Injection)
-    made: dict[str, Any] = apply_patch(pod, found.patch)
+    assert isinstance(found, list)
+    made: dict[str, Any] = apply_patch(pod, found)
     return made
 
 
@@ -59,16 +58,16 @@ def test_injected_agents_bring_pull_secrets(own: list[Any], expected: list[Any])
     pod = original()
     pod["spec"]["imagePullSecrets"] = own
     found = judge(pod, with_agent_settings(imagePullSecrets=[{"name": "ours"}]))
-    assert isinstance(found, Injection)
-    assert apply_patch(pod, found.patch)["spec"]["imagePullSecrets"] == expected
+    assert isinstance(found, list)
+    assert apply_patch(pod, found)["spec"]["imagePullSecrets"] == expected
 
 
 def test_injected_agents_run_as_settings_say() -> None:
     """OpenShift refuses users out of the range of the namespace, so that an agent may have to name none."""
     security = {"runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}}
     found = judge(original(), with_agent_settings(securityContext=security))
-    assert isinstance(found, Injection)
-    assert agent_in(apply_patch(original(), found.patch))["securityContext"] == security
+    assert isinstance(found, list)
+    assert agent_in(apply_patch(original(), found))["securityContext"] == security
     assert agent_in(injected(original()))["securityContext"]["runAsUser"] == 65532
 
 
@@ -220,8 +219,8 @@ def test_settings_of_the_agent_are_the_operators() -> None:
     text = text.replace("{image:", "{env: {AGENT_CONFIG: /x, VM_NAME: other}, imagePullPolicy: Never, image:")
     template = parse_settings(text).template()
     found = judge(original(), template)
-    assert isinstance(found, Injection)
-    container = agent_in(apply_patch(original(), found.patch))
+    assert isinstance(found, list)
+    container = agent_in(apply_patch(original(), found))
     values = {each["name"]: each.get("value") for each in container["env"]}
     assert (values["AGENT_CONFIG"], container["imagePullPolicy"]) == ("/x", "Never")
 

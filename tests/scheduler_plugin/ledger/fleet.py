@@ -10,20 +10,7 @@ from protocol.messages import AgentRequest, ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
-from scheduler_plugin.ledger import (
-    Effect,
-    Ledger,
-    MigrationFacts,
-    MigrationPhase,
-    NodeFacts,
-    NodePolicy,
-    PermitDecision,
-    PodFacts,
-    ResourcePolicy,
-    VmFacts,
-    violations,
-)
-from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
+from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
 from scheduler_plugin.ledger.events import (
     AgentAsked,
     Fact,
@@ -34,6 +21,18 @@ from scheduler_plugin.ledger.events import (
     VmSeen,
     WriteEnd,
 )
+from scheduler_plugin.ledger.facts import (
+    MigrationFacts,
+    MigrationPhase,
+    NodeFacts,
+    NodePolicy,
+    PodFacts,
+    ResourcePolicy,
+    VmFacts,
+)
+from scheduler_plugin.ledger.invariants import violations
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.outcomes import Effect, PermitDecision
 
 NOW = Instant(1000.0)
 LATER = Instant(NOW + 60.0)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from protocol.units import ZERO
-from scheduler_plugin.ledger import (
-    MigrationFacts,
-    MigrationPhase,
-    Move,
-    PodFacts,
-)
 from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, MoveWanted, PodGone, PodSeen, VmSeen
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     Fleet,

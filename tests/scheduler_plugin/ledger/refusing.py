@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from protocol.units import Resources
-from scheduler_plugin.ledger import ResizePod
+from scheduler_plugin.ledger.outcomes import ResizePod
 from tests.scheduler_plugin.ledger.fleet import amount, vm
 from tests.scheduler_plugin.ledger.requested import Requested
 

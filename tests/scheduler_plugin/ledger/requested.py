@@ -8,16 +8,6 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, MilliCpu, Resources, Seconds
-from scheduler_plugin.ledger import (
-    Effect,
-    Ledger,
-    NodeFacts,
-    PermitDecision,
-    PodFacts,
-    ResizePod,
-    RunnerRequests,
-    VmFacts,
-)
 from scheduler_plugin.ledger.events import (
     AgentAsked,
     PodSeen,
@@ -28,6 +18,9 @@ from scheduler_plugin.ledger.events import (
     TimePassed,
     VmSeen,
 )
+from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, RunnerRequests, VmFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.outcomes import Effect, PermitDecision, ResizePod
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, permit_stored, vm, vm_pod
 
 MANY = amount(100)

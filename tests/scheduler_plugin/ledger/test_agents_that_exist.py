@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger import Ledger, MigrationPhase, Move, PersistPermit, RoomFreed, VmFacts
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE, SILENT
 from scheduler_plugin.ledger.events import (
@@ -21,6 +20,10 @@ from scheduler_plugin.ledger.events import (
     VmSeen,
     WriteEnd,
 )
+from scheduler_plugin.ledger.facts import MigrationPhase, VmFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.ledger.outcomes import PersistPermit, RoomFreed
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     NOW,

@@ -9,7 +9,6 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger import LedgerError, VmFacts, violations
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import (
     AgentAsked,
@@ -22,6 +21,9 @@ from scheduler_plugin.ledger.events import (
     VmGone,
     VmSeen,
 )
+from scheduler_plugin.ledger.facts import VmFacts
+from scheduler_plugin.ledger.invariants import violations
+from scheduler_plugin.ledger.outcomes import LedgerError
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 HUGE = amount(1000)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from protocol.units import Resources
 from scheduler_plugin.constraints.model import NodeTraits, Taint
-from scheduler_plugin.ledger.accounts.assumed_pods import KEPT, AssumedPods
+from scheduler_plugin.ledger.accounts.waiting_pods import ASSUMED_KEPT, AssumedPods
 from scheduler_plugin.ledger.events import PodGone, PodToBind, VmSeen
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 SOFT = NodeTraits(taints=(Taint("old", "", "PreferNoSchedule"),))
@@ -107,9 +107,9 @@ def test_a_vm_is_sent_with_what_it_claims() -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_only_the_last_assumptions_are_kept(size: int) -> None:
     assumed = AssumedPods()
-    for number in range(KEPT + size):
+    for number in range(ASSUMED_KEPT + size):
         assumed.assume(f"pod-{number}", f"n{number}", amount(1))
-    assert sorted(assumed.taken("none")) == sorted(f"n{number}" for number in range(size, KEPT + size))
+    assert sorted(assumed.taken("none")) == sorted(f"n{number}" for number in range(size, ASSUMED_KEPT + size))
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["n1", "n2", ""])), max_size=20))

@@ -6,15 +6,7 @@ import pytest
 
 from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.units import ZERO
-from scheduler_plugin.ledger import (
-    ClaimState,
-    Ledger,
-    NotReadyError,
-    PodFacts,
-    ReadPod,
-    Reservation,
-    UnknownPodError,
-)
+from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.events import (
     BindEnded,
     Listed,
@@ -26,7 +18,10 @@ from scheduler_plugin.ledger.events import (
     VersionsForgotten,
     WriteEnd,
 )
-from scheduler_plugin.placement import FITS, NO_FREE_CPU, UNKNOWN_NODE, Refused
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.outcomes import NotReadyError, ReadPod, Reservation, UnknownPodError
+from scheduler_plugin.placement.verdict import FITS, NO_FREE_CPU, UNKNOWN_NODE, Refused
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     NOW,

@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.events import PodSeen, PodToBind, VmSeen
+from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 

@@ -6,16 +6,11 @@ import pytest
 
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger import (
-    ClaimExplanation,
-    ClaimState,
-    Journey,
-    MigrationPhase,
-    Move,
-    Pressure,
-    UnknownPodError,
-)
+from scheduler_plugin.ledger.accounts.node_account import Pressure
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, MoveWanted
+from scheduler_plugin.ledger.explain import ClaimExplanation
+from scheduler_plugin.ledger.moves import Creation, Move
+from scheduler_plugin.ledger.outcomes import UnknownPodError
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 
@@ -25,11 +20,6 @@ def test_denial_names_node_and_time() -> None:
     fleet.ledger.apply(AgentAsked("uid-a", request), LATER)
     fleet.ask("a", amount(4, 2), number=2, now=Instant(LATER + 10))
     assert fleet.ledger.explain("uid-a", Instant(LATER + 12)) == ClaimExplanation(
-        pod=name("a-pod"),
-        vm=name("a"),
-        node="n1",
-        state=ClaimState.BOUND,
-        reserved=amount(3, 2),
         floors={
             "permit the agent may hold": amount(2),
             "permit that is being written": amount(3, 2),
@@ -38,25 +28,15 @@ def test_denial_names_node_and_time() -> None:
             "what the guest has": amount(1),
             "requests of the pod": vm_pod("a").requests,
         },
-        permit=amount(3, 2),
-        is_permit_stored=False,
-        denied=amount(1, 0),
         denied_for=12.0,  # type: ignore[arg-type] # Seconds is a float at run time
         denied_by="node n1 has 0 cpu, 1Gi free of 9 cpu, 9Gi, needed 1 cpu, 0 more",
         promised=ZERO,
         gift=None,
-        is_migrating=False,
-        holds_still=False,
-        metrics=Metrics(3.5),
-        node_total=amount(9),
-        node_reserved=amount(9, 8),
-        node_pressure=Pressure(
-            logical=fleet.ledger.rooms["n1"].reserved.minus_or_zero(fleet.ledger.rooms["n1"].watermark),
-            capacity=amount(1, 0),
-            migrating=ZERO,
-            slack=ZERO,
-        ),
-        journeys=(),
+    )
+    claim, room = fleet.ledger.claims["uid-a"], fleet.ledger.rooms["n1"]
+    assert (claim.reserved, claim.unmet, claim.metrics) == (amount(3, 2), amount(1, 0), Metrics(3.5))
+    assert fleet.ledger.nodes["n1"].pressure == Pressure(
+        logical=room.reserved.minus_or_zero(room.watermark), capacity=amount(1, 0), migrating=ZERO, slack=ZERO
     )
 
 
@@ -64,7 +44,8 @@ def test_a_satisfied_vm_is_denied_nothing() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     fleet.grant("a", amount(3), number=1)
     told = fleet.ledger.explain("uid-a", LATER)
-    assert (told.is_permit_stored, told.denied, told.denied_for, told.denied_by) == (True, ZERO, None, None)
+    assert (fleet.ledger.vms[name("a")].is_stored, fleet.ledger.claims["uid-a"].unmet) == (True, ZERO)
+    assert (told.denied_for, told.denied_by) == (None, None)
 
 
 def test_migrating_vm_is_told_in_answer() -> None:
@@ -73,53 +54,26 @@ def test_migrating_vm_is_told_in_answer() -> None:
     fleet.grant("a", amount(3), number=1)
     told = fleet.ledger.explain("uid-a", Instant(LATER + 5))
     assert told.denied_by == "the VM is moving and may not grow before it has moved"
-    assert told.is_migrating
-    assert told.journeys == (
-        Journey(
-            migration=name("a-1"),
-            phase="Running",
-            is_ours=True,
-            is_leaving=False,
-            source="n1",
-            target=None,
-            reserved=ZERO,
-            problem=None,
-            lasts=5.0,  # type: ignore[arg-type] # Seconds is a float at run time
-            reason="",
-        ),
-    )
+    assert fleet.ledger.claims["uid-a"].is_migrating
 
 
 def test_ordered_move_names_reason_and_target() -> None:
     fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=name("a-pod")), vm_pod("a", "n1"))
     fleet.ledger.apply(MoveWanted(Move(name("a"), "uid-a", "n1", "n2", "node n1 is cordoned"), name("a-1")), LATER)
-    (told,) = fleet.ledger.explain("uid-a", LATER).journeys
-    assert (told.phase, told.source, told.target, told.reserved, told.reason) == (
-        "ordered",
+    ordered = fleet.ledger.migrations[name("a-1")]
+    assert (ordered.creation, ordered.source, ordered.goal, ordered.reason) == (
+        Creation.ORDERED,
         "n1",
         "n2",
-        amount(2),
         "node n1 is cordoned",
     )
-    (reserved,) = fleet.ledger.explain("reservation of db/a-1", LATER).journeys
-    assert reserved == told
-
-
-def test_a_migration_that_is_over_is_no_journey() -> None:
-    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
-    fleet.apply(MigrationSeen(migration("a", MigrationPhase.FAILED)), LATER)
-    assert fleet.ledger.explain("uid-a", LATER).journeys == ()
+    assert fleet.ledger.claims["reservation of db/a-1"].reserved == amount(2)
 
 
 def test_a_pod_without_a_vm_counts_its_requests() -> None:
     fleet = Fleet(node(), plain_pod("b", amount(2), "n1"), vm_pod("c", "n1"))
-    told = fleet.ledger.explain("uid-b", LATER)
-    assert (told.vm, told.floors, told.permit, told.is_permit_stored) == (
-        None,
-        {"requests of the pod": amount(2)},
-        None,
-        False,
-    )
+    assert fleet.ledger.claims["uid-b"].vm is None
+    assert fleet.ledger.explain("uid-b", LATER).floors == {"requests of the pod": amount(2)}
     assert fleet.ledger.explain("uid-c", LATER).floors == {"requests of the pod": vm_pod("a").requests}
 
 

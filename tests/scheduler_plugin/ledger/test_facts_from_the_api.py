@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
-from scheduler_plugin.ledger import ClaimState, ReadPod, ResourcePolicy, RoomFreed, overcommitted
 from scheduler_plugin.ledger import state as state_module
+from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.events import (
     BindEnded,
     Listed,
@@ -20,6 +20,9 @@ from scheduler_plugin.ledger.events import (
     VmSeen,
     WriteEnd,
 )
+from scheduler_plugin.ledger.facts import ResourcePolicy
+from scheduler_plugin.ledger.invariants import overcommitted
+from scheduler_plugin.ledger.outcomes import ReadPod, RoomFreed
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     NOW,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Gift
-from scheduler_plugin.ledger.accounts.gifts import MOST_NAMED, SHOWN_FOR
+from scheduler_plugin.ledger.accounts.sharing import MOST_NAMED, SHOWN_FOR
 from scheduler_plugin.ledger.events import AgentAsked
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, name
 from tests.scheduler_plugin.ledger.test_giving import Asking

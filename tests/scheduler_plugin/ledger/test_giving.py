@@ -8,9 +8,9 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger import violations
-from scheduler_plugin.ledger.accounts.giving import KEPT_WITHIN, PATIENCE, SOON, givers, lacking, promised
+from scheduler_plugin.ledger.accounts.sharing import KEPT_WITHIN, PATIENCE, SOON, givers, lacking, promised
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, PodGone, VmSeen
+from scheduler_plugin.ledger.invariants import violations
 from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, migration, name, node, vm, vm_pod
 
 WIDE = node(total=101)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from protocol.messages import AgentRequest
 from protocol.units import Instant
-from scheduler_plugin.ledger import PermitDecision
 from scheduler_plugin.ledger.events import AgentAsked, BindEnded, MigrationSeen, PodToBind, WriteEnd
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.ledger.outcomes import PermitDecision
+from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name
 from tests.scheduler_plugin.ledger.moving import FAILED, RUNNING, on_both, reserved_move, target_pod
 
@@ -41,7 +41,7 @@ def test_placed_target_freezes_permits() -> None:
         (True, 2),
         (True, 1),
     ]
-    assert fleet.ledger.explain("uid-a", LATER).holds_still
+    assert fleet.ledger.claims["uid-a"].holds_still
 
 
 def test_a_late_message_gets_no_more_either() -> None:

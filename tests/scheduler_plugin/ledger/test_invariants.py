@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from scheduler_plugin.ledger import ClaimState, Ledger, VmTruth, overcommitted, violations, violations_on
+from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.events import MigrationSeen
+from scheduler_plugin.ledger.invariants import VmTruth, overcommitted, violations, violations_on
+from scheduler_plugin.ledger.ledger import Ledger
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 

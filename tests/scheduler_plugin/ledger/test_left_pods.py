@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from protocol.messages import AgentRequest
-from scheduler_plugin.ledger import Ledger, MigrationFacts, NotReadyError, PersistPermit, PodFacts
 from scheduler_plugin.ledger.events import (
     AgentAsked,
     Listed,
@@ -18,6 +17,9 @@ from scheduler_plugin.ledger.events import (
     PodSeen,
     VmSeen,
 )
+from scheduler_plugin.ledger.facts import MigrationFacts, PodFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.outcomes import NotReadyError, PersistPermit
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.ledger.moving import DONE, PENDING, STARTED, on_both, target_pod, two_nodes
 

@@ -9,11 +9,8 @@ from itertools import permutations
 import pytest
 
 from protocol.units import ZERO
-from scheduler_plugin.ledger import (
-    MigrationFacts,
-    PodFacts,
-)
 from scheduler_plugin.ledger.events import Listed, PodGone, PodSeen, VmGone, VmSeen
+from scheduler_plugin.ledger.facts import MigrationFacts, PodFacts
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     Fleet,

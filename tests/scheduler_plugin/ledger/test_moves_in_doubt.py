@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_plugin.ledger import (
-    PodFacts,
-    RoomFreed,
-)
 from scheduler_plugin.ledger import moves as moves_module
 from scheduler_plugin.ledger.events import (
     MigrationGone,
@@ -21,7 +17,9 @@ from scheduler_plugin.ledger.events import (
     VmSeen,
     WriteEnd,
 )
-from scheduler_plugin.placement import CORDONED, NO_FREE_CPU
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.outcomes import RoomFreed
+from scheduler_plugin.placement.verdict import CORDONED, NO_FREE_CPU
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     NOW,

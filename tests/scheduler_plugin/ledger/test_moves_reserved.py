@@ -6,16 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_plugin.ledger import (
-    ClaimState,
-    CreateMigration,
-    Ledger,
-    MigrationFacts,
-    Move,
-    MoveReservation,
-    NotReadyError,
-    ReadMigration,
-)
+from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.events import (
     Listed,
     MigrationGone,
@@ -27,8 +18,12 @@ from scheduler_plugin.ledger.events import (
     PodToBind,
     WriteEnd,
 )
+from scheduler_plugin.ledger.facts import MigrationFacts
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.migration_reservations import NOT_SETTLED, ON_THE_WAY, STAYS_AWAY, TAKEN
-from scheduler_plugin.placement import CORDONED, FITS, NO_FREE_CPU, UNKNOWN_NODE, NeverFits
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.ledger.outcomes import CreateMigration, NotReadyError, ReadMigration, Reservation
+from scheduler_plugin.placement.verdict import CORDONED, FITS, NO_FREE_CPU, UNKNOWN_NODE, NeverFits
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     Fleet,
@@ -55,7 +50,7 @@ def test_move_books_before_creation() -> None:
     fleet = two_nodes()
     reservation = fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER)
     fleet.did(reservation.effects)
-    assert reservation == MoveReservation(FITS, effects=(CreateMigration(ONE, MOVE),))
+    assert reservation == Reservation(FITS, effects=(CreateMigration(ONE, MOVE),))
     assert on_both(fleet) == (2, 2)
     assert fleet.ledger.claims[INCOMING].state is ClaimState.INCOMING
     asked = fleet.ask("a", amount(3), number=1)
@@ -88,7 +83,7 @@ def test_a_full_target_is_refused_with_numbers() -> None:
     fleet = two_nodes(total=2)
     answer = fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER)
     detail = "pod needs 2 cpu, 2Gi; node n2 has 1 cpu, 1Gi free of 1 cpu, 1Gi"
-    assert answer == MoveReservation(NeverFits("Insufficient cpu: more than the node has"), detail)
+    assert answer == Reservation(NeverFits("Insufficient cpu: more than the node has"), detail)
 
 
 def test_impossible_orders_are_refused() -> None:

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger import OtherAgentError
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE, SILENT
 from scheduler_plugin.ledger.events import AgentAsked, PodGone, PodSeen, TimePassed, VmSeen
+from scheduler_plugin.ledger.outcomes import OtherAgentError
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 SIDECAR, NODE_AGENT = "uid-a", "uid-agent"

@@ -8,9 +8,10 @@ import pytest
 from msgspec import structs
 
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger import NotReadyError, PodFacts, VmFacts
 from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, PodGone, PodSeen, PodToBind, VmSeen
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.ledger.facts import PodFacts, VmFacts
+from scheduler_plugin.ledger.outcomes import NotReadyError
+from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 

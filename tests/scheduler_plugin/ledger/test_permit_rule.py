@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import ZERO, ComputeUnit, Resources
-from scheduler_plugin.ledger import NodeFacts, NotReadyError, UnknownPodError, overcommitted, violations
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, NodeSeen, PodSeen, PodToBind, VmSeen
+from scheduler_plugin.ledger.facts import NodeFacts
+from scheduler_plugin.ledger.invariants import overcommitted, violations
+from scheduler_plugin.ledger.outcomes import NotReadyError, UnknownPodError
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     NOW,

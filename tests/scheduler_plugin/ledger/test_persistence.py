@@ -5,9 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from protocol.units import Instant
-from scheduler_plugin.ledger import Ledger, PermitDecision, PersistPermit
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import Listed, PermitWritten, PodGone, VmGone, VmSeen, WriteEnd
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.outcomes import PermitDecision, PersistPermit
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, UNIT, Fleet, amount, name, node, permit_stored, vm, vm_pod
 
 HOLDERS = ("uid-a", "uid-a")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger import RunnerRequests
 from scheduler_plugin.ledger.accounts.pod_requests import SETTLE, TOGETHER, PodRequests
+from scheduler_plugin.ledger.facts import RunnerRequests
 from tests.scheduler_plugin.ledger.fleet import amount
 
 SIZES = st.builds(amount, st.integers(1, 9), st.integers(1, 9))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protocol.units import ZERO
+from scheduler_plugin.ledger.binding import PreemptionCandidate, helped
 from scheduler_plugin.ledger.events import PodSeen
-from scheduler_plugin.ledger.preemption import PreemptionCandidate, helped
 from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod, vm, vm_pod
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
-from scheduler_plugin.ledger import Pressure
+from scheduler_plugin.ledger.accounts.node_account import Pressure
 from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, NodeSeen, PodGone
-from scheduler_plugin.placement import Room
+from scheduler_plugin.placement.verdict import Room
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "neon_vectors.json").read_bytes())

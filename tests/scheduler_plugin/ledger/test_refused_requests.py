@@ -8,8 +8,9 @@ import pytest
 from msgspec import structs
 
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger import RoomFreed, RunnerRequests
 from scheduler_plugin.ledger.events import PodSeen, PodToBind, RequestsFollow, ResizeDue, ResizeRefused
+from scheduler_plugin.ledger.facts import RunnerRequests
+from scheduler_plugin.ledger.outcomes import RoomFreed
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.ledger.requested import Requested, order, problem_of
 

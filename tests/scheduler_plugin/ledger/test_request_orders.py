@@ -7,13 +7,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import ZERO
-from scheduler_plugin.ledger import (
-    ClaimState,
-    NotReadyError,
-    RequestsSeen,
-    ResizePod,
-    RunnerRequests,
-)
+from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.events import (
     MigrationSeen,
     NodeGone,
@@ -27,6 +21,8 @@ from scheduler_plugin.ledger.events import (
     ResizeUnanswered,
     VmSeen,
 )
+from scheduler_plugin.ledger.facts import RunnerRequests
+from scheduler_plugin.ledger.outcomes import NotReadyError, RequestsSeen, ResizePod
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.ledger.requested import Requested, order, problem_of
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger import ResizePod
 from scheduler_plugin.ledger.accounts.pod_requests import SETTLE
+from scheduler_plugin.ledger.outcomes import ResizePod
 from tests.scheduler_plugin.ledger.fleet import amount
 from tests.scheduler_plugin.ledger.requested import Requested
 

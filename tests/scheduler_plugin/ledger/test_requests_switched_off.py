@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger import ResizePod
 from scheduler_plugin.ledger.events import RequestsFollow
+from scheduler_plugin.ledger.outcomes import ResizePod
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm
 from tests.scheduler_plugin.ledger.requested import Requested, order
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_plugin.ledger import RoomFreed
-from scheduler_plugin.ledger.accounts.sampled_pods import KEPT, SampledPods
+from scheduler_plugin.ledger.accounts.waiting_pods import SAMPLED_KEPT, SampledPods
 from scheduler_plugin.ledger.events import PodGone, PodRefused, PodSeen, PodToBind
+from scheduler_plugin.ledger.outcomes import RoomFreed
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plain_pod, settings_read
 
 FULL = [f"full-{number:03}" for number in range(100)]
@@ -85,6 +85,6 @@ def test_ledger_hears_kube_scheduler_answers() -> None:
 
 def test_only_the_last_pods_are_remembered() -> None:
     pods = SampledPods()
-    for number in range(KEPT + 1):
+    for number in range(SAMPLED_KEPT + 1):
         pods.send_round(f"pod-{number}", 100, 200)
-    assert [pods.is_sent_round(f"pod-{number}") for number in (0, 1, KEPT)] == [False, True, True]
+    assert [pods.is_sent_round(f"pod-{number}") for number in (0, 1, SAMPLED_KEPT)] == [False, True, True]

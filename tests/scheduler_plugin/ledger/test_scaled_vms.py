@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from protocol.units import Instant
-from scheduler_plugin.ledger import VmFacts
+from scheduler_plugin.ledger.facts import VmFacts
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, node, settings_read, vm, vm_pod
 
 RUNS = vm("a", amount(1))

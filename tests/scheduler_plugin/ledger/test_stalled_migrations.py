@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.units import ZERO, Instant, Seconds
-from scheduler_plugin.ledger import ClaimExplanation
+from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger.events import MigrationSeen, PodSeen, TimePassed, VmSeen
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, vm, vm_pod
@@ -30,10 +29,6 @@ def ordered(fleet: Fleet, *, to: str | None = None, is_ours: bool = False, is_le
     return fleet
 
 
-def explained(fleet: Fleet) -> ClaimExplanation:
-    return fleet.ledger.explain("uid-a", OVERDUE)
-
-
 @pytest.mark.parametrize("to", [None, "n2"])
 def test_vm_counts_as_gone_only_for_a_while(to: str | None) -> None:
     fleet = ordered(two_nodes(), to=to)
@@ -41,7 +36,7 @@ def test_vm_counts_as_gone_only_for_a_while(to: str | None) -> None:
     assert fleet.ledger.nodes["n1"].migrating == amount(2)
     fleet.apply(TimePassed(), OVERDUE)
     assert fleet.ledger.nodes["n1"].migrating == ZERO
-    assert not explained(fleet).is_migrating
+    assert not fleet.ledger.claims["uid-a"].is_migrating
 
 
 def test_freed_target_room_caps_nothing() -> None:
@@ -56,9 +51,8 @@ def test_freed_target_room_caps_nothing() -> None:
 def test_it_is_named_and_why() -> None:
     fleet = ordered(two_nodes(), to="n2")
     fleet.apply(TimePassed(), OVERDUE)
-    (journey,) = explained(fleet).journeys
     why = "its target pod has had no node for 60 s, so it does not count until it has one"
-    assert (journey.migration, journey.problem, journey.lasts) == (name("a-1"), why, Seconds(60.0))
+    assert fleet.ledger.migrations[name("a-1")].problem == why
 
 
 def test_it_counts_again_once_its_target_has_a_node() -> None:
@@ -66,7 +60,7 @@ def test_it_counts_again_once_its_target_has_a_node() -> None:
     fleet.apply(TimePassed(), OVERDUE)
     fleet.apply(PodSeen(target_pod("n2")))
     assert fleet.ledger.nodes["n1"].migrating == amount(2)
-    assert (explained(fleet).holds_still, explained(fleet).journeys[0].problem) == (True, None)
+    assert (fleet.ledger.claims["uid-a"].holds_still, fleet.ledger.migrations[name("a-1")].problem) == (True, None)
 
 
 def test_one_that_runs_is_never_overdue() -> None:

@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger import PersistPermit, overcommitted
 from scheduler_plugin.ledger.accounts.permit_account import MEND_EVERY, PermitAccount
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import PermitWritten, PodSeen, TimePassed, VersionsForgotten, VmSeen, WriteEnd
+from scheduler_plugin.ledger.invariants import overcommitted
+from scheduler_plugin.ledger.outcomes import PersistPermit
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     NOW,
@@ -154,7 +155,7 @@ def test_refused_write_leaves_nothing_reserved() -> None:
         assert (decision.permit, fleet.reserved("a")) == (amount(wish), amount(wish))
         fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, why="422: denied"))
         assert fleet.reserved("a") == amount(2)
-    assert fleet.ledger.explain("uid-a", LATER).permit_problem == "422: denied"
+    assert fleet.ledger.vms[name("a")].refusal == "422: denied"
     assert fleet.grant("b", amount(8), number=2) == amount(8)
 
 

@@ -6,14 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_plugin.ledger import (
-    MigrationFacts,
-    NotReadyError,
-    PodFacts,
-    Reservation,
-    ResizePod,
-    RunnerRequests,
-)
 from scheduler_plugin.ledger.events import (
     BindEnded,
     MigrationSeen,
@@ -27,8 +19,10 @@ from scheduler_plugin.ledger.events import (
     VmSeen,
     WriteEnd,
 )
+from scheduler_plugin.ledger.facts import MigrationFacts, PodFacts, RunnerRequests
 from scheduler_plugin.ledger.migration_reservations import OTHER_VM, OVER, STAYS_AWAY
-from scheduler_plugin.placement import FITS, NeverFits
+from scheduler_plugin.ledger.outcomes import NotReadyError, Reservation, ResizePod
+from scheduler_plugin.placement.verdict import FITS, NeverFits
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     Fleet,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger import PermitDecision
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import AgentAsked
+from scheduler_plugin.ledger.outcomes import PermitDecision
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm
 from tests.scheduler_plugin.ledger.moving import DONE, STARTED, hear, reserved_move, target_pod
 

@@ -9,7 +9,6 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO
-from scheduler_plugin.ledger import MigrationPhase, Move, NotReadyError, PodFacts, UnknownPodError, VmFacts
 from scheduler_plugin.ledger.events import (
     AgentAsked,
     BindEnded,
@@ -23,7 +22,10 @@ from scheduler_plugin.ledger.events import (
     VmSeen,
     WriteEnd,
 )
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.ledger.facts import MigrationPhase, PodFacts, VmFacts
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.ledger.outcomes import NotReadyError, UnknownPodError
+from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     NOW,
@@ -63,8 +65,7 @@ def status(pod: str | None, *, version: int) -> VmFacts:
 def test_extra_pod_claims_its_requests() -> None:
     fleet = fleet_of(RUNS, runner(), backup())
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(6), amount(1))
-    told = fleet.ledger.explain("uid-backup", LATER)
-    assert (told.vm, told.floors) == (name("a"), {"requests of the pod": amount(1)})
+    assert fleet.ledger.explain("uid-backup", LATER).floors == {"requests of the pod": amount(1)}
     with pytest.raises(UnknownPodError, match="pod db/backup runs no VM"):
         fleet.ledger.apply(AgentAsked("uid-backup", AgentRequest(name("backup"), amount(8), None)), LATER)
 

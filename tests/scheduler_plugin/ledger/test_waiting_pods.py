@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger import Ledger, PodFacts, RoomFreed
 from scheduler_plugin.ledger.accounts import waiting_pods
 from scheduler_plugin.ledger.accounts.waiting_pods import WaitingPods
 from scheduler_plugin.ledger.events import (
@@ -20,6 +19,9 @@ from scheduler_plugin.ledger.events import (
     TimePassed,
     VmSeen,
 )
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.outcomes import RoomFreed
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, node, plain_pod, vm, vm_pod
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from protocol.ranking.config import PreferredSize, RankingConfig, ScoreCurve
 from protocol.units import Resources
-from scheduler_plugin.placement import FITS, Room, filter_nodes, verdict
 from scheduler_plugin.placement.node_index import KEPT, LOGGED, NodeIndex, NodeIndexes
+from scheduler_plugin.placement.verdict import FITS, Room, filter_nodes, verdict
 from tests.scheduler_plugin.ledger.fleet import amount
 
 

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from protocol.ranking.config import PreferredSize, RankingConfig
 from protocol.units import MilliCpu, Resources
-from scheduler_plugin.placement import (
+from scheduler_plugin.placement.scoring import best_target, unfitness_of
+from scheduler_plugin.placement.verdict import (
     CORDONED,
     CPU_TOO_SMALL,
     FITS,
@@ -20,10 +21,8 @@ from scheduler_plugin.placement import (
     Filtered,
     Room,
     Verdict,
-    best_target,
     filter_nodes,
     shortage,
-    unfitness_of,
     verdict,
 )
 from tests.scheduler_plugin.ledger.fleet import amount

@@ -12,10 +12,11 @@ from msgspec import structs
 from protocol.messages import AgentRequest, Metrics
 from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, Instant, Resources, Seconds
-from scheduler_plugin.constraints.surroundings import ConstraintContext
-from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
+from scheduler_plugin.constraints.judge import ConstraintContext
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, MoveWanted, PodSeen, VmSeen
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.ledger.facts import MigrationFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.placement.verdict import FITS
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
 from scheduler_plugin.planner.planner import Planner, completed

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import Resources
-from scheduler_plugin.ledger import ClaimState
-from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
 from scheduler_plugin.planner.cost import Freedom, cost_of, costs, least_cost
 from scheduler_plugin.planner.victims import Victim
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm_pod

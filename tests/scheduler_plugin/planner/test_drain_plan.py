@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import Bytes, Instant, Resources
-from scheduler_plugin.ledger import MigrationPhase, Move, MoveCause
 from scheduler_plugin.ledger.events import NodeGone, NodeSeen, PodGone, PodSeen, TimePassed, VmGone, VmSeen
-from scheduler_plugin.ledger.moves import BEGINS_WITHIN
+from scheduler_plugin.ledger.facts import MigrationPhase
+from scheduler_plugin.ledger.moves import BEGINS_WITHIN, Move, MoveCause
 from scheduler_plugin.planner.cost import in_order
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, Stuck
 from scheduler_plugin.planner.victims import Victim

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_plugin.ledger import MoveCause
+from scheduler_plugin.ledger.moves import MoveCause
 from scheduler_plugin.planner.beneficiaries import room_being_made
 from tests.scheduler_plugin.ledger.fleet import amount
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node

@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import pytest
 
-from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move, MoveCause
 from scheduler_plugin.ledger.events import PodGone, PodSeen, TimePassed
-from scheduler_plugin.ledger.moves import BEGINS_WITHIN
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
+from scheduler_plugin.ledger.moves import BEGINS_WITHIN, Move, MoveCause
 from scheduler_plugin.planner import planner as planner_module
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, Stuck
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod

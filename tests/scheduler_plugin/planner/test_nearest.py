@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.units import Resources
-from scheduler_plugin.placement import Room
+from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.planner.beneficiaries import no_room
 
 NEED = Resources.parse("3", "4Gi")

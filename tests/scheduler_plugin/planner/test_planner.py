@@ -8,8 +8,8 @@ import pytest
 
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.ledger.events import MigrationGone, MoveAnswered, NodeGone, NodeSeen, PodGone, PodSeen, WriteEnd
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, MovePlan
 from scheduler_plugin.planner.victims import Rest
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import Resources
-from scheduler_plugin.ledger import ClaimState
-from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
 from scheduler_plugin.planner.cost import enough, helps
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Victim

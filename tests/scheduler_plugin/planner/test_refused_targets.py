@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.units import Instant
-from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.victims import Rest
 from tests.scheduler_plugin.ledger.fleet import name

@@ -8,8 +8,9 @@ from math import inf
 import pytest
 
 from protocol.units import Instant
-from scheduler_plugin.ledger import Ledger, MigrationPhase
 from scheduler_plugin.ledger.events import MigrationSeen
+from scheduler_plugin.ledger.facts import MigrationPhase
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration, MoveCause
 from scheduler_plugin.planner.victims import Now, Rest, moved_lately
 from tests.scheduler_plugin.ledger.fleet import migration, name

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import Resources
-from scheduler_plugin.ledger import MigrationPhase, MoveCause, PodFacts, violations
 from scheduler_plugin.ledger.events import PodGone, PodSeen
+from scheduler_plugin.ledger.facts import MigrationPhase, PodFacts
+from scheduler_plugin.ledger.invariants import violations
+from scheduler_plugin.ledger.moves import MoveCause
 from scheduler_plugin.planner.beneficiaries import room_being_made, waiting_for_room
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, plain_pod, vm_pod

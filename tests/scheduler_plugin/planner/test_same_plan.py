@@ -21,8 +21,9 @@ from scheduler_plugin.constraints.model import (
     Taint,
     Toleration,
 )
-from scheduler_plugin.ledger import Ledger, Move
-from scheduler_plugin.placement import stays_below_watermark
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.placement.scoring import stays_below_watermark
 from scheduler_plugin.planner.cost import costs, least_cost
 from scheduler_plugin.planner.drain import DrainPlan, LeftAlone
 from scheduler_plugin.planner.places import Places

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from protocol.messages import ObjectName
+from scheduler_plugin.constraints.judge import ConstraintContext
 from scheduler_plugin.constraints.model import (
     NodeTerm,
     NodeTraits,
@@ -21,9 +22,8 @@ from scheduler_plugin.constraints.model import (
     Toleration,
     Weighted,
 )
-from scheduler_plugin.constraints.surroundings import ConstraintContext
-from scheduler_plugin.ledger import MigrationPhase
 from scheduler_plugin.ledger.events import MigrationGone, NodeSeen, PodGone, PodSeen, VmSeen
+from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, MovePlan, Stuck
 from scheduler_plugin.planner.victims import Rest
 from tests.scheduler_plugin.ledger.fleet import migration, name

@@ -12,7 +12,7 @@ import pytest
 from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.kubernetes.lease import Leadership
-from scheduler_plugin.workers.lease_watch import PAUSE, LeaseWatch
+from scheduler_plugin.replica import PAUSE, LeaseWatch
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import refused
 from tests.scheduler_plugin.replicas.pair import TERMS

@@ -32,8 +32,8 @@ async def test_lease_writes_use_own_connections() -> None:
     cluster.put(SLICES, {"metadata": {"namespace": SLICE.namespace, "name": SLICE.name, "uid": "slice"}})
     usual, own = Way(cluster, clock), Way(cluster, clock)
     ports = SchedulerPorts(usual, TokenReviews(usual), clock, Telemetry(clock.now), "replica-1")
-    program = _replica(ports, own, usual_settings(), parser().parse_args(ARGUMENTS))
-    running = asyncio.create_task(program.run())
+    _, run_all, _ = _replica(ports, own, usual_settings(), parser().parse_args(ARGUMENTS))
+    running = asyncio.create_task(run_all())
     await clock.advance(10.0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.workers.predecessor import acts_alone
+from scheduler_plugin.replica import acts_alone
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import PODS, Fault, to
 from tests.scheduler_plugin.granted import POD, granted

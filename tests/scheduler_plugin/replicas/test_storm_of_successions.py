@@ -13,7 +13,7 @@ import pytest
 
 from protocol.kubernetes.api import ApiCall
 from protocol.units import Resources, Seconds
-from scheduler_plugin.ledger import ClaimState
+from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.invariants import VmTruth, violations
 from tests.examples import examples
 from tests.scheduler_plugin.fake_cluster import PODS, to

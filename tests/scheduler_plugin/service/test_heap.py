@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler_plugin.service.heap import INTERVAL, LONGEST_START, THRESHOLDS, set_aside
+from scheduler_plugin.__main__ import INTERVAL, LONGEST_START, THRESHOLDS, set_aside
 from tests.fake_clock import FakeClock, settle
 
 

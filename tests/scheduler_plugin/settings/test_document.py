@@ -10,7 +10,7 @@ import pytest
 from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.runtime.followed_file import SettingsError
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
-from scheduler_plugin.ledger import NodePolicy, ResourcePolicy
+from scheduler_plugin.ledger.facts import NodePolicy, ResourcePolicy
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.settings.document import parse_settings

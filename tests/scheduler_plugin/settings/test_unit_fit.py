@@ -6,7 +6,7 @@ import pytest
 
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
 from protocol.virtual_machine import Bounds
-from scheduler_plugin.settings.unit_fit import misfit
+from scheduler_plugin.cluster.problems import misfit
 
 SLOT = Bytes.parse("128Mi")
 SHIPPED = Bounds(Resources.parse(1, "256Mi"), Resources.parse(4, "1Gi"))

@@ -148,7 +148,7 @@ async def test_no_answer_before_initial_list(cluster: FakeCluster) -> None:
 def preferring(**spec: Any) -> Obj:
     """A small pod with more in its spec."""
     small = plain_pod("small", "1", "1Gi")
-    return {**small, "spec": {**small["spec"], **spec}}
+    return {**small, "metadata": {**small["metadata"], "resourceVersion": "1"}, "spec": {**small["spec"], **spec}}
 
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

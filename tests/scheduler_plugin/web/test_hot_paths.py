@@ -17,8 +17,7 @@ from protocol.runtime.serving.bounded_protocol import LONGEST_HEAD, BoundedProto
 from protocol.runtime.serving.limits import Limits, Peers
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
-from scheduler_plugin.web.bodies import BodyError
-from scheduler_plugin.web.hot_paths import Handler, HotPath, HotPaths, HotRequest, HotResponse
+from scheduler_plugin.web.hot_paths import BodyError, Handler, HotPath, HotPaths, HotRequest, HotResponse
 from tests.protocol.runtime.serving.test_listeners import free_address, listening
 
 LONGEST = 1000

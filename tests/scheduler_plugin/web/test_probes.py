@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.kubernetes.timestamps import timestamp
-from scheduler_plugin.ledger.views import LATELY
+from scheduler_plugin.ledger.ledger import LATELY
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod

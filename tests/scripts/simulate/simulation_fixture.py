@@ -12,8 +12,8 @@ import numpy as np
 
 from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
-from scheduler_plugin.ledger import VmTruth, overcommitted, violations
 from scheduler_plugin.ledger.events import VmSeen
+from scheduler_plugin.ledger.invariants import VmTruth, overcommitted, violations
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings
 from scripts.autoscale.simulate.migration_model import SimulatedMigrations

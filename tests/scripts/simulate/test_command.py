@@ -11,8 +11,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from scheduler_plugin.ledger import Ledger
-from scheduler_plugin.placement import Filtered
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.placement.verdict import Filtered
 from scripts.autoscale.main import app
 from scripts.autoscale.simulate.invariant_checks import InvariantChecks
 from scripts.autoscale.simulate.run import Run

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scheduler_plugin.ledger import NodeFacts
 from scheduler_plugin.ledger.events import NodeSeen
+from scheduler_plugin.ledger.facts import NodeFacts
 from scripts.autoscale.simulate.invariant_checks import InvariantChecks
 from scripts.autoscale.simulate.vm_table import UNIT
 from tests.scripts.simulate.simulation_fixture import SimulationFixture

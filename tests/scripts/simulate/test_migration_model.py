@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protocol.units import Instant
-from scheduler_plugin.ledger import Move
 from scheduler_plugin.ledger.events import PodGone
+from scheduler_plugin.ledger.moves import Move
 from scripts.autoscale.simulate.migration_model import NO_MIGRATION, ORDERS
 from scripts.autoscale.simulate.vm_table import UNIT
 from tests.scripts.simulate.simulation_fixture import GIB, SETTLE, SimulationFixture

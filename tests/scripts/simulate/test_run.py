@@ -8,10 +8,10 @@ import pytest
 
 from protocol.units import Instant, Seconds
 from scheduler_plugin.planner.plan import MovePlan
-from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings, SimulationSettingsError, make_fleet
 from scripts.autoscale.simulate.migration_model import LEAST_COST, NO_MIGRATION, ORDERS, Loads, SimulatedMigrations
 from scripts.autoscale.simulate.run import Run
+from scripts.autoscale.simulate.run_statistics import Figures
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
 MINUTE = 60.0

@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import asdict
 
 from scheduler_plugin.ledger.events import PodGone
-from scripts.autoscale.simulate.figures import Figures
-from scripts.autoscale.simulate.run_statistics import RunStatistics
+from scripts.autoscale.simulate.run_statistics import Figures, RunStatistics
 from scripts.autoscale.simulate.simulated_vm import Gifts
 from tests.scripts.simulate.simulation_fixture import SETTLE, STEP, SimulationFixture
 

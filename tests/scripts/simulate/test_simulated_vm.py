@@ -17,10 +17,9 @@ from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Bytes, Instant, Seconds
 from protocol.virtual_machine import Bounds
-from scripts.autoscale.simulate.guest_model import SWAPPING, observe_guest
-from scripts.autoscale.simulate.simulated_vm import Gifts, SimulatedVm, agent_policy
+from scripts.autoscale.simulate.run import WakeSchedule, recheck_delays
+from scripts.autoscale.simulate.simulated_vm import SWAPPING, Gifts, SimulatedVm, agent_policy, observe_guest
 from scripts.autoscale.simulate.vm_table import SLOT, UNIT
-from scripts.autoscale.simulate.wake_schedule import WakeSchedule, recheck_delays
 
 STEP = Seconds(15.0)
 BOUNDS = Bounds(UNIT, UNIT * 32)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from scripts.autoscale.simulate.figures import CURVES, Figures
 from scripts.autoscale.simulate.migration_model import ORDERS
+from scripts.autoscale.simulate.run_statistics import CURVES, Figures
 from scripts.autoscale.simulate.simulated_groups import SimulatedGroups
 from scripts.autoscale.simulate.tables import (
     GROUP_ROWS,

@@ -8,9 +8,8 @@ import pytest
 
 from protocol.kubernetes.objects import items
 from scripts.autoscale.terminal.printing import Output
-from scripts.autoscale.top.columns import VM_COLUMNS
+from scripts.autoscale.top.columns import VM_COLUMNS, View
 from scripts.autoscale.top.command import fields, tables
-from scripts.autoscale.top.view import View
 from tests.scripts.top.fleet_fixture import BECAUSE, FEW, Scene
 
 VIEW = View(VM_COLUMNS, "vm")

@@ -26,7 +26,7 @@ from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE
 from deploy.local.kubernetes.programs import versions
 from deploy.local.kubernetes.programs.build import MODULES, Builder, printed
 from deploy.local.kubernetes.programs.toolchain import find_go
-from vm_image.origin import Origin
+from vm_image.recipe import Origin
 from vm_image.store import Report
 
 # Changes with the way images are made, so that older archives are not used.

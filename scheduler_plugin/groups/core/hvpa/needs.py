@@ -17,22 +17,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from itertools import product
 from math import ceil
 from typing import Final
 
 from protocol.units import Amount
-from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, Exact, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.gates import followed, is_sized, requested, sized_containers, waits_for
 from scheduler_plugin.groups.core.hvpa.spec import (
+    ChangeParams,
+    Exact,
     HvpaSpec,
     PastPods,
     PastReplicas,
     PastTarget,
+    ResourceChangeParams,
     ScalingTimes,
-    followed,
-    requested,
-    waits_for,
 )
-from scheduler_plugin.groups.core.hvpa.wishes import is_sized, sized_containers
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,
     Recommendations,
@@ -223,7 +223,10 @@ def _measured(
         return None
     measurements = []
     # A new memory has no past pods, so the present ones are the best guess.
-    for pods in _states(memory.pods.past) or (PastPods(_NEVER, workload.serving, workload.containers),):
+    past = memory.pods.past or (PastPods(_NEVER, workload.serving, workload.containers),)
+    # Use is older than the requests that it is divided by, so any ready count may go with any sizes.
+    states = product(sorted({pods.ready for pods in past}), {pods.sizes for pods in past})
+    for pods in (PastPods(_NEVER, ready, sizes) for ready, sizes in states):
         size = requested(pods.sizes, container, resource)
         per_pod = _needed_each(horizontal, pods, container, resource)
         if per_pod is not None:
@@ -235,13 +238,6 @@ def _measured(
             measurements.append(_Measured(pods.ready, total, sure, total))
     # Pods that were not ready measured nothing.
     return measurements if any(measurement.ready for measurement in measurements) else None
-
-
-def _states(past: Sequence[PastPods]) -> list[PastPods]:
-    """The pods that an HPA may have measured."""
-    # Use is older than the requests that it is divided by, so any ready count may go with any sizes.
-    readies, sizes = {pods.ready for pods in past}, {pods.sizes for pods in past}
-    return [PastPods(_NEVER, ready, size) for ready in sorted(readies) for size in sizes]
 
 
 def _needed_each(

@@ -8,11 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from fractions import Fraction
+from math import floor
 from typing import Final
 
 from protocol.units import Amount
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.core.hvpa.gates import GatedRecommendation, Gates, by_mode, by_weight, gated, written
+from scheduler_plugin.groups.core.hvpa.gates import (
+    GatedRecommendation,
+    Gates,
+    Recommendation,
+    VerticalWishes,
+    at_most_needed,
+    gated,
+    replica_wish,
+    vertical_wishes,
+    waits_for,
+    with_waiting,
+    within_policy,
+    written,
+)
+from scheduler_plugin.groups.core.hvpa.modes import by_mode, by_weight
 from scheduler_plugin.groups.core.hvpa.needs import (
     ContainerNeed,
     planned_replicas,
@@ -21,17 +37,7 @@ from scheduler_plugin.groups.core.hvpa.needs import (
     total_needs,
     unknown_needs,
 )
-from scheduler_plugin.groups.core.hvpa.rules import HvpaMode, scaled_limit
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes, waits_for
-from scheduler_plugin.groups.core.hvpa.wishes import (
-    Recommendation,
-    VerticalWishes,
-    at_most_needed,
-    replica_wish,
-    vertical_wishes,
-    with_waiting,
-    within_policy,
-)
+from scheduler_plugin.groups.core.hvpa.spec import UNSET, ChangeParams, HvpaMode, HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.workload import (
     Recommendations,
     ReplicaBounds,
@@ -108,18 +114,14 @@ def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRe
         return [answer, *_sizes(gates, workload, plan.needs, planned_count, shrinks=False)]
     # Before scaling in, sizes grow to the whole need of fewer replicas, not only to the part that is sure.
     needs = [replace(need, grown=None) for need in plan.needs]
-    sizes = _grown_first(_sizes(gates, workload, needs, planned_count, shrinks=True))
+    sizes = [
+        # Small changes count here: fewer replicas must carry the whole load.
+        GatedRecommendation(size.wish, WHY) if size.wish.grows and size.rule is Rule.MIN_CHANGE else size
+        for size in _sizes(gates, workload, needs, planned_count, shrinks=True)
+    ]
     if any(answer.wish.grows for answer in sizes):
         return [GatedRecommendation(count, WHY, Rule.POLICY, texts.SIZES_FIRST), *sizes]
     return [answer, *sizes]
-
-
-def _grown_first(sizes: Sequence[GatedRecommendation]) -> list[GatedRecommendation]:
-    return [
-        # Small changes count here: fewer replicas must carry the whole load.
-        GatedRecommendation(answer.wish, WHY) if answer.wish.grows and answer.rule is Rule.MIN_CHANGE else answer
-        for answer in sizes
-    ]
 
 
 def _sizes(
@@ -226,12 +228,12 @@ def _decision(
     return WorkloadDecision(
         replicas=next((wish.value for wish in wishes if wish.resource is None), None),
         containers=_containers(spec, workload, wishes),
-        kept=(*withheld, *(wish.kept(Rule.BOUNDS, _AT_BOUND[wish.grows]) for wish in vertical.at_bounds)),
+        kept=(
+            *withheld,
+            *(wish.kept(Rule.BOUNDS, f"at {'max' if wish.grows else 'min'}Allowed") for wish in vertical.at_bounds),
+        ),
         explanation=(*needs, *changes),
     )
-
-
-_AT_BOUND: Final = {True: "at maxAllowed", False: "at minAllowed"}
 
 
 def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendation]) -> tuple[SizedContainer, ...]:
@@ -255,10 +257,27 @@ def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendat
 
 
 def _remembered(memory: ScalingTimes, wishes: Sequence[Recommendation], now: datetime) -> ScalingTimes:
-    up = any(wish.grows for wish in wishes)
-    down = any(not wish.grows for wish in wishes)
+    directions = {wish.grows for wish in wishes}
     # A new order gives the pods their whole patience again.
     pods = replace(memory.pods, differ_since=now) if wishes and memory.pods.differ_since else memory.pods
-    return replace(
-        memory, last_up=now if up else memory.last_up, last_down=now if down else memory.last_down, pods=pods
+    up, down = (
+        now if grows in directions else last for grows, last in ((True, memory.last_up), (False, memory.last_down))
     )
+    return replace(memory, last_up=up, last_down=down, pods=pods)
+
+
+def scaled_limit(limit: int | None, old_request: int | None, new_request: int, gap: ChangeParams = UNSET) -> int | None:
+    """The limit for a new request; None (or 0) is no limit, and stays none.
+
+    A limit that equals its request, or is set without one, becomes the new request. Otherwise it keeps its ratio, or
+    with a ``gap`` stays above the request by the larger of its value and its percentage.
+    """
+    if not limit:
+        return None
+    if not old_request or old_request == limit:
+        return new_request
+    above = gap.parts(new_request)
+    if above:
+        return new_request + floor(max(above))
+    # Never below the request: the API server refuses such a pod.
+    return max(new_request, floor(Fraction(limit * new_request, old_request)))

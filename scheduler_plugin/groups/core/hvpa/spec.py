@@ -1,30 +1,16 @@
-"""What one Hvpa asks for: bounds, mode, and what holds scaling back in each direction; and what must not be forgotten.
-
-Of pods as they are, and as they were when the present measurements were taken:
-
-- An HPA's measurements are up to ``MEASURED_WITHIN`` old: they may describe any state of the pods in that time.
-- Decisions wait for pods that differ from what was ordered, but not for ever.
-"""
+"""One Hvpa: bounds, mode, what holds scaling back in each direction, and what must not be forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time
 from enum import StrEnum
 from fractions import Fraction
-from typing import Final
+from typing import Annotated, Final
 
-from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.rules import (
-    NO_PARAMS,
-    ChangeParams,
-    HvpaMode,
-    Interval,
-    MaintenanceWindow,
-    Mixed,
-    ResourceChangeParams,
-)
+import msgspec
+
+from protocol.units import Bytes, MilliCpu, Seconds
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     ONE_REPLICA,
@@ -33,11 +19,114 @@ from scheduler_plugin.groups.core.workload import (
     ReplicaBounds,
     Resource,
     ResourceList,
-    RunningPods,
     SizeBounds,
     SizedContainer,
-    by_name,
 )
+
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+"""An aware time."""
+
+Exact = int | Fraction
+"""A number without rounding errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeParams:
+    """An absolute amount, in thousandths of a vCPU or bytes, and a percentage; each optional."""
+
+    value: Exact | None = None
+    percentage: Fraction | None = None
+
+    def parts(self, of: Exact) -> list[Fraction]:
+        """Each that is given, as an amount; the percentage is of ``of``."""
+        absolute = [] if self.value is None else [Fraction(self.value)]
+        return absolute if self.percentage is None else [*absolute, of * self.percentage / 100]
+
+
+UNSET: Final = ChangeParams()
+"""Neither a value nor a percentage."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceChangeParams:
+    """``ChangeParams`` for each resource."""
+
+    cpu: ChangeParams = UNSET
+    memory: ChangeParams = UNSET
+
+    def __getitem__(self, resource: Resource) -> ChangeParams:
+        return self.cpu if resource == "cpu" else self.memory
+
+
+NO_PARAMS: Final = ResourceChangeParams()
+"""Nothing given for any resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceWindow:
+    """From ``begin`` to ``end`` (UTC) of every day, both included; over midnight if ``end`` is before ``begin``."""
+
+    begin: time
+    end: time
+
+    def contains(self, now: datetime) -> bool:
+        """Return True if ``now``, an aware time, is within the window. A begun second counts as the whole one."""
+        # Whole seconds, so that the last second of the window is inside.
+        at = now.astimezone(UTC).time().replace(microsecond=0)
+        if self.begin <= self.end:
+            return self.begin <= at <= self.end
+        # This window spans midnight.
+        return at >= self.begin or at <= self.end
+
+    def __str__(self) -> str:
+        return f"{self.begin:%H:%M:%S} to {self.end:%H:%M:%S} UTC"
+
+
+class HvpaMode(StrEnum):
+    """Way to combine both recommendations."""
+
+    HPA_PREFERRED = "HpaPreferred"
+    HPA_BIASED = "HpaBiased"
+    VPA_BIASED = "VpaBiased"
+    MIXED = "Mixed"
+    WEIGHT_BASED = "WeightBased"
+    EFFECTIVE_INTERVALS = "EffectiveIntervals"
+
+
+class Preference(StrEnum):
+    """The recommendation that mixed mode takes if both pass their thresholds."""
+
+    HPA = "hpa"
+    VPA = "vpa"
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Mixed mode's thresholds: ``x`` replicas and ``y`` of each resource, both to be exceeded, and the preference."""
+
+    x: int = 1
+    y: ResourceList = field(default=ResourceList(MilliCpu(200), Bytes(200_000_000)))
+    preference: Preference = Preference.HPA
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From ``start`` to ``last`` replicas, both included, vertical recommendations have ``weight`` (0 to 1).
+
+    A missing end is that of the replica bounds.
+    """
+
+    weight: Fraction
+    start: int | None = None
+    last: int | None = None
+
+    def within(self, bounds: ReplicaBounds) -> tuple[int, int]:
+        """Its first and last count."""
+        return (
+            bounds.min if self.start is None else self.start,
+            bounds.max if self.last is None else self.last,
+        )
+
 
 _TEN_PERCENT: Final = ChangeParams(percentage=Fraction(10))
 DEFAULT_OVERLAP: Final = ResourceChangeParams(_TEN_PERCENT, _TEN_PERCENT)
@@ -139,21 +228,6 @@ class HvpaSpec:
         return named.get(container) or named.get(ANY_CONTAINER) or ContainerPolicy()
 
 
-MEASURED_WITHIN: Final = timedelta(seconds=90)
-"""Metrics are up to 60 s old, and an HPA looks at them every 15 s."""
-
-PATIENCE: Final = timedelta(minutes=5)
-"""How long pods may differ before decisions go on: as long as the HPA controller gives a new pod to initialise."""
-
-REFUSED_PATIENCE: Final = timedelta(minutes=1)
-"""The same after a resize in place was refused: then waiting changes little."""
-
-POSSIBLE_FOR: Final = timedelta(days=1)
-"""How long after a refusal no more is ordered than pods could have then."""
-
-MOST_PASTS: Final = 16
-
-
 @dataclass(frozen=True, slots=True)
 class PastPods:
     """This many ready pods of these mean ``sizes`` from ``since`` (an aware time) on."""
@@ -165,12 +239,12 @@ class PastPods:
 
 @dataclass(frozen=True, slots=True)
 class Possible:
-    """No pod could have more than ``most`` of a container's resource at ``at`` (an aware time)."""
+    """No pod could have more than ``most`` of a container's resource at ``at``."""
 
     container: str
     resource: Resource
     most: int
-    at: datetime
+    at: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,54 +261,6 @@ class PodsMemory:
         return next(limits, None)
 
 
-def followed(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> PodsMemory:
-    """The memory with the pods as they are now. A time in the future proves nothing."""
-    possible = tuple(limit for limit in memory.possible if timedelta(0) <= now - limit.at < POSSIBLE_FOR)
-    if pods is None:
-        return PodsMemory(possible=possible)
-    since = memory.differ_since
-    # A difference counts from when it began; a time in the future comes from another clock.
-    since = None if not pods.difference else since if since is not None and since <= now else now
-    updated = PodsMemory(_past(memory.past, pods, now), since, possible)
-    # A refusal counts only once the patience is over: the kubelet may still find room.
-    if waits_for(updated, pods, now) or not pods.difference:
-        return updated
-    refused = {
-        (container.name, resource): Possible(container.name, resource, amount.value, now)
-        for container in pods.refused
-        for resource, amount in container.sizes
-    }
-    # A newer refusal replaces the older one for the same resource.
-    remaining = tuple(limit for limit in possible if (limit.container, limit.resource) not in refused)
-    return PodsMemory(updated.past, since, (*remaining, *refused.values()))
-
-
-def waits_for(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> str:
-    """The difference of the pods from what was ordered, as long as decisions wait for it; else empty."""
-    if pods is None or memory.differ_since is None:
-        return ""
-    patience = REFUSED_PATIENCE if pods.refused else PATIENCE
-    return pods.difference if now - memory.differ_since < patience else ""
-
-
-def _past(past: Sequence[PastPods], pods: RunningPods, now: datetime) -> tuple[PastPods, ...]:
-    """The pods now, after those that a measurement may still describe."""
-    before = past[-1] if past else None
-    is_same = before is not None and (before.ready, before.sizes) == (pods.ready, pods.sizes)
-    entries = [*past] if is_same else [*past, PastPods(now, pods.ready, pods.sizes)]
-    # An entry ends when the next one begins; the last one still holds.
-    ends = [later.since for later in entries[1:]]
-    recent = [entry for entry, end in zip(entries, ends, strict=False) if timedelta(0) <= now - end < MEASURED_WITHIN]
-    return (*recent, entries[-1])[-MOST_PASTS:]
-
-
-def requested(sizes: Sequence[SizedContainer], container: str, resource: Resource) -> int:
-    """The request of a pod of these sizes for one container."""
-    sized = by_name(sizes, container)
-    amount = None if sized is None else sized.sizes[resource]
-    return 0 if amount is None else amount.value
-
-
 @dataclass(frozen=True, slots=True)
 class PastTarget:
     """A vertical target, in thousandths of a vCPU or bytes, and the number of replicas whose use explains it."""
@@ -242,24 +268,24 @@ class PastTarget:
     container: str
     resource: Resource
     target: int
-    replicas: int
+    replicas: Annotated[int, msgspec.Meta(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class PastReplicas:
-    """This many replicas from ``since`` (an aware time) on."""
+    """This many replicas from ``since`` on."""
 
-    since: datetime
-    replicas: int
+    since: Moment
+    replicas: Annotated[int, msgspec.Meta(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class Shrinking:
-    """Less of ``subject`` has been enough ``since`` (an aware time); ``highest`` is the maximum need then."""
+    """Less of ``subject`` has been enough ``since`` then; ``highest`` is the maximum need since."""
 
     subject: str
-    since: datetime
-    highest: int
+    since: Moment
+    highest: Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)

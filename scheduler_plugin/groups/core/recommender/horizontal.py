@@ -37,12 +37,10 @@ class MetricTarget:
 
 @dataclass(frozen=True, slots=True)
 class HorizontalRules:
-    """The metrics, the bounds, the tolerance as a fraction and the stabilization window for scaling in."""
+    """The metrics and the bounds."""
 
     replicas: ReplicaBounds
     metrics: tuple[MetricTarget, ...] = ()
-    tolerance: float = TOLERANCE
-    window: Seconds = DOWN_WINDOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +49,10 @@ class Desires:
 
     entries: tuple[tuple[float, int], ...] = field(default=())
 
-    def stabilized(self, desired: int, current: int, now: float, window: Seconds) -> tuple[int, Desires]:
-        """The maximum desired in the window, of which past counts are capped at ``current``; and the memory."""
+    def stabilized(self, desired: int, current: int, now: float) -> tuple[int, Desires]:
+        """The maximum desired in ``DOWN_WINDOW``, of which past counts are capped at ``current``; and the memory."""
         # An older count that is not above this one cannot be the maximum any more.
-        remaining = tuple(entry for entry in self.entries if now - window < entry[0] <= now and entry[1] > desired)
+        remaining = tuple(entry for entry in self.entries if now - DOWN_WINDOW < entry[0] <= now and entry[1] > desired)
         past = max((count for _, count in remaining), default=desired)
         # The past may keep replicas but never adds any.
         return max(desired, min(past, current)), Desires((*remaining, (now, desired)))
@@ -74,7 +72,7 @@ def utilization_replicas(
 ) -> tuple[int, int] | None:
     """Desired replicas and the utilisation in per cent, for a target in per cent of requests (> 0).
 
-    None if no ready replica with a request was measured. Like HPA's, the utilisation is cut to a whole number.
+    None if no ready replica with a request was measured.
     """
 
     def utilization(counted: Sequence[tuple[int, int]]) -> int | None:
@@ -82,10 +80,7 @@ def utilization_replicas(
         # Whole per cent, like HPA's own integer arithmetic.
         return sum(used for used, _ in counted) * 100 // requested if requested else None
 
-    # Pods that are not ready are left out of the measured ratio.
-    measured = utilization(
-        [(replica.used, replica.request) for replica in replicas if replica.ready and replica.used is not None]
-    )
+    measured = utilization(_measured(replicas))
     if measured is None:
         return None
 
@@ -99,17 +94,20 @@ def utilization_replicas(
     return _desired(current, replicas, ratio, filled, tolerance), measured
 
 
-def average_value_replicas(
-    current: int, replicas: Sequence[ReplicaUse], target: int, tolerance: float = TOLERANCE
-) -> int | None:
+def average_value_replicas(current: int, replicas: Sequence[ReplicaUse], target: int) -> int | None:
     """Desired replicas so that their mean use is ``target`` (> 0); None if no ready replica was measured."""
-    if not any(replica.ready and replica.used is not None for replica in replicas):
+    if not _measured(replicas):
         return None
 
     def ratio(counted: Sequence[tuple[int, int]]) -> float:
         return sum(used for used, _ in counted) / len(counted) / target
 
-    return _desired(current, replicas, ratio, lambda _: target, tolerance)
+    return _desired(current, replicas, ratio, lambda _: target, TOLERANCE)
+
+
+def _measured(replicas: Sequence[ReplicaUse]) -> list[tuple[int, int]]:
+    """Use and request of each replica that is ready and measured."""
+    return [(replica.used, replica.request) for replica in replicas if replica.ready and replica.used is not None]
 
 
 def _desired(
@@ -119,7 +117,7 @@ def _desired(
     filled: Callable[[ReplicaUse], int],
     tolerance: float,
 ) -> int:
-    counted = [(replica.used, replica.request) for replica in replicas if replica.ready and replica.used is not None]
+    counted = _measured(replicas)
     # As in HPA's replica calculator, what is missing counts against the direction of the change.
     missing = [replica for replica in replicas if replica.used is None]
     unready = [replica for replica in replicas if replica.used is not None and not replica.ready]
@@ -157,23 +155,22 @@ def recommended(
 
     While a metric is missing, the others may add replicas but take none away.
     """
-    counts = [_of_metric(current, uses(metric.resource), metric, rules.tolerance) for metric in rules.metrics]
+    counts = [_of_metric(current, uses(metric.resource), metric) for metric in rules.metrics]
     measured = [count for count in counts if count is not None]
     if not measured:
         return None, memory
     most = max(measured)
     # The missing metric might need the present replicas.
     most = most if len(measured) == len(counts) else max(current, most)
-    desired, remembered = memory.stabilized(rules.replicas.clamp(most), current, now, rules.window)
+    desired, remembered = memory.stabilized(rules.replicas.clamp(most), current, now)
     bounds = rules.replicas
     return HorizontalRecommendation(bounds.clamp(desired), bounds.min, bounds.max, most > bounds.max), remembered
 
 
-def _of_metric(current: int, replicas: Sequence[ReplicaUse], metric: MetricTarget, tolerance: float) -> int | None:
-    """Desired replicas; None if nothing was measured."""
+def _of_metric(current: int, replicas: Sequence[ReplicaUse], metric: MetricTarget) -> int | None:
     if metric.average_value:
-        return average_value_replicas(current, replicas, metric.average_value, tolerance)
+        return average_value_replicas(current, replicas, metric.average_value)
     if not metric.utilization:
         return None
-    result = utilization_replicas(current, replicas, metric.utilization, tolerance)
+    result = utilization_replicas(current, replicas, metric.utilization)
     return None if result is None else result[0]

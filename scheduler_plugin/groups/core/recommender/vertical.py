@@ -1,7 +1,5 @@
 """How large each container should be, from what its replicas used: VPA's recommendation without a VPA.
 
-Rules that hold here:
-
 - ``target`` is the 90th percentile, ``lower`` the 50th and ``upper`` the 95th, each with a margin of 15 %. The bounds
   are wider while the history is short.
 - Each bucket of a histogram is 5 % wider than the one before it. A percentile is the upper end of its bucket, so never
@@ -62,7 +60,8 @@ class UsageHistogram:
     def add(self, value: float, weight: float, at: float) -> UsageHistogram:
         """With one sample (>= 0) of that weight at that time; a negative weight takes a sample back."""
         current = self._brought_to(at)
-        bucket = self._bucket(value)
+        # `bisect_right` finds the first bucket that starts above the value, so the value is in the one before.
+        bucket = min(BUCKETS - 1, max(0, bisect_right(_STARTS, value / self.first) - 1))
         # New weights grow instead of old ones shrinking, so adding touches one bucket only.
         changed = max(0.0, current.weights[bucket] + weight * exp2((at - current.since) / self.half_life))
         return replace(current, weights=(*current.weights[:bucket], changed, *current.weights[bucket + 1 :]))
@@ -95,10 +94,6 @@ class UsageHistogram:
     def total(self, at: float) -> float:
         """The weight of everything, as it counts at that time."""
         return sum(self.weights) * exp2(max(-_FORGOTTEN, min(_FORGOTTEN, (self.since - at) / self.half_life)))
-
-    def _bucket(self, value: float) -> int:
-        # `bisect_right` finds the first bucket that starts above the value, so the value is in the one before.
-        return min(BUCKETS - 1, max(0, bisect_right(_STARTS, value / self.first) - 1))
 
     def _brought_to(self, at: float) -> UsageHistogram:
         """The same, with ``at`` as its time if it is empty or new weights would become too large."""
@@ -240,20 +235,18 @@ _MOST: Final = 1e18  # more than any amount of memory, and than any weight
 
 def encode_history(history: History) -> list[Json]:
     """The histograms of each container, by name."""
-    return [_encoded(name, history[name]) for name in sorted(history)[:MOST_CONTAINERS]]
-
-
-def _encoded(name: str, history: ContainerHistory) -> Json:
-    until = history.until
-    return {
-        "containerName": name,
-        "firstSampleTime": micro_timestamp(history.since),
-        "lastSampleTime": micro_timestamp(until),
-        "samples": history.samples,
-        "cpu": _weights(history.cpu, until),
-        "memory": _weights(history.memory, until),
-        "memoryPeak": {"bytes": round(history.peak), "until": micro_timestamp(history.peak_until)},
-    }
+    return [
+        {
+            "containerName": name,
+            "firstSampleTime": micro_timestamp(entry.since),
+            "lastSampleTime": micro_timestamp(entry.until),
+            "samples": entry.samples,
+            "cpu": _weights(entry.cpu, entry.until),
+            "memory": _weights(entry.memory, entry.until),
+            "memoryPeak": {"bytes": round(entry.peak), "until": micro_timestamp(entry.peak_until)},
+        }
+        for name, entry in sorted(history.items())[:MOST_CONTAINERS]
+    ]
 
 
 def _weights(histogram: UsageHistogram, at: float) -> Json:

@@ -35,8 +35,6 @@ from scheduler_plugin.groups.core.replicas.members import (
 SETTLE: Final = Seconds(5.0)
 """How long clients may still come that looked up the endpoint before it changed."""
 
-_LOOK: Final = Seconds(1.0)
-
 
 @dataclass(frozen=True, slots=True)
 class Drain:
@@ -54,13 +52,13 @@ def drain(member: Member, age: Seconds, spec: GroupSpec) -> Drain:
         return Drain(True, texts.NO_CLIENTS)
     # Clients are still sent to it, so its sessions would never end.
     if member.listed:
-        return _waits(texts.STILL_LISTED)
+        return Drain(False, texts.STILL_LISTED, _LOOK)
     if age >= spec.drain_timeout:
         return Drain(True, texts.DRAINED_LONG.format(timeout=spec.drain_timeout))
     if age < SETTLE:
-        return _waits(texts.ADDRESS_KNOWN)
+        return Drain(False, texts.ADDRESS_KNOWN, _LOOK)
     if member.database is None:
-        return _waits(texts.SESSIONS_UNKNOWN)
+        return Drain(False, texts.SESSIONS_UNKNOWN, _LOOK)
     return _asked(member.database, age, spec)
 
 
@@ -68,21 +66,18 @@ def _asked(database: DatabaseState, age: Seconds, spec: GroupSpec) -> Drain:
     if not database.sessions:
         return Drain(True, texts.NO_SESSION)
     if age < spec.grace:
-        return _waits(texts.SESSIONS.format(sessions=database.sessions, age=age, grace=spec.grace))
+        return Drain(False, texts.SESSIONS.format(sessions=database.sessions, age=age, grace=spec.grace), _LOOK)
     oldest = database.oldest_transaction
     # It began before the grace period was over, so it has until the time-out.
     if oldest is not None and oldest >= age - spec.grace:
-        return _waits(texts.TRANSACTION_OPEN)
+        return Drain(False, texts.TRANSACTION_OPEN, _LOOK)
     return Drain(True, texts.GRACE_OVER.format(grace=spec.grace))
-
-
-def _waits(because: str) -> Drain:
-    return Drain(False, because, _LOOK)
 
 
 SILENCE: Final = Seconds(30.0)
 """How long a replica that serves may leave questions unanswered: its agent may just be starting again."""
 
+_LOOK: Final = Seconds(1.0)
 _LEEWAY: Final = 2.0
 
 
@@ -196,14 +191,15 @@ def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, t
     missing = spec.replicas - len(staying)
     # Draining replicas come back before a new one is created: they already have the data.
     stay = best(replica for replica in following if replica.draining is not None)[: max(0, missing)]
+    stale = [replica for replica in present if replica.draining is None and is_stale(replica, primary)]
+    # Two stable sorts: within equal reasons and sessions the newest leaves first.
+    newest = sorted(staying, key=lambda replica: (replica.created, replica.ordinal), reverse=True)
+    reasons = hindrances(newest, primary, spec)
+    leaving = sorted(newest, key=lambda replica: (not reasons[replica.name], replica.sessions))[: max(0, -missing)]
     surplus = texts.SURPLUS.format(replicas=len(staying), wanted=spec.replicas)
     going = [
-        *(
-            Reasoned(replica, texts.PRIMARY_MOVED)
-            for replica in present
-            if replica.draining is None and is_stale(replica, primary)
-        ),
-        *(Reasoned(replica, surplus) for replica in leaving_order(staying, primary, spec)[: max(0, -missing)]),
+        *(Reasoned(replica, texts.PRIMARY_MOVED) for replica in stale),
+        *(Reasoned(replica, surplus) for replica in leaving),
     ]
     # A new replica takes its whole copy from the primary, so there is none without an address.
     create = islice(_new(spec.name, replicas, primary.address, taken), max(0, missing - len(stay)))
@@ -242,14 +238,6 @@ def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None
 def is_stale(member: Member, primary: Member) -> bool:
     """Return True if a replica follows an address other than the primary's."""
     return bool(primary.address) and member.source != primary.address
-
-
-def leaving_order(staying: Iterable[Member], primary: Member, spec: GroupSpec) -> list[Member]:
-    """Replicas in the order in which they leave."""
-    # Two stable sorts: within equal reasons and sessions the newest leaves first.
-    newest = sorted(staying, key=lambda replica: (replica.created, replica.ordinal), reverse=True)
-    reasons = hindrances(newest, primary, spec)
-    return sorted(newest, key=lambda replica: (not reasons[replica.name], replica.sessions))
 
 
 def best(draining: Iterable[Member]) -> list[Member]:

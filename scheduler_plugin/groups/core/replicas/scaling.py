@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import ceil
 from typing import Final
 
@@ -58,8 +57,8 @@ class LoadWindow:
             return replace(self, counts=((now, count),))
         counts = (*self.counts, (now, count))
         # Of the counts that cover the window only the last one stays.
-        covering = [later for _, later in pairwise(counts) if _covers(later, now, self.span)]
-        return replace(self, counts=counts[len(covering) :])
+        covering = sum(now - taken >= self.span for taken, _ in counts[1:])
+        return replace(self, counts=counts[covering:])
 
     def mean(self, now: Instant) -> float | None:
         """The mean number of CPUs that were busy (>= 0); None if it is not known."""
@@ -72,11 +71,6 @@ class LoadWindow:
         if ended - began < self.span or observed < _SEEN * (ended - began):
             return None
         return (last.used - first.used) / observed
-
-
-def _covers(count: tuple[Instant, AgentCpuCount], now: Instant, span: Seconds) -> bool:
-    """Return True if the window can begin with that count, so that no earlier one is needed."""
-    return now - count[0] >= span
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +148,12 @@ def decide(
         unknown = texts.LOADS_UNKNOWN if loads else texts.NO_REPLICA_SERVES
         return ScalingDecision(current, None, memory.at_rest(), unknown)
     wanted = _wanted(scaling, current, sum(measured), len(loads) - len(measured))
-    return _paced(scaling, current, wanted, memory, now, _story(scaling, measured, len(loads)))
+    some = texts.BUSY_ON.format(known=len(measured), serving=len(loads)) if len(measured) < len(loads) else ""
+    story = texts.BUSY.format(busy=sum(measured), scaling=scaling, some=some)
+    return _paced(scaling, current, wanted, memory, now, story)
 
 
 def _wanted(scaling: GroupScaling, current: int, busy: float, unknown: int) -> int:
-    """The replica count for the load, of which ``busy`` CPUs are known."""
     # A replica whose load is not known counts as idle when growing and as full when shrinking.
     sure, total = (
         # Rounded first: `ceil` would take a float such as 2000.0000000001 for one thousandth more.
@@ -168,11 +163,6 @@ def _wanted(scaling: GroupScaling, current: int, busy: float, unknown: int) -> i
     # No base part: the whole load is shared by all replicas.
     need = ContainerNeed("vm", "cpu", 0, total, sure)
     return planned_replicas([need], lambda *_: scaling.most, DEFAULT_OVERLAP, current, scaling.bounds)
-
-
-def _story(scaling: GroupScaling, known: Sequence[float], serving: int) -> str:
-    some = texts.BUSY_ON.format(known=len(known), serving=serving) if len(known) < serving else ""
-    return texts.BUSY.format(busy=sum(known), scaling=scaling, some=some)
 
 
 def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on

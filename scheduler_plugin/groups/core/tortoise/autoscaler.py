@@ -62,18 +62,20 @@ class Autoscaler:
 
     def target(self, container: str, resource: Resource) -> int | None:
         """The target utilisation of that resource in percent; None if there is none."""
-        targets = (metric for metric in self.metrics if isinstance(metric, ContainerTarget))
-        return next(
-            (metric.utilisation for metric in targets if (metric.container, metric.resource) == (container, resource)),
-            None,
-        )
+        targets = [metric for metric in self.metrics if isinstance(metric, ContainerTarget)]
+        by_place = {(metric.container, metric.resource): metric.utilisation for metric in reversed(targets)}
+        return by_place.get((container, resource))
 
     def with_target(self, container: str, resource: Resource, utilisation: int) -> Autoscaler:
         """The same with another target for an existing metric."""
-        changed = ContainerTarget(container, resource, utilisation)
-        return replace(
-            self, metrics=tuple(changed if _is_of(metric, container, resource) else metric for metric in self.metrics)
-        )
+        metrics: list[Metric] = []
+        for metric in self.metrics:
+            is_same = isinstance(metric, ContainerTarget) and (metric.container, metric.resource) == (
+                container,
+                resource,
+            )
+            metrics.append(ContainerTarget(container, resource, utilisation) if is_same else metric)
+        return replace(self, metrics=tuple(metrics))
 
     def managing(
         self, places: Collection[tuple[str, Resource]], others: Collection[tuple[str, Resource]] = ()
@@ -124,10 +126,6 @@ class Autoscaler:
         )
 
 
-def _is_of(metric: Metric, container: str, resource: Resource) -> bool:
-    return isinstance(metric, ContainerTarget) and (metric.container, metric.resource) == (container, resource)
-
-
 Place = tuple[str, Resource]
 """One resource of one container, by the container's name."""
 
@@ -167,19 +165,13 @@ def _policy(
     if attached is None:
         # Without an HPA, CPU is horizontal and the rest vertical.
         return Scaling.HORIZONTAL if resource == "cpu" else Scaling.VERTICAL
-    scaled = any(_scales(metric, container.name, resource) for metric in attached.metrics)
-    return Scaling.HORIZONTAL if scaled else Scaling.VERTICAL
-
-
-def _scales(metric: object, container: str, resource: Resource) -> bool:
-    """Return True if an HPA's metric is of that resource of that container, or of that resource of all of them."""
-    match metric:
-        case ContainerTarget(name, what, _):
-            return (name, what) == (container, resource)
-        case ResourceTarget(resource=what):
-            return what == resource
-        case _:
-            return False
+    for metric in attached.metrics:
+        match metric:
+            case ContainerTarget(name, what) if (name, what) == (container.name, resource):
+                return Scaling.HORIZONTAL
+            case ResourceTarget(what) if what == resource:
+                return Scaling.HORIZONTAL
+    return Scaling.VERTICAL
 
 
 def horizontal(policies: Policies) -> tuple[Place, ...]:

@@ -15,16 +15,18 @@ from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.tortoise import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Scaling, effective
 from scheduler_plugin.groups.core.tortoise.autoscaler import horizontal as horizontal_places
-from scheduler_plugin.groups.core.tortoise.phases import (
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
     Circumstances,
+    ObservedAutoscalers,
     Phase,
+    Spec,
+    TortoiseMemory,
     TortoiseMode,
     is_missing,
     is_within,
     next_phase,
     resource_phases,
 )
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
 from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Resize, bounds_of
 from scheduler_plugin.groups.core.workload import (
     OutOfMemory,
@@ -39,8 +41,7 @@ from scheduler_plugin.groups.core.workload import (
 
 @dataclass(frozen=True, slots=True)
 class TortoiseDecision:
-    """Changes to write: the containers of ``decision``, and the HPA as ``autoscaler`` says (None: there should be
-    none).
+    """Changes to write: the containers of ``decision``, and the HPA ``autoscaler`` (None: there should be none).
 
     ``autoscaler`` equals what was seen if nothing changes. ``proposed`` is the HPA, and ``sizes`` the requests, without
     delays and whatever the mode: the recommendations of the status. ``unanswered`` are sentences about containers that
@@ -67,7 +68,11 @@ def decide(
     changes, memory = _sized(spec, workload, wanted, memory, now)
     containers, withheld, after = vertical.written(changes, memory, now)
     explanation = tuple(_explained(spec, memory, proposed, changes))
-    unanswered = tuple(_unanswered(spec, workload, memory, now))
+    unanswered = tuple(
+        texts.KILLED.format(kill=kill, pods=pods, replicas=workload.replicas, why=why)
+        for kill, pods, why in _kills(spec, workload, memory, now)
+        if why
+    )
     if spec.mode is TortoiseMode.OFF:
         dry = WorkloadDecision(kept=tuple(_dry(changes, seen.autoscaler, autoscaler)), explanation=explanation)
         # Off returns the HPA as it was seen, so that nothing differs and nothing is written.
@@ -79,7 +84,6 @@ def decide(
 def _learned(
     spec: Spec, workload: Workload, seen: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
 ) -> TortoiseMemory:
-    """The memory after this look, with the phase that it leads to."""
     configuration = spec.configuration
     attached = seen.autoscaler if spec.autoscaler is not None else None
     # While an attached HPA is missing, the policies that follow from it are unknown, so the old ones stay.
@@ -89,24 +93,21 @@ def _learned(
     memory = replace(memory, policies=policies, resources=resources).with_blindness(seen.metrics_missing_since, now)
     missing_since = memory.blind_since or seen.metrics_missing_since
     missing = is_missing(missing_since, configuration.emergency_mode_grace_period, now)
-    killed = _is_emergency(spec, workload, memory, now)
+    # If the memory may grow, more replicas take the load until it has. Many pods at once mean that the load is too much
+    # for all of them; a leak in one pod of twenty is only reported.
+    kills = _kills(spec, workload, memory, now)
+    killed = any(not why or _are_many(pods, workload.replicas) for _, pods, why in kills)
     circumstances = Circumstances(
         spec.mode, bool(horizontal_places(policies)), seen.vertical is not None, missing, killed
     )
     phase = next_phase(memory.phase, [resource.state for resource in resources.values()], circumstances)
     memory = replace(memory, phase=phase, replicas=memory.replicas.laid_out(configuration.layout))
-    # During an emergency replicas and sizes do not reflect the need.
-    if phase.learns and _serve(workload):
-        memory = memory.with_replicas(workload.ready, configuration, now).with_recommendation(seen.vertical)
+    # During an emergency replicas and sizes do not reflect the need; while pods crash, an HPA adds more, and
+    # the use of the few others is no measure.
+    if phase.learns and workload.ready * 2 >= workload.replicas:
+        replicas = memory.replicas.learned(workload.ready, configuration, now)
+        memory = replace(memory, replicas=replicas).with_recommendation(seen.vertical)
     return memory.with_kills(workload)
-
-
-def _serve(workload: Workload) -> bool:
-    """Return True if enough replicas are ready for their number and their use to reflect the need.
-
-    While pods crash, an HPA adds more of them, and the use of the few others is no measure.
-    """
-    return workload.ready * 2 >= workload.replicas
 
 
 def _numbered(
@@ -127,7 +128,6 @@ def _numbered(
 def _sized(
     spec: Spec, workload: Workload, autoscaler: Autoscaler | None, memory: TortoiseMemory, now: datetime
 ) -> tuple[list[Resize], TortoiseMemory]:
-    """Requests of the containers, and the memory to keep."""
     configuration, least = spec.configuration, None if autoscaler is None else autoscaler.min
     grows, memory = vertical.watched(memory, configuration, workload.replicas, least, now)
     numbers = Numbers(
@@ -139,7 +139,6 @@ def _sized(
 
 
 def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
-    """The recommended requests of the containers that are sized."""
     containers: dict[str, SizedContainer] = {}
     for change in changes:
         name, resource = change.place
@@ -160,14 +159,6 @@ def _dry(changes: Iterable[Resize], seen: Autoscaler | None, found: Autoscaler |
         yield WithheldChange("maxReplicas", found.max, None if seen is None else seen.max, Rule.UPDATE_MODE, message)
 
 
-def _unheard(spec: Spec, memory: TortoiseMemory) -> Iterable[str]:
-    """The reason why a requested emergency is not one."""
-    if spec.mode is TortoiseMode.EMERGENCY and memory.phase is not Phase.EMERGENCY:
-        is_vertical = not horizontal_places(memory.policies)
-        why = texts.NOTHING_HORIZONTAL if is_vertical else texts.MANY_UNKNOWN
-        yield texts.NO_EMERGENCY.format(why=why)
-
-
 _PHRASES: Final = {
     Phase.INITIALIZING: texts.INITIALIZING,
     Phase.GATHERING_DATA: texts.GATHERING_DATA,
@@ -179,7 +170,9 @@ _PHRASES: Final = {
 def _explained(
     spec: Spec, memory: TortoiseMemory, proposed: Autoscaler | None, changes: Iterable[Resize]
 ) -> Iterator[str]:
-    yield from _unheard(spec, memory)
+    if spec.mode is TortoiseMode.EMERGENCY and memory.phase is not Phase.EMERGENCY:
+        why = texts.MANY_UNKNOWN if horizontal_places(memory.policies) else texts.NOTHING_HORIZONTAL
+        yield texts.NO_EMERGENCY.format(why=why)
     phase = _PHRASES.get(memory.phase or Phase.INITIALIZING, texts.WORKING)
     yield phase if proposed is None else texts.BETWEEN.format(phase=phase, bounds=proposed)
     for change in changes:
@@ -188,31 +181,14 @@ def _explained(
             yield texts.SIZE_CHANGE.format(container="/".join(change.place), change=change, size=size)
 
 
-def _is_emergency(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> bool:
-    """Return True if a recent kill is one that replicas or a size can answer."""
-    return any(
-        # If the memory may grow, more replicas take the load until it has. Many pods at once mean that the load is too
-        # much for all of them; a leak in one pod of twenty is only reported.
-        not _why_kept(spec, workload, memory, kill) or _are_many(_pods(spec, kill, now), workload.replicas)
-        for kill in _recent(spec, workload, now)
-    )
-
-
-def _unanswered(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> Iterator[str]:
-    """A sentence for each container that was killed recently and whose memory does not grow."""
-    for kill in _recent(spec, workload, now):
-        if why := _why_kept(spec, workload, memory, kill):
-            pods = _pods(spec, kill, now)
-            yield texts.KILLED.format(kill=kill, pods=pods, replicas=workload.replicas, why=why)
-
-
-def _recent(spec: Spec, workload: Workload, now: datetime) -> Iterator[OutOfMemory]:
+def _kills(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> list[tuple[OutOfMemory, int, str]]:
+    """The recent kills, each with the pods that it hit and why that memory does not grow."""
     grace = spec.configuration.emergency_mode_grace_period
-    return (kill for kill in workload.out_of_memory if is_within(kill.at, grace, now))
-
-
-def _pods(spec: Spec, kill: OutOfMemory, now: datetime) -> int:
-    return kill.pods_since(now - spec.configuration.emergency_mode_grace_period)
+    return [
+        (kill, kill.pods_since(now - grace), _why_kept(spec, workload, memory, kill))
+        for kill in workload.out_of_memory
+        if is_within(kill.at, grace, now)
+    ]
 
 
 def _are_many(pods: int, replicas: int) -> bool:

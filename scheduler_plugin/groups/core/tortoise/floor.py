@@ -1,7 +1,5 @@
 """The floor of a single VM: half of what the same slot needed at its peak, and for its agent the least (S3.7).
 
-Rules that hold here:
-
 - A VM's size is what its agent proved or asked to need, a floor included. Half of a peak cannot keep itself alive,
   because the peak fades each time that its slot comes again.
 - A floor rises a little before its slot, lies within the bounds, and ends by itself unless it is renewed.
@@ -17,8 +15,8 @@ from protocol.floors import Floor
 from protocol.units import Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.groups.core.tortoise.configuration import FLOOR_LEAD, FLOOR_LIFE, FLOOR_SHARE, SLOT_DECAY
-from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout, SlotMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,15 @@ from typing import TypeVar
 from protocol.units import Amount
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Place, Scaling, horizontal
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import Phase, has_passed
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMemory, capped, proposed, step_back
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
+    Phase,
+    Spec,
+    TortoiseMemory,
+    capped,
+    has_passed,
+    proposed,
+    step_back,
+)
 from scheduler_plugin.groups.core.workload import NOTHING, ReplicaBounds, Workload
 
 A = TypeVar("A", bound=Amount)
@@ -55,7 +62,8 @@ def base(
     places, excluded = horizontal(memory.policies), spec.configuration.hpa_external_metric_exclusion_regex
     if spec.autoscaler is not None and seen is not None:
         # An attached HPA stays as it is until enough is known.
-        return _attached(seen, workload, memory, gone, excluded) if acts(memory) else seen
+        knows = memory.phase not in (None, Phase.INITIALIZING, Phase.GATHERING_DATA)
+        return _attached(seen, workload, memory, gone, excluded) if knows else seen
     if not places:
         return None
     # A new HPA starts with bounds around the present replicas.
@@ -63,11 +71,6 @@ def base(
     initial = seen or Autoscaler(bounds.min, bounds.max)
     others = [place for place in memory.policies if place not in places]
     return initial.managing(places, [*others, *gone]).without(excluded)
-
-
-def acts(memory: TortoiseMemory) -> bool:
-    """Return True if enough is known to write anything to an attached HPA."""
-    return memory.phase not in (None, Phase.INITIALIZING, Phase.GATHERING_DATA)
 
 
 def _attached(

@@ -1,7 +1,5 @@
 """Slots of the day or of the week, by the clock on the wall of one time zone, and what each of them needed (S3.2).
 
-Rules that hold here:
-
 - A slot is found by local hour and weekday. On a day of 25 hours one hour comes twice and is one slot; on a day of 23
   hours a slot does not come at all.
 - A memory has at most one entry for each slot: 168. Only a slot that comes again may lower its number.
@@ -32,9 +30,10 @@ class Slot(NamedTuple):
     end: int
     weekday: str | None = None
 
-    def covers(self, weekday: str, hour: int) -> bool:
-        """Return True if that hour of that day lies in the slot."""
-        return self.start <= hour < self.end and self.weekday in (None, weekday)
+    def overlaps(self, other: Slot) -> bool:
+        """Return True if both have an hour of the same day."""
+        same_day = self.weekday is None or other.weekday in (None, self.weekday)
+        return same_day and self.start < other.end and other.start < self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class SlotMemory:
         values = {
             slot: max(those, key=lambda remembered: remembered.value)
             for slot in layout.slots()
-            if (those := self._over(slot))
+            if (those := [remembered for old, remembered in self.values.items() if old.overlaps(slot)])
         }
         return SlotMemory(layout, values)
 
@@ -169,11 +168,3 @@ class SlotMemory:
 
     def _with(self, slot: Slot, value: int, now: datetime) -> SlotMemory:
         return SlotMemory(self.layout, {**self.values, slot: Remembered(value, now)})
-
-    def _over(self, other: Slot) -> list[Remembered]:
-        return [remembered for slot, remembered in self.values.items() if _overlap(slot, other)]
-
-
-def _overlap(one: Slot, other: Slot) -> bool:
-    same_day = one.weekday is None or other.weekday is None or one.weekday == other.weekday
-    return same_day and one.start < other.end and other.start < one.end

@@ -1,7 +1,5 @@
 """How large containers should be, also if replicas scale horizontally, and what of that is written now (S3.4, S3.5).
 
-Rules that hold here:
-
 - Vertical: the recommendation and a buffer. A change may restart pods, so growth goes further than needed, and only a
   large gap is worth shrinking.
 - Horizontal: sizes change if the replica count should not. Too many replicas grow, the fewest shrink, and a container
@@ -11,15 +9,14 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
-from typing import Final
 
 from protocol.units import Amount
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.core.hvpa.rules import scaled_limit
+from scheduler_plugin.groups.core.hvpa.policy import scaled_limit
 from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Scaling, horizontal
 from scheduler_plugin.groups.core.tortoise.configuration import (
     CLOSE,
@@ -29,8 +26,7 @@ from scheduler_plugin.groups.core.tortoise.configuration import (
     UNDER_USED,
     Configuration,
 )
-from scheduler_plugin.groups.core.tortoise.phases import Phase, has_passed
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Phase, Spec, TortoiseMemory, has_passed
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     Resource,
@@ -98,13 +94,27 @@ def container_size(policy: Scaling, facts: SizeFacts, numbers: Numbers, ratios: 
     """The request that the container should have."""
     if policy is Scaling.OFF:
         return Sized(facts.request, facts.request, texts.POLICY_OFF)
-    if policy is Scaling.VERTICAL:
-        wanted, because = _vertical(facts, ratios.buffer)
-    else:
-        results = (rule(facts, numbers) for rule in _HORIZONTAL)
-        usual = (facts.request, texts.FOLLOWS_NEED)
-        wanted, because = next((result for result in results if result is not None), usual)
-    return Sized(_bounded(wanted, facts, ratios.down), wanted, because)
+    is_vertical = policy is Scaling.VERTICAL
+    wanted, because = _vertical(facts, ratios.buffer) if is_vertical else _horizontal(facts, numbers)
+    # One step down keeps a share of the present size, so that a bad recommendation does little harm. The upper bound
+    # is applied last, so it wins.
+    least = max(facts.least, int(facts.request * ratios.down))
+    return Sized(min(facts.most, max(wanted, least)), wanted, because)
+
+
+def _horizontal(facts: SizeFacts, numbers: Numbers) -> tuple[int, str]:
+    if numbers.grows:
+        return int(facts.request * GROWTH), texts.TOO_MANY_REPLICAS
+    if numbers.are_close_to_too_many:
+        return facts.request, texts.NEARLY_TOO_MANY
+    if numbers.replicas <= numbers.minimum_min:
+        is_used = facts.recommended >= facts.request
+        return (facts.request, texts.FEWEST_AND_USED) if is_used else (facts.recommended, texts.FEWEST_REPLICAS)
+    # At the HPA's minimum no container drives the number.
+    drives = facts.several and (numbers.least is None or numbers.replicas > numbers.least)
+    if drives and facts.target and facts.recommended * 100 < UNDER_USED * facts.target * facts.request:
+        return facts.recommended * 100 // facts.target, texts.LITTLE_USED
+    return facts.request, texts.FOLLOWS_NEED
 
 
 def _vertical(facts: SizeFacts, buffer: Fraction) -> tuple[int, str]:
@@ -116,46 +126,6 @@ def _vertical(facts: SizeFacts, buffer: Fraction) -> tuple[int, str]:
     if facts.request / (1 + buffer) * (1 - buffer) > facts.recommended * (1 + buffer):
         return ideal, texts.FAR_BELOW_REQUEST
     return facts.request, texts.CLOSE_TO_REQUEST
-
-
-Found = tuple[int, str] | None
-
-
-def _too_many(facts: SizeFacts, numbers: Numbers) -> Found:
-    if numbers.grows:
-        return int(facts.request * GROWTH), texts.TOO_MANY_REPLICAS
-    if numbers.are_close_to_too_many:
-        return facts.request, texts.NEARLY_TOO_MANY
-    return None
-
-
-def _fewest(facts: SizeFacts, numbers: Numbers) -> Found:
-    if numbers.replicas > numbers.minimum_min:
-        return None
-    if facts.recommended < facts.request:
-        return facts.recommended, texts.FEWEST_REPLICAS
-    return facts.request, texts.FEWEST_AND_USED
-
-
-def _under_used(facts: SizeFacts, numbers: Numbers) -> Found:
-    if numbers.least is not None and numbers.replicas <= numbers.least:
-        return None  # at the HPA's minimum no container drives the number
-    if not facts.several or facts.target is None:
-        return None
-    if facts.recommended * 100 >= UNDER_USED * facts.target * facts.request:
-        return None
-    return facts.recommended * 100 // facts.target, texts.LITTLE_USED
-
-
-_HORIZONTAL: Final[tuple[Callable[[SizeFacts, Numbers], Found], ...]] = (_too_many, _fewest, _under_used)
-"""The first rule that applies decides."""
-
-
-def _bounded(wanted: int, facts: SizeFacts, down: Fraction) -> int:
-    # One step down keeps a share of the present size, so that a bad recommendation does little harm.
-    least = max(facts.least, int(facts.request * down))
-    # Applied last, so the upper bound wins.
-    return min(facts.most, max(wanted, least))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +177,9 @@ def resizes(
         for resource, request in container.sizes:
             place, most = (container.name, resource), recommended[resource]
             if memory.works(place) and request and most is not None and (is_usual or place in killed):
-                facts = _facts(place, request, most, spec, targets)
+                least, highest = bounds_of(spec.sizes.get(container.name, SizeBounds()), configuration.sizes, resource)
+                target, several = targets.get(place), len(targets) > 1
+                facts = SizeFacts(request.value, most.value, least, highest, target, several=several)
                 # A container that ran out of memory gets more, even if its memory scales horizontally.
                 policy = Scaling.VERTICAL if place in killed else memory.policies[place]
                 sized = container_size(policy, facts, numbers, ratios)
@@ -226,12 +198,6 @@ def _limit(container: SizedContainer, place: Place, sized: Sized, configuration:
     scaled = scaled_limit(limit.value, request.value, sized.size) if multiplier is None else sized.size * multiplier
     least = configuration.minimum_cpu_limit.value if resource == "cpu" else 0
     return max(scaled or 0, least)
-
-
-def _facts(place: Place, request: Amount, most: Amount, spec: Spec, targets: Mapping[Place, int | None]) -> SizeFacts:
-    container, resource = place
-    least, highest = bounds_of(spec.sizes.get(container, SizeBounds()), spec.configuration.sizes, resource)
-    return SizeFacts(request.value, most.value, least, highest, targets.get(place), several=len(targets) > 1)
 
 
 def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple[int, int]:
@@ -257,25 +223,19 @@ def written(
         container, resource = change.place
         delayed = change.shrinks and waits
         if change.sized.size != change.request.value and not delayed:
-            containers[container] = _with(containers.get(container, SizedContainer(container)), resource, change)
+            sized = containers.get(container, SizedContainer(container))
+            requests = sized.requests.with_value(resource, change.sized.size)
+            containers[container] = SizedContainer(container, requests, sized.limits.with_value(resource, change.limit))
             lowered = lowered or change.shrinks
         withheld += _kept(change, delayed=delayed)
     remembered = replace(memory, shrunk_at=now) if lowered else memory
     return tuple(containers.values()), withheld, remembered
 
 
-def _with(container: SizedContainer, resource: Resource, each: Resize) -> SizedContainer:
-    requests = container.requests.with_value(resource, each.sized.size)
-    return SizedContainer(container.name, requests, container.limits.with_value(resource, each.limit))
-
-
-def _kept(each: Resize, *, delayed: bool) -> list[WithheldChange]:
+def _kept(change: Resize, *, delayed: bool) -> list[WithheldChange]:
     # `MilliCpu` or `Bytes`, by the resource.
-    amount_type = type(each.request)
-    subject, wanted = "/".join(each.place), amount_type(each.sized.wanted)
+    size, wanted = (type(change.request)(value) for value in (change.sized.size, change.sized.wanted))
+    subject = "/".join(change.place)
     if delayed:
-        message = texts.LOWERED_LATELY
-        return [WithheldChange(subject, amount_type(each.sized.size), each.request, Rule.DELAY, message)]
-    if each.sized.size != each.sized.wanted:
-        return [WithheldChange(subject, wanted, amount_type(each.sized.size), Rule.BOUNDS, each.sized.because)]
-    return []
+        return [WithheldChange(subject, size, change.request, Rule.DELAY, texts.LOWERED_LATELY)]
+    return [] if size == wanted else [WithheldChange(subject, wanted, size, Rule.BOUNDS, change.sized.because)]

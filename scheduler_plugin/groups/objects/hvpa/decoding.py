@@ -1,10 +1,9 @@
 """``hvpas.autoscaling.k8s.io/v1alpha1``: the document's manifests, and the original controller's, as one spec (S1.10).
 
-Rules that hold here:
-
 - Whatever cannot be used raises ``InvalidSpecError`` with one sentence for each part that is wrong; then nothing is
   scaled.
 - The fields ``mode``, ``mixed`` and ``updateMode`` are this project's own; the document names the modes without fields.
+- An HPA is ``hpaTemplate``, ``hpaSpec`` or ``hpa.template.spec``; the same for a VPA.
 """
 
 from __future__ import annotations
@@ -13,41 +12,40 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child
+from protocol.kubernetes.resources import VM_GROUPS
 from protocol.names import VM_KIND
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.rules import (
+from scheduler_plugin.groups.core.hvpa.modes import stages
+from scheduler_plugin.groups.core.hvpa.spec import (
+    ANY_CONTAINER,
+    DEFAULT_OVERLAP,
     NO_PARAMS,
+    AxisRules,
     ChangeParams,
+    ContainerPolicy,
+    DirectionRules,
+    EffectiveIntervals,
     HvpaMode,
+    HvpaSpec,
     Interval,
     Mixed,
     Preference,
     ResourceChangeParams,
-    stages,
-)
-from scheduler_plugin.groups.core.hvpa.spec import (
-    DEFAULT_OVERLAP,
-    AxisRules,
-    DirectionRules,
-    EffectiveIntervals,
-    HvpaSpec,
     ScalingInterval,
     UpdateMode,
 )
-from scheduler_plugin.groups.core.workload import ReplicaBounds
-from scheduler_plugin.groups.objects.hvpa.lenient_fields import MOST_REPLICAS, FieldError, Fields, Parts
-from scheduler_plugin.groups.objects.hvpa.part_fields import (
-    autoscaler,
+from scheduler_plugin.groups.core.workload import RESOURCES, ReplicaBounds, Resource, SizeBounds
+from scheduler_plugin.groups.objects.hvpa.fields import (
+    MOST_REPLICAS,
+    FieldError,
+    Fields,
+    Parts,
     axis_rules,
     both_params,
-    container_policies,
-    hpa_template,
     maintenance_window,
-    utilization_resources,
-    vpa_template,
 )
 from scheduler_plugin.groups.objects.targets import InvalidSpecError
 
@@ -103,26 +101,29 @@ def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...
         return _stages(spec, bounds) if spec.has(*_STAGE_ENDS, *_STAGE_WEIGHTS) else ()
     if spec.has(*_STAGE_ENDS, *_STAGE_WEIGHTS):
         raise FieldError(f"{spec.at(_INTERVALS)}: expected nothing beside stages")
-    weights = _weights([(interval, "vpaWeight") for interval in listed])
-    intervals = tuple(
+    intervals = []
+    for source, weight in zip(listed, _weights([(interval, "vpaWeight") for interval in listed]), strict=True):
         # 0 counts as left out.
-        Interval(weight, interval.count("startReplicaCount") or None, interval.count("lastReplicaCount") or None)
-        for interval, weight in zip(listed, weights, strict=True)
-    )
-    _refuse_backwards(listed, intervals, bounds)
-    return intervals
+        start, last = (source.count(name) or None for name in ("startReplicaCount", "lastReplicaCount"))
+        interval = Interval(weight, start, last)
+        # Intervals may overlap, the first that matches wins; none may end before it begins.
+        first, end = interval.within(bounds)
+        if end < first:
+            raise FieldError(
+                f"{source.path}.lastReplicaCount: expected at least startReplicaCount ({first}), got {end}"
+            )
+        intervals.append(interval)
+    return tuple(intervals)
 
 
 def _weights(fields: list[tuple[Fields, str]]) -> list[Fraction]:
-    """Weights from 0 to 1, or all of them percentages, as in later versions of the original. Raises ``FieldError``.
-
-    A fraction beside a percentage is refused: nobody means half a percent.
-    """
+    """Weights from 0 to 1, or all of them percentages, as in later versions of the original. Raises ``FieldError``."""
     weights = [source.number(name, 100) or Fraction(0) for source, name in fields]
     # None is above 1, so they are no percentages.
     if max(weights, default=Fraction(0)) <= 1:
         return weights
     for (source, name), weight in zip(fields, weights, strict=True):
+        # Nobody means half a percent.
         if 0 < weight < 1:
             raise source.error(name, "a percentage like the other weights, or all of them from 0 to 1")
     return [weight / 100 for weight in weights]
@@ -130,19 +131,9 @@ def _weights(fields: list[tuple[Fields, str]]) -> list[Fraction]:
 
 def _stages(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...]:
     start, stop = (spec.count(name) or None for name in _STAGE_ENDS)
-    if start is not None and stop is not None and stop < start:
+    if start and stop and stop < start:
         raise spec.error(_STAGE_ENDS[1], f"at least {_STAGE_ENDS[0]} ({start})")
     return stages(bounds, start, stop, _weights([(spec, name) for name in _STAGE_WEIGHTS]))
-
-
-def _refuse_backwards(listed: list[Fields], intervals: tuple[Interval, ...], bounds: ReplicaBounds) -> None:
-    """Intervals may overlap, the first that matches wins; none may end before it begins."""
-    for source, interval in zip(listed, intervals, strict=True):
-        start, last = interval.within(bounds)
-        if last < start:
-            raise FieldError(
-                f"{source.path}.lastReplicaCount: expected at least startReplicaCount ({start}), got {last}"
-            )
 
 
 def mixed_of(spec: Fields) -> Mixed:
@@ -157,16 +148,12 @@ def mixed_of(spec: Fields) -> Mixed:
 
 
 def settle_of(spec: Fields, mode: HvpaMode, restarts: bool) -> Seconds:
-    """Time for which less must have been enough before effective intervals shrink: ``scaleDownDelay``, or the default.
-
-    ``restarts``: a resize restarts replicas, so reacting to noise costs more than keeping the size for longer.
-    """
+    """The time for which effective intervals wait before they shrink: ``scaleDownDelay``, or the default."""
     if mode is not HvpaMode.EFFECTIVE_INTERVALS:
         return Seconds(0.0)
     delay = spec.duration("scaleDownDelay")
-    if delay is not None:
-        return delay
-    return SETTLE_RESTARTING if restarts else SETTLE
+    # A resize that restarts replicas makes reacting to noise cost more than keeping the size for longer.
+    return (SETTLE_RESTARTING if restarts else SETTLE) if delay is None else delay
 
 
 def effective_of(spec: Fields, is_vm_group: bool) -> EffectiveIntervals:
@@ -179,13 +166,7 @@ def effective_of(spec: Fields, is_vm_group: bool) -> EffectiveIntervals:
     return EffectiveIntervals(intervals, base, both_params(spec, "scalingIntervalsOverlap", DEFAULT_OVERLAP))
 
 
-T = TypeVar("T")
-
-VM_GROUP: Final = "VirtualMachineGroup"
-"""The kind of target whose replicas are VMs."""
-
 _OFF: Final = AxisRules(DirectionRules(UpdateMode.OFF), DirectionRules(UpdateMode.OFF))
-_NO_RULES: Final = AxisRules()
 _NOTHING: Final[Json] = {}
 _AXES: Final = ("hpa", "vpa")
 
@@ -200,11 +181,7 @@ class Applied(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hvpa:
-    """An Hvpa as its policy and its controller need it.
-
-    ``target`` has apiVersion, kind and name. ``hpa`` and ``vpa`` are what these objects' specs are to have beside their
-    targets; None if there is to be none.
-    """
+    """One Hvpa. ``target`` has apiVersion, kind and name; ``hpa`` and ``vpa`` are their specs without the targets."""
 
     spec: HvpaSpec
     target: Json
@@ -213,30 +190,22 @@ class Hvpa:
     in_place: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Autoscalers:
-    """The HPA's and the VPA's part of the object; None if it has none."""
-
-    hpa: Fields | None
-    vpa: Fields | None
-
-
 def decode(found: JsonObject) -> Hvpa:
     """Reads the object. Raises ``InvalidSpecError``."""
     spec, parts = Fields(child(found, "spec"), "spec"), Parts()
-    found_in = _Autoscalers(*(parts.read(partial(autoscaler, spec, kind), None) for kind in _AXES))
+    hpa, vpa = (parts.read(partial(autoscaler, spec, kind), None) for kind in _AXES)
     # Read all parts before raising anything, so that people see every problem at once.
-    target = parts.read(lambda: _target(spec, found_in.hpa), _NOTHING)
+    target = parts.read(lambda: _target(spec, hpa), _NOTHING)
     applied = parts.read(lambda: spec.choice("updateMode", Applied), None)
-    is_vm_group, is_off = target.get("kind") == VM_GROUP, applied is Applied.OFF
-    policy = _policy_spec(spec, parts, found_in, is_off=is_off, is_vm_group=is_vm_group)
+    is_vm_group, is_off = target.get("kind") == VM_GROUPS.kind, applied is Applied.OFF
+    policy = _policy_spec(spec, parts, (hpa, vpa), is_off=is_off, is_vm_group=is_vm_group)
     # VMs, and pods in place, are resized without a restart.
-    restarts = applied is not Applied.IN_PLACE and target.get("kind") not in (VM_GROUP, VM_KIND)
+    restarts = applied is not Applied.IN_PLACE and not is_vm_group and target.get("kind") != VM_KIND
     decoded = Hvpa(
         spec=replace(policy, settle=parts.read(lambda: settle_of(spec, policy.mode, restarts), policy.settle)),
         target=target,
-        hpa=None if found_in.hpa is None else parts.read(partial(hpa_template, found_in.hpa), _NOTHING),
-        vpa=None if found_in.vpa is None else parts.read(partial(vpa_template, found_in.vpa), _NOTHING),
+        hpa=None if hpa is None else parts.read(partial(hpa_template, hpa), _NOTHING),
+        vpa=None if vpa is None else parts.read(partial(vpa_template, vpa), _NOTHING),
         in_place=applied is Applied.IN_PLACE,
     )
     if parts.problems:
@@ -244,28 +213,29 @@ def decode(found: JsonObject) -> Hvpa:
     return decoded
 
 
-def _policy_spec(spec: Fields, parts: Parts, found: _Autoscalers, *, is_off: bool, is_vm_group: bool) -> HvpaSpec:
-    bounds = parts.read(lambda: replica_bounds(found.hpa), ANY_REPLICAS)
-    rules = [_OFF if is_off else parts.read(partial(axis_rules, spec, axis), _NO_RULES) for axis in _AXES]
+def _policy_spec(
+    spec: Fields, parts: Parts, beside: tuple[Fields | None, Fields | None], *, is_off: bool, is_vm_group: bool
+) -> HvpaSpec:
+    (hpa, vpa), gap = beside, "limitsRequestsGapScaleParams"
+    bounds = parts.read(lambda: replica_bounds(hpa), ANY_REPLICAS)
+    rules = [_OFF if is_off else parts.read(partial(axis_rules, spec, axis), AxisRules()) for axis in _AXES]
     return HvpaSpec(
         replicas=bounds,
-        mode=parts.read(lambda: mode_of(spec, found.hpa, found.vpa), HvpaMode.WEIGHT_BASED),
+        mode=parts.read(lambda: mode_of(spec, hpa, vpa), HvpaMode.WEIGHT_BASED),
         intervals=parts.read(lambda: weight_intervals(spec, bounds), ()),
         mixed=parts.read(lambda: mixed_of(spec), Mixed()),
         effective=parts.read(lambda: effective_of(spec, is_vm_group), EffectiveIntervals()),
-        containers=parts.read(lambda: () if found.vpa is None else container_policies(found.vpa), ()),
+        containers=parts.read(lambda: tuple(map(_policy, _policies(vpa))) if vpa else (), ()),
         horizontal=rules[0],
         vertical=rules[1],
         window=parts.read(lambda: maintenance_window(spec, *rules), None),
-        limit_gap=parts.read(lambda: _limit_gap(spec), NO_PARAMS),
-        desired_by_utilization=parts.read(lambda: (utilization_resources(found.hpa) or ()) if found.hpa else (), ()),
+        limit_gap=parts.read(
+            # The `vpa` part overrides the Hvpa's own value.
+            lambda: both_params(spec.fields("vpa"), gap, both_params(spec, gap, NO_PARAMS)),
+            NO_PARAMS,
+        ),
+        desired_by_utilization=parts.read(lambda: (utilization_resources(hpa) or ()) if hpa else (), ()),
     )
-
-
-def _limit_gap(spec: Fields) -> ResourceChangeParams:
-    name = "limitsRequestsGapScaleParams"
-    # The `vpa` part overrides the Hvpa's own value.
-    return both_params(spec.fields("vpa"), name, both_params(spec, name, NO_PARAMS))
 
 
 def _target(spec: Fields, horizontal: Fields | None) -> Json:
@@ -278,3 +248,99 @@ def _target(spec: Fields, horizontal: Fields | None) -> Json:
         if not target[name]:
             raise reference.error(name, f"the {name} of what is scaled")
     return target
+
+
+_POLICY_KEYS: Final = ("containerName", "mode", "minAllowed", "maxAllowed", "controlledResources", "controlledValues")
+_DEFAULT_UTILIZATION: Final = 80
+
+
+def autoscaler(spec: Fields, kind: str) -> Fields | None:
+    """The spec of the ``hpa`` or ``vpa`` inside an Hvpa; None if it has none, or does not deploy it."""
+    wrapped = spec.fields(kind)
+    if not wrapped.flag("deploy", otherwise=True):
+        return None
+    names = [name for name in (f"{kind}Template", f"{kind}Spec", kind) if spec.has(name)]
+    if not names:
+        return None
+    # Two spellings may disagree, and nothing defines which one wins.
+    if len(names) > 1:
+        raise FieldError(f"{spec.at(names[1])}: expected nothing beside {names[0]}")
+    return wrapped.fields("template").fields("spec") if names == [kind] else spec.fields(names[0])
+
+
+def hpa_template(hpa: Fields) -> Json:
+    """Spec of the HPA, without its target."""
+    body: Json = {"minReplicas": hpa.count("minReplicas", 1) or 1, "maxReplicas": hpa.count("maxReplicas", 1)}
+    body["metrics"] = [_metric(metric) for metric in hpa.each("metrics")]
+    percentage = hpa.count("targetCPUUtilizationPercentage", 1)
+    # The field of HPA v1 counts only without metrics.
+    if not body["metrics"]:
+        target = {"type": "Utilization", "averageUtilization": percentage or _DEFAULT_UTILIZATION}
+        body["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+    if hpa.has("behavior"):
+        body["behavior"] = dict(hpa.fields("behavior").found)
+    return body
+
+
+def _metric(metric: Fields) -> Json:
+    """One metric; the targets that ``v2beta1`` has beside the name move to where v2 has them."""
+    resource = metric.fields("resource")
+    for kind, field in (("Utilization", "averageUtilization"), ("AverageValue", "averageValue")):
+        old = f"target{field[0].upper()}{field[1:]}"
+        if resource.has(old):
+            target = {"type": kind, field: resource.get(old)}
+            return {"type": "Resource", "resource": {"name": resource.text("name"), "target": target}}
+    return dict(metric.found)
+
+
+def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:
+    """The resources of which use is measured against requests; None if other metrics stand beside them."""
+    metrics = Fields(hpa_template(hpa), hpa.path).each("metrics")
+    measured = [resource for metric in metrics if (resource := _utilized(metric)) is not None]
+    # Then only part of the HPA's count follows from utilisation, and the total need cannot be computed from it.
+    if measured and len(measured) < len(metrics):
+        return None
+    return tuple(resource for resource in RESOURCES if resource in measured)
+
+
+def _utilized(metric: Fields) -> Resource | None:
+    """The resource whose use the metric measures against requests, if it does. Raises ``FieldError``."""
+    source = metric.fields("containerResource" if metric.has("containerResource") else "resource")
+    target, name = source.fields("target"), source.text("name")
+    resource = next((resource for resource in RESOURCES if resource == name), None)
+    if resource is not None:
+        target.quantity("averageValue", resource)  # only for its ``FieldError``
+    return resource if resource and target.count("averageUtilization", 1) else None
+
+
+def vpa_template(vpa: Fields) -> Json:
+    """Spec of the VPA without its target and update policy, with keys as VPA spells them."""
+    policies = [{key: policy.get(key) for key in _POLICY_KEYS if policy.has(key)} for policy in _policies(vpa)]
+    return {"resourcePolicy": {"containerPolicies": policies}} if policies else {}
+
+
+def _policies(vpa: Fields) -> list[Fields]:
+    return vpa.fields("resourcePolicy").each("containerPolicies")
+
+
+def _policy(policy: Fields) -> ContainerPolicy:
+    bounds = SizeBounds(policy.amounts("minAllowed"), policy.amounts("maxAllowed"))
+    for resource, least in bounds.least:
+        most = bounds.most[resource]
+        if most is not None and most < least:
+            raise policy.error("maxAllowed", f"at least minAllowed.{resource} ({least})")
+    return ContainerPolicy(
+        name=policy.text("containerName") or ANY_CONTAINER,
+        bounds=bounds,
+        resources=_controlled(policy),
+        controls_limits=policy.text("controlledValues") != "RequestsOnly",
+        is_off=policy.text("mode") == "Off",
+    )
+
+
+def _controlled(policy: Fields) -> tuple[Resource, ...]:
+    controlled = policy.get("controlledResources")
+    if not isinstance(controlled, list | None):
+        raise policy.error("controlledResources", "a list")
+    # In the order of `RESOURCES`, whatever order the document has.
+    return RESOURCES if controlled is None else tuple(resource for resource in RESOURCES if resource in controlled)

@@ -1,7 +1,5 @@
 """Tortoise's global configuration as people write it: upstream's names, each with a default (S3.2-S3.6).
 
-Rules that hold here:
-
 - A name that is not upstream's, and a value that cannot be, refuses the whole document, by its name.
 - What is upstream's and has no effect here is accepted and named in ``ignored``.
 - Durations are written as ``15s`` or ``24h``, amounts as Kubernetes quantities, ratios as numbers.
@@ -14,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from protocol.durations import format_duration, parse_duration
@@ -31,11 +29,11 @@ class ConfigurationError(ValueError):
     """A global configuration that cannot be used; the message begins with the name of the bad value."""
 
 
-def _name(field: str) -> str:
-    return "".join(part.upper() if part in ("cpu", "hpa") else part.capitalize() for part in field.split("_"))
-
-
-_FIELDS: Final = {_name(field.name): field.name for field in fields(Configuration) if field.name != "ignored"}
+_FIELDS: Final = {
+    "".join(part.upper() if part in ("cpu", "hpa") else part.capitalize() for part in field.name.split("_")): field.name
+    for field in fields(Configuration)
+    if field.name != "ignored"
+}
 """From the name in a document to the field."""
 
 IGNORED: Final = frozenset(
@@ -116,10 +114,6 @@ def _ratio(given: object) -> Fraction:
     return Fraction(str(given))
 
 
-def _span(given: object) -> timedelta:
-    return timedelta(seconds=parse_duration(given))
-
-
 def _zone(given: object) -> ZoneInfo:
     try:
         return ZoneInfo(given)  # type: ignore[arg-type]  # what is no text raises
@@ -131,14 +125,6 @@ def _period(given: object) -> str:
     if given not in ("daily", "weekly"):
         raise ValueError(f"expected daily or weekly, got {shown(given)}")
     return str(given)
-
-
-def _cpu(given: object) -> MilliCpu:
-    return MilliCpu.parse(given)  # type: ignore[arg-type]  # parse refuses what is not a quantity
-
-
-def _memory(given: object) -> Bytes:
-    return Bytes.parse(given)  # type: ignore[arg-type]  # parse refuses what is not a quantity
 
 
 def _pattern(given: object) -> re.Pattern[str]:
@@ -162,16 +148,16 @@ def _multipliers(given: object) -> dict[Resource, int]:
     return multipliers
 
 
-_READERS: Final[Mapping[type, Callable[[object], object]]] = {
+_READERS: Final[Mapping[type, Callable[[Any], object]]] = {
     int: _whole,
     Fraction: _ratio,
-    timedelta: _span,
+    timedelta: lambda given: timedelta(seconds=parse_duration(given)),
     ZoneInfo: _zone,
     str: _period,
     re.Pattern: _pattern,
     dict: _multipliers,
-    MilliCpu: _cpu,
-    Bytes: _memory,
+    MilliCpu: MilliCpu.parse,
+    Bytes: Bytes.parse,
 }
 """How a value is read, by the type of its default."""
 

@@ -1,7 +1,5 @@
 """``tortoises.autoscaling.mercari.com/v1beta3``: one object as the policy needs it (S3.1-S3.7).
 
-Rules that hold here:
-
 - Whatever cannot be used raises ``InvalidSpecError`` with a sentence for each field that is wrong; nothing is
   scaled then.
 - A target that is a VirtualMachine gets a floor (S3.7); it has no HPA and no containers.
@@ -21,10 +19,9 @@ from protocol.names import VM_GROUP, VM_KIND, VM_VERSION
 from protocol.units import Bytes, MilliCpu, QuantityError
 from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Policies, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMode
 from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Resource, ResourceList, SizeBounds
-from scheduler_plugin.groups.objects.hvpa.lenient_fields import Parts
+from scheduler_plugin.groups.objects.hvpa.fields import Parts
 from scheduler_plugin.groups.objects.targets import InvalidSpecError
 
 MOST_CONTAINERS: Final = 64

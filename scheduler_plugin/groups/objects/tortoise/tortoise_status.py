@@ -1,7 +1,5 @@
 """A Tortoise's status: its memory, in v1beta3's names if it has them, and its recommendations for people.
 
-Rules that hold here:
-
 - ``read_memory`` of what ``write_status`` wrote is the same memory, to the second. A restart forgets nothing.
 - Reading never fails: what cannot be read is left out. What is written is bounded by the slots and the containers.
 - ``conditions`` are not written here; they are those of every kind of group.
@@ -10,6 +8,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Final, TypeVar
@@ -24,10 +23,17 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Contain
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision
 from scheduler_plugin.groups.core.tortoise.floor import Peaks
-from scheduler_plugin.groups.core.tortoise.phases import Phase, ResourcePhase, ResourceState, TortoiseMode
 from scheduler_plugin.groups.core.tortoise.slots import WEEKDAYS, Remembered, Slot, SlotLayout, SlotMemory
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import ReplicaMemory, TortoiseMemory
-from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, ResourceList, SizedContainer
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
+    Phase,
+    ReplicaMemory,
+    ResourcePhase,
+    ResourceState,
+    TortoiseMemory,
+    TortoiseMode,
+)
+from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, ResourceList
+from scheduler_plugin.groups.objects.targets import write_amounts
 
 _TIMES: Final = {
     "targetUtilizationsUpdated": "targets_at",
@@ -62,12 +68,21 @@ def write_status(memory: TortoiseMemory, decision: TortoiseDecision) -> Json:
         "maxReplicas": write_slots(memory.replicas.most),
         "targetUtilizations": _targets(decision.proposed),
     }
-    vertical: Json = {"containerResourceRecommendation": [_recommendation(container) for container in decision.sizes]}
+    vertical: Json = {
+        "containerResourceRecommendation": [
+            {"containerName": container.name, "RecommendedResource": write_amounts(container.requests)}
+            for container in decision.sizes
+        ]
+    }
     return {
         **({} if memory.phase is None else {"tortoisePhase": str(memory.phase)}),
         "autoscalingPolicy": _by_container("policy", {place: str(policy) for place, policy in memory.policies.items()}),
         "containerResourcePhases": _by_container(
-            "resourcePhases", {place: _phase(phase) for place, phase in memory.resources.items()}
+            "resourcePhases",
+            {
+                place: {"phase": str(phase.state), "lastTransitionTime": _written(phase.since)}
+                for place, phase in memory.resources.items()
+            },
         ),
         "containerRecommendationFromVPA": [
             {"containerName": name, "maxRecommendation": {kind: {"quantity": str(amount)} for kind, amount in sizes}}
@@ -96,10 +111,6 @@ def _written(at: datetime) -> str:
     return timestamp(at.timestamp())
 
 
-def _phase(phase: ResourcePhase) -> Json:
-    return {"phase": str(phase.state), "lastTransitionTime": _written(phase.since)}
-
-
 def _by_container(name: str, values: Mapping[Place, object]) -> list[Json]:
     by_name: dict[str, Json] = {}
     for (container, resource), value in values.items():
@@ -115,11 +126,6 @@ def _targets(proposed: Autoscaler | None) -> list[Json]:
         if isinstance(metric, ContainerTarget) and metric.utilisation is not None
     }
     return _by_container("targetUtilization", targets)
-
-
-def _recommendation(container: SizedContainer) -> Json:
-    sizes = {resource: str(amount) for resource, amount in container.requests}
-    return {"containerName": container.name, "RecommendedResource": sizes}
 
 
 E = TypeVar("E", bound=StrEnum)
@@ -139,8 +145,7 @@ def _entries(status: JsonObject, name: str, inner: str) -> Iterator[tuple[Place,
 
 def _policies(status: JsonObject) -> Iterator[tuple[Place, Scaling]]:
     for place, value in _entries(status, "autoscalingPolicy", "policy"):
-        policy = _one_of(Scaling, value)
-        if policy is not None:
+        if (policy := _one_of(Scaling, value)) is not None:
             yield place, policy
 
 
@@ -211,20 +216,16 @@ def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemo
 
 
 def _read(found: list[JsonObject]) -> list[_Entry]:
-    """The entries that can be read."""
     try:
         # All at once is much faster; a bad entry makes it fail.
         return msgspec.convert(found, list[_Entry])
     except ValueError:
-        return [entry for raw in found if (entry := _one(raw)) is not None]
-
-
-def _one(found: JsonObject) -> _Entry | None:
-    try:
-        return msgspec.convert(found, _Entry)
-    except ValueError:
-        # Skipped; it is learned again when its slot comes.
-        return None
+        entries = []
+        for entry in found:
+            # Skipped; it is learned again when its slot comes.
+            with suppress(ValueError):
+                entries.append(msgspec.convert(entry, _Entry))
+        return entries
 
 
 def _layout(entry: _Entry) -> SlotLayout | None:

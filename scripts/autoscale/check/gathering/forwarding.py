@@ -33,10 +33,7 @@ class CannotForwardError(ForwardingError):
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """kubectl for one cluster: the beginning of its command line, and its environment (None: ours).
-
-    ``patience`` is how long a way may take to open.
-    """
+    """kubectl for one cluster: its command line, its environment (None: ours), and how long a way may take to open."""
 
     command: Sequence[str] = ("kubectl",)
     environment: Mapping[str, str] | None = None
@@ -44,10 +41,7 @@ class Kubectl:
 
     @asynccontextmanager
     async def forward(self, namespace: str, target: str, ports: Sequence[int]) -> AsyncIterator[Mapping[int, int]]:
-        """Ports of this machine, in the order of ``ports``, that lead to those of ``target`` (``pod/NAME``).
-
-        Raises ``ForwardingError``.
-        """
+        """Local ports by those of ``target`` (``pod/NAME``) that they lead to. Raises ``ForwardingError``."""
         # An empty local port lets kubectl choose a free one.
         wanted = [f":{port}" for port in ports]
         waits = f"--pod-running-timeout={RUNNING:g}s"

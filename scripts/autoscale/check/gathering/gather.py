@@ -15,23 +15,10 @@ import msgspec
 import yaml
 
 from deploy.kube.client import ApiClient
+from protocol.kubernetes import resources
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import (
-    CUSTOM_RESOURCE_DEFINITIONS,
-    DEPLOYMENTS,
-    ENDPOINT_SLICES,
-    LEASES,
-    MIGRATIONS,
-    NAMESPACES,
-    NETWORK_POLICIES,
-    NODES,
-    PODS,
-    SERVICES,
-    VIRTUAL_MACHINES,
-    Resource,
-)
 from protocol.names import LABEL_VM_NAME, SCHEDULER_NAME
 from protocol.runtime.clock import Clock
 from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Look, Objects, Right, SiteObservations, Unseen
@@ -60,10 +47,10 @@ def shipped() -> tuple[Json, ...]:
     return tuple(document for document in documents if isinstance(document, dict))
 
 
-DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
-CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
-SECRETS: Final = Resource("", "v1", "secrets", "Secret")
-WEBHOOKS: Final = Resource(
+DAEMON_SETS: Final = resources.Resource("apps", "v1", "daemonsets", "DaemonSet")
+CONFIG_MAPS: Final = resources.Resource("", "v1", "configmaps", "ConfigMap")
+SECRETS: Final = resources.Resource("", "v1", "secrets", "Secret")
+WEBHOOKS: Final = resources.Resource(
     "admissionregistration.k8s.io",
     "v1",
     "mutatingwebhookconfigurations",
@@ -103,7 +90,9 @@ class Gathering:
             return CheckFacts(self.namespace or usual, self.clock.wall(), server, self.release)
         # Deployments go first: they tell the namespace in which everything else is looked for.
         facts = CheckFacts(self.namespace or usual, self.clock.wall(), server, self.release)
-        facts = await self._with(facts, deployments=self._all(DEPLOYMENTS), daemon_sets=self._all(DAEMON_SETS))
+        facts = await self._with(
+            facts, deployments=self._all(resources.DEPLOYMENTS), daemon_sets=self._all(DAEMON_SETS)
+        )
         facts = replace(facts, namespace=self.namespace or namespace_of(facts.deployments) or usual)
         facts = await self._listed(facts, before=before)
         facts = await self._tried(facts, before=before)
@@ -134,7 +123,9 @@ class Gathering:
         ahead = None if at is None else began[1] + took / 2 - (at + 0.5)
         return SiteObservations(ApiServerFacts(version, ahead, 0.5 + took / 2))
 
-    async def _all(self, kind: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> Objects:
+    async def _all(
+        self, kind: resources.Resource, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> Objects:
         return await objects(self.client, kind, namespace, labels=labels, fields=fields)
 
     async def _with(self, facts: CheckFacts, **looks: Awaitable[Objects]) -> CheckFacts:
@@ -146,31 +137,31 @@ class Gathering:
         """Objects that exist before an installation, too, and those of the installation."""
         facts = await self._with(
             facts,
-            namespaces=self._all(NAMESPACES),
+            namespaces=self._all(resources.NAMESPACES),
             # The Service `kubernetes` in `default` is the API server's own.
-            api_services=self._all(SERVICES, "default", fields="metadata.name=kubernetes"),
-            nodes=self._all(NODES),
-            node_leases=self._all(LEASES, NODE_LEASES),
-            definitions=self._all(CUSTOM_RESOURCE_DEFINITIONS),
+            api_services=self._all(resources.SERVICES, "default", fields="metadata.name=kubernetes"),
+            nodes=self._all(resources.NODES),
+            node_leases=self._all(resources.LEASES, NODE_LEASES),
+            definitions=self._all(resources.CUSTOM_RESOURCE_DEFINITIONS),
         )
         if before:
             return facts
         facts = await self._with(
             facts,
-            pods=self._all(PODS, facts.namespace),
+            pods=self._all(resources.PODS, facts.namespace),
             config_maps=self._all(CONFIG_MAPS, facts.namespace),
             secrets=self._certificates(facts.namespace),
-            leases=self._all(LEASES, facts.namespace),
+            leases=self._all(resources.LEASES, facts.namespace),
             webhooks=self._all(WEBHOOKS),
-            slices=self._all(ENDPOINT_SLICES, facts.namespace),
+            slices=self._all(resources.ENDPOINT_SLICES, facts.namespace),
         )
         return await self._with(
             facts,
-            vms=self._all(VIRTUAL_MACHINES),
-            migrations=self._all(MIGRATIONS),
-            vm_pods=self._all(PODS, labels=LABEL_VM_NAME),
-            network_policies=self._all(NETWORK_POLICIES),
-            waiting_pods=self._all(PODS, fields=f"spec.schedulerName={SCHEDULER_NAME},status.phase=Pending"),
+            vms=self._all(resources.VIRTUAL_MACHINES),
+            migrations=self._all(resources.MIGRATIONS),
+            vm_pods=self._all(resources.PODS, labels=LABEL_VM_NAME),
+            network_policies=self._all(resources.NETWORK_POLICIES),
+            waiting_pods=self._all(resources.PODS, fields=f"spec.schedulerName={SCHEDULER_NAME},status.phase=Pending"),
         )
 
     async def _certificates(self, namespace: str) -> Objects:

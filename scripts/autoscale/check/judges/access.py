@@ -7,13 +7,16 @@ call that it makes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.names import MIGRATION_PLURAL, VM_GROUP, VM_PLURAL
 from scripts.autoscale.check.facts import CheckFacts, Right, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, When, check
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, When, check_of
 from scripts.autoscale.check.installed_programs import is_told
+
+check = partial(check_of, CheckSection.RIGHTS)
 
 SHIPPED_NAMESPACE: Final = "kube-system"
 """What the shipped manifests call the namespace of an installation."""
@@ -101,7 +104,6 @@ def command_rights(namespace: str) -> list[Right]:
 
 @check(
     "rights-install",
-    CheckSection.RIGHTS,
     "you may install",
     "kubectl auth can-i --list -n {namespace}; ask for the ClusterRole cluster-admin",
     When.BEFORE,
@@ -116,7 +118,6 @@ def may_install(facts: CheckFacts) -> CheckResult:
 
 @check(
     "rights-commands",
-    CheckSection.RIGHTS,
     "you may use the commands",
     "kubectl auth can-i --list -n {namespace}; have the missing rights granted",
 )
@@ -137,7 +138,6 @@ def _own(facts: CheckFacts, wanted: Iterable[Right]) -> CheckResult:
 
 @check(
     "rights-programs",
-    CheckSection.RIGHTS,
     "the programs' service accounts have their rights",
     "kubectl auth can-i --list --as=system:serviceaccount:{subject}; apply the roles and bindings of the release again",
 )

@@ -5,14 +5,17 @@ Each program's pod was sent to the API server as a dry run, so the words are the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import is_leaving, labels_of, name_of
+from protocol.kubernetes.objects import is_leaving, labels_of
 from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
-from scripts.autoscale.check.installed_programs import SCHEDULER, installed
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
+from scripts.autoscale.check.installed_programs import SCHEDULER, by_name, installed
+
+check = partial(check_of, CheckSection.NAMESPACE)
 
 _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 _POD_SECURITY: Final = ("violates PodSecurity",)
@@ -25,20 +28,12 @@ _LIMITS: Final = ("usage per Container", "usage per Pod", "limit to request rati
 PRIORITY_QUOTA: Final = "install the chart with --set priorityQuota=true, which makes a quota for these classes"
 
 
-@check(
-    "namespace-exists",
-    CheckSection.NAMESPACE,
-    "the namespace exists",
-    "kubectl create namespace {namespace}",
-    When.ALWAYS,
-)
+@check("namespace-exists", "the namespace exists", "kubectl create namespace {namespace}", When.ALWAYS)
 def exists(facts: CheckFacts) -> CheckResult:
     """The namespace of the installation: `--namespace`, otherwise the one that contains `autoscaling-scheduler`. Before
     you install it is `autoscale-system`, which need not exist.
     """
-    namespace = next(
-        (candidate for candidate in facts.namespaces.value if name_of(candidate).name == facts.namespace), None
-    )
+    namespace = by_name(facts.namespaces.value).get(facts.namespace)
     # A missing namespace is a fault only if the scheduler is installed; otherwise installing makes it.
     if namespace is None and SCHEDULER in installed(facts):
         return CheckResult(problems=[CheckProblem(facts.namespace, f"there is no namespace {facts.namespace}")])
@@ -53,7 +48,6 @@ def exists(facts: CheckFacts) -> CheckResult:
 
 @check(
     "namespace-pod-security",
-    CheckSection.NAMESPACE,
     "Pod Security admits our pods",
     "kubectl label --overwrite namespace {namespace} pod-security.kubernetes.io/enforce=privileged",
     When.ALWAYS,
@@ -65,7 +59,8 @@ def pod_security(facts: CheckFacts) -> CheckResult:
     no such label either.
     """
     # The stand-in's label says nothing about a namespace that will be made without one.
-    if facts.tried_in != facts.namespace and _ENFORCE in _labels(facts, facts.tried_in):
+    labels = labels_of(by_name(facts.namespaces.value).get(facts.tried_in, {}))
+    if facts.tried_in != facts.namespace and _ENFORCE in labels:
         raise UnseenError(f"there is no namespace {facts.namespace} yet, and {facts.tried_in} has its own {_ENFORCE}")
     result = _refused(facts, lambda message: _has(message, _POD_SECURITY))
     if facts.tried_in == facts.namespace:
@@ -76,18 +71,8 @@ def pod_security(facts: CheckFacts) -> CheckResult:
     return replace(result, problems=[replace(problem, remedy=makes) for problem in result.problems])
 
 
-def _labels(facts: CheckFacts, namespace: str) -> Mapping[str, str]:
-    return next(
-        (labels_of(candidate) for candidate in facts.namespaces.value if name_of(candidate).name == namespace), {}
-    )
-
-
 @check(
-    "namespace-quota",
-    CheckSection.NAMESPACE,
-    "no quota or limit refuses our pods",
-    "kubectl -n {namespace} describe quota,limits",
-    When.ALWAYS,
+    "namespace-quota", "no quota or limit refuses our pods", "kubectl -n {namespace} describe quota,limits", When.ALWAYS
 )
 def quota(facts: CheckFacts) -> CheckResult:
     """A ResourceQuota or LimitRange refused a pod that was submitted as a dry run. Running pods stay, but a replacement
@@ -111,7 +96,6 @@ def _asks_for_quota(problem: CheckProblem) -> CheckProblem:
 
 @check(
     "namespace-admission",
-    CheckSection.NAMESPACE,
     "nothing else refuses our pods",
     "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies",
     When.ALWAYS,

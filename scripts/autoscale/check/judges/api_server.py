@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Final
 
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from protocol.kubernetes.objects import labels_of, name_of, text
 from scripts.autoscale.check.facts import CheckFacts, Unseen, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
 from scripts.autoscale.check.installed_programs import (
     KUBE_SCHEDULER,
     SCHEDULER,
@@ -17,6 +18,8 @@ from scripts.autoscale.check.installed_programs import (
     installed,
     pods_of,
 )
+
+check = partial(check_of, CheckSection.API)
 
 LEAST: Final = (1, 31)
 """Needed for definitions with selectable fields, and for tokens that name their node."""
@@ -45,7 +48,6 @@ def _told(minor: Minor) -> str:
 # Without the API server every other line would be skipped for the same reason.
 @check(
     "api-answers",
-    CheckSection.API,
     "the API server answers",
     "kubectl cluster-info; kubectl config current-context",
     When.ALWAYS,
@@ -60,9 +62,7 @@ def answers(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"Kubernetes {facts.server.value.version}")
 
 
-@check(
-    "api-looks", CheckSection.API, "all queries succeed", "look again; kubectl get --raw '/readyz?verbose'", When.ALWAYS
-)
+@check("api-looks", "all queries succeed", "look again; kubectl get --raw '/readyz?verbose'", When.ALWAYS)
 def looks_succeed(facts: CheckFacts) -> CheckResult:
     """Something could not be read although it exists and you may read it: the API server or a program did not answer in
     time, or answered with an error. Lines that need it are skipped or incomplete.
@@ -76,7 +76,6 @@ def looks_succeed(facts: CheckFacts) -> CheckResult:
 
 @check(
     "api-version",
-    CheckSection.API,
     "the Kubernetes version is supported",
     "upgrade the cluster, or install a release of this project that is tested with it.",
     When.ALWAYS,
@@ -94,8 +93,9 @@ def is_supported(facts: CheckFacts) -> CheckResult:
         return CheckResult(
             problems=[CheckProblem("", f"Kubernetes {_told(minor)} is too old: {_told(LEAST)} or newer is needed")]
         )
+    has_controller = not isinstance(facts.deployments, Unseen) and "neonvm-controller" in installed(facts)
     # Only our own controller needs IPAddress objects; NeonVM's works with older servers.
-    if minor < LEAST_FOR_CONTROLLER and _has_controller(facts):
+    if minor < LEAST_FOR_CONTROLLER and has_controller:
         message = f"neonvm-controller needs Kubernetes {_told(LEAST_FOR_CONTROLLER)} or newer, this is {_told(minor)}"
         return CheckResult(problems=[CheckProblem("", message)])
     # Newer servers mostly work, so this is only a warning.
@@ -107,13 +107,8 @@ def is_supported(facts: CheckFacts) -> CheckResult:
     return CheckResult(_told(minor))
 
 
-def _has_controller(facts: CheckFacts) -> bool:
-    return not isinstance(facts.deployments, Unseen) and "neonvm-controller" in installed(facts)
-
-
 @check(
     "api-addresses",
-    CheckSection.API,
     "pods have IPv4 addresses",
     "kubectl -n default get service kubernetes -o yaml; install into a cluster whose first family is IPv4.",
     When.ALWAYS,
@@ -135,7 +130,6 @@ def addresses_are_ipv4(facts: CheckFacts) -> CheckResult:
 
 @check(
     "kube-scheduler-version",
-    CheckSection.API,
     "our kube-scheduler is not newer than the API server",
     "kubectl get --raw /version; kubectl -n {namespace} set image deployment/autoscaling-scheduler"
     " kube-scheduler=registry.k8s.io/kube-scheduler:VERSION",

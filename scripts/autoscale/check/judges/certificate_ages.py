@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from cryptography import x509
@@ -12,7 +13,7 @@ from cryptography.exceptions import InvalidSignature
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
 from scripts.autoscale.check.facts import CheckFacts, SiteObservations, Unseen, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
 from scripts.autoscale.check.installed_programs import INJECTOR
 from scripts.autoscale.check.judges.stored_certificates import (
     OF_THE_EXPANDER,
@@ -24,6 +25,8 @@ from scripts.autoscale.check.judges.stored_certificates import (
     decoded,
     kept_certificates,
 )
+
+check = partial(check_of, CheckSection.CERTIFICATES)
 
 WEBHOOKS: Final = "autoscaling-"
 LATE: Final = 0.9
@@ -69,7 +72,6 @@ def _span(seconds: float) -> str:
 
 @check(
     "certificates-current",
-    CheckSection.CERTIFICATES,
     "certificates are valid",
     "kubectl -n {namespace} logs deployment/autoscaling-injector --tail=50; kubectl -n {namespace} describe secret"
     " {subject}",
@@ -114,12 +116,7 @@ def _decisive(kept: list[StoredCertificates]) -> list[StoredCertificates]:
     return decisive
 
 
-@check(
-    "certificates-signed",
-    CheckSection.CERTIFICATES,
-    "they are signed by our authority",
-    "kubectl -n {namespace} describe secret {subject}",
-)
+@check("certificates-signed", "they are signed by our authority", "kubectl -n {namespace} describe secret {subject}")
 def are_signed(facts: CheckFacts) -> CheckResult:
     """The authority was replaced without its certificates, or the other way round: clients trust neither."""
     stored_certificates = kept_certificates(facts)
@@ -161,7 +158,6 @@ def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
 
 @check(
     "certificates-served",
-    CheckSection.CERTIFICATES,
     "the ports serve them",
     "kubectl -n {namespace} rollout restart deployment/autoscaling-scheduler",
 )
@@ -210,7 +206,6 @@ def our_webhooks(facts: CheckFacts) -> list[tuple[str, Json]]:
 
 @check(
     "webhooks-trusted",
-    CheckSection.CERTIFICATES,
     "the API server trusts the webhooks",
     "kubectl get mutatingwebhookconfiguration {subject} -o yaml",
 )
@@ -250,7 +245,6 @@ def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts:
 
 @check(
     "webhooks-answer",
-    CheckSection.CERTIFICATES,
     "webhooks answer",
     "kubectl -n {namespace} get pods -l app.kubernetes.io/name=autoscaling-injector",
 )
@@ -273,7 +267,6 @@ def webhooks_answer(facts: CheckFacts) -> CheckResult:
 
 @check(
     "webhooks-reached",
-    CheckSection.CERTIFICATES,
     "the API server reaches our webhook",
     "kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={subject}; let the API server reach"
     " TCP port 10293 of these addresses",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.timestamps import parse_timestamp
 from scripts.autoscale.check.facts import CheckFacts, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
 from scripts.autoscale.check.installed_programs import PROGRAMS
+
+check = partial(check_of, CheckSection.CLOCKS)
 
 SOME: Final = 5.0
 MUCH: Final = 60.0
@@ -18,7 +21,6 @@ MUCH: Final = 60.0
 
 @check(
     "clock-here",
-    CheckSection.CLOCKS,
     "local clock matches the API server",
     "timedatectl status; synchronize this machine's clock",
     When.ALWAYS,
@@ -36,7 +38,6 @@ def ours(facts: CheckFacts) -> CheckResult:
 
 @check(
     "clock-nodes",
-    CheckSection.CLOCKS,
     "the nodes' clocks match",
     "synchronize the clock of node {subject} (chrony, systemd-timesyncd)",
     When.ALWAYS,
@@ -50,7 +51,6 @@ def of_nodes(facts: CheckFacts) -> CheckResult:
 
 @check(
     "clock-programs",
-    CheckSection.CLOCKS,
     "the clocks of our programs match",
     "kubectl -n {namespace} get lease {subject}; synchronize the clock of the node on which the holder runs",
 )

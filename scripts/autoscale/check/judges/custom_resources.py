@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, flag, items, name_of, text
+from protocol.kubernetes.objects import Json, child, flag, items, text
 from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
-from scripts.autoscale.check.installed_programs import installed
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
+from scripts.autoscale.check.installed_programs import by_name, installed
+
+check = partial(check_of, CheckSection.DEFINITIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,6 @@ NEEDED: Final = (
 
 @check(
     "definitions-in-the-way",
-    CheckSection.DEFINITIONS,
     "existing custom resource definitions fit",
     "kubectl diff -f deploy/neonvm.yaml",
     When.BEFORE,
@@ -67,7 +69,7 @@ def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
     """Another release of NeonVM may have defined VirtualMachine with fewer fields. Ours has every field of v0.49.1, so
     NeonVM's controller keeps working if you replace it.
     """
-    definitions = _by_name(facts)
+    definitions = by_name(facts.definitions.value)
     there = [kind for kind in NEEDED if kind.name in definitions]
     problems = [
         CheckProblem(
@@ -85,7 +87,6 @@ def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
 
 @check(
     "definitions-served",
-    CheckSection.DEFINITIONS,
     "the custom resources are defined and served",
     "kubectl apply --server-side -f deploy/neonvm.yaml -f deploy/kubernetes/crds/",
 )
@@ -93,7 +94,7 @@ def are_installed(facts: CheckFacts) -> CheckResult:
     """Without VirtualMachine the scheduler never becomes ready. Without VirtualMachineMigration VMs cannot be moved.
     Hvpa, Tortoise and VirtualMachineGroup are needed if `autoscaling-groups` is installed.
     """
-    definitions, here = _by_name(facts), installed(facts)
+    definitions, here = by_name(facts.definitions.value), installed(facts)
     # A definition is needed if its program is installed; those without a program are always needed.
     wanted = [kind for kind in NEEDED if not kind.program or kind.program in here]
     problems = [problem for kind in wanted if (problem := _not_served(kind, definitions.get(kind.name)))]
@@ -102,23 +103,18 @@ def are_installed(facts: CheckFacts) -> CheckResult:
 
 @check(
     "definitions-fields",
-    CheckSection.DEFINITIONS,
     "the custom resources have the required fields",
     "kubectl apply --server-side --force-conflicts -f deploy/neonvm.yaml",
 )
 def fields_are_there(facts: CheckFacts) -> CheckResult:
     """A definition from another project or an older release drops fields silently: what we write is not stored."""
-    definitions = _by_name(facts)
+    definitions = by_name(facts.definitions.value)
     problems = [
         CheckProblem(kind.name, f"the definition {kind.name} lacks {', '.join(missing)}")
         for kind in NEEDED
         if kind.name in definitions and (missing := list(_missing(kind, definitions[kind.name])))
     ]
     return CheckResult("", problems)
-
-
-def _by_name(facts: CheckFacts) -> Mapping[str, Json]:
-    return {name_of(definition).name: definition for definition in facts.definitions.value}
 
 
 def _version(needed: NeededKind, definition: Json) -> Json | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from protocol.kubernetes.conditions import condition_of
@@ -11,11 +12,13 @@ from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import SCHEDULER_NAME
 from protocol.runtime.followed_file import SettingsError
 from protocol.yaml_text import YamlError, read_yaml
-from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
+from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
 from scheduler_plugin.settings.document import parse_settings
 from scripts.autoscale.check.facts import CheckFacts, MetricSample, SiteObservations, Unseen, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check
-from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, installed, pods_of
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
+from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, by_name, installed, pods_of
+
+check = partial(check_of, CheckSection.SCHEDULER)
 
 CONFIG: Final = ("autoscaling-kube-scheduler-config", "scheduler.yaml")
 SETTINGS: Final = ("autoscaling-scheduler-config", "config.yaml")
@@ -30,7 +33,6 @@ _ENOUGH: Final = 30.0
 
 @check(
     "extender-configured",
-    CheckSection.SCHEDULER,
     "kube-scheduler is configured to call our extender",
     "kubectl -n {namespace} edit configmap {subject}; kubectl -n {namespace} rollout restart"
     " deployment/autoscaling-scheduler",
@@ -40,12 +42,11 @@ def is_configured(facts: CheckFacts) -> CheckResult:
     pods are bound without the ledger, and nodes are over-committed.
     """
     name, key = CONFIG
-    data = next(
-        (texts(config_map, "data") for config_map in facts.config_maps.value if name_of(config_map).name == name), None
-    )
-    if data is None and SCHEDULER not in installed(facts):
+    config_map = by_name(facts.config_maps.value).get(name)
+    if config_map is None and SCHEDULER not in installed(facts):
         raise UnseenError(f"{SCHEDULER} is not installed")
-    if data is None or key not in data:
+    data = texts(config_map or {}, "data")
+    if key not in data:
         return CheckResult(problems=[CheckProblem(name, f"there is no {key} in a ConfigMap {name}")])
     try:
         document = read_yaml(data[key])
@@ -95,11 +96,9 @@ def _sampling(document: Json, facts: CheckFacts) -> list[str]:
 
 def _expected_percent(facts: CheckFacts) -> int:
     name, key = SETTINGS
-    data = next(
-        (texts(config_map, "data") for config_map in facts.config_maps.value if name_of(config_map).name == name), {}
-    )
+    config_map = by_name(facts.config_maps.value).get(name, {})
     try:
-        return parse_settings(data.get(key, "")).percent_of_nodes
+        return parse_settings(texts(config_map, "data").get(key, "")).percent_of_nodes
     except SettingsError:
         return PERCENT
 
@@ -110,7 +109,6 @@ def _leads_to_us(url: str) -> bool:
 
 @check(
     "extender-in-force",
-    CheckSection.SCHEDULER,
     "kube-scheduler runs with that configuration",
     "kubectl -n {namespace} rollout restart deployment/autoscaling-scheduler",
 )
@@ -152,7 +150,6 @@ def _since(facts: CheckFacts) -> list[tuple[str, float]]:
 
 @check(
     "scheduler-ready",
-    CheckSection.SCHEDULER,
     "the scheduler has listed the cluster",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service --tail=20",
 )
@@ -169,7 +166,6 @@ def is_ready(facts: CheckFacts) -> CheckResult:
 
 @check(
     "extender-asked",
-    CheckSection.SCHEDULER,
     "kube-scheduler calls the extender",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c kube-scheduler --tail=20",
 )
@@ -193,7 +189,6 @@ def is_asked(facts: CheckFacts) -> CheckResult:
 
 @check(
     "extender-errors",
-    CheckSection.SCHEDULER,
     "its calls succeed",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service --tail=50",
 )
@@ -210,7 +205,6 @@ def has_no_errors(facts: CheckFacts) -> CheckResult:
 
 @check(
     "one-permit-writer",
-    CheckSection.SCHEDULER,
     "no other process writes permits",
     "kubectl get pods -A -l app.kubernetes.io/name=autoscaling-scheduler; leave one scheduler running",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from deploy.neonvm.objects.pod_form import is_open
@@ -10,8 +11,11 @@ from deploy.neonvm.objects.runner_policy import selects_ingress
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, JsonObject, child, flag, is_over, items, labels_of, name_of, text
 from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
 from scripts.autoscale.check.installed_programs import DEVICES, NETWORK, installed
+
+check = partial(check_of, CheckSection.NODES)
+vm_check = partial(check_of, CheckSection.VMS)
 
 
 def _unguarded(facts: CheckFacts, pods: Iterable[JsonObject]) -> str:
@@ -40,7 +44,7 @@ FLAT_NETWORK: Final = "autoscaling.neon.tech/flat-network"
 _OS: Final = "kubernetes.io/os"
 
 
-@check("nodes-ready", CheckSection.NODES, "nodes are ready", "kubectl describe node {subject}", When.ALWAYS)
+@check("nodes-ready", "nodes are ready", "kubectl describe node {subject}", When.ALWAYS)
 def are_ready(facts: CheckFacts) -> CheckResult:
     """VMs on a node that is not ready keep running, but are neither resized nor moved."""
     nodes = facts.nodes.value
@@ -79,7 +83,6 @@ def _for_guests(facts: CheckFacts) -> list[Json]:
 
 @check(
     "nodes-devices",
-    CheckSection.NODES,
     "nodes offer devices for guests",
     "kubectl -n {namespace} get pods -l app.kubernetes.io/name=neonvm-devices --field-selector spec.nodeName={subject}",
 )
@@ -110,7 +113,6 @@ def _offers(node: Json, *resources: str) -> bool:
 
 @check(
     "nodes-network",
-    CheckSection.NODES,
     "nodes offer the flat network",
     "kubectl -n {namespace} logs -l app.kubernetes.io/name=neonvm-network --prefix",
 )
@@ -130,7 +132,6 @@ def offer_network(facts: CheckFacts) -> CheckResult:
 
 @check(
     "nodes-accelerate",
-    CheckSection.NODES,
     "guests run on KVM",
     "docs/vms-on-kubernetes.md has each message; to keep VMs off such nodes give them a nodeSelector",
 )
@@ -154,12 +155,7 @@ def accelerate(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"on {len(acceleration)} nodes", problems)
 
 
-@check(
-    "vms-network",
-    CheckSection.VMS,
-    "VMs have their own addresses",
-    "kubectl -n {namespace} logs daemonset/neonvm-network",
-)
+@vm_check("vms-network", "VMs have their own addresses", "kubectl -n {namespace} logs daemonset/neonvm-network")
 def has_pods_network(facts: CheckFacts) -> CheckResult:
     """A VM with `spec.extraNetwork.enable` runs without `status.extraNetIP`: a move would break its connections."""
     wants = [vm for vm in facts.vms.value if flag(vm, "spec", "extraNetwork", "enable")]
@@ -170,9 +166,8 @@ def has_pods_network(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{len(wants)} VMs have one", problems)
 
 
-@check(
+@vm_check(
     "vms-limits",
-    CheckSection.VMS,
     "VM pods have no limits below their VM's maximum",
     "raise or drop the limit, then delete the pod when it suits; kubectl get limitranges -A",
 )
@@ -196,9 +191,8 @@ def may_grow(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{len(running)} VMs run", problems)
 
 
-@check(
+@vm_check(
     "vms-closed",
-    CheckSection.VMS,
     "VM pods accept only their controller",
     "restart the VM of pod {subject}; until then: kubectl apply -n NAMESPACE -f deploy/kubernetes/neonvm-policy.yaml",
 )

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text, whole
 from protocol.kubernetes.timestamps import parse_timestamp
-from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, check
+from scripts.autoscale.check.facts import CheckFacts, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, check_of
 from scripts.autoscale.check.installed_programs import (
     LEADING,
     PROGRAMS,
     SCHEDULER,
     Program,
     argument_values,
+    by_name,
     installed,
     is_told,
     leads,
     pods_of,
+    samples_of,
 )
+
+check = partial(check_of, CheckSection.LEASES)
 
 Objects = dict[str, Json]
 
@@ -28,7 +33,6 @@ SPARE: Final = 6.0
 
 @check(
     "leases-held",
-    CheckSection.LEASES,
     "each Lease is held and renewed",
     "kubectl -n {namespace} get lease {subject} -o yaml; once its holder is gone for good; kubectl -n {namespace}"
     " delete lease {subject}",
@@ -37,7 +41,7 @@ def are_held(facts: CheckFacts) -> CheckResult:
     """Of a program with several replicas only the one that holds the Lease acts. If the holder is gone and the Lease
     does not expire, or if the holder hangs, nothing acts.
     """
-    leases, here = {name_of(lease).name: lease for lease in facts.leases.value}, installed(facts)
+    leases, here = by_name(facts.leases.value), installed(facts)
     wanted = [
         (program, name)
         for program in PROGRAMS
@@ -53,7 +57,6 @@ def are_held(facts: CheckFacts) -> CheckResult:
 
 @check(
     "leases-acted-on",
-    CheckSection.LEASES,
     "the holder of each Lease acts",
     "kubectl -n {namespace} logs {subject} --all-containers --tail=50; where it says nothing; kubectl -n"
     " {namespace} delete pod {subject}",
@@ -63,7 +66,7 @@ def holders_lead(facts: CheckFacts) -> CheckResult:
     a scheduler without a Lease to end. No other replica can take its place.
     """
     here, problems, reporting = installed(facts), list[CheckProblem](), list[str]()
-    leases = {name_of(stored).name: stored for stored in facts.leases.value}
+    leases = by_name(facts.leases.value)
     for program in PROGRAMS:
         if not program.leases or program.name not in here or program.leases[0] not in leases:
             continue
@@ -105,8 +108,7 @@ def _replicas(facts: CheckFacts, program: Program) -> list[str]:
 
 def _says_leading(facts: CheckFacts, pod: str) -> bool | None:
     """Leadership that the replica reports; None if it reports none."""
-    look = facts.metrics.get(pod)
-    says = isinstance(look, SiteObservations) and any(sample.name.endswith(LEADING) for sample in look.value)
+    says = any(sample.name.endswith(LEADING) for sample in samples_of(facts, pod))
     return leads(facts, pod) if says else None
 
 
@@ -144,7 +146,7 @@ def _age(facts: CheckFacts, lease: Json) -> float | None:
     return None if at is None else facts.server_now - at
 
 
-@check("leases-one-leader", CheckSection.LEASES, "one replica leads", "kubectl -n {namespace} delete pod {subject}")
+@check("leases-one-leader", "one replica leads", "kubectl -n {namespace} delete pod {subject}")
 def one_leads(facts: CheckFacts) -> CheckResult:
     """Two replicas of a program report that they lead. Their writes are fenced by object versions, so nothing is lost,
     but one of them should end.
@@ -165,7 +167,6 @@ def one_leads(facts: CheckFacts) -> CheckResult:
 
 @check(
     "leader-reached",
-    CheckSection.LEASES,
     "clients reach the leading scheduler",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service | grep endpoints; kubectl -n"
     " {namespace} get endpointslice {subject} -o yaml",
@@ -181,7 +182,7 @@ def lead_to_leader(facts: CheckFacts) -> CheckResult:
         raise UnseenError(
             "no scheduler is installed that keeps EndpointSlices: one that acts alone is selected by labels"
         )
-    slices = {name_of(endpoint_slice).name: endpoint_slice for endpoint_slice in facts.slices.value}
+    slices = by_name(facts.slices.value)
     replicas = {name_of(pod).name for pod in pods_of(facts, SCHEDULER)}
     problems = [CheckProblem(name, why) for name in wanted if (why := _misled(name, slices.get(name), replicas))]
     return CheckResult(", ".join(wanted), problems)

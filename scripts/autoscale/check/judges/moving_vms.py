@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import Json, items, labels_of, name_of, node_of, text, whole
@@ -9,8 +10,10 @@ from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
 from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
 from scripts.autoscale.check.installed_programs import AGENT, pods_of, sidecar_pods, why_unscheduled
+
+check = partial(check_of, CheckSection.VMS)
 
 LATELY: Final = 60.0
 """Seconds; an agent asks every 15."""
@@ -33,7 +36,7 @@ def _runs(vm: Json) -> bool:
     return text(vm, "status", "phase") == "Running"
 
 
-@check("vms-agents", CheckSection.VMS, "VMs have one agent each", "autoscale explain {subject}")
+@check("vms-agents", "VMs have one agent each", "autoscale explain {subject}")
 def have_agents(facts: CheckFacts) -> CheckResult:
     """A VM with the label `autoscaling.neon.tech/enabled: "true"` is sized by a sidecar in its pod or by its node's
     agent; without one it never grows.
@@ -54,7 +57,7 @@ def have_agents(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{len(_enabled(facts))} VMs have one", problems)
 
 
-@check("agents-answered", CheckSection.VMS, "the scheduler answers agents", "autoscale explain {subject}")
+@check("agents-answered", "the scheduler answers agents", "autoscale explain {subject}")
 def are_answered(facts: CheckFacts) -> CheckResult:
     """`/explain` of each agent has the time of the scheduler's last answer; agents ask every 15 s. After a minute
     without an answer VMs do not grow. The line quotes the agent's reason (401: token; 403: `agents.nodeAgents`; 503:
@@ -85,7 +88,7 @@ def _why(account: Json) -> str:
     return f": {reasons[-1]}" if reasons else ""
 
 
-@check("vms-permits", CheckSection.VMS, "VMs stay within their permits", "autoscale explain {subject}")
+@check("vms-permits", "VMs stay within their permits", "autoscale explain {subject}")
 def permits_hold(facts: CheckFacts) -> CheckResult:
     """A VM cannot be decoded, or is larger than its permit: somebody, or another autoscaler, resized it."""
     problems, read = list[CheckProblem](), 0
@@ -112,10 +115,7 @@ def _beyond(vm: VirtualMachine) -> list[str]:
 
 
 @check(
-    "vms-readable",
-    CheckSection.VMS,
-    "the scheduler can decode every object",
-    "kubectl get events -A --field-selector reason=Unreadable",
+    "vms-readable", "the scheduler can decode every object", "kubectl get events -A --field-selector reason=Unreadable"
 )
 def objects_are_read(facts: CheckFacts) -> CheckResult:
     """Objects that the scheduler cannot decode count at their maximum, so nodes seem fuller than they are."""
@@ -131,7 +131,7 @@ def objects_are_read(facts: CheckFacts) -> CheckResult:
     return CheckResult("", problems)
 
 
-@check("vms-placed", CheckSection.VMS, "pods find a node", "kubectl describe pod {subject}; autoscale top")
+@check("vms-placed", "pods find a node", "kubectl describe pod {subject}; autoscale top")
 def are_placed(facts: CheckFacts) -> CheckResult:
     """kube-scheduler tried to place a pod and found no node for it."""
     problems = [
@@ -146,7 +146,6 @@ def are_placed(facts: CheckFacts) -> CheckResult:
 
 @check(
     "migrations-end",
-    CheckSection.VMS,
     "migrations end",
     "kubectl describe vmm {subject}; kubectl get lease -n {namespace} neonvm-controller",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from agent.config import read_policy
@@ -13,9 +14,20 @@ from protocol.yaml_text import YamlError
 from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
-from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check
-from scripts.autoscale.check.installed_programs import AGENT, GROUPS, INJECTOR, SCHEDULER, installed, leading_pod
+from scripts.autoscale.check.facts import CheckFacts, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
+from scripts.autoscale.check.installed_programs import (
+    AGENT,
+    GROUPS,
+    INJECTOR,
+    SCHEDULER,
+    by_name,
+    installed,
+    leading_pod,
+    samples_of,
+)
+
+check = partial(check_of, CheckSection.SETTINGS)
 
 _FOLLOWED: Final = "autoscale_scheduler_pod_requests_followed"
 _IN_FORCE: Final = {
@@ -27,12 +39,8 @@ _IN_FORCE: Final = {
 def _follows(facts: CheckFacts) -> bool:
     """The leading scheduler's setting. Raises ``UnseenError`` if it does not report it."""
     pod = leading_pod(facts, SCHEDULER)
-    look = None if pod is None else facts.metrics.get(name_of(pod).name)
-    samples = (
-        [sample.value for sample in look.value if sample.name == _FOLLOWED]
-        if isinstance(look, SiteObservations)
-        else []
-    )
+    metrics = () if pod is None else samples_of(facts, name_of(pod).name)
+    samples = [sample.value for sample in metrics if sample.name == _FOLLOWED]
     # A scheduler of an older release has no such metric.
     if not samples:
         raise UnseenError("no scheduler says whether requests of pods follow their VMs")
@@ -41,21 +49,15 @@ def _follows(facts: CheckFacts) -> bool:
 
 def _wanted(facts: CheckFacts) -> bool | None:
     """The ConfigMap's setting; None if it cannot be decoded, which another line reports."""
-    name = config_map_of(facts, SCHEDULER)
-    data = next(
-        (texts(config_map, "data") for config_map in facts.config_maps.value if name_of(config_map).name == name), {}
-    )
+    workload = installed(facts).get(SCHEDULER)
+    name = "" if workload is None else _config_map(workload, SCHEDULER)
     try:
-        return parse_settings(data[CONFIG_KEY]).pod_requests
+        return parse_settings(texts(by_name(facts.config_maps.value)[name], "data")[CONFIG_KEY]).pod_requests
     except (KeyError, ValueError, YamlError):
         return None
 
 
 _REFUSED: Final = "_settings_refused"
-
-
-def _policy(document: str) -> None:
-    read_policy(document, Policy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +71,14 @@ class Settings:
 
 SETTINGS: Final[Mapping[str, Settings]] = {
     SCHEDULER: Settings("config", CONFIG_KEY, parse_settings),
-    AGENT: Settings("policy", "policy.yaml", _policy),
+    AGENT: Settings("policy", "policy.yaml", partial(read_policy, base=Policy())),
     GROUPS: Settings("config", "settings.yaml", parse_groups),
     INJECTOR: Settings("settings", "settings.yaml", parse_injector),
 }
 """By program. The ConfigMap is the one that the volume names: it may be the operator's own."""
 
 
-@check(
-    "settings-valid",
-    CheckSection.SETTINGS,
-    "the settings are valid",
-    "kubectl -n {namespace} edit configmap {subject}",
-)
+@check("settings-valid", "the settings are valid", "kubectl -n {namespace} edit configmap {subject}")
 def are_valid(facts: CheckFacts) -> CheckResult:
     """The programs' own parsers read the ConfigMaps. An invalid one changes nothing: the last valid settings stay in
     force, but a restarted pod would not start.
@@ -100,7 +97,6 @@ def are_valid(facts: CheckFacts) -> CheckResult:
 
 @check(
     "pod-requests",
-    CheckSection.SETTINGS,
     "VM pod requests match permits.asPodRequests",
     "kubectl -n {namespace} logs deployment/{subject} -c service | grep pods/resize",
 )
@@ -116,12 +112,6 @@ def are_as_set(facts: CheckFacts) -> CheckResult:
     what = "on" if wanted else "off"
     message = f"permits.asPodRequests is {what}, and {_IN_FORCE[follows]}"
     return CheckResult(problems=[CheckProblem(SCHEDULER, message, Level.WARNING)])
-
-
-def config_map_of(facts: CheckFacts, program: str) -> str:
-    """The name of the ConfigMap with an installed program's settings; empty if there is none."""
-    workload = installed(facts).get(program)
-    return "" if workload is None else _config_map(workload, program)
 
 
 def _config_map(workload: Json, program: str) -> str:
@@ -143,15 +133,10 @@ def _wrong(program: str, name: str, data: Mapping[str, str] | None) -> str:
         return f"the ConfigMap {name} of {program} is missing"
     if settings.key not in data:
         return f"the ConfigMap {name} has no {settings.key}"
-    why = _refusal(settings.parse, data[settings.key])
-    return f"{settings.key} of the ConfigMap {name} is refused: {why}" if why else ""
-
-
-def _refusal(parse: Callable[[str], object], document: str) -> str:
     try:
-        parse(document)
+        settings.parse(data[settings.key])
     except (ValueError, YamlError) as error:
-        return str(error)
+        return f"{settings.key} of the ConfigMap {name} is refused: {error}"
     return ""
 
 
@@ -159,7 +144,6 @@ def _refused_by_programs(facts: CheckFacts, config_map: str) -> list[CheckProble
     """Pods that still refuse the settings that they were given."""
     return [
         CheckProblem(config_map, f"pod {pod} still refuses the settings that it was given: its log names the fields")
-        for pod, look in facts.metrics.items()
-        if isinstance(look, SiteObservations)
-        and any(sample.name.endswith(_REFUSED) and sample.value for sample in look.value)
+        for pod in facts.metrics
+        if any(sample.name.endswith(_REFUSED) and sample.value for sample in samples_of(facts, pod))
     ]

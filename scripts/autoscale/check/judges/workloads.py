@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from packaging.version import InvalidVersion, Version
@@ -10,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, pod_phase, text, whole
 from scripts.autoscale.check.facts import CheckFacts, Unseen, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
 from scripts.autoscale.check.installed_programs import (
     AGENT,
     AGENT_CONTAINERS,
@@ -27,6 +28,8 @@ from scripts.autoscale.check.installed_programs import (
     why_unscheduled,
 )
 
+check = partial(check_of, CheckSection.PARTS)
+
 # Reasons of a waiting container, as kubelets name them.
 _PULLS: Final = frozenset({"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
 _NOT_YET: Final = frozenset({"ContainerCreating", "PodInitializing"})
@@ -36,7 +39,6 @@ ORIGINALS: Final = (("Deployment", "autoscale-scheduler"), ("DaemonSet", "autosc
 
 @check(
     "programs-installed",
-    CheckSection.PARTS,
     "the programs are installed",
     "kubectl get deployments --all-namespaces -l app.kubernetes.io/name=autoscaling-scheduler",
 )
@@ -50,9 +52,7 @@ def has_scheduler(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{', '.join(sorted(here))} in namespace {facts.namespace}")
 
 
-@check(
-    "programs-images", CheckSection.PARTS, "their images can be pulled", "kubectl -n {namespace} describe pod {subject}"
-)
+@check("programs-images", "their images can be pulled", "kubectl -n {namespace} describe pod {subject}")
 def images_are_there(facts: CheckFacts) -> CheckResult:
     """A container waits for its image: a wrong name or tag, a registry that does not answer, or missing credentials."""
     problems = [
@@ -70,7 +70,6 @@ def images_are_there(facts: CheckFacts) -> CheckResult:
 
 @check(
     "programs-run",
-    CheckSection.PARTS,
     "every program has its pods",
     "kubectl -n {namespace} get pods; kubectl -n {namespace} logs {subject} --all-containers --previous",
 )
@@ -80,7 +79,7 @@ def programs_run(facts: CheckFacts) -> CheckResult:
     for pod in (candidate for program in PROGRAMS for candidate in pods_of(facts, program.name)):
         reasons = list(_troubles(pod))
         # A missing image has a line of its own; here it only keeps the program from being reported again.
-        if reasons or _lacks_image(pod):
+        if reasons or any(text(state, "state", "waiting", "reason") in _PULLS for state in _states(pod)):
             reported.add(program_of(pod))
         problems += [CheckProblem(name_of(pod).name, f"pod {name_of(pod).name}: {reason}") for reason in reasons]
     for name, workload in installed(facts).items():
@@ -102,10 +101,6 @@ def _failed(facts: CheckFacts, program: str) -> list[CheckProblem]:
 def _states(pod: Json) -> Iterator[Json]:
     yield from items(pod, "status", "initContainerStatuses")
     yield from items(pod, "status", "containerStatuses")
-
-
-def _lacks_image(pod: Json) -> bool:
-    return any(text(state, "state", "waiting", "reason") in _PULLS for state in _states(pod))
 
 
 def _waiting(state: Json) -> str:
@@ -153,7 +148,6 @@ def _unfinished(facts: CheckFacts, name: str, workload: Json) -> list[CheckProbl
 
 @check(
     "programs-versions",
-    CheckSection.PARTS,
     "their versions are compatible",
     "Upgrade the scheduler first, then the agents; VM pods get their new sidecar when they are created again.",
 )
@@ -189,16 +183,12 @@ def _newest(facts: CheckFacts, program: str) -> Version:
                 image_tag(text(container, "image"))
                 for pod in pods
                 for container in containers(pod)
-                if _is_ours(container)
+                if text(container, "name") != KUBE_SCHEDULER
             }
         )
         raise UnseenError(f"the images of {program} have the tag {', '.join(tags) or '(none)'}, which says no version")
     # During a rolling update both versions run; the newer one is going to lead.
     return max(versions)
-
-
-def _is_ours(container: Json) -> bool:
-    return text(container, "name") != KUBE_SCHEDULER
 
 
 def _version(pod: Json, names: tuple[str, ...]) -> Version | None:
@@ -230,13 +220,7 @@ def _far(one: Version, other: Version) -> str:
     return "" if same and abs(one.minor - other.minor) <= 1 else "at most one minor release may lie between them"
 
 
-@check(
-    "programs-alone",
-    CheckSection.PARTS,
-    "no other autoscaler is running",
-    "kubectl scale {subject} --replicas=0",
-    When.ALWAYS,
-)
+@check("programs-alone", "no other autoscaler is running", "kubectl scale {subject} --replicas=0", When.ALWAYS)
 def alone(facts: CheckFacts) -> CheckResult:
     """The original project's scheduler and agents manage the same pods and VMs, and two VM controllers would run each
     VM twice. Remove one of each (operations-cluster.md, taking over).

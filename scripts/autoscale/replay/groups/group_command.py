@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from math import inf
-from typing import Annotated, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -22,77 +21,61 @@ DELETES: Final = 60.0
 MOST_FAULTY: Final = REPLICAS.min - 1
 """One pod of the fewest that there may be always serves."""
 
+_LAGS: Final = {
+    "pod_start": "start",
+    "metrics_age": "metrics",
+    "rollout": "rollout",
+    "largest_pod": "largest",
+    "broken_pods": "broken",
+    "flapping_pods": "flapping",
+}
+"""The lag that each option sets."""
+
 PodStart = Annotated[
     float | None,
-    typer.Option(min=0, max=LONGEST, help="With --group: seconds until a new pod is ready (90).", show_default=False),
+    typer.Option(min=0, max=LONGEST, help="With --group: seconds until a new pod is ready (90)."),
 ]
 MetricsAge = Annotated[
     float | None,
-    typer.Option(min=0, max=LONGEST, help="With --group: how many seconds old metrics are (30).", show_default=False),
+    typer.Option(min=0, max=LONGEST, help="With --group: how many seconds old metrics are (30)."),
 ]
 PodRollout = Annotated[
     Rollout | None,
     typer.Option(
-        help="With --group: how a new size reaches pods (rolling). With on-delete one pod is deleted every minute.",
-        show_default=False,
+        help="With --group: how a new size reaches pods (rolling). With on-delete one pod is deleted every minute."
     ),
 ]
 LargestPod = Annotated[
     float | None,
-    typer.Option(
-        min=0.001,
-        max=1e6,
-        help="With --group --rollout in-place: vCPUs beyond which a resize is refused.",
-        show_default=False,
-    ),
+    typer.Option(min=0.001, max=1e6, help="With --group --rollout in-place: vCPUs beyond which a resize is refused."),
 ]
 BrokenPods = Annotated[
     int | None,
-    typer.Option(min=0, max=MOST_FAULTY, help="With --group: pods that never become ready (0).", show_default=False),
+    typer.Option(min=0, max=MOST_FAULTY, help="With --group: pods that never become ready (0)."),
 ]
 FlappingPods = Annotated[
     int | None,
-    typer.Option(
-        min=0,
-        max=MOST_FAULTY,
-        help="With --group: pods that are ready every other 45 s (0).",
-        show_default=False,
-    ),
+    typer.Option(min=0, max=MOST_FAULTY, help="With --group: pods that are ready every other 45 s (0)."),
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class LagOptions:
-    """The options that only a group has, as they were given; None: the default."""
+def lags_of(options: Mapping[str, Any], *, is_group: bool) -> Lags:
+    """The lags to play, of the options that only a group has; None: the default.
 
-    pod_start: float | None = None
-    metrics_age: float | None = None
-    rollout: Rollout | None = None
-    largest_pod: float | None = None
-    broken_pods: int | None = None
-    flapping_pods: int | None = None
-
-    def lags(self, *, is_group: bool) -> Lags:
-        """The lags to play. Raises ``ValueError`` for options that mean nothing, alone or together."""
-        options = [name for name, value in asdict(self).items() if value is not None]
-        if options and not is_group:
-            raise ValueError(f"--{options[0].replace('_', '-')}: expected --group beside it")
-        if self.largest_pod is not None and self.rollout is not Rollout.IN_PLACE:
-            raise ValueError("--largest-pod: expected --rollout in-place beside it")
-        faulty = (self.broken_pods or 0) + (self.flapping_pods or 0)
-        if faulty > MOST_FAULTY:
-            raise ValueError(f"--broken-pods, --flapping-pods: expected at most {MOST_FAULTY} together, got {faulty}")
-        # Only None means the default: 0 seconds is an answer.
-        return Lags(
-            start=DEFAULT_LAGS.start if self.pod_start is None else self.pod_start,
-            metrics=DEFAULT_LAGS.metrics if self.metrics_age is None else self.metrics_age,
-            rollout=self.rollout or DEFAULT_LAGS.rollout,
-            deletes=DELETES,
-            # The command takes vCPUs, the model thousandths.
-            largest=inf if self.largest_pod is None else self.largest_pod * 1000,
-            broken=self.broken_pods or 0,
-            flapping=self.flapping_pods or 0,
-        )
+    Raises ``ValueError`` for options that mean nothing, alone or together.
+    """
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if chosen and not is_group:
+        raise ValueError(f"--{next(iter(chosen)).replace('_', '-')}: expected --group beside it")
+    if "largest_pod" in chosen and chosen.get("rollout") is not Rollout.IN_PLACE:
+        raise ValueError("--largest-pod: expected --rollout in-place beside it")
+    faulty = chosen.get("broken_pods", 0) + chosen.get("flapping_pods", 0)
+    if faulty > MOST_FAULTY:
+        raise ValueError(f"--broken-pods, --flapping-pods: expected at most {MOST_FAULTY} together, got {faulty}")
+    # The command takes vCPUs, the model thousandths.
+    if "largest_pod" in chosen:
+        chosen["largest_pod"] *= 1000
+    return replace(DEFAULT_LAGS, deletes=DELETES, **{_LAGS[name]: value for name, value in chosen.items()})
 
 
 def choose_group_players(names: Sequence[str]) -> dict[str, GroupPlayer]:

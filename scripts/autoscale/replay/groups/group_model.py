@@ -16,9 +16,8 @@ import numpy as np
 from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse
 from scheduler_plugin.groups.core.workload import ReplicaBounds, RunningPods
 from scripts.autoscale.replay.groups.lagging_group import LaggingGroup, Lags
-from scripts.autoscale.replay.play import Played
+from scripts.autoscale.replay.play import Played, PolicyFigures, shortage
 from scripts.autoscale.replay.recording import COARSE_STEP, Floats, Recording, Timeline, timeline
-from scripts.autoscale.replay.score import PolicyFigures, shortage
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
 """A Monday: when every recording begins."""
@@ -40,9 +39,7 @@ TYPICAL: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ReplicaShape:
-    """Sizes of a replica, in thousandths of a vCPU: at least ``least``, at most ``most``, and ``usual`` if
-    its size is fixed.
-    """
+    """Sizes of a replica in thousandths of a vCPU: the least, the most, and the ``usual`` one, if it is fixed."""
 
     least: int
     most: int
@@ -91,10 +88,7 @@ GroupPlayer = Callable[[ReplicaShape], Callable[[GroupObservation], OrderedRepli
 
 @dataclass(frozen=True)
 class GroupPlayed:
-    """Orders and service at every step: ``replicas`` of ``size`` (vCPUs), of which ``serving`` served.
-
-    ``capacity`` is what these had together; None: each had its size.
-    """
+    """Orders and service at every step; ``capacity``: of all that serve (None: each had its ``size``, in vCPUs)."""
 
     replicas: Floats
     serving: Floats

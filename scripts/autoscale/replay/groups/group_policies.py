@@ -10,21 +10,19 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from protocol.units import MilliCpu, Seconds
+from scheduler_plugin.groups.core.hvpa import spec as hvpa
+from scheduler_plugin.groups.core.hvpa.modes import stages
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
-from scheduler_plugin.groups.core.hvpa.rules import HvpaMode, stages
-from scheduler_plugin.groups.core.hvpa.spec import (
-    ContainerPolicy,
-    EffectiveIntervals,
-    HvpaSpec,
-    ScalingInterval,
-    ScalingTimes,
-)
 from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise import decide as tortoise
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
+    ObservedAutoscalers,
+    Spec,
+    TortoiseMemory,
+    TortoiseMode,
+)
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     HorizontalRecommendation,
@@ -118,18 +116,18 @@ def vertical_only(_: ReplicaShape) -> Callable[[GroupObservation], OrderedReplic
 class HvpaPlayer:
     """HVPA in one of its modes."""
 
-    def __init__(self, mode: HvpaMode, shape: ReplicaShape) -> None:
+    def __init__(self, mode: hvpa.HvpaMode, shape: ReplicaShape) -> None:
         sizes = SizeBounds(ResourceList(MilliCpu(shape.least)), ResourceList(MilliCpu(shape.most)))
         usual, double = ResourceList(MilliCpu(shape.usual)), ResourceList(MilliCpu(shape.usual * 2))
-        self._known, self._memory = Recommenders(), ScalingTimes()
-        self._spec = HvpaSpec(
+        self._known, self._memory = Recommenders(), hvpa.ScalingTimes()
+        self._spec = hvpa.HvpaSpec(
             replicas=REPLICAS,
             mode=mode,
             intervals=stages(REPLICAS, 4, 10, [Fraction(1), Fraction("0.4"), Fraction(0)]),
-            effective=EffectiveIntervals((ScalingInterval(4, usual), ScalingInterval(None, double))),
-            containers=(ContainerPolicy(bounds=sizes),),
+            effective=hvpa.EffectiveIntervals((hvpa.ScalingInterval(4, usual), hvpa.ScalingInterval(None, double))),
+            containers=(hvpa.ContainerPolicy(bounds=sizes),),
             desired_by_utilization=("cpu",),
-            settle=SETTLE_RESTARTING if mode is HvpaMode.EFFECTIVE_INTERVALS else Seconds(0.0),
+            settle=SETTLE_RESTARTING if mode is hvpa.HvpaMode.EFFECTIVE_INTERVALS else Seconds(0.0),
         )
 
     def __call__(self, look: GroupObservation) -> OrderedReplicas:
@@ -174,14 +172,14 @@ def _wanted(look: GroupObservation, replicas: int | None, containers: tuple[Size
 
 
 GROUP_PLAYERS: Final[Mapping[str, GroupPlayer]] = {
-    "hvpa": partial(HvpaPlayer, HvpaMode.EFFECTIVE_INTERVALS),
+    "hvpa": partial(HvpaPlayer, hvpa.HvpaMode.EFFECTIVE_INTERVALS),
     "tortoise": TortoisePlayer,
     "hpa": plain_hpa,
     "vertical": vertical_only,
-    "hvpa-hpa-preferred": partial(HvpaPlayer, HvpaMode.HPA_PREFERRED),
-    "hvpa-hpa-biased": partial(HvpaPlayer, HvpaMode.HPA_BIASED),
-    "hvpa-vpa-biased": partial(HvpaPlayer, HvpaMode.VPA_BIASED),
-    "hvpa-mixed": partial(HvpaPlayer, HvpaMode.MIXED),
-    "hvpa-weights": partial(HvpaPlayer, HvpaMode.WEIGHT_BASED),
+    "hvpa-hpa-preferred": partial(HvpaPlayer, hvpa.HvpaMode.HPA_PREFERRED),
+    "hvpa-hpa-biased": partial(HvpaPlayer, hvpa.HvpaMode.HPA_BIASED),
+    "hvpa-vpa-biased": partial(HvpaPlayer, hvpa.HvpaMode.VPA_BIASED),
+    "hvpa-mixed": partial(HvpaPlayer, hvpa.HvpaMode.MIXED),
+    "hvpa-weights": partial(HvpaPlayer, hvpa.HvpaMode.WEIGHT_BASED),
 }
 """Everything that can be played as a group, by name."""

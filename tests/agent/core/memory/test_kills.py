@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from agent.core.actions import AskScheduler
@@ -18,7 +19,7 @@ from tests.agent.core.story import GIB, POLICY, Story, cu, sample, settled
 
 STEP = MemoryPolicy(pressure_step=0.25, kill_hold=Seconds(60.0))
 HAS = Bytes(4 * GIB)
-CALM = replace(POLICY, memory=replace(POLICY.memory, kill_hold=Seconds(60.0)))
+CALM = replace(POLICY, memory=msgspec.structs.replace(POLICY.memory, kill_hold=Seconds(60.0)))
 
 
 def page(kills: float | None, boot: float = 1.0, used: float = 0.25) -> GuestSample:
@@ -84,12 +85,12 @@ def test_explain_tells_of_kills() -> None:
     looks(story, 3.0, page(2.0))
     looks(story, 10.0, page(2.0))
     found = explain(story.state, "db/vm-1", story.instant)
-    assert found.parts[-1].name == MEMORY_KILLS
-    assert found.parts[-1].because == (
+    assert found.parts[-1]["name"] == MEMORY_KILLS
+    assert found.parts[-1]["because"] == (
         "2 processes killed for lack of memory so far, the last 7 s ago; no less for another 53 s"
     )
     assert found.metrics is not None
-    assert (found.metrics.oom_kills, found.metrics.oom_kills_seen) == (2, 2)
+    assert (found.metrics["oom_kills"], found.metrics["oom_kills_seen"]) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +142,10 @@ def test_each_look_asks_for_one_step() -> None:
 
 
 def test_without_a_hold_kills_change_nothing() -> None:
-    policy = replace(STEP, kill_hold=Seconds(0.0), pressure_step=0.0)
+    policy = msgspec.structs.replace(STEP, kill_hold=Seconds(0.0), pressure_step=0.0)
     found = Kills(counter=0.0).after(page(1.0), HAS, Instant(5), policy, is_rebooted=False)
     assert (found.total, found.needed(Instant(5)), found.part(Instant(5))) == (1, Bytes(0), None)
-    least = replace(policy, kill_hold=Seconds(9.0))
+    least = msgspec.structs.replace(policy, kill_hold=Seconds(9.0))
     assert Kills(counter=0.0).after(page(1.0), HAS, Instant(5), least, is_rebooted=False).need == HAS + Bytes(1)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.core.actions import AskMonitor, AskScheduler, PatchVm, Plan
+from agent.core.actions import AskScheduler, PatchVm, Plan
 from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid, Started, VmSeen
-from agent.core.explain import MonitorView, explain
+from agent.core.explain import explain
 from agent.core.monitor.monitor_side import LONGEST_STATUS, printable
 from agent.core.policy import MonitorPolicy
 from protocol.guest.monitor_messages import (
@@ -36,8 +36,8 @@ def speaks(
     story: Story, message: AskToShrink | TellGrown, answer: DownscaleResult | UpscaleConfirmation | None
 ) -> Story:
     """The agent says exactly ``message``, and is answered."""
-    assert story.plans().message == AskMonitor(message)
-    story.happens(Started(AskMonitor(message)))
+    assert story.plans().message == message
+    story.happens(Started(message))
     assert story.plans().message is None, "one message at a time"
     return story.happens(MonitorAnswered(answer))
 
@@ -55,7 +55,15 @@ def idle(story: Story, until: float) -> Story:
 
 def test_joining_monitor_gets_the_size() -> None:
     story = monitored(2)
-    assert explain(story.state, "default/vm-1", story.instant).monitor == MonitorView(2, "2Gi", None, None, None, 0, 0)
+    assert explain(story.state, "default/vm-1", story.instant).monitor == {
+        "version": 2,
+        "counts_on": "2Gi",
+        "refused": None,
+        "refused_because": None,
+        "reports": None,
+        "right_reports": 0,
+        "false_reports": 0,
+    }
 
 
 def test_shrink_waits_for_monitor() -> None:
@@ -74,7 +82,7 @@ def test_refused_shrink_keeps_memory_and_retries() -> None:
     assert story.plans().message is None
     assert story.plans().because == "keeping memory: the guest's monitor refused 1Gi: programs use 1 GiB"
     said = explain(story.state, "default/vm-1", story.instant).monitor
-    assert (said.refused, said.refused_because) == ("1Gi", "programs use 1 GiB")
+    assert (said["refused"], said["refused_because"]) == ("1Gi", "programs use 1 GiB")
     idle(story, 11.0)
     assert story.plans().message is None
     idle(story, 12.0)
@@ -144,7 +152,7 @@ def test_unconfirmed_growth_blocks_nothing_else() -> None:
 def test_agreed_shrink_can_be_withdrawn() -> None:
     story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees())
     story.at(8.0).looks(used=1.0)
-    assert story.plans().message == AskMonitor(TellGrown(cu(2)))
+    assert story.plans().message == TellGrown(cu(2))
 
 
 GONE = MonitorLost(Fault.GUEST, "hung up")
@@ -165,7 +173,7 @@ def test_monitor_gone_for_minute_is_ignored() -> None:
     assert (idle(story, 66.0).plans().because, shrinks(story)) == (KEPT, False)
     assert (idle(story, 67.0).plans().message, shrinks(story)) == (None, True)
     troubles = explain(story.state, "default/vm-1", story.instant).troubles
-    assert [(each.with_, each.reason) for each in troubles] == [("monitor", "hung up")]
+    assert [(each["with_"], each["reason"]) for each in troubles] == [("monitor", "hung up")]
     story.happens(MonitorJoined(1))
     assert explain(story.state, "default/vm-1", story.instant).troubles == []
 
@@ -187,8 +195,8 @@ def test_crashing_monitor_delays_shrink_for_one_minute() -> None:
     story = idle(monitored(2), 7.0)
     for until in (7.0, 30.0, 60.0):
         speaks(idle(story, until).happens(MonitorJoined(2)), TellGrown(cu(2)), CONFIRMED)
-        assert story.plans().message == AskMonitor(AskToShrink(cu(1)))
-        story.happens(Started(AskMonitor(AskToShrink(cu(1))))).happens(GONE)
+        assert story.plans().message == AskToShrink(cu(1))
+        story.happens(Started(AskToShrink(cu(1)))).happens(GONE)
     assert (shrinks(idle(story, 66.0)), shrinks(idle(story, 67.0))) == (False, True)
 
 
@@ -211,13 +219,13 @@ def test_load_report_grows_before_next_scrape() -> None:
     assert story.acts() == [asks(cu(8), cu(1), 2)]
     assert story.answers(cu(8)).acts() == [patches(cu(8), 1)]
     story.obeys().at(2.0).looks(cores=0.5).at(3.0).looks(cores=1.0).at(4.3).looks(cores=1.0)
-    assert explain(story.state, "default/vm-1", story.instant).monitor.right_reports == 1
+    assert explain(story.state, "default/vm-1", story.instant).monitor["right_reports"] == 1
 
 
 def test_unconfirmed_report_counts_as_false() -> None:
     story = idle(monitored(1).happens(MonitorSaid(LOAD)), 5.0)
     found = explain(story.state, "default/vm-1", story.instant).monitor
-    assert (found.right_reports, found.false_reports, found.reports) == (0, 1, None)
+    assert (found["right_reports"], found["false_reports"], found["reports"]) == (0, 1, None)
 
 
 def test_new_connections_start_growth() -> None:

@@ -26,7 +26,7 @@ from protocol.runtime.serving.bounded_protocol import LONGEST_HEAD, BoundedProto
 from protocol.runtime.serving.limits import Limits, Peers
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
-from scheduler_plugin.web.bodies import BodyError, read_body
+from scheduler_plugin.web.hot_paths import BodyError, read_body
 from tests.protocol.runtime.serving.test_listeners import free_address, listening
 
 SHORT = Limits(connections=4, per_peer=3, request=Seconds(0.05), idle=Seconds(1.0))

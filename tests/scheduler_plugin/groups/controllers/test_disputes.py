@@ -8,9 +8,9 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_AUTOSCALERS
 from protocol.messages import ObjectName
 from protocol.units import Instant
-from scheduler_plugin.groups.core import disputes
-from scheduler_plugin.groups.core.disputes import Disputes, manager_of, part_of, told
-from scheduler_plugin.groups.core.writes import Write
+from scheduler_plugin.groups.controllers import disputes
+from scheduler_plugin.groups.controllers.disputes import Disputes, manager_of, part_of, told
+from scheduler_plugin.groups.objects.writes import Write
 
 WEB = ObjectName("default", "web")
 MINUTE = 60.0

@@ -7,8 +7,7 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS
 from protocol.names import ANNOTATION_ORIGINAL
-from scheduler_plugin.groups.controllers.desired_state import released
-from scheduler_plugin.groups.core.writes import changed, put_back
+from scheduler_plugin.groups.controllers.companions import changed, put_back, released
 from tests.scheduler_plugin.groups.controllers.test_reconcile import hvpa
 
 GROUP = hvpa()

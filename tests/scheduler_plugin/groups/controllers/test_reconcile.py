@@ -9,14 +9,14 @@ import pytest
 
 from protocol.kubernetes.objects import Json, JsonObject, items, text
 from protocol.kubernetes.resources import HVPAS, Resource
-from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, PolicyDecision, ReconcileResult
-from scheduler_plugin.groups.controllers.group_status import refused, stopped
-from scheduler_plugin.groups.controllers.policies import HvpaPolicy, TortoisePolicy, overlaps
-from scheduler_plugin.groups.controllers.reconcile import reconcile
+from scheduler_plugin.groups.controllers.group_controller import refused, stopped
+from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, HvpaPolicy, PolicyDecision
+from scheduler_plugin.groups.controllers.reconcile import ReconcileResult, reconcile
+from scheduler_plugin.groups.controllers.tortoise_policy import TortoisePolicy
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.workload import Workload
-from scheduler_plugin.groups.objects.group_status import stopped_because
 from scheduler_plugin.groups.objects.targets import InvalidSpecError, TargetRef
+from scheduler_plugin.groups.objects.vm_group import stopped_because
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WEB = TargetRef("apps", "Deployment", "web")
@@ -163,6 +163,5 @@ def test_notices_are_created_once() -> None:
     assert (condition["type"], condition["message"]) == ("TargetWritable", "forbidden")
 
 
-def test_kinds_and_overlapping_intervals() -> None:
+def test_kinds_of_both_policies() -> None:
     assert (HvpaPolicy().kind.kind, TortoisePolicy(Configuration).kind.kind) == ("Hvpa", "Tortoise")
-    assert list(overlaps([(1, 2), (3, 4)])) == []

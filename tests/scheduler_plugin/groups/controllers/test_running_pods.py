@@ -9,8 +9,7 @@ import pytest
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer
-from scheduler_plugin.groups.objects.pods import running_pods
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, running_pods
 
 DEPLOYMENT = TARGET_KINDS["apps", "Deployment"]
 REPLICA_SET = TARGET_KINDS["apps", "ReplicaSet"]

@@ -8,19 +8,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from protocol.units import MilliCpu
-from scheduler_plugin.groups.core.hvpa.spec import (
+from scheduler_plugin.groups.core.hvpa.gates import (
     MEASURED_WITHIN,
     MOST_PASTS,
     PATIENCE,
     POSSIBLE_FOR,
     REFUSED_PATIENCE,
-    PastPods,
-    PodsMemory,
-    Possible,
     followed,
     requested,
     waits_for,
 )
+from scheduler_plugin.groups.core.hvpa.spec import PastPods, PodsMemory, Possible
 from scheduler_plugin.groups.core.workload import ResourceList, RunningPods, SizedContainer
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

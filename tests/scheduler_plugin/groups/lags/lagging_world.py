@@ -15,10 +15,9 @@ import yaml
 
 from protocol.kubernetes.objects import Json, child, items, text, whole
 from protocol.units import MilliCpu
-from scheduler_plugin.groups.controllers.desired_state import GroupFacts, ReconcileResult
-from scheduler_plugin.groups.controllers.group_status import pods_refused, without_intent
-from scheduler_plugin.groups.controllers.policies import HvpaPolicy
-from scheduler_plugin.groups.controllers.reconcile import reconcile
+from scheduler_plugin.groups.controllers.group_controller import pods_refused, without_intent
+from scheduler_plugin.groups.controllers.policies import GroupFacts, HvpaPolicy
+from scheduler_plugin.groups.controllers.reconcile import ReconcileResult, reconcile
 from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList
 from scripts.autoscale.replay.groups.lagging_group import NAME, LaggingGroup, Lags, Rollout

@@ -13,7 +13,7 @@ from hypothesis import Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
 from protocol.kubernetes.objects import items
-from scheduler_plugin.groups.core.hvpa.spec import PATIENCE
+from scheduler_plugin.groups.core.hvpa.gates import PATIENCE
 from scripts.autoscale.replay.groups.lagging_group import Lags, Rollout
 from tests.examples import examples
 from tests.scheduler_plugin.groups.lags.lagging_world import LOOK, LaggingWorld, world

@@ -8,9 +8,9 @@ from protocol.units import Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.groups.core.replicas.group_plan import NewMember
 from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role
-from scheduler_plugin.groups.core.writes import owner_reference
 from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
 from scheduler_plugin.groups.objects.vm_group import parse_vm_group
+from scheduler_plugin.groups.objects.writes import owner_reference
 from tests.scheduler_plugin.groups.core.replicas.group_story import STANDBY
 from tests.scheduler_plugin.groups.objects.sample_group import GUEST, shop
 

@@ -9,8 +9,7 @@ from protocol.kubernetes.objects import Json, items, text
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import plan_group
 from scheduler_plugin.groups.core.replicas.members import Member
-from scheduler_plugin.groups.objects.group_status import group_status, refused_status
-from scheduler_plugin.groups.objects.vm_group import parse_vm_group
+from scheduler_plugin.groups.objects.vm_group import group_status, parse_vm_group, refused_status
 from tests.scheduler_plugin.groups.core.replicas.group_story import PRIMARY, replica
 from tests.scheduler_plugin.groups.objects.sample_group import shop
 

@@ -7,7 +7,7 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload, WorkloadDecision
-from scheduler_plugin.groups.objects.intents import (
+from scheduler_plugin.groups.objects.writes import (
     Intent,
     IntentProgress,
     intent_of,

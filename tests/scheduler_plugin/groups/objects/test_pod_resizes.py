@@ -9,8 +9,7 @@ from protocol.kubernetes.refusals import Refusal, RefusalKind
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.workload import Resource, SizedContainer
 from scheduler_plugin.groups.objects.pod_resizes import objection_of, reached, refused_by_api, resize_pod, without
-from scheduler_plugin.groups.objects.pods import kept_pod
-from scheduler_plugin.groups.objects.targets import read_container
+from scheduler_plugin.groups.objects.targets import kept_pod, read_container
 
 PENDING, IN_PROGRESS = "PodResizePending", "PodResizeInProgress"
 SMALL, LARGE = ("1", "1Gi"), ("4", "4Gi")

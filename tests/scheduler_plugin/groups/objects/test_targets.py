@@ -16,13 +16,11 @@ from scheduler_plugin.groups.objects.targets import (
     VM_CONTAINER,
     InvalidSpecError,
     InvalidTargetError,
-    achievable,
     read_reference,
-    resize,
-    scale,
     selector_of,
     workload_of,
 )
+from scheduler_plugin.groups.objects.writes import achievable, resize, scale
 
 DEPLOYMENT = TARGET_KINDS["apps", "Deployment"]
 VM = TARGET_KINDS["vm.neon.tech", "VirtualMachine"]

@@ -7,7 +7,7 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import HVPAS
 from protocol.messages import ObjectName
-from scheduler_plugin.groups.core.writes import Write
+from scheduler_plugin.groups.objects.writes import Write
 
 NAME = ObjectName("default", "web")
 SPEC: Json = {"spec": {"replicas": 3}}

@@ -8,7 +8,7 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import DEPLOYMENTS, REPLICA_SETS, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.app import assemble
-from scheduler_plugin.groups.controllers.cache import Cache, worth_keeping
+from scheduler_plugin.groups.controllers.controller import Cache, worth_keeping
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from tests.fake_clock import FakeClock

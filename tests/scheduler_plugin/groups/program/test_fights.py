@@ -20,7 +20,7 @@ from protocol.kubernetes.resources import (
     VERTICAL_AUTOSCALERS,
     Resource,
 )
-from scheduler_plugin.groups.core.disputes import part_of
+from scheduler_plugin.groups.controllers.disputes import part_of
 from tests.scheduler_plugin.groups.program import running
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import World, world

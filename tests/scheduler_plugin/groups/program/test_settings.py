@@ -54,7 +54,7 @@ async def test_settings_reload_or_refuse() -> None:
         follower = SettingsFollower(program.use, program.telemetry)
         follower.accept(parse_settings("intervalSeconds: 60"), 2)
         follower.refuse(FileRefusedError("settings.yaml: intervalSeconds: expected a number"))
-        assert program.interval == Seconds(60.0)
+        assert program.context.interval == Seconds(60.0)
         page = program.page().decode()
         assert 'autoscale_groups_settings_reloads_total{outcome="refused"} 1.0' in page
         assert "autoscale_groups_settings_refused 1.0" in page

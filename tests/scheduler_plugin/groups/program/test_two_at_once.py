@@ -6,8 +6,8 @@ from datetime import datetime
 
 from protocol.kubernetes.objects import JsonObject, name_of
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
-from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, GroupPolicy, PolicyDecision
 from scheduler_plugin.groups.controllers.group_controller import GroupController
+from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, GroupPolicy, PolicyDecision
 from scheduler_plugin.groups.core.workload import Workload
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS

@@ -17,7 +17,6 @@ from scheduler_plugin.history.core.samples import (
     DecisionRecord,
     MoveRecord,
     NodeRecord,
-    NodeSample,
     Size,
     VmRecord,
     size_at,
@@ -102,9 +101,7 @@ def test_what_cannot_be_read_is_left_out() -> None:
     odd_pods: list[Json] = [{"vm": "default/db"}, {"reserved": {"cpu": "1", "mem": "1"}}]
     first = chronicle.take(look(0, vm(), broken, nodes=[node(*odd_pods), {"name": "bare"}]), {})
     assert len(first) == 0
-    assert [each.facts for (each,) in [(sample,) for sample in node_samples(look(0, nodes=[node(*odd_pods), {}]))]] == [
-        NodeRecord("n1", "m5.large")
-    ]
+    assert [facts for facts, _ in node_samples(look(0, nodes=[node(*odd_pods), {}]))] == [NodeRecord("n1", "m5.large")]
     odd = read_account(0, {"metrics": {"cores_busy": -1, "mem_used": "much"}, "goal": {"cpu": "x"}})
     assert (odd.used_cpu, odd.used_mem, odd.need, odd.said, odd.gist[-1]) == (None, None, None, (), "")
     assert read_account(0, {"metrics": {"cores_busy": True}, "shrink_guard": "g", "because": "b"}).said == (
@@ -134,8 +131,8 @@ def test_node_sample_sums_its_vms() -> None:
     amounts = (16000, 64 * GIB, 2000, 4 * GIB, 4000, 8 * GIB)
     facts = NodeRecord("n1", "m5.large")
     assert list(node_samples(look(0, nodes=[node(pod(), pod("b")), bare]))) == [
-        NodeSample(BEGAN, facts, (*amounts, 14000, 56 * GIB)),
-        NodeSample(BEGAN, facts, (*amounts, None, None)),
+        (facts, (*amounts, 14000, 56 * GIB)),
+        (facts, (*amounts, None, None)),
     ]
     chronicle = HistoryLog(10_000)
     chronicle.take(look(0, nodes=[node()]), {})
@@ -247,6 +244,6 @@ def test_hostile_numbers_do_not_stop_recorder(claimed: float) -> None:
 
 def test_node_keeps_the_price_keys_of_its_labels() -> None:
     seen = ClusterSample(BEGAN, (), {"nodes": [node()]}, {"n1": ("spot-pool", "m5/spot", "m5")})
-    (sample,) = node_samples(seen)
-    assert sample.facts == NodeRecord("n1", "m5", ("spot-pool", "m5/spot"))
-    assert sample.facts.price_keys == ("n1", "spot-pool", "m5/spot", "m5")
+    ((facts, _),) = node_samples(seen)
+    assert facts == NodeRecord("n1", "m5", ("spot-pool", "m5/spot"))
+    assert facts.price_keys == ("n1", "spot-pool", "m5/spot", "m5")

@@ -9,14 +9,9 @@ from hypothesis.stateful import initialize, rule
 from msgspec import structs
 
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger import (
-    LedgerError,
-    MigrationFacts,
-    MigrationPhase,
-    PodFacts,
-    VmFacts,
-)
 from scheduler_plugin.ledger.events import BindEnded, PodToBind, WriteEnd
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts, VmFacts
+from scheduler_plugin.ledger.outcomes import LedgerError
 from tests.scheduler_plugin.ledger.any_order.hearing_scheduler import HearingScheduler
 from tests.scheduler_plugin.ledger.any_order.undelivered_news import NODES, UNREADABLE, names, sizes
 from tests.scheduler_plugin.ledger.fleet import amount, name

@@ -8,15 +8,6 @@ from msgspec.structs import replace
 
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger import (
-    Effect,
-    Ledger,
-    MigrationFacts,
-    PersistPermit,
-    PodFacts,
-    ReadPod,
-    VmFacts,
-)
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import (
     Listed,
@@ -31,6 +22,9 @@ from scheduler_plugin.ledger.events import (
     VmSeen,
     WriteEnd,
 )
+from scheduler_plugin.ledger.facts import MigrationFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.outcomes import Effect, PersistPermit, ReadPod
 from tests.scheduler_plugin.ledger.any_order.undelivered_news import NODES, Api, kinds, names
 from tests.scheduler_plugin.ledger.fleet import NOW, name, node, permit_stored
 

@@ -20,16 +20,12 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
-from scheduler_plugin.ledger import (
-    LedgerError,
-    MigrationFacts,
-    MigrationPhase,
-    VmTruth,
-    violations,
-)
 from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import AgentAsked
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
+from scheduler_plugin.ledger.invariants import VmTruth, violations
+from scheduler_plugin.ledger.outcomes import LedgerError
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.any_order.changing_objects import ChangingObjects
 from tests.scheduler_plugin.ledger.any_order.undelivered_news import NAMES, NODES, names, sizes

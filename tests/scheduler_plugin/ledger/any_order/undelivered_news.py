@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from protocol.messages import ObjectName
-from scheduler_plugin.ledger import (
-    MigrationFacts,
-    PodFacts,
-    VmFacts,
-)
+from scheduler_plugin.ledger.facts import MigrationFacts, PodFacts, VmFacts
 from tests.scheduler_plugin.ledger.fleet import amount
 
 NAMES = ("a", "b", "c")

@@ -6,8 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from scheduler_plugin.groups.core.hvpa.policy import decide
-from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
-from scheduler_plugin.groups.core.hvpa.spec import ContainerPolicy, HvpaSpec, ScalingTimes
+from scheduler_plugin.groups.core.hvpa.spec import ContainerPolicy, HvpaMode, HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     ContainerRecommendation,

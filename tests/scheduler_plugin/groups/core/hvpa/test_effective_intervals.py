@@ -10,13 +10,15 @@ import pytest
 from protocol.units import MilliCpu, Seconds
 from scheduler_plugin.groups.core.hvpa.needs import base_of, scale_in_boundary
 from scheduler_plugin.groups.core.hvpa.policy import planned
-from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, HvpaMode, ResourceChangeParams
 from scheduler_plugin.groups.core.hvpa.spec import (
     AxisRules,
+    ChangeParams,
     ContainerPolicy,
     DirectionRules,
     EffectiveIntervals,
+    HvpaMode,
     HvpaSpec,
+    ResourceChangeParams,
     ScalingInterval,
     ScalingTimes,
     UpdateMode,

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
-from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaSpec, ScalingTimes
+from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaMode, HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     HorizontalRecommendation,
@@ -16,7 +15,7 @@ from scheduler_plugin.groups.core.workload import (
     Rule,
     SizedContainer,
 )
-from scheduler_plugin.groups.objects.intents import intent_of, progress
+from scheduler_plugin.groups.objects.writes import intent_of, progress
 from tests.scheduler_plugin.groups.core.hvpa.stories import NOON, decided, requests, running, sized, spec_for, wanted
 
 LIMITED = running(2, limits=sized(2000, 2000))

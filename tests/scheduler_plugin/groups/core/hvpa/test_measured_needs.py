@@ -9,12 +9,14 @@ from fractions import Fraction
 import pytest
 
 from scheduler_plugin.groups.core.hvpa.needs import total_needs
-from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, HvpaMode, ResourceChangeParams
 from scheduler_plugin.groups.core.hvpa.spec import (
+    ChangeParams,
     EffectiveIntervals,
+    HvpaMode,
     PastPods,
     PodsMemory,
     Possible,
+    ResourceChangeParams,
     ScalingInterval,
     ScalingTimes,
 )

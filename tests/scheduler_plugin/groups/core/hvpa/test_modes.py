@@ -7,8 +7,15 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import Bytes, MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.rules import HvpaMode, Mixed, Preference
-from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, ScalingTimes, UpdateMode
+from scheduler_plugin.groups.core.hvpa.spec import (
+    AxisRules,
+    DirectionRules,
+    HvpaMode,
+    Mixed,
+    Preference,
+    ScalingTimes,
+    UpdateMode,
+)
 from scheduler_plugin.groups.core.workload import Rule, SizedContainer, WithheldChange, WorkloadDecision
 from tests.scheduler_plugin.groups.core.hvpa.stories import (
     NOON,

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from scheduler_plugin.groups.core.hvpa.needs import MOST_COUNTS, described, remembered
 from scheduler_plugin.groups.core.hvpa.policy import decide
-from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, PastReplicas, PastTarget, ScalingTimes
+from scheduler_plugin.groups.core.hvpa.spec import HvpaMode, HvpaSpec, PastReplicas, PastTarget, ScalingTimes
 from scheduler_plugin.groups.core.recommender.horizontal import is_tolerated
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,

@@ -15,22 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import Bytes, MilliCpu, Seconds
+from scheduler_plugin.groups.core.hvpa.modes import vpa_weight
 from scheduler_plugin.groups.core.hvpa.policy import decide
-from scheduler_plugin.groups.core.hvpa.rules import (
+from scheduler_plugin.groups.core.hvpa.spec import (
+    AxisRules,
     ChangeParams,
+    ContainerPolicy,
+    DirectionRules,
+    EffectiveIntervals,
     HvpaMode,
+    HvpaSpec,
     Interval,
     Mixed,
     Preference,
     ResourceChangeParams,
-    vpa_weight,
-)
-from scheduler_plugin.groups.core.hvpa.spec import (
-    AxisRules,
-    ContainerPolicy,
-    DirectionRules,
-    EffectiveIntervals,
-    HvpaSpec,
     ScalingInterval,
     ScalingTimes,
 )

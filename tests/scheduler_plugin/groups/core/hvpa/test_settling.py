@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.hvpa.policy import decide
-from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
-from scheduler_plugin.groups.core.hvpa.spec import DirectionRules, HvpaSpec, ScalingTimes, Shrinking
+from scheduler_plugin.groups.core.hvpa.spec import DirectionRules, HvpaMode, HvpaSpec, ScalingTimes, Shrinking
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule, Workload, WorkloadDecision
 from tests.examples import examples
 from tests.scheduler_plugin.groups.core.hvpa.stories import NOON, requests, running, sized, spec_for, wanted

@@ -9,19 +9,22 @@ from fractions import Fraction
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.rules import (
+from scheduler_plugin.groups.core.hvpa.gates import is_enough, threshold
+from scheduler_plugin.groups.core.hvpa.policy import scaled_limit
+from scheduler_plugin.groups.core.hvpa.spec import (
+    AxisRules,
     ChangeParams,
+    ContainerPolicy,
+    DirectionRules,
     HvpaMode,
     MaintenanceWindow,
     ResourceChangeParams,
-    is_enough,
-    parse_maintenance_time,
-    scaled_limit,
-    threshold,
+    ScalingTimes,
+    UpdateMode,
 )
-from scheduler_plugin.groups.core.hvpa.spec import AxisRules, ContainerPolicy, DirectionRules, ScalingTimes, UpdateMode
 from scheduler_plugin.groups.core.workload import NOTHING, Rule, SizeBounds, SizedContainer, WithheldChange
 from scheduler_plugin.groups.objects.autoscalers import is_believable
+from scheduler_plugin.groups.objects.hvpa.fields import parse_maintenance_time
 from tests.scheduler_plugin.groups.core.hvpa.stories import (
     NOON,
     decided,

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
-from scheduler_plugin.groups.core.hvpa.spec import ContainerPolicy
+from scheduler_plugin.groups.core.hvpa.spec import ContainerPolicy, HvpaMode
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
     HorizontalRecommendation,

@@ -9,15 +9,15 @@ from fractions import Fraction
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.rules import (
+from scheduler_plugin.groups.core.hvpa.modes import effective_weight, stages, vpa_weight, weighted_replicas
+from scheduler_plugin.groups.core.hvpa.spec import (
+    AxisRules,
+    DirectionRules,
     HvpaMode,
     Interval,
-    effective_weight,
-    stages,
-    vpa_weight,
-    weighted_replicas,
+    ScalingTimes,
+    UpdateMode,
 )
-from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, ScalingTimes, UpdateMode
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     ReplicaBounds,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.units import Seconds
 from scheduler_plugin.groups.core.recommender.horizontal import (
     Desires,
     HorizontalRules,
@@ -82,13 +81,13 @@ def test_scale_in_waits_five_minutes() -> None:
     story = [(0, 8), (60, 3), (120, 5), (300, 3), (301, 3), (420, 3), (421, 3)]
     found = []
     for after, desired in story:
-        count, memory = memory.stabilized(desired, 8, T0 + after, Seconds(300.0))
+        count, memory = memory.stabilized(desired, 8, T0 + after)
         found.append(count)
     assert found == [8, 8, 8, 5, 5, 3, 3]
 
 
 def test_the_past_never_makes_more_than_there_are() -> None:
-    count, memory = Desires(((T0 - 10, 9),)).stabilized(2, 4, T0, Seconds(300.0))
+    count, memory = Desires(((T0 - 10, 9),)).stabilized(2, 4, T0)
     assert (count, memory.entries) == (4, ((T0 - 10, 9), (T0, 2)))
 
 

@@ -9,8 +9,14 @@ from math import ceil
 from protocol.units import MilliCpu
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Place, Scaling
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decide
-from scheduler_plugin.groups.core.tortoise.phases import Phase, ResourcePhase, ResourceState
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
+    ObservedAutoscalers,
+    Phase,
+    ResourcePhase,
+    ResourceState,
+    Spec,
+    TortoiseMemory,
+)
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
     ResourceList,

@@ -10,8 +10,13 @@ from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, OtherMetric, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decide
-from scheduler_plugin.groups.core.tortoise.phases import Phase, TortoiseMode
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
+    ObservedAutoscalers,
+    Phase,
+    Spec,
+    TortoiseMemory,
+    TortoiseMode,
+)
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
     ResourceList,

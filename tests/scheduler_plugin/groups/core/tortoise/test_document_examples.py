@@ -13,8 +13,7 @@ from protocol.units import MilliCpu
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import decide
-from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMode
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
     Rule,

@@ -12,8 +12,8 @@ from protocol.floors import Floor
 from protocol.units import Resources
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.groups.core.tortoise.floor import Peaks, renewed, wanted_floor
-from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMode
 from tests.examples import examples
 
 LAYOUT = SlotLayout(1, "daily", ZoneInfo("UTC"))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Scaling
-from scheduler_plugin.groups.core.tortoise.phases import (
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
     Circumstances,
     Phase,
     ResourcePhase,

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import Phase, TortoiseMode
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Phase, Spec, TortoiseMode
 from scheduler_plugin.groups.core.workload import SizeBounds
 from tests.examples import examples
 from tests.scheduler_plugin.groups.core.tortoise.cluster_model import ClusterModel, cpu

@@ -61,5 +61,5 @@ def test_a_slot_comes_again_on_another_day(range_hours: int, last: str, now: str
 
 
 def test_slot_without_weekday_is_daily() -> None:
-    assert Slot(3, 4).covers("Sunday", 3)
-    assert not Slot(3, 4, "Monday").covers("Sunday", 3)
+    assert Slot(3, 4).overlaps(Slot(3, 4, "Sunday"))
+    assert not Slot(3, 4, "Monday").overlaps(Slot(3, 4, "Sunday"))

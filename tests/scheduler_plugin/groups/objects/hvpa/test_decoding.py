@@ -10,22 +10,20 @@ from typing import Any
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.rules import (
+from scheduler_plugin.groups.core.hvpa.spec import (
+    DEFAULT_OVERLAP,
+    AxisRules,
     ChangeParams,
+    ContainerPolicy,
+    DirectionRules,
+    EffectiveIntervals,
     HvpaMode,
+    HvpaSpec,
     Interval,
     MaintenanceWindow,
     Mixed,
     Preference,
     ResourceChangeParams,
-)
-from scheduler_plugin.groups.core.hvpa.spec import (
-    DEFAULT_OVERLAP,
-    AxisRules,
-    ContainerPolicy,
-    DirectionRules,
-    EffectiveIntervals,
-    HvpaSpec,
     ScalingInterval,
     UpdateMode,
 )

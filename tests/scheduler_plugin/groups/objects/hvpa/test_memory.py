@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.units import MilliCpu
+from scheduler_plugin.groups.controllers.policies import memory_json, memory_of
 from scheduler_plugin.groups.core.hvpa.spec import (
     PastPods,
     PastReplicas,
@@ -19,7 +20,6 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     Shrinking,
 )
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer
-from scheduler_plugin.groups.objects.hvpa.memory_fields import memory_json, memory_of
 
 
 def test_memory_survives_a_restart() -> None:
@@ -28,7 +28,6 @@ def test_memory_survives_a_restart() -> None:
     said = memory_json(memory)
     assert said == {
         "lastScaleUpTime": "2026-01-01T12:30:15.250000Z",
-        "lastScaleDownTime": None,
         "pastTargets": [{"container": "app", "resource": "cpu", "target": 500, "replicas": 2}],
         "pastReplicas": [
             {"since": "2026-01-01T12:30:15.250000Z", "replicas": 3},

@@ -12,8 +12,7 @@ from protocol.units import Bytes, MilliCpu
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.groups.core.tortoise.autoscaler import Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMode
 from scheduler_plugin.groups.core.workload import ResourceList, SizeBounds
 from scheduler_plugin.groups.objects.targets import InvalidSpecError
 from scheduler_plugin.groups.objects.tortoise.manifest import Tortoise, parse_tortoise

@@ -23,9 +23,15 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import (
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision
 from scheduler_plugin.groups.core.tortoise.floor import Peaks
-from scheduler_plugin.groups.core.tortoise.phases import Phase, ResourcePhase, ResourceState, TortoiseMode
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import ReplicaMemory, TortoiseMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
+    Phase,
+    ReplicaMemory,
+    ResourcePhase,
+    ResourceState,
+    TortoiseMemory,
+    TortoiseMode,
+)
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, WorkloadDecision
 from scheduler_plugin.groups.objects.autoscalers import (
     metrics_missing_since,

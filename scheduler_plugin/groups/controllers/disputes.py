@@ -19,10 +19,11 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.core.writes import Write
+from scheduler_plugin.groups.objects.writes import Write
 
 REVERTS: Final = 3
 WAITS: Final = Backoff(Seconds(300.0), Seconds(3600.0), spread=0.0)
+
 STANDS: Final = Seconds(3600.0)
 """A write that stands for this long ends the fight."""
 
@@ -189,7 +190,6 @@ def part_of(found: object, fields: object) -> object:
 
 
 def _lost(fields: JsonObject, stored: object, present: object) -> Json:
-    """Those of ``fields`` that are no longer as they were stored."""
     old, new = child({"it": stored}, "it"), child({"it": present}, "it")
     return {
         key: _lost(value, old.get(key), new.get(key)) if isinstance(value, Mapping) else value

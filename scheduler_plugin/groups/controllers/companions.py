@@ -1,0 +1,271 @@
+"""The HPA and the VPA beside a group: created, adopted and put back, or left alone because they are someone else's.
+
+One without a controller, under the name that ours would have, is adopted if it refers to the same workload: the group
+sets its spec until the group is gone, and then it is restored from a record in an annotation. Only ``spec`` and the
+record are ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, is_leaving, name_of, text, version_of
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
+from protocol.units import QuantityError, parse_quantity
+from scheduler_plugin.groups import texts
+from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, PolicyDecision
+from scheduler_plugin.groups.core.workload import SizedContainer, Workload
+from scheduler_plugin.groups.objects.autoscalers import about
+from scheduler_plugin.groups.objects.targets import TargetRef, api_group
+from scheduler_plugin.groups.objects.writes import Write, creation, difference, holds, is_owned_by, refuse_foreign
+
+
+@dataclass(eq=True, unsafe_hash=True)
+class StopError(Exception):
+    """Nothing may be scaled: ``reason`` in CamelCase, ``message`` for people."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScalableTarget:
+    """A target that can be scaled, as its ``template`` says, and what to write of the objects beside the group.
+
+    ``sizes`` are those that running pods were resized to, as long as the template is as it was then.
+    """
+
+    desired: DesiredState
+    target: JsonObject
+    kind: Resource
+    template: Workload
+    upkeep: tuple[Write, ...]
+    sizes: tuple[SizedContainer, ...] = ()
+
+
+def companions(facts: GroupFacts, desired: DesiredState) -> tuple[Write, ...]:
+    """Writes that bring the HPA and the VPA to their desired state.
+
+    Raises ``StopError`` if one is missing or about another workload, ``ForeignObjectError`` if one is another
+    controller's, and ``TooLargeError`` if one could not be put back.
+    """
+    writes = []
+    for resource, companion in desired.beside.items():
+        obj = facts.hpa if resource is HORIZONTAL_AUTOSCALERS else facts.vpa
+        # One that the group owns gets its reference rewritten below, so it needs no check.
+        if obj is not None and (companion.spec is None or not is_owned_by(obj, facts.group)):
+            _refuse_other_workload(resource, obj, facts.group, desired)
+        if companion.spec is not None:
+            writes.append(upkeep(resource, obj, facts.group, companion.name, companion.spec))
+        elif obj is None and not companion.may_be_missing:
+            raise StopError("AutoscalerMissing", texts.NOT_THERE.format(object=f"{resource.kind} {companion.name}"))
+    return tuple(write for write in writes if write is not None)
+
+
+def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name: str, spec: Json) -> Write | None:
+    """The write that gives the object ``name`` its ``spec``; None if it has it.
+
+    Raises ``ForeignObjectError`` if the object belongs to another controller, and ``TooLargeError``.
+    """
+    object_name, what = ObjectName(name_of(owner).namespace, name), resource.kind
+    if found is None:
+        return creation(resource, owner, name, spec)
+    old = child(found, "spec")
+    # Defaults that the API server filled in beside our fields do not count as a difference. null removes a field.
+    fields: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
+    fields |= {name: None for name in OPTIONAL if name in old and name not in spec}
+    if is_owned_by(found, owner):
+        # The garbage collector deletes it with its group, so there is nothing to put back later.
+        body: Json = {"spec": fields}
+        return Write(what, resource, object_name, body, version=version_of(found)) if fields else None
+    refuse_foreign(found, resource, owner)
+    return adapted(what, resource, found, owner, fields) if fields else None
+
+
+OPTIONAL: Final = ("behavior", "resourcePolicy")
+"""Fields of an HPA's and a VPA's spec that are removed once the group no longer sets them."""
+
+
+def _refuse_other_workload(resource: Resource, found: JsonObject, group: JsonObject, desired: DesiredState) -> None:
+    """Raises ``StopError`` if an HPA or a VPA is about neither the group nor its target: it is in use elsewhere."""
+    refuse_foreign(found, resource, group)
+    subject = about(found, resource)
+    # An HPA may point to the group's `/scale` or scale the target itself; both are fine.
+    if subject not in (desired.target, TargetRef(api_group(group), text(group, "kind"), name_of(group).name)):
+        what = str(subject).strip() or "nothing"
+        raise StopError(
+            "ForeignAutoscaler",
+            texts.AUTOSCALER_ELSEWHERE.format(kind=resource.kind, name=name_of(found).name, subject=what),
+        )
+
+
+def managed(facts: GroupFacts, found: ScalableTarget, decision: PolicyDecision) -> tuple[Write, ...]:
+    """Writes beside the scaling that are safe to repeat: a new HPA, annotations of the target."""
+    writes: list[Write] = []
+    companion, new = found.desired.hpa, decision.new_hpa
+    if companion is not None and new is not None and facts.hpa is None:
+        writes.append(creation(HORIZONTAL_AUTOSCALERS, facts.group, companion.name, new, owned=companion.goes_along))
+    current = annotations_of(found.target)
+    if patch := {name: value for name, value in decision.annotations.items() if current.get(name) != value}:
+        body: Json = {"metadata": {"annotations": patch}}
+        version = version_of(found.target)
+        writes.append(Write("annotations", found.kind, name_of(found.target), body, version=version))
+    return tuple(writes)
+
+
+def hpa_changes(hpa: JsonObject | None, wanted: Json) -> Json:
+    """The fields of the HPA's spec that are not as they are ``wanted``."""
+    if hpa is None:
+        return {}
+    spec = child(hpa, "spec")
+    return {name: value for name, value in wanted.items() if not holds(spec.get(name), value)}
+
+
+def hpa_write(facts: GroupFacts, wanted: Json) -> Write | None:
+    """Sets the fields of the group's HPA that are not as ``wanted``; None if all are.
+
+    One that the group did not make itself gets a record of what it was. Raises ``TooLargeError``.
+    """
+    hpa, fields = facts.hpa, hpa_changes(facts.hpa, wanted)
+    if hpa is None or not fields:
+        return None
+    companion = None if facts.desired is None else facts.desired.hpa
+    # `may_be_missing` marks an HPA that the group makes itself: it has no earlier spec to record.
+    if companion is None or companion.may_be_missing:
+        return Write("autoscaler", HORIZONTAL_AUTOSCALERS, name_of(hpa), {"spec": fields}, version=version_of(hpa))
+    return adapted("autoscaler", HORIZONTAL_AUTOSCALERS, hpa, facts.group, fields)
+
+
+def released(resource: Resource, found: JsonObject, group: JsonObject | None, desired: DesiredState | None) -> bool:
+    """Return True if an HPA or a VPA whose record names the group is to be put back.
+
+    ``group`` is None if it is gone, ``desired`` if it cannot be read: then nothing is put back.
+    """
+    if group is None or is_leaving(group):
+        return True
+    # An invalid spec may still mean to use it, and nothing is lost until someone corrects the spec.
+    if desired is None:
+        return False
+    companion = desired.beside.get(resource)
+    return companion is None or companion.name != name_of(found).name
+
+
+def inbox(kind: Resource, facts: GroupFacts, found: ScalableTarget) -> Write | None:
+    """Sets the group's own ``/scale`` back to the present replicas, from which an HPA that recommends to the group
+    computes its next count. The caller adds the version, because writing the status changes it.
+    """
+    replicas = found.template.replicas
+    recommends = found.desired.hpa is not None and found.desired.hpa_asks_group
+    if not recommends or child(facts.group, "spec").get("replicas") == replicas:
+        return None
+    return Write("inbox", kind, name_of(facts.group), {"spec": {"replicas": replicas}}, "scale")
+
+
+LARGEST: Final = 64 * 1024
+"""The largest record, in characters: all annotations of an object together may have 256 KiB."""
+
+
+class TooLargeError(ValueError):
+    """The object cannot be put back later, because its record would be too large; it is not changed then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The record: kind and name of the group, and fields of the spec ``before`` it and as ``written`` by it.
+
+    A field that is in ``written`` alone was not there before; None in ``written`` is one that was removed.
+    """
+
+    kind: str
+    name: str
+    before: JsonObject
+    written: JsonObject
+
+    @property
+    def text(self) -> str:
+        """The annotation. Raises ``TooLargeError``."""
+        group = {"kind": self.kind, "name": self.name}
+        body = {"group": group, "before": dict(self.before), "written": dict(self.written)}
+        encoded = json.dumps(body, separators=(",", ":"), sort_keys=True)
+        if len(encoded) > LARGEST:
+            raise TooLargeError(texts.TOO_LARGE.format(kib=LARGEST // 1024))
+        return encoded
+
+
+def original_of(found: JsonObject) -> Original | None:
+    """The record of an HPA or a VPA; None if it has none that can be read."""
+    try:
+        body = json.loads(annotations_of(found)[ANNOTATION_ORIGINAL])
+    except (KeyError, ValueError, RecursionError):
+        return None
+    group = child(body, "group") if isinstance(body, dict) else {}
+    kind, name = text(group, "kind"), text(group, "name")
+    return Original(kind, name, child(body, "before"), child(body, "written")) if kind and name else None
+
+
+def changed(found: JsonObject, group: JsonObject, fields: JsonObject) -> Original:
+    """The record once ``group`` has written ``fields`` to the spec of the object."""
+    record, spec = original_of(found) or Original("", "", {}, {}), child(found, "spec")
+    before, written = dict(record.before), dict(record.written)
+    for name, value in fields.items():
+        # On the first write, or after someone else has changed the field, the present value is what goes back later.
+        if name not in written or not _is(spec.get(name), written[name]):
+            before.pop(name, None)
+            before |= {name: spec[name]} if name in spec else {}
+        written[name] = value
+    return Original(text(group, "kind"), name_of(group).name, before, written)
+
+
+def adapted(what: str, resource: Resource, found: JsonObject, group: JsonObject, fields: Json) -> Write:
+    """Sets fields of an adopted object's spec, with the record of what they were. Raises ``TooLargeError``."""
+    # The record is written in the same patch as the change, so no crash comes between.
+    record: Json = {"annotations": {ANNOTATION_ORIGINAL: changed(found, group, fields).text}}
+    return Write(what, resource, name_of(found), {"metadata": record, "spec": fields}, version=version_of(found))
+
+
+def put_back(resource: Resource, found: JsonObject) -> Write | None:
+    """Makes the object what it was, but for what others have changed since; None if it has no record."""
+    record, spec = original_of(found), child(found, "spec")
+    if record is None:
+        return None
+    restored = dict(spec)
+    for name, value in record.written.items():
+        # A field that others have changed since is theirs and stays.
+        if _is(spec.get(name), value):
+            restored.pop(name, None)
+            restored |= {name: record.before[name]} if name in record.before else {}
+    least, most = restored.get("minReplicas"), restored.get("maxReplicas")
+    # Someone else has set one of the bounds since, and the API refuses an HPA with min > max: if `maxReplicas` is the
+    # one that goes back, it gives way, else `minReplicas` does.
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        restored |= {"maxReplicas": least} if most != spec.get("maxReplicas") else {"minReplicas": most}
+    # null in a merge patch removes an annotation.
+    ours = (ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY)
+    body: Json = {"metadata": {"annotations": dict.fromkeys(ours)}}
+    if patch := difference(spec, restored):
+        body["spec"] = patch
+    return Write("original", resource, name_of(found), body, version=version_of(found))
+
+
+def _is(found: object, written: object) -> bool:
+    """Return True if a field still has what was written; the API may have filled in more, or spelled an amount
+    otherwise.
+    """
+    if isinstance(found, Mapping) and isinstance(written, Mapping):
+        return all(_is(found.get(name), value) for name, value in written.items())
+    if isinstance(found, list) and isinstance(written, list):
+        return len(found) == len(written) and all(map(_is, found, written))
+    if found == written:
+        return True
+    if not isinstance(found, str | int | float) or not isinstance(written, str | int | float):
+        return False
+    try:
+        # `1000m` and `1` are the same amount.
+        return parse_quantity(found) == parse_quantity(written)
+    except QuantityError:
+        return False

@@ -1,0 +1,216 @@
+"""The modes that choose one direction (S1.2-S1.4), and weights by the number of replicas (S1.5-S1.7).
+
+Only wishes that could go through now take part in a mode: one that waits for a window must not starve the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+from typing import Final
+
+from scheduler_plugin.groups.core.hvpa.gates import GatedRecommendation, Gates, Recommendation, VerticalWishes, gated
+from scheduler_plugin.groups.core.hvpa.spec import Exact, HvpaMode, Interval, Mixed, Preference
+from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule, Workload
+
+
+def by_mode(
+    gates: Gates, workload: Workload, horizontal: Recommendation | None, vertical: VerticalWishes
+) -> list[GatedRecommendation]:
+    """HPA preferred, HPA biased, VPA biased and mixed: of the wishes that may go now, the mode chooses."""
+    wishes = (*([] if horizontal is None else [horizontal]), *vertical.wishes)
+    why = f"mode {gates.spec.mode}"
+    answers = [gated(gates, wish, why) for wish in wishes]
+    free = [answer.wish for answer in answers if answer.rule is None]
+    spec, current = gates.spec, workload.replicas
+    desired = next((wish.value for wish in free if wish.resource is None), current)
+    deltas = [_delta(gates, workload, wish) for wish in free if wish.resource]
+    may = allowed(spec.mode, spec.mixed, (current, desired), spec.replicas, deltas)
+
+    def chosen(wish: Recommendation) -> bool:
+        if gates.is_urgent(wish):  # more replicas would run out of memory like those that did
+            return True
+        if wish.resource is None:
+            return may.horizontal
+        return may.up if wish.grows else may.down
+
+    return [
+        # A gate's rule says more than the mode, so it is reported instead.
+        answer if answer.rule or chosen(answer.wish) else GatedRecommendation(answer.wish, why, Rule.POLICY, why)
+        for answer in answers
+    ]
+
+
+def _delta(gates: Gates, workload: Workload, wish: Recommendation) -> VerticalDelta:
+    container = workload.container(wish.container)
+    limit = container.limits[wish.resource] if container and wish.resource else None
+    y = gates.spec.mixed.y[wish.resource] if wish.resource else None
+    return VerticalDelta(
+        wish.value - wish.now, 0 if y is None else y.value, limit is not None and wish.wanted > limit.value
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VerticalDelta:
+    """One vertical wish: its change (signed), the threshold ``y``, and whether the target is above the limit."""
+
+    change: int
+    y: int = 0
+    over_limit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Wishes that may pass: horizontal ones, and vertical ones to grow and to shrink."""
+
+    horizontal: bool
+    up: bool
+    down: bool
+
+
+_HORIZONTAL: Final = Allowed(horizontal=True, up=False, down=False)
+_VERTICAL: Final = Allowed(horizontal=False, up=True, down=True)
+_NONE: Final = Allowed(horizontal=False, up=False, down=False)
+
+
+def allowed(
+    mode: HvpaMode, mixed: Mixed, replicas: tuple[int, int], bounds: ReplicaBounds, vertical: Sequence[VerticalDelta]
+) -> Allowed:
+    """The wishes that may pass; ``replicas`` from and to. Only for the modes that choose."""
+    current, desired = replicas
+    scales = desired != current
+    if mode is HvpaMode.HPA_PREFERRED:
+        if scales:
+            return _HORIZONTAL
+        # At a bound the HPA can go no further in that direction, so sizes take over.
+        return Allowed(False, up=current >= bounds.max, down=current <= bounds.min)
+    # Only one of the two wants something, so there is nothing to choose.
+    if not (scales and vertical):
+        return _HORIZONTAL if scales else _VERTICAL
+    if mode is HvpaMode.MIXED:
+        return _mixed(mixed, abs(desired - current), vertical)
+    return _HORIZONTAL if mode is HvpaMode.HPA_BIASED else _VERTICAL
+
+
+def _mixed(mixed: Mixed, change: int, vertical: Sequence[VerticalDelta]) -> Allowed:
+    horizontal_passes = change > mixed.x
+    vertical_passes = any(abs(delta.change) > delta.y or delta.over_limit for delta in vertical)
+    if horizontal_passes and vertical_passes:
+        return _HORIZONTAL if mixed.preference is Preference.HPA else _VERTICAL
+    if horizontal_passes:
+        return _HORIZONTAL
+    return _VERTICAL if vertical_passes else _NONE
+
+
+def by_weight(
+    gates: Gates, workload: Workload, horizontal: Recommendation | None, vertical: VerticalWishes
+) -> list[GatedRecommendation]:
+    """Weight-based scaling: each wish goes the part of its way that the weight at this number of replicas gives it.
+
+    A wish for other replicas borrows the neighbour's weight only if it is written: one that waits must not starve the
+    sizes.
+    """
+    current = workload.replicas
+    weight = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, current)
+    if horizontal is None:
+        # Without a wish for replicas there is no neighbour whose weight could be borrowed.
+        return [_weighted_size(gates, wish, weight, current) for wish in vertical.wishes]
+    freed = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, horizontal.wanted)
+    # Neither axis can move: the interval is vertical only, and the sizes are at their bounds.
+    trapped = freed == VERTICAL_ONLY and any(wish.grows is horizontal.grows for wish in vertical.at_bounds)
+    count = _weighted_count(gates, horizontal, HORIZONTAL_ONLY if trapped else freed)
+    # While the count is held back, the sizes keep the weight of the present interval.
+    applied = weight if count.rule else freed
+    return [count, *(_weighted_size(gates, wish, applied, current) for wish in vertical.wishes)]
+
+
+def _weighted_count(gates: Gates, wish: Recommendation, vpa: Fraction) -> GatedRecommendation:
+    value = gates.spec.replicas.clamp(weighted_replicas(wish.now, wish.wanted, vpa))
+    # The horizontal weight is what the vertical one leaves.
+    return _answered(gates, wish.at(value), 1 - vpa)
+
+
+def _weighted_size(gates: Gates, wish: Recommendation, weight: Fraction, replicas: int) -> GatedRecommendation:
+    if gates.is_urgent(wish):
+        # A container that ran out of memory gets all of what it wants, whatever the interval says.
+        weight = VERTICAL_ONLY
+    applied = effective_weight(weight, replicas, gates.spec.replicas, wish.grows)
+    return _answered(gates, wish.at(away_from(wish.now, weighted(wish.now, wish.wanted, applied))), applied)
+
+
+def _answered(gates: Gates, wish: Recommendation, weight: Fraction) -> GatedRecommendation:
+    why = f"weight {float(weight):g}"
+    # Rounded to the present value: the weight alone leaves nothing to write.
+    return GatedRecommendation(wish, why, Rule.WEIGHT, why) if wish.value == wish.now else gated(gates, wish, why)
+
+
+VERTICAL_ONLY: Final = Fraction(1)
+HORIZONTAL_ONLY: Final = Fraction(0)
+
+
+def stages(
+    bounds: ReplicaBounds, first_end: int | None, second_end: int | None, weights: Sequence[Fraction]
+) -> tuple[Interval, ...]:
+    """The three stages as intervals: below ``first_end``, up to ``second_end``, and above it (S1.5, S1.6).
+
+    A missing end makes its outer stage empty. A first stage that would end before it begins holds for ``bounds.min``.
+    """
+    first, second, third = weights
+    middle = Interval(second, first_end, second_end)
+    before = [] if first_end is None else [Interval(first, bounds.min, max(bounds.min, first_end - 1))]
+    after = [] if second_end is None or second_end >= bounds.max else [Interval(third, second_end + 1, bounds.max)]
+    return (*before, middle, *after)
+
+
+def vpa_weight(intervals: Sequence[Interval], bounds: ReplicaBounds, current: int, desired: int) -> Fraction:
+    """The weight of vertical recommendations at ``current`` replicas while ``desired`` are wished for.
+
+    Where there is no interval at all, vertical recommendations have no weight.
+    """
+    spans = [(interval.within(bounds), interval.weight) for interval in intervals]
+    # `min` keeps the first of equals: the first interval that contains the count, or the nearest one to a gap, wins.
+    nearest = min(spans, key=lambda span: _distance(span[0], current), default=None)
+    if nearest is None:
+        return HORIZONTAL_ONLY
+    # Weight 1 would never let replicas change, so such a wish takes the weight of the next interval in its direction.
+    if nearest[1] < VERTICAL_ONLY or desired == current:
+        return nearest[1]
+    ways = [
+        (span, weight)
+        for span, weight in spans
+        if weight < VERTICAL_ONLY and (span[1] > current if desired > current else span[0] < current)
+    ]
+    neighbour = min(ways, key=lambda span: _distance(span[0], current), default=None)
+    return VERTICAL_ONLY if neighbour is None else neighbour[1]
+
+
+def _distance(span: tuple[int, int], count: int) -> int:
+    start, last = span
+    return max(start - count, count - last, 0)
+
+
+def effective_weight(weight: Fraction, current: int, bounds: ReplicaBounds, growing: bool) -> Fraction:
+    """``weight``, or 1 if only vertical growth is left."""
+    # At the maximum of replicas there is no other way left to grow.
+    return VERTICAL_ONLY if growing and current >= bounds.max else weight
+
+
+def weighted(current: Exact, target: Exact, weight: Fraction) -> Fraction:
+    """The point at ``weight`` of the way from ``current`` to ``target``, exactly."""
+    return current + (target - current) * weight
+
+
+def away_from(current: int, exact: Fraction) -> int:
+    """The whole number at ``exact`` or next to it on the far side from ``current``: no step is rounded away."""
+    return ceil(exact) if exact > current else floor(exact)
+
+
+def weighted_replicas(current: int, desired: int, vpa: Fraction) -> int:
+    """The count that the horizontal weight ``1 - vpa`` makes of a wish: rounded up when growing, down when shrinking.
+
+    >>> weighted_replicas(5, 4, Fraction("0.6")), weighted_replicas(3, 10, Fraction("0.6"))
+    (4, 6)
+    """
+    return away_from(current, weighted(current, desired, 1 - vpa))

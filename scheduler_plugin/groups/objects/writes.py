@@ -1,0 +1,337 @@
+"""What a group wants written, as plain data; and a scaling that is decided and perhaps not carried out yet.
+
+The intent is stored in the group's status before the first write to the target, and removed after the last: a process
+that restarts finds in it what to finish, and finishes exactly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    annotations_of,
+    child,
+    items,
+    name_of,
+    text,
+    uid_of,
+    version_of,
+    whole,
+)
+from protocol.kubernetes.resources import VIRTUAL_MACHINES, Resource
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_BOUNDS
+from protocol.units import Resources
+from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
+from scheduler_plugin.groups import texts
+from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload, WorkloadDecision, by_name
+from scheduler_plugin.groups.objects.targets import (
+    TARGET_KINDS,
+    VM_CONTAINER,
+    api_group,
+    read_container,
+    write_container,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write. ``what`` is a word for logs and metrics, such as ``replicas``.
+
+    A patch with a ``version`` is refused (409) if the object is no longer at that resourceVersion. ``merges_lists``: a
+    strategic merge patch, which finds containers by name. ``creates``: the object is created, ``subresource`` unused.
+    """
+
+    what: str
+    resource: Resource
+    name: ObjectName
+    body: Json
+    subresource: str = ""
+    version: str = ""
+    creates: bool = False
+    merges_lists: bool = False
+
+    @property
+    def path(self) -> str:
+        """Path that the write goes to."""
+        if self.creates:
+            return self.resource.path(self.name.namespace)
+        return self.resource.path(self.name.namespace, self.name.name, self.subresource)
+
+    @property
+    def guarded_body(self) -> Json:
+        """The body, with the version that it is for."""
+        if not self.version:
+            return self.body
+        metadata = self.body.get("metadata")
+        fields = dict(metadata) if isinstance(metadata, Mapping) else {}
+        return {**self.body, "metadata": {**fields, "resourceVersion": self.version}}
+
+
+def difference(old: JsonObject, new: JsonObject) -> Json:
+    """The merge patch (RFC 7386) that makes ``new`` of ``old``; empty if they are the same.
+
+    >>> difference({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1, "c": 4}})
+    {'a': {'c': 4}, 'd': None}
+    """
+    patch: Json = {}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            if inner := difference(before, value):
+                patch[key] = inner
+        elif key not in old or before != value:
+            patch[key] = dict(value) if isinstance(value, Mapping) else value
+    # RFC 7386: null removes a field.
+    return patch | {key: None for key in old if key not in new}
+
+
+class ForeignObjectError(ValueError):
+    """The object belongs to another controller; the message says to which."""
+
+
+def owner_reference(owner: JsonObject) -> Json:
+    """The reference that makes ``owner`` the controller of an object, which is then deleted with the owner."""
+    # It does not block the owner's deletion: with OwnerReferencesPermissionEnforcement that needs a right to its
+    # finalizers, and nothing here needs the owner to wait.
+    return {
+        "apiVersion": text(owner, "apiVersion"),
+        "kind": text(owner, "kind"),
+        "name": name_of(owner).name,
+        "uid": uid_of(owner),
+        "controller": True,
+    }
+
+
+def controller_of(found: JsonObject) -> Json | None:
+    """The owner reference of the object's controller; None if it has none."""
+    owners = (owner for owner in items(found, "metadata", "ownerReferences") if owner.get("controller") is True)
+    return next(owners, None)
+
+
+def is_owned_by(found: JsonObject, owner: JsonObject) -> bool:
+    """Return True if ``owner`` is the object's controller."""
+    reference = controller_of(found)
+    return reference is not None and text(reference, "uid") == uid_of(owner)
+
+
+def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, owned: bool = True) -> Write:
+    """Makes an object beside ``owner``; ``owned``: it goes when the owner goes."""
+    object_name = ObjectName(name_of(owner).namespace, name)
+    metadata: Json = {"name": name, "namespace": object_name.namespace}
+    if owned:
+        # Without an owner reference it outlives the group.
+        metadata["ownerReferences"] = [owner_reference(owner)]
+    body: Json = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
+    return Write(resource.kind, resource, object_name, body, creates=True)
+
+
+def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> None:
+    """Raises ``ForeignObjectError`` if the object has another controller than ``group``."""
+    owner = controller_of(found)
+    # By UID: a group that was made again under the same name is another owner.
+    if owner is not None and text(owner, "uid") != uid_of(group):
+        whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
+        raise ForeignObjectError(texts.OWNED.format(kind=resource.kind, name=name_of(found).name, owner=whose))
+
+
+def holds(found: object, wanted: object) -> bool:
+    """Return True if ``found`` has all that is ``wanted``; what a server filled in beside it does not matter.
+
+    >>> holds({"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"c": 2}]}), holds({"a": 1}, {"a": 2})
+    (True, False)
+    """
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        return all(name in found and holds(found[name], value) for name, value in wanted.items())
+    if isinstance(found, list) and isinstance(wanted, list):
+        # A list has to match entry by entry: the API server adds fields, but no entries.
+        return len(found) == len(wanted) and all(map(holds, found, wanted))
+    return found == wanted
+
+
+def kept_by(target: JsonObject) -> str:
+    """Kind and name of the target's controller if that can be a target itself, such as a ReplicaSet's Deployment; else
+    empty. Other controllers, such as operators, may leave sizes and replicas to a group.
+    """
+    owner = controller_of(target) or {}
+    reference = api_group(owner), text(owner, "kind")
+    # Such a controller would undo every write.
+    return f"{reference[1]} {text(owner, 'name')}" if reference in TARGET_KINDS else ""
+
+
+def scale(target: JsonObject, kind: Resource, replicas: int) -> Write:
+    """Sets how many replicas there are."""
+    body: Json = {"spec": {"replicas": replicas}}
+    return Write("replicas", kind, name_of(target), body, "scale", version_of(target))
+
+
+def resize(target: JsonObject, kind: Resource, containers: tuple[SizedContainer, ...]) -> Write:
+    """Sets the sizes of ``containers``, as far as they are given; all others stay."""
+    name, version = name_of(target), version_of(target)
+    if kind is VIRTUAL_MACHINES:
+        vm = parse_virtual_machine(target)
+        least = _least(target, vm, (by_name(containers, VM_CONTAINER) or SizedContainer(VM_CONTAINER)).requests)
+        bounds = msgspec.json.encode({"min": _bound(least), "max": _bound(vm.bounds.max)}).decode()
+        annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}}
+        # In an annotation, because the spec of the VM belongs to whoever made it.
+        return Write("bounds", kind, name, annotations, version=version)
+    body: Json = {
+        "spec": {"template": {"spec": {"containers": [write_container(container) for container in containers]}}}
+    }
+    return Write("requests", kind, name, body, version=version, merges_lists=True)
+
+
+def achievable(
+    target: JsonObject, kind: Resource, containers: tuple[SizedContainer, ...]
+) -> tuple[SizedContainer, ...]:
+    """``containers`` as they can be written: of a VM in whole slots, and no more than its bounds allow."""
+    if kind is not VIRTUAL_MACHINES:
+        return containers
+    container = by_name(containers, VM_CONTAINER)
+    if container is None:
+        return ()
+    least = _least(target, parse_virtual_machine(target), container.requests)
+    sizes = {"cpu": least.cpu.value, "memory": least.mem.value}
+    return (SizedContainer(VM_CONTAINER, container.requests.map(lambda resource, _: sizes[resource])),)
+
+
+def _least(target: JsonObject, vm: VirtualMachine, requests: ResourceList) -> Resources:
+    """The least size of a VM that is to have ``requests``: never less than its spec says, whatever is annotated."""
+    metadata = child(target, "metadata")
+    # Without our own annotation the bounds are those of the spec.
+    others = {name: value for name, value in annotations_of(target).items() if name != ANNOTATION_BOUNDS}
+    spec = parse_virtual_machine({**target, "metadata": {**metadata, "annotations": others}}).bounds
+    # Memory comes in slots, so it is rounded up to whole ones.
+    memory = vm.bounds.min.mem if requests.memory is None else requests.memory.up_to(vm.slot_size)
+    # Applied last, so the upper bound wins.
+    return Resources(requests.cpu or vm.bounds.min.cpu, memory).at_least(spec.min).at_most(vm.bounds.max)
+
+
+def _bound(size: Resources) -> Json:
+    return {"cpu": size.cpu.quantity(), "mem": size.mem.quantity()}
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """From what to what; ``at`` is when it was decided, in RFC 3339. A part that does not change is None or empty.
+
+    ``before`` and ``after`` have the same containers, and of each the same amounts. ``hpa`` are fields of the spec of
+    the HPA beside the group, which have no other writer.
+    """
+
+    at: str
+    replicas: tuple[int, int] | None = None
+    before: tuple[SizedContainer, ...] = ()
+    after: tuple[SizedContainer, ...] = ()
+    hpa: Json = field(default_factory=dict)
+
+    @property
+    def grows(self) -> bool:
+        """True if a container gets more of anything than it had."""
+        return any(
+            (had := old[resource]) is None or amount.value > had.value
+            for before, after in zip(self.before, self.after, strict=True)
+            for old, new in ((before.requests, after.requests), (before.limits, after.limits))
+            for resource, amount in new
+        )
+
+    def __str__(self) -> str:
+        """The change in words: ``replicas 3 → 5; app: requests cpu 200m → 400m``."""
+        words = [] if self.replicas is None else [f"replicas {self.replicas[0]} → {self.replicas[1]}"]
+        words += [
+            f"{after.name}: {_words(before, after)}" for before, after in zip(self.before, self.after, strict=True)
+        ]
+        words += [f"HPA {name} {value}" for name, value in self.hpa.items() if isinstance(value, int)]
+        words += ["HPA metrics"] if "metrics" in self.hpa else []
+        return "; ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class IntentProgress:
+    """The part of an intent that is left to write. ``is_overtaken``: another writer changed what it was about."""
+
+    replicas: int | None = None
+    containers: tuple[SizedContainer, ...] = ()
+    is_overtaken: bool = False
+
+
+def intent_of(decision: WorkloadDecision, workload: Workload, at: str, hpa: Json) -> Intent | None:
+    """The intent of ``decision`` for ``workload``, with fields of an HPA; None if it changes nothing."""
+    replicas = None
+    if decision.replicas is not None and decision.replicas != workload.replicas:
+        replicas = (workload.replicas, decision.replicas)
+    # A container that the workload no longer has cannot be written.
+    after = tuple(container for container in decision.containers if workload.container(container.name) is not None)
+    before = tuple(_same_amounts(workload.container(container.name) or container, container) for container in after)
+    # A patch that changes nothing would only cost a write.
+    if before == after:
+        before = after = ()
+    return Intent(at, replicas, before, after, hpa) if replicas is not None or after or hpa else None
+
+
+def progress(intent: Intent, workload: Workload) -> IntentProgress:
+    """Progress of the intent on ``workload`` as it is now."""
+    replicas, before, after = intent.replicas or (workload.replicas, workload.replicas), intent.before, intent.after
+    present = tuple(
+        _same_amounts(container, wanted)
+        for wanted in after
+        if (container := workload.container(wanted.name)) is not None
+    )
+    # Neither the old nor the new state: give up the rest and decide everything again.
+    if workload.replicas not in replicas or present not in (before, after):
+        return IntentProgress(is_overtaken=True)
+    is_scaled = workload.replicas == replicas[1]
+    return IntentProgress(None if is_scaled else replicas[1], () if present == after else after)
+
+
+def _same_amounts(container: SizedContainer, like: SizedContainer) -> SizedContainer:
+    """Of ``container`` only those amounts that ``like`` has; a request that is missing is the limit."""
+    return SizedContainer(container.name, _only(container.sizes, like.requests), _only(container.limits, like.limits))
+
+
+def _only(amounts: ResourceList, like: ResourceList) -> ResourceList:
+    return like.map(lambda resource, _: None if (amount := amounts[resource]) is None else amount.value)
+
+
+def write_intent(intent: Intent) -> Json:
+    """The intent as JSON."""
+    body: Json = {"at": intent.at, **({"hpa": intent.hpa} if intent.hpa else {})}
+    if intent.replicas is not None:
+        body["replicas"] = {"from": intent.replicas[0], "to": intent.replicas[1]}
+    if intent.after:
+        body["containers"] = [
+            {"from": write_container(before), "to": write_container(after)}
+            for before, after in zip(intent.before, intent.after, strict=True)
+        ]
+    return body
+
+
+def read_intent(status: JsonObject) -> Intent | None:
+    """The intent in a group's status; None if there is none, or it cannot be read: then all is decided again."""
+    body = child(status, "intent")
+    if not body:
+        return None
+    pairs = items(body, "containers")
+    try:
+        before, after = (tuple(read_container(child(pair, end), end) for pair in pairs) for end in ("from", "to"))
+    except ValueError:
+        return None
+    replicas = child(body, "replicas")
+    steps = (whole(replicas, "from"), whole(replicas, "to")) if replicas else None
+    return Intent(text(body, "at"), steps, before, after, child(body, "hpa"))
+
+
+def _words(before: SizedContainer, after: SizedContainer) -> str:
+    pairs = (("requests", before.requests, after.requests), ("limits", before.limits, after.limits))
+    changes = [
+        f"{part} {resource} {old[resource] or 'none'} → {amount}"
+        for part, old, new in pairs
+        for resource, amount in new
+        if old[resource] != amount
+    ]
+    return ", ".join(changes)
