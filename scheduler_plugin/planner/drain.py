@@ -42,7 +42,7 @@ class DrainPlan:
             why = traffic.why_full()
             return None if why is None else Stuck(node, why)
         share = need.kept_on_targets
-        targets.to_keep = need.book.room.watermark.scaled(share)
+        targets.keep(share)
         victims, others = self._victims(need, left_alone, targets)
         moved = 0
         for victim in self._select(victims, need.freedom(targets.slack), targets.has_place):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
-from protocol.units import ZERO, Bytes, MilliCpu, Resources
+from protocol.units import Bytes, MilliCpu, Resources
 from scheduler_plugin.constraints.judge import Shape
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration
@@ -93,7 +94,7 @@ def _counts(ledger: Ledger, migration: Migration) -> bool:
 class Targets:
     """The nodes that VMs may move to, as they become while moves are decided.
 
-    ``to_keep`` is the room below its watermark that a target must keep.
+    ``kept`` is the share of its own watermark that a target must keep free below it.
     """
 
     def __init__(
@@ -102,9 +103,15 @@ class Targets:
         self._choice, self._places = choice, places
         self._traffic, self._most = traffic, policy.in_per_node
         self._ledger, self._nodes = ledger, len(ledger.rooms)
-        self.to_keep = ZERO
+        self.kept = Fraction(0)
         self._too_large: list[Resources] = []
         self._unplaceable: dict[Shape, list[Resources]] = {}
+
+    def keep(self, share: Fraction) -> None:
+        """From now on, targets must keep that share of their watermark free."""
+        if share != self.kept:
+            # What was too large with another share may have room with this one.
+            self.kept, self._too_large, self._unplaceable = share, [], {}
 
     @cached_property
     def _rooms(self) -> dict[str, Room]:
@@ -126,7 +133,7 @@ class Targets:
 
     def has_place(self, victim: Victim) -> bool:
         """Return True if some target would take the VM."""
-        size = victim.size + self.to_keep
+        size = victim.size
         # Targets only fill up in a look, so a size that found no room finds none later.
         if _is_as_large(size, self._too_large):
             return False
@@ -136,7 +143,7 @@ class Targets:
         # Last, because this may have to judge every node.
         if next(self._taking(victim, size), None) is not None:
             return True
-        if not any(stays_below_watermark(room, size) for room in self._rooms.values()):
+        if not any(self._has_room(room, size) for room in self._rooms.values()):
             self._too_large = _least(self._too_large, size)
         # There is room for the size, so it is the constraints of this shape that rule the nodes out.
         elif shape is not None:
@@ -149,7 +156,7 @@ class Targets:
         Of the nodes that take the VM it keeps those that the VM prefers most; of those, placement chooses.
         """
         size = victim.size
-        rooms = self._preferred(victim, {room.node: room for room in self._taking(victim, size + self.to_keep)})
+        rooms = self._preferred(victim, {room.node: room for room in self._taking(victim, size)})
         name = best_target(rooms, size, self._choice.ranking, self._choice.draw, nodes=self._nodes)
         if name is None:
             return None
@@ -165,10 +172,10 @@ class Targets:
     def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
         """The reasons against nodes that have room for the first VM, and the number of nodes each concerns."""
         for victim in victims:
-            size = victim.size + self.to_keep
+            size = victim.size
             if _is_as_large(size, self._too_large):
                 continue
-            large = [name for name, room in self._rooms.items() if stays_below_watermark(room, size)]
+            large = [name for name, room in self._rooms.items() if self._has_room(room, size)]
             # A size that constraints refused while it had room may have none now without being known as too large.
             if large:
                 hindrance = self._places.hindrances(victim.claim, victim.vm)
@@ -180,8 +187,18 @@ class Targets:
         """The nodes that take the VM, of that size."""
         hindrance = self._places.hindrances(victim.claim, victim.vm)
         for name, room in self._rooms.items():
-            if stays_below_watermark(room, size) and hindrance(name) is None:
+            if self._has_room(room, size) and hindrance(name) is None:
                 yield room
+
+    def _has_room(self, room: Room, size: Resources) -> bool:
+        if not stays_below_watermark(room, size):
+            return False
+        # Plain numbers, because this runs for every node.
+        whole, left = self.kept.denominator, self.kept.denominator - self.kept.numerator
+        used, mark = room.reserved, room.watermark
+        return (used.cpu.value + size.cpu.value) * whole <= mark.cpu.value * left and (
+            used.mem.value + size.mem.value
+        ) * whole <= mark.mem.value * left
 
     def _preferred(self, victim: Victim, rooms: dict[str, Room]) -> dict[str, Room]:
         """Those of ``rooms`` that the VM prefers most."""

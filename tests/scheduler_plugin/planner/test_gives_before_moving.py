@@ -61,9 +61,20 @@ def test_denied_vm_waits_for_a_promise_first() -> None:
 
 @pytest.mark.parametrize(("target", "moves"), [(9.0, False), (12.0, True)])
 def test_full_node_takes_no_vm_of_a_full_one(target: float, moves: bool) -> None:
-    """Below the target's watermark a tenth of the source's is left."""
+    """A tenth of the target's watermark is left below it."""
     fixture = PlannerFixture(node("n1"), node("n2", target))
     for of in ("a", "b"):
         fixture.add(of, "n1", 4)
     fixture.add("there", "n2", 2)
+    assert (first_move(fixture) is not None) is moves
+
+
+@pytest.mark.parametrize(("source", "target", "there", "moves"), [(100, 8, 0, True), (10, 40, 22, False)])
+def test_each_target_keeps_tenth_of_its_own_watermark(source: int, target: int, there: int, moves: bool) -> None:
+    """A small empty node takes a VM of a large one; a large one is nearly full even for a small one."""
+    fixture = PlannerFixture(node("n1", source), node("n2", target))
+    for number in range(source * 7 // 40 + 1):
+        fixture.add(f"vm{number}", "n1", 4)
+    fixture.add("there", "n2", there)
+    assert fixture.ledger.nodes["n1"].pressure.too_much
     assert (first_move(fixture) is not None) is moves

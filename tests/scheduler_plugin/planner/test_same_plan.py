@@ -23,7 +23,6 @@ from scheduler_plugin.constraints.model import (
 )
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Move
-from scheduler_plugin.placement.scoring import stays_below_watermark
 from scheduler_plugin.planner.cost import costs, least_cost
 from scheduler_plugin.planner.drain import DrainPlan, LeftAlone
 from scheduler_plugin.planner.places import Places
@@ -54,12 +53,11 @@ class PlainTargets(Targets):
     """Looks at every node for every VM."""
 
     def has_place(self, victim: Victim) -> bool:
-        return next(self._taking(victim, victim.size + self.to_keep), None) is not None
+        return next(self._taking(victim, victim.size), None) is not None
 
     def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
         for victim in victims:
-            size = victim.size + self.to_keep
-            large = [name for name, room in self._rooms.items() if stays_below_watermark(room, size)]
+            large = [name for name, room in self._rooms.items() if self._has_room(room, victim.size)]
             if large:
                 hindrance = self._places.hindrances(victim.claim, victim.vm)
                 found = (hindrance(name) for name in large)
@@ -75,7 +73,7 @@ class EagerDrainPlan(DrainPlan):
         if not allowed:
             return None
         share = need.kept_on_targets
-        targets.to_keep = need.book.room.watermark.scaled(share)
+        targets.keep(share)
         victims, others = self._victims(need, left_alone, targets)
         housed = [victim for victim in victims if targets.has_place(victim)]
         moved = 0
