@@ -63,6 +63,9 @@ CALLED_OFF: Final = Seconds(300.0)
 AT_ONCE: Final = 100
 """How many nodes one look relieves at most: in a cluster that is full everywhere they take turns."""
 
+IN_STEP: Final = 50
+"""How many nodes one step asks whether VMs should leave: a few milliseconds, even if all of them deny VMs."""
+
 
 class Planner:
     """Plans moves from looks at the ledger. ``select`` chooses the VMs that go."""
@@ -91,14 +94,14 @@ class Planner:
     ) -> Look:
         """The plan, found in steps. Cheap if no node is under pressure. ``draw`` separates equals.
 
-        Each step looks at one node. The ledger may change between steps: every move is checked again when its room is
-        reserved. Only one plan is made at a time.
+        Each step relieves one node, or asks ``IN_STEP`` nodes whether VMs should leave. The ledger may change between
+        steps: every move is checked again when its room is reserved. Only one plan is made at a time.
         """
         self._notice_vanished(ledger, policy, now.monotonic)
         self._learn_from_failures(ledger, policy, now.monotonic)
         self._needs = {need.book.name: need for need in self._present_needs(ledger, policy, now.monotonic)}
         self.refused_orders.forget_old(now.monotonic, policy.rest)
-        batch = self._batch(policy, now.monotonic)
+        batch = yield from self._batch(policy, now.monotonic)
         moves: tuple[Move, ...] = ()
         if batch:
             drain = DrainPlan(ledger, policy, now, self._select)
@@ -121,14 +124,19 @@ class Planner:
         """The time since when a node refuses requests without enough VMs leaving it; None if none does."""
         return min((need.denied_since for need in self._needs.values() if need.denied_since is not None), default=None)
 
-    def _batch(self, policy: MigrationPolicy, now: Instant) -> list[RoomNeed]:
+    def _batch(self, policy: MigrationPolicy, now: Instant) -> Generator[None, None, list[RoomNeed]]:
         """The nodes to relieve in this look, the most urgent first: of many, those that were not found stuck lately."""
         if not self._needs:
             self._stuck = {}
             return []
-        # Looked at even if no VM may be moved: what has lasted counts once VMs may.
-        due = {name: left for name, need in self._needs.items() if (left := need.due(policy, now)) is not None}
-        due = due if policy.enabled else {}
+        due: dict[str, RoomNeed] = {}
+        for number, (name, need) in enumerate(self._needs.items(), start=1):
+            # Looked at even if no VM may be moved: what has lasted counts once VMs may.
+            left = need.due(policy, now)
+            if left is not None and policy.enabled:
+                due[name] = left
+            if number % IN_STEP == 0:
+                yield
         self._stuck = {name: stuck for name, stuck in self._stuck.items() if name in due}
         if len(due) > AT_ONCE:
             # A node found stuck in this or an earlier look waits behind those that may still be relieved.

@@ -269,7 +269,9 @@ def _wanted(node: NodeAccount, now: Instant) -> Resources:
 
 def promised(node: NodeAccount, now: Instant) -> Resources:
     """The room that the node's VMs are about to give back, as far as they are asked for it."""
-    return Resources.sum(claim.offered for claim in givers(node, now)).at_most(lacking(node, now))
+    offered = Resources.sum(claim.offered for claim in givers(node, now))
+    # The usual case after a long denial, in which the lack takes all claims to find.
+    return offered.at_most(lacking(node, now)) if offered.any else offered
 
 
 def givers(node: NodeAccount, now: Instant) -> list[Claim]:
