@@ -63,7 +63,7 @@ async def pair() -> AsyncIterator[Replicas]:
     stays["metadata"]["labels"]["autoscaling.neon.tech/auto-migration-enabled"] = "false"
     cluster.put(VMS, stays)
     async with replicas(cluster, clock, settings=following_settings()) as made:
-        await clock.advance(90)
+        await clock.advance(150)
         yield made
 
 
@@ -97,7 +97,7 @@ async def test_deposed_leader_metrics_stop(pair: Replicas) -> None:
     old.way.is_cut = True
     await pair.clock.advance(30)
     old.way.is_cut = False
-    await pair.clock.advance(90)
+    await pair.clock.advance(150)
     assert pair.leader is new
     assert (await of_leader(old), await of_leader(new)) == ({}, STUCK)
 
