@@ -131,11 +131,11 @@ class Service:
 
     def preempt(self, pod: PodFacts, candidates: list[PreemptionCandidate]) -> list[str]:
         """Nodes on which the pod would fit without the victims. Raises ``LedgerError``."""
-        ledger, needed = self.context.ledger, self.context.ledger.claim_of(pod)
-        # kube-scheduler will ask about other nodes: no victim has to go for this pod now.
-        if ledger.is_sent_round(pod.uid):
+        ledger = self.context.ledger
+        # kube-scheduler will ask about other nodes: no victim has to go for this pod now, whatever it needs.
+        if ledger.is_ready and ledger.is_sent_round(pod.uid):
             return []
-        return helped(ledger.rooms, ledger.claims, needed, candidates)
+        return helped(ledger.rooms, ledger.claims, ledger.claim_of(pod), candidates)
 
     async def bind(self, name: ObjectName, uid: str, node: str) -> str:
         """Reserve and bind (authoritative). Returns an empty text on success, otherwise the reason against it."""

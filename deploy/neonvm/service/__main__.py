@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import secrets
 import socket
 import sys
@@ -106,6 +107,8 @@ def _security(typed: str) -> Json:
     return parsed
 
 
+LOG: Final = logging.getLogger("neonvm.controller")
+
 NAME: Final = "neonvm-controller"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
 LIMITS: Final = Limits(connections=256, per_peer=64)
@@ -117,13 +120,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start, 3 if the Lease was lost."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
-    status = 0
     try:
-        status = run(NAME, _run(options))
+        return run(NAME, _run(options))
+    except LeadershipLostError:
+        return LOST
     # A group, because the service runs in task groups.
-    except* LeadershipLostError:
-        status = LOST
-    return status
+    except ExceptionGroup as group:
+        lost, others = group.split(LeadershipLostError)
+        if lost is None:
+            raise
+        # What fails while the tasks end must not hide that the Lease was lost.
+        if others is not None:
+            LOG.error(texts.FAILED_AT_END, exc_info=others)
+        return LOST
 
 
 async def _run(options: argparse.Namespace) -> None:

@@ -211,7 +211,10 @@ def with_defaults(template: Workload, pods: Iterable[JsonObject]) -> Workload:
     running = [sized for pod in pods if not is_leaving(pod) and not is_over(pod) for sized in _containers(pod)]
 
     def largest(amounts: Sequence[ResourceList]) -> ResourceList:
-        return ResourceList.of(lambda name: max((has.value for row in amounts if (has := row[name])), default=None))
+        # An amount of zero is an amount, too.
+        return ResourceList.of(
+            lambda name: max((has.value for row in amounts if (has := row[name]) is not None), default=None)
+        )
 
     containers = []
     for container in template.containers:

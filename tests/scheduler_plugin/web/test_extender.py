@@ -201,3 +201,21 @@ async def test_sampled_refusal_retries_without_eviction() -> None:
         assert len(cluster.made("PATCH", "/nodes/free")) == 1
         assert await scheduler.filter(BIG, *full[1:], "victims", "free") == ["free"]
         assert await scheduler.verb("preempt", help_) != nowhere
+
+
+async def test_sampled_pod_needs_no_victims_though_its_vm_is_gone() -> None:
+    """An error would end the whole preemption, but a pod that is sent round takes no room from others."""
+    cluster, full = FakeCluster(), [f"full-{number}" for number in range(100)]
+    for name in full:
+        cluster.put(NODES, node(name, "1"))
+    cluster.put(NODES, node("free"))
+    cluster.put(VMS, vm("db", 2, 4))
+    pod = cluster.put(PODS, vm_pod("db"))
+    async with running(cluster, FakeClock()) as scheduler:
+        assert await scheduler.filter(pod, *full) == []
+        await settle()
+        cluster.remove(VMS, "default", "db")
+        await settle()
+        help_ = {"Pod": pod, "NodeNameToMetaVictims": {full[0]: {"Pods": [], "NumPDBViolations": 0}}}
+        assert await asked(scheduler, "preempt", help_) == (200, {"NodeNameToMetaVictims": {}})
+        assert (await asked(scheduler, "prioritize", {"Pod": pod, "NodeNames": full}))[0] == 503

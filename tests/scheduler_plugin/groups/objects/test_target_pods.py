@@ -63,3 +63,9 @@ def test_running_pods_fill_template_gaps() -> None:
     found = with_defaults(template, pods)
     app = SizedContainer("app", ResourceList(MilliCpu(200), Bytes(7)), ResourceList(MilliCpu(500)))
     assert found == Workload(2, 2, (app, SizedContainer("other")))
+
+
+def test_default_of_zero_fills_a_gap() -> None:
+    template = Workload(1, 1, (SizedContainer("app"),))
+    found = with_defaults(template, [sized(requests={"cpu": "0"}, limits={"memory": 0})])
+    assert found.containers == (SizedContainer("app", ResourceList(MilliCpu(0)), ResourceList(memory=Bytes(0))),)
