@@ -199,7 +199,7 @@ class RoomNeed:
         )
         pods = ZERO
         if now - self.denied_since >= min(SOONEST, policy.settle_denied):
-            # What pods ask for is pressure beyond all that VMs are denied. Nobody can give a pod room but by leaving.
+            # What pods ask for is pressure beyond all that VMs are denied.
             pods = pressure.capacity.minus_or_zero(book.unmet.minus_or_zero(book.room.free))
         return (unmet.minus_or_zero(book.room.free) + pods).minus_or_zero(pressure.slack + pressure.migrating)
 

@@ -173,10 +173,9 @@ class Targets:
         """The reasons against nodes that have room for the first VM, and the number of nodes each concerns."""
         for victim in victims:
             size = victim.size
-            if _is_as_large(size, self._too_large):
-                continue
-            large = [name for name, room in self._rooms.items() if self._has_room(room, size)]
             # A size that constraints refused while it had room may have none now without being known as too large.
+            rooms = {} if _is_as_large(size, self._too_large) else self._rooms
+            large = [name for name, room in rooms.items() if self._has_room(room, size)]
             if large:
                 hindrance = self._places.hindrances(victim.claim, victim.vm)
                 reasons = (hindrance(name) for name in large)
