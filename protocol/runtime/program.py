@@ -15,6 +15,7 @@ import prometheus_client
 from protocol import VERSION
 from protocol.runtime.clock import Clock
 from protocol.runtime.credentials import Credentials, CredentialsError, from_kubeconfig, from_pod
+from protocol.runtime.error_groups import innermost
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.runtime.json_log import log_as_json
 
@@ -40,13 +41,9 @@ def run(
             runner.run(work)
     # A task group wraps even a single exception in a group.
     except* (FileRefusedError, CredentialsError, StartError) as problems:
-        print(f"{name}: {_first(problems)}", file=sys.stderr)
+        print(f"{name}: {innermost(problems)}", file=sys.stderr)
         status = 2
     return status
-
-
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def stop_on_signals() -> asyncio.Event:

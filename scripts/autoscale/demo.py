@@ -20,6 +20,7 @@ from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.kubernetes.api import ApiError
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.error_groups import innermost
 from protocol.units import Instant, Seconds
 from scripts.autoscale.clusters import ClusterFlags
 from scripts.autoscale.demonstration.group_scenario import GroupScenario
@@ -33,7 +34,7 @@ from scripts.autoscale.demonstration.statements import statements
 from scripts.autoscale.local import GuestKind, KubernetesVersion
 from scripts.autoscale.outputs import a_file, a_picture, write_outcome
 from scripts.autoscale.page import page_beside
-from scripts.autoscale.running import innermost, runs
+from scripts.autoscale.running import runs
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.stages import DemoStage, fresh_stage, show_failure
 from vm_image.host import BuildError

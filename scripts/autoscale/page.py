@@ -19,6 +19,7 @@ from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.error_groups import innermost
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import stop_on_signals
 from protocol.runtime.serving.listeners import Listener, serve
@@ -30,7 +31,6 @@ from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluste
 from scripts.autoscale.demonstration.waiting import beside
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
-from scripts.autoscale.running import innermost
 from scripts.autoscale.site import NAME_LABEL, Site, SiteError, SitePods, agent_says, open_site
 from scripts.autoscale.terminal.printing import print_lines
 

@@ -20,6 +20,7 @@ from deploy.local.cluster.spec import SpecError
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.proxies import ProxyError
 from protocol.runtime.credentials import CredentialsError
+from protocol.runtime.error_groups import innermost
 from scripts.autoscale.demonstration.pgbench import PgbenchError
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.terminal.visible import visible_lines
@@ -138,8 +139,3 @@ async def background(
         task.cancel()
         # An error of the job must not hide the one that ends the context.
         await asyncio.gather(task, return_exceptions=True)
-
-
-def innermost(error: BaseException) -> BaseException:
-    """The error itself: task groups wrap it in groups."""
-    return innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

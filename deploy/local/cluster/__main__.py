@@ -15,8 +15,9 @@ from collections.abc import Sequence
 
 from deploy.local.cluster.cluster import Cluster
 from deploy.local.cluster.folder import INHERITED, AlreadyRunsError, ClusterFolder, ClusterLock
-from deploy.local.cluster.progress import Progress, StepFailedError, innermost
+from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.real_cluster import RealCluster
+from protocol.runtime.error_groups import innermost
 from protocol.runtime.garbage import collect_seldom
 from protocol.runtime.json_log import log_as_json
 from protocol.runtime.open_files import allow_open_files

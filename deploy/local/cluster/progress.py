@@ -36,11 +36,6 @@ class StepFailedError(Exception):
         self.log = log
 
 
-def innermost(error: BaseException) -> BaseException:
-    """The first error within groups of them: a cluster runs in task groups."""
-    return innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
-
-
 class Progress:
     """Writes steps to standard output up to ``READY``, and then no more."""
 

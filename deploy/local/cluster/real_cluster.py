@@ -18,7 +18,7 @@ from deploy.local.cluster import control
 from deploy.local.cluster.content import CRD_FOLDERS
 from deploy.local.cluster.control_plane import background, live
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.progress import Progress, StepFailedError, innermost
+from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine.control_groups import make_group, remove_group
 from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, control_programs
@@ -36,6 +36,7 @@ from deploy.neonvm.ports import NetworkError
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.resources import DEPLOYMENTS, IP_ADDRESSES, NODES, Resource
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.error_groups import innermost
 from protocol.units import Instant, Seconds
 
 _API_SERVICES: Final = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)

@@ -11,6 +11,7 @@ import numpy as np
 from agent.core.policy import Smoothing
 from protocol.smoothing.spec import Duration
 from protocol.units import Instant, Resources, Seconds
+from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.sharing import lacking
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.fleet import SimulatedFleet
@@ -192,13 +193,10 @@ class Run:
 
     def _run_short(self, step: int, loads: Loads, now: Instant) -> list[SimulatedVm]:
         """Runs agents within a step: the denied ones, and neighbours that can give them room."""
-        claims = [
-            claim
-            for node in self._cluster.ledger.strained
-            for claim in self._cluster.ledger.nodes[node].claims.values()
-            if self._cluster.ledger.nodes[node].unmet.any and (claim.offered.any or claim.unmet.any)
-        ]
-        due = sorted(self._cluster.vms[claim.vm.name].index for claim in claims if claim.vm and claim.vm.name)
+        ledger = self._cluster.ledger
+        denying = [node for name in ledger.strained if (node := ledger.nodes[name]).unmet.any]
+        claims = [claim for node in denying for claim in node.claims.values() if claim.offered.any or claim.unmet.any]
+        due = sorted(self._numbers(claims))
         self._short.update(due)
         return self._run_agents(step, due, *loads, now) if due else []
 
@@ -238,15 +236,15 @@ class Run:
     def _wake_asked(self, now: Instant) -> None:
         """Wakes the agents on nodes that are short: each asks at least once in a step, and hears what it is asked."""
         ledger = self._cluster.ledger
-        self._short = {
-            self._cluster.vms[claim.vm.name].index
-            for node in ledger.nodes.values()
-            if lacking(node, now).any
-            for claim in node.claims.values()
-            if claim.vm is not None and claim.vm.name is not None
-        }
+        short = [node for node in ledger.nodes.values() if lacking(node, now).any]
+        self._short = set(self._numbers(claim for node in short for claim in node.claims.values()))
         for index in self._short:
             self._wakes.wake_next(index)
+
+    def _numbers(self, claims: Iterable[Claim]) -> Iterator[int]:
+        """The numbers of the VMs that have the claims."""
+        names = (claim.vm.name for claim in claims if claim.vm is not None)
+        return (self._cluster.vms[name].index for name in names if name is not None)
 
     def _wake_denied(self) -> None:
         """Wakes denied agents whose node has gained room; the others would get the same answer."""
