@@ -48,6 +48,15 @@ ANNOTATION_BOUNDS: Final = "autoscaling.neon.tech/bounds"
 ANNOTATION_FLOOR: Final = "autoscaling.neon.tech/floor"
 """On a VirtualMachine: its least size for now, from what the same hour needed before; groups write it."""
 
+ANNOTATION_CONTAINER: Final = "autoscaling.neon.tech/container"
+"""On a pod with a postgres: the container to resize, if it is neither named ``postgres`` nor the only one (B.7)."""
+
+ANNOTATION_FIRST_REQUESTS: Final = "autoscaling.neon.tech/first-requests"
+"""On a pod with a postgres: ``{"cpu": quantity, "mem": quantity}`` of its template, written by the injector."""
+
+ANNOTATION_CNPG_POD_SPEC: Final = "cnpg.io/podSpec"
+"""On a pod of CloudNativePG: the spec that the operator made it from."""
+
 ANNOTATION_CONFIG: Final = "autoscaling.neon.tech/config"
 """On a VirtualMachine: its own scaling policy."""
 

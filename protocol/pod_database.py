@@ -1,0 +1,322 @@
+"""Pods whose postgres is resized in place, read as the VirtualMachine that ledger and agent know (B.7).
+
+Rules that hold here:
+
+- A pod opts in with the label ``enabled`` and the annotation ``bounds``, of which only ``max`` is needed. Its size is
+  what one container requests. ``pod/NAME`` is its name beside VirtualMachines, which may have the same names.
+- It never goes below the requests of its template, unless ``bounds.min`` says so.
+- The memory limit equals the request. A CPU limit moves with the request, and stays as far above it as it was.
+- A pod that cannot be resized without a restart, or not at all, raises ``InvalidObjectError`` with the advice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from protocol import names
+from protocol.field_errors import field_message
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    annotations_of,
+    child,
+    items,
+    labels_of,
+    name_of,
+    text,
+    uid_of,
+    version_of,
+    whole,
+)
+from protocol.messages import ObjectName
+from protocol.units import Bytes, MilliCpu, Resources
+from protocol.virtual_machine import Bounds, InvalidObjectError, VirtualMachine
+from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
+
+PREFIX: Final = "pod/"
+"""Begins the name of such a database; no VirtualMachine's name has a slash."""
+
+DEFAULT_CONTAINER: Final = "postgres"
+
+MEMORY_STEP: Final = Bytes(64 * 1024**2)
+"""Memory of a container is changed in multiples of this, whatever the node's compute unit is."""
+
+RESIZE: Final = "resize"
+DEFERRED: Final = "Deferred"
+INFEASIBLE: Final = "Infeasible"
+ERROR: Final = "Error"
+
+
+class ResizeObjection(msgspec.Struct, frozen=True):
+    """The kubelet's objection to the present requests of a pod: ``verdict`` is Deferred, Infeasible or Error."""
+
+    verdict: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.message}"
+
+
+class PodDatabase(VirtualMachine, frozen=True):
+    """A pod with a postgres. ``use`` is what its container requests, ``actual`` what the kubelet says that it has.
+
+    ``container_id`` is empty until the container runs. ``cpu_above`` is the part of the CPU limit above the request,
+    None if there is no CPU limit. ``objection`` is the kubelet's to the present requests.
+    """
+
+    container: str = ""
+    container_id: str = ""
+    cpu_above: MilliCpu | None = None
+    objection: ResizeObjection | None = None
+
+
+class _Amounts(msgspec.Struct, frozen=True):
+    cpu: WireQuantity
+    mem: WireQuantity
+
+    def read(self, path: str) -> Resources:
+        return Resources(cpu_from_wire(f"{path}.cpu", self.cpu), mem_from_wire(f"{path}.mem", self.mem))
+
+
+class _Bounds(msgspec.Struct, frozen=True):
+    max: _Amounts
+    min: _Amounts | None = None
+
+
+_BOUNDS: Final = msgspec.json.Decoder(_Bounds)
+_AMOUNTS: Final = msgspec.json.Decoder(_Amounts)
+
+
+def is_pod_database(pod: JsonObject) -> bool:
+    """Return True if the pod runs no VirtualMachine and has opted in.
+
+    >>> is_pod_database({"metadata": {"labels": {"autoscaling.neon.tech/enabled": "true"}}})
+    True
+    """
+    labels = labels_of(pod)
+    if labels.get(names.LABEL_ENABLED) != "true" or names.LABEL_VM_NAME in labels:
+        return False
+    owners = items(pod, "metadata", "ownerReferences")
+    return not any(text(owner, "apiVersion").partition("/")[0] == names.VM_GROUP for owner in owners)
+
+
+def database_of(pod: ObjectName) -> ObjectName:
+    """The name of the database in ``pod``.
+
+    >>> str(database_of(ObjectName("default", "pg-1")))
+    'default/pod/pg-1'
+    """
+    return ObjectName(pod.namespace, PREFIX + pod.name)
+
+
+def pod_of(database: ObjectName) -> ObjectName | None:
+    """The pod of a database with such a name; None for a VirtualMachine.
+
+    >>> str(pod_of(ObjectName("default", "pod/pg-1"))), pod_of(ObjectName("default", "db"))
+    ('default/pg-1', None)
+    """
+    if not database.name.startswith(PREFIX):
+        return None
+    return ObjectName(database.namespace, database.name.removeprefix(PREFIX))
+
+
+def parse_pod_database(pod: JsonObject) -> PodDatabase:
+    """Reads a pod as the API has it in JSON. Raises ``InvalidObjectError``.
+
+    >>> container = {"name": "postgres", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+    >>> bounds = {"autoscaling.neon.tech/bounds": '{"max": {"cpu": 4, "mem": "8Gi"}}'}
+    >>> metadata = {"namespace": "default", "name": "pg-1", "annotations": bounds}
+    >>> database = parse_pod_database({"metadata": metadata, "spec": {"containers": [container]}})
+    >>> str(database.name), str(database.bounds.min), str(database.bounds.max)
+    ('default/pod/pg-1', '1 cpu, 1Gi', '4 cpu, 8Gi')
+    """
+    try:
+        return _pod_database(pod)
+    except (ValueError, RecursionError) as error:
+        raise InvalidObjectError(field_message(error)) from None
+
+
+def _pod_database(pod: JsonObject) -> PodDatabase:
+    container = _container(pod)
+    path = f"spec.containers[{text(container, 'name')}]"
+    use, limits = _amounts(f"{path}.resources.requests", child(container, "resources", "requests")), _limits(container)
+    status = _status_of(pod, text(container, "name"))
+    _require_resizable(pod, container, path, use)
+    return PodDatabase(
+        name=database_of(name_of(pod)),
+        uid=uid_of(pod),
+        resource_version=version_of(pod),
+        labels=labels_of(pod),
+        annotations=annotations_of(pod),
+        bounds=_bounds(pod, use, text(container, "name")),
+        use=use,
+        actual=_actual(status),
+        slot_size=MEMORY_STEP,
+        pod_name=text(pod, "metadata", "name") or None,
+        node=text(pod, "spec", "nodeName") or None,
+        pod_ip=text(pod, "status", "podIP") or None,
+        phase=_phase(pod, status),
+        enabled=labels_of(pod).get(names.LABEL_ENABLED) == "true",
+        permit=None,
+        container=text(container, "name"),
+        container_id=text(status, "containerID").rpartition("//")[2],
+        cpu_above=limits[0] and limits[0].minus_or_zero(use.cpu),
+        objection=objection_of(pod),
+    )
+
+
+def resize_body(database: PodDatabase, size: Resources) -> Json:
+    """The strategic merge patch of ``pods/resize`` that gives the container ``size``."""
+    requests: Json = {"cpu": size.cpu.quantity(), "memory": size.mem.quantity()}
+    limits: Json = {"memory": size.mem.quantity()}
+    if database.cpu_above is not None:
+        limits["cpu"] = (size.cpu + database.cpu_above).quantity()
+    return {
+        "spec": {"containers": [{"name": database.container, "resources": {"requests": requests, "limits": limits}}]}
+    }
+
+
+def objection_of(pod: JsonObject) -> ResizeObjection | None:
+    """The kubelet's objection to the pod's present requests; None if it has none, or has not looked at them yet."""
+    for kind, reasons in (("PodResizePending", (DEFERRED, INFEASIBLE)), ("PodResizeInProgress", (ERROR,))):
+        condition = condition_of(pod, kind)
+        verdict = text(condition, "reason")
+        # Without a reason a resize in progress goes well.
+        if text(condition, "status") != "True" or verdict not in reasons:
+            continue
+        # An older verdict is about other requests; older kubelets do not say which generation they judged.
+        if 0 < whole(condition, "observedGeneration") < whole(pod, "metadata", "generation"):
+            continue
+        return ResizeObjection(verdict, text(condition, "message"))
+    return None
+
+
+def _container(pod: JsonObject) -> Json:
+    containers = {text(container, "name"): container for container in items(pod, "spec", "containers")}
+    chosen = annotations_of(pod).get(names.ANNOTATION_CONTAINER)
+    if chosen is None:
+        chosen = (
+            DEFAULT_CONTAINER if DEFAULT_CONTAINER in containers or len(containers) > 1 else next(iter(containers), "")
+        )
+    if chosen not in containers:
+        raise ValueError(
+            f"spec.containers: expected one named {chosen}, got {', '.join(containers) or 'none'}: name postgres'"
+            f" container in the annotation {names.ANNOTATION_CONTAINER}"
+        )
+    return containers[chosen]
+
+
+def _require_resizable(pod: JsonObject, container: JsonObject, path: str, use: Resources) -> None:
+    restarts = [
+        text(policy, "resourceName")
+        for policy in items(container, "resizePolicy")
+        if text(policy, "restartPolicy") == "RestartContainer"
+    ]
+    if restarts:
+        raise ValueError(f"{path}.resizePolicy: a resize of {restarts[0]} restarts postgres: set NotRequired")
+    if child(pod, "spec", "resources"):
+        raise ValueError("spec.resources: requests of a whole pod are not resized: set those of the container instead")
+    if not (use.cpu and use.mem):
+        raise ValueError(
+            f"{path}.resources.requests: expected cpu and memory, of which nothing can be resized if absent"
+        )
+    cpu, mem = _limits(container)
+    # With equal limits the pod would become Guaranteed, and a pod keeps its class for life.
+    if text(pod, "status", "qosClass") == "Burstable" and cpu == use.cpu and mem != use.mem:
+        raise ValueError(
+            f"{path}.resources.limits.memory: expected the same as the request, as for cpu, since the pod could not"
+            " keep its quality of service class"
+        )
+
+
+def _limits(container: JsonObject) -> tuple[MilliCpu | None, Bytes | None]:
+    limits = child(container, "resources", "limits")
+    path = f"spec.containers[{text(container, 'name')}].resources.limits"
+    cpu, mem = _quantity(limits, "cpu"), _quantity(limits, "memory")
+    return (
+        None if cpu is None else cpu_from_wire(f"{path}.cpu", cpu),
+        None if mem is None else mem_from_wire(f"{path}.memory", mem),
+    )
+
+
+def _amounts(path: str, given: JsonObject) -> Resources:
+    cpu, mem = _quantity(given, "cpu"), _quantity(given, "memory")
+    return Resources(cpu_from_wire(f"{path}.cpu", cpu or 0), mem_from_wire(f"{path}.memory", mem or 0))
+
+
+def _quantity(given: JsonObject, name: str) -> WireQuantity | None:
+    amount = given.get(name)
+    # In Python a bool is an int; in the API true is no amount.
+    return amount if isinstance(amount, int | float | str) and not isinstance(amount, bool) else None
+
+
+def _bounds(pod: JsonObject, use: Resources, container: str) -> Bounds:
+    annotated = annotations_of(pod).get(names.ANNOTATION_BOUNDS)
+    path = f"metadata.annotations[{names.ANNOTATION_BOUNDS}]"
+    if annotated is None:
+        raise ValueError(
+            f'{path}: expected the most that postgres may have, such as {{"max": {{"cpu": 4, "mem": "8Gi"}}}}'
+        )
+    try:
+        parsed = _BOUNDS.decode(annotated)
+        high = parsed.max.read("max")
+        low = _first_requests(pod, use, container) if parsed.min is None else parsed.min.read("min")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {field_message(error)}") from None
+    if not (low.cpu and low.mem and low.within(high)):
+        raise ValueError(
+            f"{path}: expected 0 < min <= max, got {low} to {high}; min is by default what the template requests"
+        )
+    return Bounds(low, high)
+
+
+def _first_requests(pod: JsonObject, use: Resources, container: str) -> Resources:
+    """The requests of the pod's template: those that it was made with."""
+    annotated = annotations_of(pod).get(names.ANNOTATION_FIRST_REQUESTS)
+    if annotated is not None:
+        return _AMOUNTS.decode(annotated).read(names.ANNOTATION_FIRST_REQUESTS)
+    if not was_resized(pod):
+        return use
+    # CloudNativePG writes down what it made the pod from. Without that nobody knows, and the pod keeps what it has.
+    return _by_operator(pod, container) or use
+
+
+def was_resized(pod: JsonObject) -> bool:
+    """Return True if the requests of the pod have been changed since it was made."""
+    return any(text(entry, "subresource") == RESIZE for entry in items(pod, "metadata", "managedFields"))
+
+
+def _by_operator(pod: JsonObject, container: str) -> Resources | None:
+    annotated = annotations_of(pod).get(names.ANNOTATION_CNPG_POD_SPEC)
+    try:
+        spec = msgspec.json.decode(annotated or "{}", type=dict[str, object])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    made = next((part for part in items(spec, "containers") if text(part, "name") == container), {})
+    requests = _amounts("cnpg.io/podSpec", child(made, "resources", "requests"))
+    return requests if requests.cpu and requests.mem else None
+
+
+def _status_of(pod: JsonObject, container: str) -> Json:
+    statuses = items(pod, "status", "containerStatuses")
+    return next((status for status in statuses if text(status, "name") == container), {})
+
+
+def _actual(status: Mapping[str, object]) -> Resources | None:
+    # After a failed resize, allocatedResources has the new sizes already. Kubelets that do not report the requests in
+    # force have at least set these aside.
+    for given in (child(status, "resources", "requests"), child(status, "allocatedResources")):
+        actual = _amounts("status", given)
+        if actual.cpu and actual.mem:
+            return actual
+    return None
+
+
+def _phase(pod: JsonObject, status: JsonObject) -> str:
+    phase = text(pod, "status", "phase")
+    # A pod runs from its first container on; postgres may still be starting, or start again.
+    return "Pending" if phase == "Running" and not child(status, "state", "running") else phase
