@@ -37,7 +37,7 @@ def refused(before: Obj, after: Obj) -> str:
 
 def resized(before: Obj, size: Resources) -> Obj:
     """The pod after the agent's own patch."""
-    (changed,) = resize_body(parse_pod_database(before), size)["spec"]["containers"]  # type: ignore[index,call-overload]
+    (changed,) = resize_body(parse_pod_database(before), size)["spec"]["containers"]  # type: ignore[index]
     after: Obj = merge_patch(before, resources(before, changed["name"], **changed["resources"]))
     return after
 
