@@ -169,6 +169,14 @@ def test_a_cpu_limit_is_not_added() -> None:
     assert refused(before, postgres("pg-1")) == AWAY
 
 
+def test_a_memory_limit_is_added_within_the_maximum() -> None:
+    """The agent's patch has one, the same as the request."""
+    before = postgres("pg-1")
+    del before["spec"]["containers"][0]["resources"]["limits"]
+    assert refused(before, resized(before, Resources.parse(2, "4Gi"))) == ""
+    assert refused(before, resized(before, Resources.parse(2, "9Gi"))) == BEYOND
+
+
 def test_only_the_container_of_postgres_grows() -> None:
     """A pod with several containers has one of that name, or names it; the only container needs no name."""
     alone = pod("pg-1", "node-a", containers=[{**postgres("x")["spec"]["containers"][0], "name": "db"}])
