@@ -67,8 +67,7 @@ class Kind(Generic[F]):
     A cluster may lack a kind that ``is_optional``, and may forbid one that ``may_be_forbidden``. ``at_most`` makes the
     fact of an object that cannot be read: its maximum, from its readable parts (at least its ``metadata``)
     and the reason. It never raises. ``read_line`` reads a usual line of a watch with less work, into the same fact; it
-    returns None for any other line, which then takes the general path. Only objects with ``labels`` are followed, which
-    is a label selector.
+    returns None for any other line, which then takes the general path. ``labels`` selects some of the objects.
     """
 
     name: str
@@ -82,7 +81,7 @@ class Kind(Generic[F]):
 
     @property
     def query(self) -> dict[str, str]:
-        """The part of each list's and watch's query that chooses the objects."""
+        """The part of every query that selects the objects."""
         return {"labelSelector": self.labels} if self.labels else {}
 
     def can_do_without(self, refusal: RefusalKind) -> bool:
