@@ -182,10 +182,9 @@ async def test_pods_that_cannot_be_resized_are_created_with_the_reason(tmp_path:
         program = await cluster.start("first", follows_pods=True)
         pod = postgres()
         del pod["metadata"]["annotations"]
-        assert await asked(program, pod) == (
-            "autoscaling: postgres is not resized: metadata.annotations[autoscaling.neon.tech/bounds]: expected the"
-            ' most that postgres may have, such as {"max": {"cpu": 4, "mem": "8Gi"}}'
-        )
+        warning = await asked(program, pod)
+        advice = "autoscaling: postgres is not resized: metadata.annotations[autoscaling.neon.tech/bounds]: expected"
+        assert warning.startswith(advice)
         # Those that are there already have no size, and neither have pods of VMs.
         await create(cluster, pod)
         of_vm = postgres("vm-1")
