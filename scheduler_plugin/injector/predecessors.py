@@ -19,10 +19,10 @@ from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import InvalidObjectError
 
 REMEMBERED: Final = Seconds(3600.0)
-"""How long an ended pod is remembered: a node that was lost, or an upgrade, is over by then."""
+"""Seconds that an ended pod is remembered: longer than an upgrade, or the loss of a node, takes to replace it."""
 
 AT_MOST: Final = 4096
-"""How many ended pods are remembered."""
+"""Ended pods that are remembered, the latest."""
 
 
 class PodSize(msgspec.Struct, frozen=True):

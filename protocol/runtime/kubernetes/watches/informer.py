@@ -245,9 +245,9 @@ class FactInformer(KnownFacts[F]):
 
     async def _page(self, api: KubernetesApi, query: Mapping[str, str]) -> Page:
         while True:
-            asked = {"limit": str(self._page_size), **self.kind.query, **query}
+            selection = {"limit": str(self._page_size), **self.kind.query, **query}
             try:
-                return await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query=asked))
+                return await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query=selection))
             except PageTooLargeError:
                 if self._page_size == 1:
                     raise
