@@ -18,18 +18,13 @@ async def test_lists_are_read_page_by_page() -> None:
     assert api.queries[:2] == [{"limit": "500"}, {"limit": "500", "continue": "more"}]
 
 
-async def test_only_objects_with_the_labels_are_asked_for() -> None:
-    """Not even the look at the store's version reads others."""
-    api, looks = Pages(), list[object]()
-
-    async def page(call: ApiCall) -> Page:
-        looks.append(call.query.get("labelSelector"))
-        return await Pages.page(api, call)
-
-    api.page = page  # type: ignore[method-assign]
-    await story_of(api, FakeClock(), 0.5, labels="a=b")
-    assert {*looks, *(query.get("labelSelector") for query in api.queries)} == {"a=b"}
-    assert len(looks) > 2
+async def test_lists_and_watches_select_by_labels() -> None:
+    api = Pages()
+    await story_of(api, FakeClock(), 0.5, "team=a,!old")
+    assert {("watch" in query, query.get("labelSelector")) for query in api.queries} == {
+        (False, "team=a,!old"),
+        (True, "team=a,!old"),
+    }
 
 
 async def test_bookmark_moves_version_and_reconnects_back_off() -> None:
