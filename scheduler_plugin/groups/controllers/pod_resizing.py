@@ -23,6 +23,7 @@ from scheduler_plugin.groups.objects.pod_resizes import (
     LONGEST,
     REFUSED,
     ResizeObjection,
+    cpu_first,
     objection_of,
     reached,
     refused_by_api,
@@ -93,10 +94,11 @@ class PodResizer:
         objection = objection_of(pod)
         if objection is None:
             self._drop_reached(pod, sizes)
-            requested = sizes
+            requested: Sequence[SizedContainer] = sizes
             for resource in RESOURCES:
                 if self._is_active((uid_of(pod), resource), requested, now):
                     requested = without(requested, resource)
+            requested = cpu_first(pod, requested)
         else:
             # Withdrawn at once: it blocks the pod's next resize, and a deferred one those of other pods, too.
             requested = tuple(has for has in objection.actual if by_name(sizes, has.name) is not None)

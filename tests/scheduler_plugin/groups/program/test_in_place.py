@@ -109,21 +109,25 @@ async def resizable(run: World) -> tuple[str, str, str]:
 
 
 async def test_failed_memory_shrink_leaves_cpu_free() -> None:
-    """A shrink that ends in Error is withdrawn, and CPU grows meanwhile; memory is tried again after the pause."""
+    """CPU grows before memory shrinks. A shrink that ends in Error is withdrawn, and CPU grows meanwhile."""
     async with world() as run:
         await begun(run)
-        had: Json = {"cpu": "500m", "memory": "500Mi"}
         await run.recommend("sizes", cpu="1500m", memory="300Mi")
+        assert await requests(run, "one") == {"cpu": "1500m", "memory": "500Mi"}
+        had: Json = {"cpu": "1500m", "memory": "500Mi"}
+        await kubelet_says(run, had)
+        assert await requests(run, "one") == {"cpu": "1500m", "memory": "300Mi"}
         why = "pod memory limit is below its present usage"
         await kubelet_says(run, had, condition({}, "PodResizeInProgress", "True", "Error", why))
         await kubelet_says(run, had)
-        assert await requests(run, "one") == {"cpu": "1500m", "memory": "500Mi"}
-        said = condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable")
-        assert said == ("False", "Refused", f"one cannot be resized: Error: {why}")
-        await kubelet_says(run, {"cpu": "1500m", "memory": "500Mi"})
+        assert await resizable(run) == ("False", "Refused", f"one cannot be resized: Error: {why}")
+        await run.recommend("sizes", cpu="2", memory="300Mi")
+        await run.passes(15)
+        assert await requests(run, "one") == {"cpu": "2", "memory": "500Mi"}
+        await kubelet_says(run, {"cpu": "2", "memory": "500Mi"})
         await run.passes(300)
-        assert await requests(run, "one") == {"cpu": "1500m", "memory": "300Mi"}
-        assert condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable") == ("", "", "")
+        assert await requests(run, "one") == {"cpu": "2", "memory": "300Mi"}
+        assert await resizable(run) == ("", "", "")
 
 
 async def test_refused_withdrawal_backs_off() -> None:
