@@ -20,6 +20,7 @@ import msgspec
 from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, uid_of, whole
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, HVPAS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import micro_timestamp, parse_moment
+from protocol.pod_database import is_pod_database
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
 from scheduler_plugin.groups.core.hvpa.spec import (
@@ -45,6 +46,8 @@ from scheduler_plugin.groups.objects.autoscalers import (
 from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, decode
 from scheduler_plugin.groups.objects.targets import TargetRef, read_container, read_reference, write_container
 
+BY_AGENTS: Final = ("SizedByAgents", "OptedIn", texts.SIZED_BY_AGENTS)
+
 
 @dataclass(frozen=True, slots=True)
 class Companion:
@@ -61,7 +64,8 @@ class Companion:
 @dataclass(frozen=True, slots=True)
 class DesiredState:
     """Objects that belong to a group. ``in_place``: pods are resized as they run, and the template stays. ``sizes``:
-    the group writes sizes, so no other may.
+    the group writes sizes, so no other may. ``by_agents``: the agents of the nodes size the target's pods, so the group
+    must not; ``may_be_by_agents`` is False if the group is of no use then.
 
     ``hpa_asks_group``: the HPA recommends to the group and scales nothing itself. ``remarks`` are conditions that hold
     as long as the spec is so: type, reason and message.
@@ -73,6 +77,8 @@ class DesiredState:
     in_place: bool = False
     sizes: bool = True
     hpa_asks_group: bool = True
+    by_agents: bool = False
+    may_be_by_agents: bool = True
     remarks: tuple[tuple[str, str, str], ...] = ()
 
     @property
@@ -80,6 +86,12 @@ class DesiredState:
         """The HPA and the VPA by their kinds, those that there should be."""
         pairs = ((HORIZONTAL_AUTOSCALERS, self.hpa), (VERTICAL_AUTOSCALERS, self.vpa))
         return {kind: companion for kind, companion in pairs if companion is not None}
+
+    def beside_agents(self, pods: Iterable[JsonObject]) -> DesiredState:
+        """The same for a target with these ``pods``: as long as agents size any of them, the group sizes none."""
+        if not any(map(is_pod_database, pods)):
+            return self
+        return replace(self, in_place=False, by_agents=True, remarks=(*self.remarks, BY_AGENTS))
 
 
 @dataclass(frozen=True, slots=True)

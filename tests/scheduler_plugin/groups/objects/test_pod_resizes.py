@@ -16,7 +16,8 @@ from scheduler_plugin.groups.objects.pod_resizes import (
     resize_pod,
     without,
 )
-from scheduler_plugin.groups.objects.targets import kept_pod, read_container
+from scheduler_plugin.groups.objects.pods import kept_pod
+from scheduler_plugin.groups.objects.targets import read_container
 
 PENDING, IN_PROGRESS = "PodResizePending", "PodResizeInProgress"
 SMALL, LARGE = ("1", "1Gi"), ("4", "4Gi")
