@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from protocol.names import LABEL_ENABLED
+from protocol.names import ANNOTATION_SWITCHOVER, LABEL_ENABLED
 from scheduler_plugin.texts.explanations import named
 
 # Why a group scales nothing
@@ -40,6 +40,20 @@ SIZED_BY_AGENTS_TOO: Final = (
     "agents size pods of {target}, and a Tortoise would size them, too: use an Hvpa, or remove the label"
     f" {LABEL_ENABLED} from the pods"
 )
+
+NO_ROOM: Final = (
+    "{primary.name} has waited since {primary.denied_since:%H:%M:%S} UTC for {primary.wanted}, and its node has no"
+    " room: {why}"
+)
+SWITCHOVER_WAITING: Final = "a standby is promoted after {minutes} minutes"
+SWITCHOVER_NOT_ALLOWED: Final = (
+    f'annotate the Cluster with {ANNOTATION_SWITCHOVER}: "true" to have a standby promoted that has room; writes are'
+    " refused for some 8 s then"
+)
+SWITCHOVER_NOT_HEALTHY: Final = "a standby is promoted once the Cluster is healthy"
+SWITCHOVER_TOO_SOON: Final = "its Cluster has changed its primary within the last hour"
+SWITCHOVER_NO_STANDBY: Final = "no standby that is ready has that size"
+SWITCHOVER_PROMOTED: Final = "{standby}, which has that size, is promoted; writes are refused for some 8 s"
 
 # Recommendations
 

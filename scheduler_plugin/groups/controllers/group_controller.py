@@ -15,7 +15,7 @@ from typing import Final
 from protocol.kubernetes.api import ApiCall, ApiRefusedError
 from protocol.kubernetes.conditions import condition, condition_of, stamped
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, uid_of, version_of
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
+from protocol.kubernetes.resources import CNPG_CLUSTERS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
@@ -33,6 +33,7 @@ from scheduler_plugin.groups.controllers.reconcile import (
     ReconcileResult,
     reconcile,
 )
+from scheduler_plugin.groups.controllers.tandem import TandemWrites, in_tandem
 from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.objects.targets import workload_of
 from scheduler_plugin.groups.objects.vm_group import ABLE
@@ -71,8 +72,12 @@ class GroupController(QueuedController):
         try:
             facts = await self._with_fights(self._watches.facts(self.policy, group))
             # Wall time, because a policy's memory outlives the process.
-            result = reconcile(self.policy, facts, datetime.fromtimestamp(context.clock.wall(), UTC))
+            now = datetime.fromtimestamp(context.clock.wall(), UTC)
+            facts, tandem = in_tandem(facts, now)
+            result = reconcile(self.policy, facts, now)
             await self._carry_out(facts, result)
+            # A group that is stopped writes nothing.
+            await self._carry_on(TandemWrites() if result.problem else tandem)
             outcome = "stopped" if result.problem else "done"
         except ApiRefusedError as error:
             # The `PASSING` ones only say that the cache was behind: the next look sees the newer object.
@@ -177,6 +182,14 @@ class GroupController(QueuedController):
         if found.inbox is not None:
             # Writing the status changed the version of the group.
             await self._context.writer.do(replace(found.inbox, version=version_of(group)))
+
+    async def _carry_on(self, tandem: TandemWrites) -> None:
+        for write in tandem.floors:
+            await self._do(write)
+        if tandem.promotion is not None:
+            cluster = await self._do(tandem.promotion)
+            self._context.telemetry.switchovers.inc()
+            await self._context.writer.tell(EventRecord(_about(CNPG_CLUSTERS, cluster), "Switchover", tandem.why))
 
     async def _keep_up(self, write: Write) -> None:
         """Writes an object beside the group, unless the write is known not to change its spec."""

@@ -33,6 +33,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     Possible,
     ScalingTimes,
     Shrinking,
+    UpdateMode,
 )
 from scheduler_plugin.groups.core.workload import Recommendations, Workload, WorkloadDecision
 from scheduler_plugin.groups.objects.autoscalers import (
@@ -65,7 +66,8 @@ class Companion:
 class DesiredState:
     """Objects that belong to a group. ``in_place``: pods are resized as they run, and the template stays. ``sizes``:
     the group writes sizes, so no other may. ``by_agents``: the agents of the nodes size the target's pods, so the group
-    must not; ``may_be_by_agents`` is False if the group is of no use then.
+    must not; ``may_be_by_agents`` is False if the group is of no use then. ``floors``: standbys among such pods get the
+    size of their primary as their floor.
 
     ``hpa_asks_group``: the HPA recommends to the group and scales nothing itself. ``remarks`` are conditions that hold
     as long as the spec is so: type, reason and message.
@@ -79,6 +81,7 @@ class DesiredState:
     hpa_asks_group: bool = True
     by_agents: bool = False
     may_be_by_agents: bool = True
+    floors: bool = False
     remarks: tuple[tuple[str, str, str], ...] = ()
 
     @property
@@ -178,6 +181,7 @@ class HvpaPolicy:
             None if hvpa.hpa is None else Companion(name, hpa_spec(hvpa.hpa, group)),
             None if hvpa.vpa is None else Companion(name, vpa_spec(hvpa.vpa, hvpa.target)),
             in_place=hvpa.in_place,
+            floors=hvpa.spec.vertical.up.mode is not UpdateMode.OFF,
             sizes=hvpa.vpa is not None or hvpa.spec.mode is HvpaMode.EFFECTIVE_INTERVALS,
             remarks=_overlaps(hvpa.spec),
         )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text
+from protocol import names
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, labels_of, name_of, text
 from protocol.kubernetes.objects import texts as strings
+from protocol.kubernetes.resources import STATEFUL_SETS, Resource
+from protocol.pod_database import is_pod_database
 
 _CLUSTER: Final = "cnpg.io/cluster"
 
@@ -19,10 +23,21 @@ def pod_selector(target: JsonObject) -> Json:
     return child(spec, "selector")
 
 
+def primary_of(pods: Sequence[JsonObject], kind: Resource) -> JsonObject | None:
+    """The pod of the primary; None if that is not known. Without roles it is a StatefulSet's first pod."""
+    roles = [labels_of(pod).get(names.LABEL_CNPG_ROLE) or labels_of(pod).get(names.LABEL_ROLE) for pod in pods]
+    if any(roles):
+        primaries = [pod for pod, role in zip(pods, roles, strict=True) if role == "primary"]
+    else:
+        primaries = [pod for pod in pods if kind is STATEFUL_SETS and name_of(pod).name.endswith("-0")]
+    # Two of them mean that a failover is under way.
+    return primaries[0] if len(primaries) == 1 else None
+
+
 def selector_of(target: JsonObject) -> str:
     """The label selector of the target's pods, as ``/scale`` shows it; empty if it has none."""
-    if shown := text(target, "status", "selector"):
-        return shown
+    if from_status := text(target, "status", "selector"):
+        return from_status
     selector = pod_selector(target)
     equal = sorted(f"{key}={value}" for key, value in strings(selector, "matchLabels").items())
     return ",".join([*equal, *map(_requirement, items(selector, "matchExpressions"))])
@@ -37,6 +52,12 @@ def _requirement(found: JsonObject) -> str:
 
 _STATUS: Final = ("name", "allocatedResources", "resources", "state", "lastState")
 _METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "labels", "deletionTimestamp")
+_ANNOTATIONS: Final = (
+    names.ANNOTATION_BOUNDS,
+    names.ANNOTATION_CONTAINER,
+    names.ANNOTATION_FIRST_REQUESTS,
+    names.ANNOTATION_FLOOR,
+)
 
 
 def kept_pod(pod: JsonObject) -> Json:
@@ -59,8 +80,11 @@ def kept_pod(pod: JsonObject) -> Json:
     statuses = [_only(container_status, _STATUS) for container_status in items(status, "containerStatuses")]
     trimmed: Json = {"phase": text(status, "phase"), "conditions": conditions, "containerStatuses": statuses}
     spec: Json = {"containers": containers, **({"initContainers": sidecars} if sidecars else {})}
-    return {"metadata": _only(metadata, _METADATA), "spec": spec, "status": trimmed}
+    kept = _only(metadata, _METADATA)
+    if is_pod_database(pod):
+        kept["annotations"] = _only(annotations_of(pod), _ANNOTATIONS)
+    return {"metadata": kept, "spec": spec, "status": trimmed}
 
 
-def _only(found: JsonObject, names: tuple[str, ...]) -> Json:
-    return {name: found[name] for name in names if name in found}
+def _only(fields: Mapping[str, object], wanted: tuple[str, ...]) -> Json:
+    return {name: fields[name] for name in wanted if name in fields}

@@ -79,7 +79,6 @@ metadata:
     autoscaling.neon.tech/enabled: "true"
   annotations: {autoscaling.neon.tech/bounds: '{"max": {"cpu": 8, "mem": "16Gi"}}'}
 spec:
-  nodeName: node-of-NAME
   containers:
   - name: postgres
     image: example.invalid/postgres

@@ -1,0 +1,125 @@
+"""A primary and its standbys in pods that agents size, in tandem: a failover finds a standby of the primary's size.
+
+- Each standby has a floor of what the primary is to have. The primary never waits for it: its load is now, and a
+  failover is rare.
+- A primary for which its node has no room may change places with a standby that has been given that much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from protocol.floors import Floor
+from protocol.units import Resources
+from scheduler_plugin.groups import texts
+from scheduler_plugin.groups.core.tortoise.floor import renewed
+
+PATIENCE: Final = timedelta(minutes=5)
+"""How long a node may have no room for a primary before a standby is promoted: VMs move away within a minute."""
+
+PAUSE: Final = timedelta(hours=1)
+"""After a change of the primary, whoever made it, none is made for as long: each refuses writes for seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One postgres. ``wanted`` is the size that it is to have, ``actual`` what it has (None: not known yet), and
+    ``most`` the most that it may have. Since ``denied_since`` its node has no room for what is wanted; None: it has.
+    """
+
+    name: str
+    is_ready: bool
+    wanted: Resources
+    actual: Resources | None
+    most: Resources
+    floor: Floor | None = None
+    denied_since: datetime | None = None
+
+    def has_room_for(self, size: Resources) -> bool:
+        """Return True if it serves and really has that much."""
+        return self.is_ready and self.denied_since is None and self.actual is not None and size.within(self.actual)
+
+
+class Switchover(StrEnum):
+    """Why a primary that is denied keeps its place, or ``PROMOTED``."""
+
+    WAITING = "Waiting"
+    NOT_ALLOWED = "NotAllowed"
+    NOT_HEALTHY = "NotHealthy"
+    TOO_SOON = "TooSoon"
+    NO_STANDBY = "NoStandby"
+    PROMOTED = "Promoted"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """A cluster whose operator can promote a standby. ``changed_at`` is when it last chose a primary."""
+
+    allows_switchover: bool
+    is_healthy: bool
+    changed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchoverDecision:
+    """The outcome for a primary that is denied; with ``PROMOTED``, ``to`` is the standby."""
+
+    outcome: Switchover
+    to: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tandem:
+    """The instances of one cluster."""
+
+    primary: Instance
+    standbys: tuple[Instance, ...]
+
+    def new_floors(self, now: datetime) -> Mapping[str, Floor | None]:
+        """The floors to write, by instance; None removes one. A primary has none, as only its own load counts."""
+        size = self.primary.wanted
+        wanted = {one.name: renewed(one.floor, size.at_most(one.most), now) for one in self.standbys}
+        instances = (self.primary, *self.standbys)
+        return {one.name: floor for one in instances if (floor := wanted.get(one.name)) != one.floor}
+
+    def switchover(self, cluster: ClusterState, now: datetime) -> SwitchoverDecision | None:
+        """The decision now; None if the primary's node has room."""
+        if self.primary.denied_since is None:
+            return None
+        outcome = _objection(self.primary.denied_since, cluster, now)
+        if outcome is not None:
+            return SwitchoverDecision(outcome)
+        able = [one.name for one in self.standbys if one.has_room_for(self.primary.wanted)]
+        # The first by name: nothing else that is known here tells them apart.
+        return SwitchoverDecision(Switchover.PROMOTED, min(able)) if able else SwitchoverDecision(Switchover.NO_STANDBY)
+
+    def told(self, decision: SwitchoverDecision) -> str:
+        """The decision in a sentence."""
+        return texts.NO_ROOM.format(primary=self.primary, why=_WHY[decision.outcome].format(standby=decision.to))
+
+
+def _objection(denied_since: datetime, cluster: ClusterState, now: datetime) -> Switchover | None:
+    if not cluster.allows_switchover:
+        return Switchover.NOT_ALLOWED
+    if now - denied_since < PATIENCE:
+        return Switchover.WAITING
+    if not cluster.is_healthy:
+        return Switchover.NOT_HEALTHY
+    # A time that is not known, or in the future, may be just now.
+    if cluster.changed_at is None or now - cluster.changed_at < PAUSE:
+        return Switchover.TOO_SOON
+    return None
+
+
+_WHY: Final = {
+    Switchover.WAITING: texts.SWITCHOVER_WAITING.format(minutes=PATIENCE // timedelta(minutes=1)),
+    Switchover.NOT_ALLOWED: texts.SWITCHOVER_NOT_ALLOWED,
+    Switchover.NOT_HEALTHY: texts.SWITCHOVER_NOT_HEALTHY,
+    Switchover.TOO_SOON: texts.SWITCHOVER_TOO_SOON,
+    Switchover.NO_STANDBY: texts.SWITCHOVER_NO_STANDBY,
+    Switchover.PROMOTED: texts.SWITCHOVER_PROMOTED,
+}
