@@ -176,8 +176,8 @@ class GroupController(QueuedController):
             group = await self._write_status(group, without_intent(group, found.intent))
         if found.drop is not None:
             await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, found.drop)
-        if facts.target is not None:
-            unresized = await self._pods.bring(facts.target, found.sizes)
+        if facts.target is not None and facts.desired is not None:
+            unresized = await self._pods.bring(facts.target, facts.desired.target.resource, found.sizes)
             group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
         if found.inbox is not None:
             # Writing the status changed the version of the group.

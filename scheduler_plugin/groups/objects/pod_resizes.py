@@ -181,6 +181,11 @@ def cpu_first(pod: JsonObject, sizes: Sequence[SizedContainer]) -> Sequence[Size
     return without(sizes, "memory") if shrinks and _grew(has, sizes, ("cpu",)) else sizes
 
 
+def grows(pod: JsonObject, sizes: Sequence[SizedContainer]) -> bool:
+    """Return True if a container of the pod gets more of anything with ``sizes``."""
+    return _grew(_spec_sizes(pod), sizes, RESOURCES)
+
+
 def resize_pod(pod: JsonObject, sizes: Sequence[SizedContainer]) -> Write | None:
     """The patch that gives the pod ``sizes``; None if it was requested already, or the pod has ended."""
     # The API server refuses to resize a pod that has ended.

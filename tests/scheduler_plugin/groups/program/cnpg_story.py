@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import yaml
 
+from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, JsonObject, child, items
 from protocol.kubernetes.resources import (
     CNPG_CLUSTERS,
@@ -12,6 +13,7 @@ from protocol.kubernetes.resources import (
     PODS,
     SERVICE_ACCOUNTS,
 )
+from protocol.kubernetes.timestamps import timestamp
 from tests.scheduler_plugin.groups.program.running import World
 from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
 
@@ -114,6 +116,15 @@ async def resized(run: World, pod: str, cpu: str, memory: str, *conditions: Json
     given: Json = {"name": "postgres", "resources": {"requests": has or size}}
     status: Json = {"phase": "Running", "conditions": [READY, *conditions], "containerStatuses": [given]}
     await run.cluster.patch(PODS, pod, {"status": status}, "status")
+
+
+async def denied(run: World) -> str:
+    """The primary's node has had no room for it since now, which is returned, and its standby's node has."""
+    since = timestamp(run.clock.wall())
+    deferred = {**condition({}, "PodResizePending", "True", "Deferred", "no room"), "lastTransitionTime": since}
+    await resized(run, "pg-1", "4", "8Gi", deferred, has={"cpu": "1", "memory": "1Gi"})
+    await resized(run, "pg-2", "4", "8Gi")
+    return since
 
 
 async def instances(run: World) -> object:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from protocol.floors import decode_floor
-from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, annotations_of, child
 from protocol.kubernetes.resources import CNPG_CLUSTERS, HVPAS, PODS, STATEFUL_SETS, TORTOISES
-from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_FLOOR, LABEL_CNPG_ROLE
 from protocol.units import Resources
 from tests.scheduler_plugin.groups.program.cluster import condition_of
-from tests.scheduler_plugin.groups.program.cnpg_story import HVPA, begun, instances, resized, size_of
+from tests.scheduler_plugin.groups.program.cnpg_story import HVPA, begun, denied, instances, resized, size_of
 from tests.scheduler_plugin.groups.program.running import World, world
 
 BY_AGENTS = (
@@ -132,17 +130,11 @@ async def test_stopped_group_writes_no_floor() -> None:
         assert await floor_of(run, "pg-2") == Resources.parse(1, "1Gi")
 
 
-def denied(since: str) -> Json:
-    return {**condition({}, "PodResizePending", "True", "Deferred", "no room"), "lastTransitionTime": since}
-
-
 async def test_standby_with_room_is_promoted() -> None:
     """A primary waits for five minutes, then changes places with a standby that has its size: once."""
     async with world() as run:
         await begun(run, switchover=True)
-        since = timestamp(run.clock.wall())
-        await resized(run, "pg-1", "4", "8Gi", denied(since), has={"cpu": "1", "memory": "1Gi"})
-        await resized(run, "pg-2", "4", "8Gi")
+        since = await denied(run)
         await run.passes(15)
         waiting = condition_of(await run.cluster.get(HVPAS, "pg"), "PrimaryDenied")
         assert waiting[:2] == ("True", "Waiting")
@@ -170,9 +162,7 @@ async def test_standby_with_room_is_promoted() -> None:
 async def test_owner_has_to_allow_switchover() -> None:
     async with world() as run:
         await begun(run)
-        since = timestamp(run.clock.wall())
-        await resized(run, "pg-1", "4", "8Gi", denied(since), has={"cpu": "1", "memory": "1Gi"})
-        await resized(run, "pg-2", "4", "8Gi")
+        since = await denied(run)
         await run.passes(600)
         status, reason, message = condition_of(await run.cluster.get(HVPAS, "pg"), "PrimaryDenied")
         assert (status, reason, message.partition(" then")[0]) == (
