@@ -18,6 +18,9 @@ from protocol.units import Resources
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.tortoise.floor import renewed
 
+FLOOR_LIFE: Final = timedelta(minutes=10)
+"""A standby that has become the primary keeps its floor for as long at most, and then follows its own load alone."""
+
 PATIENCE: Final = timedelta(minutes=5)
 """How long a node may have no room for a primary before a standby is promoted: VMs move away within a minute."""
 
@@ -79,12 +82,11 @@ class Tandem:
     primary: Instance
     standbys: tuple[Instance, ...]
 
-    def new_floors(self, now: datetime) -> Mapping[str, Floor | None]:
-        """The floors to write, by instance; None removes one. A primary has none, as only its own load counts."""
+    def new_floors(self, now: datetime) -> Mapping[str, Floor]:
+        """The floors of standbys that are to be written, by name."""
         size = self.primary.wanted
-        wanted = {one.name: renewed(one.floor, size.at_most(one.most), now) for one in self.standbys}
-        instances = (self.primary, *self.standbys)
-        return {one.name: floor for one in instances if (floor := wanted.get(one.name)) != one.floor}
+        floors = ((one, renewed(one.floor, size.at_most(one.most), now, FLOOR_LIFE)) for one in self.standbys)
+        return {one.name: floor for one, floor in floors if floor != one.floor and floor is not None}
 
     def switchover(self, cluster: ClusterState, now: datetime) -> SwitchoverDecision | None:
         """The decision now; None if the primary's node has room."""

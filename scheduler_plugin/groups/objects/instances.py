@@ -56,9 +56,9 @@ def _floor(pod: JsonObject) -> Floor | None:
         return None
 
 
-def floor_write(pod: JsonObject, floor: Floor | None) -> Write:
-    """Gives the pod this floor, or none."""
-    annotations: Json = {ANNOTATION_FLOOR: None if floor is None else encode_floor(floor)}
+def floor_write(pod: JsonObject, floor: Floor) -> Write:
+    """Gives the pod this floor."""
+    annotations: Json = {ANNOTATION_FLOOR: encode_floor(floor)}
     return Write("floor", PODS, name_of(pod), {"metadata": {"annotations": annotations}}, version=version_of(pod))
 
 
