@@ -42,8 +42,7 @@ SIZED_BY_AGENTS_TOO: Final = (
 )
 
 NO_ROOM: Final = (
-    "{primary.name} has waited since {primary.denied_since:%H:%M:%S} UTC for {primary.wanted}, and its node has no"
-    " room: {why}"
+    "{primary.name} has waited since {since:%H:%M} UTC for {primary.wanted}, and its node has no room: {why}"
 )
 SWITCHOVER_WAITING: Final = "a standby is promoted after {minutes} minutes"
 SWITCHOVER_NOT_ALLOWED: Final = (

@@ -22,6 +22,7 @@ from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.companions import StopError, hpa_write, put_back, released
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController
+from scheduler_plugin.groups.controllers.denials import Denials
 from scheduler_plugin.groups.controllers.disputes import Disputes, told
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
 from scheduler_plugin.groups.controllers.policies import GroupFacts, GroupPolicy
@@ -33,7 +34,7 @@ from scheduler_plugin.groups.controllers.reconcile import (
     ReconcileResult,
     reconcile,
 )
-from scheduler_plugin.groups.controllers.tandem import TandemWrites, in_tandem
+from scheduler_plugin.groups.controllers.tandem import TandemWrites, in_tandem, may_change_places
 from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.objects.targets import workload_of
 from scheduler_plugin.groups.objects.vm_group import ABLE
@@ -48,10 +49,13 @@ REMEMBERED: Final = 10_000
 class GroupController(QueuedController):
     """Runs the groups of one kind."""
 
-    def __init__(self, context: GroupsContext, policy: GroupPolicy, watches: GroupWatches) -> None:
+    def __init__(
+        self, context: GroupsContext, policy: GroupPolicy, watches: GroupWatches, denials: Denials | None = None
+    ) -> None:
         super().__init__(context, policy.kind)
         self.policy = policy
         self._watches = watches
+        self._denials = denials
         self._disputes = Disputes()
         self._pods = PodResizer(context.writer, context.cache, watches.pods.of, self._disputes)
         self._unchanged: dict[str, tuple[Json, Json]] = {}
@@ -70,7 +74,7 @@ class GroupController(QueuedController):
         # Any exception counts as failed, also one that this method does not handle.
         outcome = "failed"
         try:
-            facts = await self._with_fights(self._watches.facts(self.policy, group))
+            facts = await self._with_denial(await self._with_fights(self._watches.facts(self.policy, group)))
             # Wall time, because a policy's memory outlives the process.
             now = datetime.fromtimestamp(context.clock.wall(), UTC)
             facts, tandem = in_tandem(facts, now)
@@ -139,6 +143,12 @@ class GroupController(QueuedController):
                 for what, claim in self._disputes.fights(resource, name, now)
             ]
         return replace(facts, held=frozenset(paused), fights=tuple(fights))
+
+    async def _with_denial(self, facts: GroupFacts) -> GroupFacts:
+        primary = may_change_places(facts)
+        if self._denials is None or primary is None:
+            return facts
+        return replace(facts, denied=await self._denials.of(primary))
 
     async def _with_managers(self, resource: Resource, found: JsonObject) -> JsonObject:
         """The object with its ``managedFields``, which the cache leaves out.

@@ -35,6 +35,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     Shrinking,
     UpdateMode,
 )
+from scheduler_plugin.groups.core.tandem import Denial
 from scheduler_plugin.groups.core.workload import Recommendations, Workload, WorkloadDecision
 from scheduler_plugin.groups.objects.autoscalers import (
     horizontal_of,
@@ -129,7 +130,7 @@ class GroupFacts:
     ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
     group's do to it; both empty if there are none. ``pods`` are the target's. ``pause`` is how long after a scaling
     nothing new is decided. ``held`` are writes (by ``Write.what``) to leave alone, because another writer keeps
-    overwriting them; ``fights`` has the sentences.
+    overwriting them; ``fights`` has the sentences. ``denied`` is what the scheduler denies the primary of a Cluster.
     """
 
     group: JsonObject
@@ -144,6 +145,7 @@ class GroupFacts:
     pause: timedelta = timedelta(0)
     held: frozenset[str] = frozenset()
     fights: tuple[str, ...] = ()
+    denied: Denial | None = None
 
 
 class GroupPolicy(Protocol):

@@ -8,6 +8,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import JsonObject, is_leaving, is_over, name_of
 from protocol.kubernetes.resources import CNPG_CLUSTERS
+from protocol.messages import ObjectName
 from scheduler_plugin.groups.controllers.policies import GroupFacts
 from scheduler_plugin.groups.core.tandem import Switchover, Tandem
 from scheduler_plugin.groups.objects.instances import cluster_state, floor_write, promotion, tandem_of
@@ -28,21 +29,33 @@ class TandemWrites:
     why: str = ""
 
 
+def may_change_places(facts: GroupFacts) -> ObjectName | None:
+    """The pod of the primary, if its place may be taken: a Cluster's whose owner allows it."""
+    tandem = None if facts.target is None else _tandem(facts)
+    if tandem is None or facts.target is None or not cluster_state(facts.target, tandem.primary.name).allows_switchover:
+        return None
+    return ObjectName(name_of(facts.target).namespace, tandem.primary.name)
+
+
 def in_tandem(facts: GroupFacts, now: datetime) -> tuple[GroupFacts, TandemWrites]:
     """The writes for a target whose pods agents size, and the facts with a remark on a primary that is denied."""
-    desired = facts.desired
-    if desired is None or facts.target is None or not (desired.by_agents and desired.floors):
+    desired, tandem = facts.desired, _tandem(facts)
+    if desired is None or facts.target is None or tandem is None:
         return facts, TandemWrites()
-    pods = {name_of(pod).name: pod for pod in facts.pods if not (is_leaving(pod) or is_over(pod))}
-    tandem = tandem_of([*pods.values()], desired.target.resource)
-    if tandem is None:
-        return facts, TandemWrites()
+    tandem, pods = tandem.with_denial(facts.denied), {name_of(pod).name: pod for pod in facts.pods}
     floors = tuple(floor_write(pods[name], floor) for name, floor in tandem.new_floors(now).items())
     if desired.target.resource is not CNPG_CLUSTERS:
         return facts, TandemWrites(floors)
     remarks, promoted = _switchover(tandem, facts.target, now)
     desired = replace(desired, remarks=(*desired.remarks, *remarks))
     return replace(facts, desired=desired), replace(promoted, floors=floors)
+
+
+def _tandem(facts: GroupFacts) -> Tandem | None:
+    if facts.desired is None or not (facts.desired.by_agents and facts.desired.floors):
+        return None
+    running = [pod for pod in facts.pods if not (is_leaving(pod) or is_over(pod))]
+    return tandem_of(running, facts.desired.target.resource)
 
 
 def _switchover(tandem: Tandem, cluster: JsonObject, now: datetime) -> tuple[tuple[Remark, ...], TandemWrites]:

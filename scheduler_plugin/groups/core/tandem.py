@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -47,6 +47,14 @@ class Instance:
         return self.is_ready and self.denied_since is None and self.actual is not None and size.within(self.actual)
 
 
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """The scheduler has denied this much to a database since then."""
+
+    lacks: Resources
+    since: datetime
+
+
 class Switchover(StrEnum):
     """Why a primary that is denied keeps its place, or ``PROMOTED``."""
 
@@ -60,7 +68,9 @@ class Switchover(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A cluster whose operator can promote a standby. ``changed_at`` is when it last chose a primary."""
+    """A cluster whose operator can promote a standby. ``changed_at`` is when it last chose a primary, None
+    if it never did.
+    """
 
     allows_switchover: bool
     is_healthy: bool
@@ -69,9 +79,10 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class SwitchoverDecision:
-    """The outcome for a primary that is denied; with ``PROMOTED``, ``to`` is the standby."""
+    """The outcome for a primary that has been denied ``since`` then; with ``PROMOTED``, ``to`` is the standby."""
 
     outcome: Switchover
+    since: datetime
     to: str = ""
 
 
@@ -82,6 +93,14 @@ class Tandem:
     primary: Instance
     standbys: tuple[Instance, ...]
 
+    def with_denial(self, denial: Denial | None) -> Tandem:
+        """The same if the scheduler denies the primary this; the kubelet knows only what the agent was granted."""
+        if denial is None:
+            return self
+        since = min(denial.since, self.primary.denied_since or denial.since)
+        wanted = (self.primary.wanted + denial.lacks).at_most(self.primary.most)
+        return replace(self, primary=replace(self.primary, wanted=wanted, denied_since=since))
+
     def new_floors(self, now: datetime) -> Mapping[str, Floor]:
         """The floors of standbys that are to be written, by name."""
         size = self.primary.wanted
@@ -90,18 +109,22 @@ class Tandem:
 
     def switchover(self, cluster: ClusterState, now: datetime) -> SwitchoverDecision | None:
         """The decision now; None if the primary's node has room."""
-        if self.primary.denied_since is None:
+        since = self.primary.denied_since
+        if since is None:
             return None
-        outcome = _objection(self.primary.denied_since, cluster, now)
+        outcome = _objection(since, cluster, now)
         if outcome is not None:
-            return SwitchoverDecision(outcome)
+            return SwitchoverDecision(outcome, since)
         able = [one.name for one in self.standbys if one.has_room_for(self.primary.wanted)]
+        if not able:
+            return SwitchoverDecision(Switchover.NO_STANDBY, since)
         # The first by name: nothing else that is known here tells them apart.
-        return SwitchoverDecision(Switchover.PROMOTED, min(able)) if able else SwitchoverDecision(Switchover.NO_STANDBY)
+        return SwitchoverDecision(Switchover.PROMOTED, since, min(able))
 
     def told(self, decision: SwitchoverDecision) -> str:
         """The decision in a sentence."""
-        return texts.NO_ROOM.format(primary=self.primary, why=_WHY[decision.outcome].format(standby=decision.to))
+        why = _WHY[decision.outcome].format(standby=decision.to)
+        return texts.NO_ROOM.format(primary=self.primary, since=decision.since, why=why)
 
 
 def _objection(denied_since: datetime, cluster: ClusterState, now: datetime) -> Switchover | None:
@@ -111,8 +134,8 @@ def _objection(denied_since: datetime, cluster: ClusterState, now: datetime) -> 
         return Switchover.WAITING
     if not cluster.is_healthy:
         return Switchover.NOT_HEALTHY
-    # A time that is not known, or in the future, may be just now.
-    if cluster.changed_at is None or now - cluster.changed_at < PAUSE:
+    # A time in the future comes from another clock and may be just now.
+    if cluster.changed_at is not None and now - cluster.changed_at < PAUSE:
         return Switchover.TOO_SOON
     return None
 

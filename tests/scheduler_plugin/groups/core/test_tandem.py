@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from protocol.floors import Floor
 from protocol.units import Resources
-from scheduler_plugin.groups.core.tandem import FLOOR_LIFE, PATIENCE, PAUSE, ClusterState, Instance, Switchover, Tandem
+from scheduler_plugin.groups.core.tandem import (
+    FLOOR_LIFE,
+    PATIENCE,
+    PAUSE,
+    ClusterState,
+    Denial,
+    Instance,
+    Switchover,
+    Tandem,
+)
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SMALL, LARGE, MOST = Resources.parse(1, "1Gi"), Resources.parse(4, "8Gi"), Resources.parse(8, "16Gi")
@@ -54,14 +63,28 @@ def test_floor_is_within_bounds_of_standby() -> None:
         (replace(DENIED, denied_since=NOW - PATIENCE / 2), HEALTHY, Switchover.WAITING),
         (DENIED, replace(HEALTHY, is_healthy=False), Switchover.NOT_HEALTHY),
         (DENIED, replace(HEALTHY, changed_at=NOW - PAUSE / 2), Switchover.TOO_SOON),
-        (DENIED, replace(HEALTHY, changed_at=None), Switchover.TOO_SOON),
+        (DENIED, replace(HEALTHY, changed_at=None), Switchover.PROMOTED),
         (DENIED, HEALTHY, Switchover.PROMOTED),
     ],
-    ids=["has-room", "not-allowed", "waits", "unhealthy", "changed-lately", "change-unknown", "promoted"],
+    ids=["has-room", "not-allowed", "waits", "unhealthy", "changed-lately", "never-changed", "changed-long-ago"],
 )
 def test_denied_primary_changes_places(primary: Instance, cluster: ClusterState, outcome: Switchover | None) -> None:
     decision = Tandem(primary, (STANDBY,)).switchover(cluster, NOW)
     assert (None if decision is None else decision.outcome) == outcome
+
+
+@pytest.mark.parametrize(
+    ("deferred", "since"),
+    [(None, NOW - PATIENCE), (NOW - PATIENCE * 2, NOW - PATIENCE * 2), (NOW, NOW - PATIENCE)],
+    ids=["by-scheduler", "longer-by-kubelet", "later-by-kubelet"],
+)
+def test_scheduler_denies_more_than_agent_asked_kubelet_for(deferred: datetime | None, since: datetime) -> None:
+    """The standby is to have that, too; it never exceeds the primary's bounds."""
+    tandem = Tandem(replace(DENIED, denied_since=deferred), (STANDBY,))
+    denied = tandem.with_denial(Denial(Resources.parse(2, "12Gi"), NOW - PATIENCE))
+    assert (denied.primary.wanted, denied.primary.denied_since) == (Resources.parse(6, "16Gi"), since)
+    assert denied.new_floors(NOW) == {"pg-2": floor(Resources.parse(6, "16Gi"))}
+    assert tandem.with_denial(None) == tandem
 
 
 @pytest.mark.parametrize(
@@ -79,7 +102,7 @@ def test_only_standby_with_room_is_promoted(standby: Instance) -> None:
     decision = tandem.switchover(HEALTHY, NOW)
     assert decision is not None
     assert tandem.told(decision) == (
-        "pg-1 has waited since 11:55:00 UTC for 4 cpu, 8Gi, and its node has no room: no standby that is ready has that"
+        "pg-1 has waited since 11:55 UTC for 4 cpu, 8Gi, and its node has no room: no standby that is ready has that"
         " size"
     )
     both = Tandem(DENIED, (standby, replace(STANDBY, name="pg-3"))).switchover(HEALTHY, NOW)

@@ -149,7 +149,7 @@ async def test_standby_with_room_is_promoted() -> None:
         }
         assert child(cluster, "status") == {**child(before, "status"), **changes}
         note = (
-            f"pg-1 has waited since {since[11:19]} UTC for 4 cpu, 8Gi, and its node has no room: pg-2, which has that"
+            f"pg-1 has waited since {since[11:16]} UTC for 4 cpu, 8Gi, and its node has no room: pg-2, which has that"
             " size, is promoted; writes are refused for some 8 s"
         )
         assert ("Switchover", note) in await run.events()
@@ -168,7 +168,7 @@ async def test_owner_has_to_allow_switchover() -> None:
         assert (status, reason, message.partition(" then")[0]) == (
             "True",
             "NotAllowed",
-            f"pg-1 has waited since {since[11:19]} UTC for 4 cpu, 8Gi, and its node has no room: annotate the Cluster"
+            f"pg-1 has waited since {since[11:16]} UTC for 4 cpu, 8Gi, and its node has no room: annotate the Cluster"
             ' with autoscaling.neon.tech/switchover: "true" to have a standby promoted that has room; writes are'
             " refused for some 8 s",
         )

@@ -333,7 +333,7 @@ async def pair(first: str, **labels: str) -> AsyncIterator[World]:
         await run.cluster.make(HVPAS, HVPA.replace("kind: Deployment", "kind: StatefulSet"))
         await run.start()
         if first == "large":
-            await run.recommend("sizes", **SIZED["large"])
+            await run.recommend("sizes", None, **SIZED["large"])
         for pod in ("db-1", "db-0", "db-1"):
             await reported(run, pod, first)
         yield run
@@ -346,7 +346,7 @@ async def pair(first: str, **labels: str) -> AsyncIterator[World]:
 )
 async def test_standby_grows_before_primary(labels: dict[str, str], steps: list[tuple[str, ...]]) -> None:
     async with pair("small", **labels) as run:
-        await run.recommend("sizes", **SIZED["large"])
+        await run.recommend("sizes", None, **SIZED["large"])
         await run.passes(15)
         before = await sized(run)
         await reported(run, "db-0" if labels else "db-1", "large")
@@ -356,20 +356,20 @@ async def test_standby_grows_before_primary(labels: dict[str, str], steps: list[
 async def test_primary_grows_if_standby_cannot() -> None:
     """A standby without room, or that does not serve, holds nothing up."""
     async with pair("small") as run:
-        await run.recommend("sizes", **SIZED["large"])
+        await run.recommend("sizes", None, **SIZED["large"])
         deferred = condition({}, "PodResizePending", "True", "Deferred", "no room")
         await reported(run, "db-1", "small", deferred)
         assert await sized(run) == ("large", "small")
     async with pair("small") as run:
         await run.cluster.patch(PODS, "db-1", {"status": {"conditions": []}}, "status")
         await run.passes(0)
-        await run.recommend("sizes", **SIZED["large"])
+        await run.recommend("sizes", None, **SIZED["large"])
         assert await sized(run) == ("large", "large")
 
 
 async def test_primary_shrinks_before_standby() -> None:
     async with pair("large") as run:
-        await run.recommend("sizes", **SIZED["small"])
+        await run.recommend("sizes", None, **SIZED["small"])
         assert await sized(run) == ("small", "small")
         resizes = [write.rpartition("/pods/")[2] for write in run.cluster.writes() if write.endswith("/resize")]
         assert resizes[-2:] == ["db-0/resize", "db-1/resize"]
