@@ -28,7 +28,7 @@ from protocol.runtime.program import (
 )
 from protocol.runtime.serving.limits import Limits
 from protocol.runtime.serving.listeners import Listener, serve
-from scheduler_plugin.groups.app import GroupsProgram, Peers, assemble
+from scheduler_plugin.groups.app import GroupsProgram, PeerPrograms, assemble
 from scheduler_plugin.groups.controllers.denials import HttpDenials
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.settings import GroupsSettings, parse_settings
@@ -97,7 +97,7 @@ async def _run(options: argparse.Namespace) -> None:
         # The random part tells two processes on one host apart, such as one before and after a restart.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         denials = HttpDenials(to_programs, options.scheduler, clock, tokens)
-        program = assemble(api, clock, settings, identity, Peers(agents, denials))
+        program = assemble(api, clock, settings, identity, PeerPrograms(agents, denials))
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(program.run(api, clock))]
             if file is not None:

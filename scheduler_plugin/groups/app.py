@@ -84,7 +84,7 @@ class GroupsProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
+class PeerPrograms:
     """Programs that this one asks: the ``agents`` of VMs, without which it handles no groups of VMs, and the scheduler
     for its ``denials``, without which only kubelets say that a node has no room for a primary.
     """
@@ -93,11 +93,11 @@ class Peers:
     denials: Denials | None = None
 
 
-NO_PEERS: Final = Peers()
+NO_PEERS: Final = PeerPrograms()
 
 
 def assemble(
-    api: KubernetesApi, clock: Clock, settings: GroupsSettings, identity: str, peers: Peers = NO_PEERS
+    api: KubernetesApi, clock: Clock, settings: GroupsSettings, identity: str, peers: PeerPrograms = NO_PEERS
 ) -> GroupsProgram:
     """Assembles one program; nothing runs yet."""
     telemetry = GroupsTelemetry()

@@ -16,7 +16,7 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import AUDIENCE
 from protocol.units import Resources, Seconds
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
-from scheduler_plugin.groups.core.tandem import Denial
+from scheduler_plugin.groups.core.tandem import DeniedRoom
 from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 
 _TIMEOUT: Final = Seconds(5.0)
@@ -25,22 +25,22 @@ _TIMEOUT: Final = Seconds(5.0)
 class Denials(Protocol):
     """The scheduler's denials."""
 
-    async def of(self, pod: ObjectName) -> Denial | None:
+    async def of(self, pod: ObjectName) -> DeniedRoom | None:
         """The present denial of the database in ``pod``; None if it has all that it asked for, or nobody answers."""
 
 
-class _Amounts(msgspec.Struct, frozen=True):
+class _LackingAmounts(msgspec.Struct, frozen=True):
     cpu: str
     mem: str
 
 
-class _Pod(msgspec.Struct, frozen=True, rename="camel"):
-    denied: _Amounts
+class _ExplainedPod(msgspec.Struct, frozen=True, rename="camel"):
+    denied: _LackingAmounts
     denied_for_seconds: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] | None = None
 
 
-class _Explanation(msgspec.Struct, frozen=True):
-    pods: tuple[_Pod, ...]
+class _ExplainedDatabase(msgspec.Struct, frozen=True):
+    pods: tuple[_ExplainedPod, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,20 @@ class HttpDenials:
     clock: Clock
     tokens: Tokens = no_tokens
 
-    async def of(self, pod: ObjectName) -> Denial | None:
+    async def of(self, pod: ObjectName) -> DeniedRoom | None:
         """See ``Denials``."""
         path = f"/explain/{escaped(pod.namespace)}/{PREFIX}{escaped(pod.name)}"
         try:
             headers = shown(await self.tokens(AUDIENCE))
             answer = await self.http.get(f"{self.scheduler.rstrip('/')}{path}", headers=headers, timeout=_TIMEOUT)
-            pods = msgspec.json.decode(answer.raise_for_status().content, type=_Explanation).pods
+            pods = msgspec.json.decode(answer.raise_for_status().content, type=_ExplainedDatabase).pods
             return next((self._denial(account) for account in pods if account.denied_for_seconds is not None), None)
         # Without an answer nothing is known: the next look asks again.
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
             return None
 
-    def _denial(self, account: _Pod) -> Denial:
+    def _denial(self, account: _ExplainedPod) -> DeniedRoom:
         lacks = Resources(cpu_from_wire("cpu", account.denied.cpu), mem_from_wire("mem", account.denied.mem))
         since = self.clock.wall() - (account.denied_for_seconds or 0.0)
         # Whole seconds: the message of a condition must not change at each look.
-        return Denial(lacks, datetime.fromtimestamp(round(since), UTC))
+        return DeniedRoom(lacks, datetime.fromtimestamp(round(since), UTC))

@@ -35,7 +35,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     Shrinking,
     UpdateMode,
 )
-from scheduler_plugin.groups.core.tandem import Denial
+from scheduler_plugin.groups.core.tandem import DeniedRoom
 from scheduler_plugin.groups.core.workload import Recommendations, Workload, WorkloadDecision
 from scheduler_plugin.groups.objects.autoscalers import (
     horizontal_of,
@@ -145,7 +145,7 @@ class GroupFacts:
     pause: timedelta = timedelta(0)
     held: frozenset[str] = frozenset()
     fights: tuple[str, ...] = ()
-    denied: Denial | None = None
+    denied: DeniedRoom | None = None
 
 
 class GroupPolicy(Protocol):

@@ -30,8 +30,8 @@ PAUSE: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One postgres. ``wanted`` is the size that it is to have, ``actual`` what it has (None: not known yet), and
-    ``most`` the most that it may have. Since ``denied_since`` its node has no room for what is wanted; None: it has.
+    """One postgres. ``wanted`` is the size that it is to have, ``actual`` what it has (None if unknown), ``most`` its
+    upper bound. ``denied_since`` is when its node ran out of room for what is wanted, None while there is room.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Denial:
+class DeniedRoom:
     """The scheduler has denied this much to a database since then."""
 
     lacks: Resources
@@ -93,7 +93,7 @@ class Tandem:
     primary: Instance
     standbys: tuple[Instance, ...]
 
-    def with_denial(self, denial: Denial | None) -> Tandem:
+    def with_denial(self, denial: DeniedRoom | None) -> Tandem:
         """The same if the scheduler denies the primary this; the kubelet knows only what the agent was granted."""
         if denial is None:
             return self

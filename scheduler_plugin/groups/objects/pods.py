@@ -80,10 +80,9 @@ def kept_pod(pod: JsonObject) -> Json:
     statuses = [_only(container_status, _STATUS) for container_status in items(status, "containerStatuses")]
     trimmed: Json = {"phase": text(status, "phase"), "conditions": conditions, "containerStatuses": statuses}
     spec: Json = {"containers": containers, **({"initContainers": sidecars} if sidecars else {})}
-    kept = _only(metadata, _METADATA)
-    if is_pod_database(pod):
-        kept["annotations"] = _only(annotations_of(pod), _ANNOTATIONS)
-    return {"metadata": kept, "spec": spec, "status": trimmed}
+    annotations = _only(annotations_of(pod), _ANNOTATIONS) if is_pod_database(pod) else {}
+    about: Json = {**_only(metadata, _METADATA), **({"annotations": annotations} if annotations else {})}
+    return {"metadata": about, "spec": spec, "status": trimmed}
 
 
 def _only(fields: Mapping[str, object], wanted: tuple[str, ...]) -> Json:

@@ -14,7 +14,7 @@ from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_FLOOR
 from protocol.units import Resources
 from scheduler_plugin.groups.controllers.denials import HttpDenials
-from scheduler_plugin.groups.core.tandem import Denial
+from scheduler_plugin.groups.core.tandem import DeniedRoom
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cnpg_story import begun, resized
 from tests.scheduler_plugin.groups.program.running import world
@@ -33,7 +33,7 @@ def denials(body: bytes, status: int = 200) -> HttpDenials:
 
 async def test_denial_is_read_from_explanation() -> None:
     since = datetime.fromtimestamp(round(FakeClock().wall() - 60.2), UTC)
-    assert await denials(DENIED).of(POD) == Denial(Resources.parse(2, "4Gi"), since)
+    assert await denials(DENIED).of(POD) == DeniedRoom(Resources.parse(2, "4Gi"), since)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ async def test_unusable_explanation_denies_nothing(body: bytes, status: int) -> 
 class FakeDenials:
     """The scheduler, which denies the same at each look."""
 
-    def __init__(self, denial: Denial) -> None:
+    def __init__(self, denial: DeniedRoom) -> None:
         self.denial = denial
         self.asked: set[ObjectName] = set()
 
-    async def of(self, pod: ObjectName) -> Denial | None:
+    async def of(self, pod: ObjectName) -> DeniedRoom | None:
         self.asked.add(pod)
         return self.denial
 
@@ -68,7 +68,7 @@ async def test_denied_primary_changes_places_with_standby_that_grew() -> None:
     """The agent asks no kubelet for what the scheduler denies, so the pod shows nothing of it."""
     async with world() as run:
         since = datetime.fromtimestamp(run.clock.wall(), UTC)
-        run.denials = FakeDenials(Denial(Resources.parse(3, "7Gi"), since))
+        run.denials = FakeDenials(DeniedRoom(Resources.parse(3, "7Gi"), since))
         await begun(run, switchover=True)
         standby = annotations_of(await run.cluster.get(PODS, "pg-2"))
         assert decode_floor(standby[ANNOTATION_FLOOR]).size == Resources.parse(4, "8Gi")
@@ -80,7 +80,7 @@ async def test_denied_primary_changes_places_with_standby_that_grew() -> None:
 
 async def test_scheduler_is_asked_only_if_owner_allows_switchover() -> None:
     async with world() as run:
-        run.denials = FakeDenials(Denial(Resources.parse(3, "7Gi"), datetime.fromtimestamp(0, UTC)))
+        run.denials = FakeDenials(DeniedRoom(Resources.parse(3, "7Gi"), datetime.fromtimestamp(0, UTC)))
         await begun(run)
         await run.passes(600)
         assert run.denials.asked == set()
