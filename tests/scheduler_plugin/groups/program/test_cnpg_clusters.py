@@ -112,6 +112,14 @@ async def test_floors_need_hvpa_that_grows_sizes() -> None:
         assert await floor_of(run, "pg-2") is None
 
 
+async def test_floors_need_no_recommendations() -> None:
+    async with world() as run:
+        await begun(run, hpa={"deploy": False})
+        await resized(run, "pg-1", "4", "8Gi")
+        await run.passes(15)
+        assert (await floor_of(run, "pg-2"), await instances(run)) == (Resources.parse(4, "8Gi"), 2)
+
+
 async def test_floors_need_known_primary() -> None:
     async with world() as run:
         await begun(run)
