@@ -21,6 +21,7 @@ from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of,
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, HVPAS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import micro_timestamp, parse_moment
 from protocol.pod_database import is_pod_database
+from protocol.units import Seconds
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
 from scheduler_plugin.groups.core.hvpa.spec import (
@@ -46,7 +47,7 @@ from scheduler_plugin.groups.objects.autoscalers import (
     why_silent,
 )
 from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, decode
-from scheduler_plugin.groups.objects.targets import TargetRef, read_container, read_reference, write_container
+from scheduler_plugin.groups.objects.targets import OF_PODS, TargetRef, read_container, read_reference, write_container
 
 BY_AGENTS: Final = ("SizedByAgents", "OptedIn", texts.SIZED_BY_AGENTS)
 
@@ -192,10 +193,15 @@ class HvpaPolicy:
         """Combine both recommendations. One that cannot be decoded counts as missing."""
         hvpa, before = self._decoded(facts.group), memory_of(child(facts.group, "status"))
         recommendations, missing = _recommendations(hvpa, facts)
-        decision, after = decide_hvpa(hvpa.spec, workload, recommendations, before, now)
+        spec = hvpa.spec
+        # A plan of sizes and replicas would never change anything without sizes, such as those of a Cluster.
+        is_of_pods = read_reference(hvpa.target, "spec.targetRef").resource in OF_PODS
+        if spec.mode is HvpaMode.EFFECTIVE_INTERVALS and is_of_pods and not workload.containers:
+            spec = replace(spec, mode=HvpaMode.HPA_BIASED, settle=Seconds(0.0))
+        decision, after = decide_hvpa(spec, workload, recommendations, before, now)
         # For a decision that rounds to nothing: without a scaling the delays must not start.
         unscaled = replace(after, last_up=before.last_up, last_down=before.last_down)
-        status, unwritten = ({"mode": hvpa.spec.mode.value, **memory_json(memory)} for memory in (after, unscaled))
+        status, unwritten = ({"mode": spec.mode.value, **memory_json(memory)} for memory in (after, unscaled))
         differ = "" if workload.pods is None else workload.pods.difference
         return PolicyDecision(decision, status, unwritten, waits_for=missing, pods_differ=differ)
 

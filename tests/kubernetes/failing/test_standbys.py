@@ -26,7 +26,8 @@ from tests.scheduler_plugin.groups.program.cnpg_story import CLUSTER, CRD, HEALT
 
 pytestmark = pytest.mark.kubernetes
 
-SMALL, LARGE = ({"cpu": cpu, "memory": memory} for cpu, memory in (("1", "1Gi"), ("4", "8Gi")))
+SMALL: Json = {"cpu": "1", "memory": "1Gi"}
+LARGE: Json = {"cpu": "4", "memory": "8Gi"}
 
 
 @asynccontextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from protocol.floors import decode_floor
 from protocol.kubernetes.objects import Json, annotations_of, child
 from protocol.kubernetes.resources import CNPG_CLUSTERS, HVPAS, PODS, STATEFUL_SETS, TORTOISES
-from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_FLOOR, LABEL_CNPG_ROLE
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_FLOOR, LABEL_CNPG_ROLE, LABEL_ENABLED
 from protocol.units import Resources
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.cnpg_story import HVPA, begun, denied, instances, resized, size_of
@@ -63,6 +65,25 @@ async def test_stateful_set_that_agents_size_is_scaled_alone() -> None:
         template = child(stateful_set, "spec", "template")
         sizes = [size_of(template), *[size_of(await run.cluster.get(PODS, name)) for name in ("pg-1", "pg-2")]]
         assert sizes == [{"cpu": "1", "memory": "1Gi"}] * 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "label"),
+    [({}, "true"), ({}, None), ({"targetRef": TARGET}, "true")],
+    ids=["cluster", "cluster-without-agents", "stateful-set"],
+)
+async def test_number_follows_hpa_instead_of_effective_intervals(spec: Json, label: str | None) -> None:
+    """They plan sizes and replicas together, and are the default beside a VPA."""
+    async with world() as run:
+        await run.cluster.make(STATEFUL_SETS, STATEFUL_SET)
+        await begun(run, vpaTemplate={}, **spec)
+        for pod in ("pg-1", "pg-2"):
+            await run.cluster.patch(PODS, pod, {"metadata": {"labels": {LABEL_ENABLED: label}}})
+        for replicas in (4, 3):
+            await run.recommend("pg", replicas, container="postgres", cpu="6", memory="1Gi")
+            await run.passes(30)
+            status = child(await run.cluster.get(HVPAS, "pg"), "status")
+            assert (status["replicas"], status["mode"]) == (replicas, "HpaBiased")
 
 
 async def test_tortoise_leaves_pods_of_agents_alone() -> None:
