@@ -81,7 +81,7 @@ class GroupController(QueuedController):
             result = reconcile(self.policy, facts, now)
             await self._carry_out(facts, result)
             # A group that is stopped writes nothing.
-            await self._carry_on(TandemWrites() if result.problem else tandem)
+            await self._keep_in_tandem(TandemWrites() if result.problem else tandem)
             outcome = "stopped" if result.problem else "done"
         except ApiRefusedError as error:
             # The `PASSING` ones only say that the cache was behind: the next look sees the newer object.
@@ -193,7 +193,7 @@ class GroupController(QueuedController):
             # Writing the status changed the version of the group.
             await self._context.writer.do(replace(found.inbox, version=version_of(group)))
 
-    async def _carry_on(self, tandem: TandemWrites) -> None:
+    async def _keep_in_tandem(self, tandem: TandemWrites) -> None:
         for write in tandem.floors:
             await self._do(write)
         if tandem.promotion is not None:

@@ -62,7 +62,7 @@ def _switchover(tandem: Tandem, cluster: JsonObject, now: datetime) -> tuple[tup
     decision = tandem.switchover(cluster_state(cluster, tandem.primary.name), now)
     if decision is None:
         return (), TandemWrites()
-    why = tandem.told(decision)
+    why = tandem.sentence(decision)
     is_promoted = decision.outcome is Switchover.PROMOTED
     write = promotion(cluster, decision.to, now) if is_promoted else None
     return ((DENIED, decision.outcome.value, why),), TandemWrites(promotion=write, why=why)

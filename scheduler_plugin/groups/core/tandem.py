@@ -104,8 +104,10 @@ class Tandem:
     def new_floors(self, now: datetime) -> Mapping[str, Floor]:
         """The floors of standbys that are to be written, by name."""
         size = self.primary.wanted
-        floors = ((one, renewed(one.floor, size.at_most(one.most), now, FLOOR_LIFE)) for one in self.standbys)
-        return {one.name: floor for one, floor in floors if floor != one.floor and floor is not None}
+        floors = (
+            (standby, renewed(standby.floor, size.at_most(standby.most), now, FLOOR_LIFE)) for standby in self.standbys
+        )
+        return {standby.name: floor for standby, floor in floors if floor != standby.floor and floor is not None}
 
     def switchover(self, cluster: ClusterState, now: datetime) -> SwitchoverDecision | None:
         """The decision now; None if the primary's node has room."""
@@ -115,13 +117,13 @@ class Tandem:
         outcome = _objection(since, cluster, now)
         if outcome is not None:
             return SwitchoverDecision(outcome, since)
-        able = [one.name for one in self.standbys if one.has_room_for(self.primary.wanted)]
+        able = [standby.name for standby in self.standbys if standby.has_room_for(self.primary.wanted)]
         if not able:
             return SwitchoverDecision(Switchover.NO_STANDBY, since)
         # The first by name: nothing else that is known here tells them apart.
         return SwitchoverDecision(Switchover.PROMOTED, since, min(able))
 
-    def told(self, decision: SwitchoverDecision) -> str:
+    def sentence(self, decision: SwitchoverDecision) -> str:
         """The decision in a sentence."""
         why = _WHY[decision.outcome].format(standby=decision.to)
         return texts.NO_ROOM.format(primary=self.primary, since=decision.since, why=why)

@@ -101,7 +101,7 @@ def test_only_standby_with_room_is_promoted(standby: Instance) -> None:
     tandem = Tandem(DENIED, (standby,))
     decision = tandem.switchover(HEALTHY, NOW)
     assert decision is not None
-    assert tandem.told(decision) == (
+    assert tandem.sentence(decision) == (
         "pg-1 has waited since 11:55 UTC for 4 cpu, 8Gi, and its node has no room: no standby that is ready has that"
         " size"
     )

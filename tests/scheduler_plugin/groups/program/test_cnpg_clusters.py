@@ -76,7 +76,7 @@ async def test_number_follows_hpa_instead_of_effective_intervals(spec: Json, lab
     """They plan sizes and replicas together, and are the default beside a VPA."""
     async with world() as run:
         await run.cluster.make(STATEFUL_SETS, STATEFUL_SET)
-        await begun(run, vpaTemplate={}, **spec)
+        await begun(run, switchover=False, vpaTemplate={}, **spec)
         for pod in ("pg-1", "pg-2"):
             await run.cluster.patch(PODS, pod, {"metadata": {"labels": {LABEL_ENABLED: label}}})
         for replicas in (4, 3):
