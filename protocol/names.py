@@ -46,21 +46,13 @@ ANNOTATION_BOUNDS: Final = "autoscaling.neon.tech/bounds"
 """On a VirtualMachine: bounds that replace those of its spec for autoscaling."""
 
 ANNOTATION_FLOOR: Final = "autoscaling.neon.tech/floor"
-"""On a VirtualMachine: its least size for now, from what the same hour needed before. On a pod with a standby: the size
-of its primary. Groups write both.
-"""
+"""On a VirtualMachine: its least size for now, from what the same hour needed before; groups write it."""
 
 ANNOTATION_CONTAINER: Final = "autoscaling.neon.tech/container"
 """On a pod with a postgres: the container to resize, if it is neither named ``postgres`` nor the only one (B.7)."""
 
 ANNOTATION_FIRST_REQUESTS: Final = "autoscaling.neon.tech/first-requests"
 """On a pod with a postgres: ``{"cpu": quantity, "mem": quantity}`` of its template, written by the injector."""
-
-LABEL_CNPG_ROLE: Final = "cnpg.io/instanceRole"
-"""On a pod of CloudNativePG: ``primary`` or ``replica``."""
-
-ANNOTATION_SWITCHOVER: Final = "autoscaling.neon.tech/switchover"
-"""On a Cluster of CloudNativePG: ``"true"`` lets groups promote a standby if the primary's node has no room for it."""
 
 ANNOTATION_CNPG_POD_SPEC: Final = "cnpg.io/podSpec"
 """On a pod of CloudNativePG: the spec that the operator made it from."""
@@ -136,6 +128,12 @@ PASSWORD_KEY: Final = "password"  # noqa: S105 - a name
 
 LABEL_ROLE: Final = "autoscaling.neon.tech/role"
 """On a VirtualMachine of a group and its pod, or on a pod with a postgres: ``primary`` or ``replica``."""
+
+LABEL_CNPG_ROLE: Final = "cnpg.io/instanceRole"
+"""On a pod of CloudNativePG: ``primary`` or ``replica``."""
+
+ANNOTATION_SWITCHOVER: Final = "autoscaling.neon.tech/switchover"
+"""On a Cluster of CloudNativePG: ``"true"`` lets groups promote a standby if the primary's node has no room for it."""
 
 ANNOTATION_USE_HISTORY: Final = "autoscaling.neon.tech/use-history"
 """On a VerticalPodAutoscaler: the histograms of use from which our own recommender recommends."""
