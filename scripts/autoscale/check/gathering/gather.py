@@ -143,7 +143,7 @@ class Gathering:
             nodes=self._all(resources.NODES),
             node_leases=self._all(resources.LEASES, NODE_LEASES),
             definitions=self._all(resources.CUSTOM_RESOURCE_DEFINITIONS),
-            database_pods=self._all(resources.PODS, labels=f"{LABEL_ENABLED}=true"),
+            database_pods=self._all(resources.PODS, labels=f"{LABEL_ENABLED}=true,!{LABEL_VM_NAME}"),
         )
         core_api, configurations = await asyncio.gather(
             kubelets.core_api(self.client), kubelets.configurations(self.client, facts.database_pods)

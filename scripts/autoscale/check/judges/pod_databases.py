@@ -128,8 +128,8 @@ def _serves_pods(template: Json) -> bool:
     When.ALWAYS,
 )
 def can_be_read(facts: CheckFacts) -> CheckResult:
-    """A pod has opted in, but a resize would restart postgres, or is impossible: the line says what to set. Autoscalers
-    and operators that would fight over the size are named by events on the pod, not here.
+    """A pod has opted in, but a resize would restart postgres, or is impossible: the line says what to set. The events
+    `NotResized` on pods name other autoscalers and operators that would change the size, too.
     """
     pods = opted_in(facts)
     problems = [
