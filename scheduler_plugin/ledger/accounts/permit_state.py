@@ -173,9 +173,9 @@ class PermitState:
     @property
     def is_stored(self) -> bool:
         """True if the API is known to hold exactly what the agent may hold; nothing has to be stored for a pod."""
-        if self.facts is not None and self.facts.is_pod:
-            return self.permit is not None
-        return self.permit is not None and self.stored_low == self.held == self.stored_high
+        if self.permit is None:
+            return False
+        return self.stored_low == self.held == self.stored_high or (self.facts is not None and self.facts.is_pod)
 
     @property
     def in_use(self) -> Resources:
@@ -242,7 +242,8 @@ class PermitState:
             self.doubts = (facts.permit.at_most(self.in_use),)  # a decrease of the process before may land yet
             self.doubted_version = facts.version
         self._bound()
-        may_have_agent = facts.has_agent and facts.phase not in WITHOUT_GUEST
+        # The agent of a pod outlives its container, and the agent's permit does, too.
+        may_have_agent = facts.has_agent and (facts.is_pod or facts.phase not in WITHOUT_GUEST)
         if facts.permit is not None or (at_rebuild and may_have_agent):
             self.promises.add(self.in_use.at_least(self.stored_high), now)
             # Messages that the process before has answered may still be under way.

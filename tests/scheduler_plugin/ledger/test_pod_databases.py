@@ -139,11 +139,15 @@ def test_agent_that_is_never_heard_holds_nothing() -> None:
     assert story.ledger.nodes["n1"].room.free == amount(4.5)
 
 
-def test_starting_pod_holds_up_nobody() -> None:
-    """Its agent cannot have been answered."""
+def test_agent_keeps_its_permit_while_postgres_starts_again() -> None:
     starts = structs.replace(database("pg", amount(2)), phase="Pending")
     story = Fleet(node(total=11), starts, pod("pg", amount(2)))
-    assert story.ledger.nodes["n1"].room.free == amount(7.5)
+    assert story.ledger.nodes["n1"].room.free == ZERO
+
+
+def test_pod_without_a_node_holds_up_nobody() -> None:
+    story = Fleet(node(total=11), database("pg", amount(2)), pod("pg", amount(2), on=None))
+    assert story.ledger.nodes["n1"].room.free == amount(10)
 
 
 @pytest.mark.parametrize(
