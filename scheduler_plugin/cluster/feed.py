@@ -107,12 +107,11 @@ class Feed:
         self.namespaces: FactInformer[Labels] = FactInformer(NAMESPACES, _ignored, report)
         self.claims: FactInformer[str] = FactInformer(CLAIMS, _ignored, report)
         self.volumes: FactInformer[tuple[NodeTerm, ...]] = FactInformer(VOLUMES, _ignored, report)
-        # Those that the ledger needs, and those that only narrow where VMs may move and which pods may grow.
+        # Those that the ledger needs, and those that only narrow where VMs may move.
         self.informers: tuple[FactInformer[Any], ...] = (self.nodes, self.pods, self.vms, self.migrations)
         self.databases = PodDatabases(report, self._database_changed)
         self._extras: tuple[FactInformer[Any], ...] = (self.namespaces, self.claims, self.volumes)
-        self._extras += self.databases.informers
-        for informer in self.informers + self._extras:
+        for informer in self._all():
             # A restored store shows in one kind first; the other caches may still hold the history that was lost.
             informer.on_restored = partial(self.restored, informer)
         self.addresses = PodAddresses()
@@ -167,6 +166,10 @@ class Feed:
             for extra in self._extras:
                 # Neither readiness nor the ledger waits for these kinds.
                 tasks.create_task(extra.run(api, self._clock, _nothing))
+            # Most clusters have no postgres in pods, and many lack these kinds.
+            await self.databases.appeared.wait()
+            for informer in self.databases.informers:
+                tasks.create_task(informer.run(api, self._clock, partial(self.databases.listed, informer.kind.name)))
 
     def use(self, settings: SchedulerSettings) -> None:
         """New settings: every node's compute unit, watermark, reserve and price at once (S4.6, S4.8, S2.8b)."""
@@ -188,6 +191,9 @@ class Feed:
         # A watch that could not be resumed lists again, too; its list has the changes that no event reported.
         self._listed.add(kind)
         self._hand_over()
+
+    def _all(self) -> tuple[FactInformer[Any], ...]:
+        return self.informers + self._extras + self.databases.informers
 
     def _hand_over(self) -> None:
         # All four kinds at once: a pod without its VM or node would be judged wrongly. During a refresh some lists are
@@ -214,7 +220,7 @@ class Feed:
         self._listed.clear()
         # A restored store continues from an older version, so newer facts would look stale.
         self._apply(events.VersionsForgotten())
-        for informer in (*self.informers, *self._extras):
+        for informer in self._all():
             if informer is not witness:
                 informer.read_again()
 

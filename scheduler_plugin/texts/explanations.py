@@ -65,6 +65,7 @@ POD_UNSERVED: Final = "pod {pod} is not resized: {why}"
 
 # Why a database in a pod gets no more than it has
 
+NOT_READ_YET: Final = "the scheduler has not read yet which autoscalers and operators size it, too"
 BY_UTILIZATION: Final = (
     "HorizontalPodAutoscaler {name} scales by utilization of requests, which resizing changes: give it AverageValue"
 )

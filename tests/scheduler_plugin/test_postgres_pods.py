@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 
 from tests.fake_clock import FakeClock, settle
-from tests.scheduler_plugin.fake_cluster import CLUSTERS, HPAS, NODES, PODS, VMS, VPAS, FakeCluster
+from tests.scheduler_plugin.fake_cluster import CLUSTERS, HPAS, NODES, PODS, VMS, VPAS, FakeCluster, Fault
 from tests.scheduler_plugin.objects import Obj, has, node, plain_pod, postgres_pod, token_of, vm, vm_pod
 from tests.scheduler_plugin.running import Running, running
 
@@ -234,6 +235,32 @@ async def test_database_grows_only_while_nothing_else_sizes_it(cluster: FakeClus
         cluster.remove(path, "default", obj["metadata"]["name"])
         await settle()
         assert await permit(scheduler, 4, 5, sequence=5) == ("4", 5)
+
+
+async def test_nothing_grows_before_it_is_known_what_else_sizes_it(cluster: FakeCluster) -> None:
+    """One growth too early, and CloudNativePG restarts the primary. A kind that the cluster lacks is known, too."""
+    slow = asyncio.Event()
+    cluster.faults += [
+        Fault(lambda call: call.path == CLUSTERS, hold=slow, is_stale=True),
+        Fault(lambda call: call.path == VPAS, refuse=404),
+        Fault(lambda call: call.path == HPAS, refuse=403),
+    ]
+    async with running(cluster, FakeClock()) as scheduler:
+        assert await permit(scheduler, 2, 4, sequence=1) == ("1", 4)
+        (pod,) = (await scheduler.probe("explain/default/pod/pg-1")).json()["pods"]
+        assert pod["requestsProblem"] == "the scheduler has not read yet which autoscalers and operators size it, too"
+        slow.set()
+        await settle()
+        assert await permit(scheduler, 2, 4, sequence=2) == ("2", 4)
+
+
+async def test_clusters_without_such_pods_are_not_asked_for_autoscalers(cluster: FakeCluster) -> None:
+    cluster.remove(PODS, "default", "pg-1")
+    async with running(cluster, FakeClock()):
+        assert [call for path in (HPAS, VPAS, CLUSTERS) for call in cluster.made("GET", path)] == []
+        cluster.put(PODS, POD)
+        await settle()
+        assert len([call for path in (HPAS, VPAS, CLUSTERS) for call in cluster.made("GET", path)]) == 3
 
 
 async def test_operators_that_take_resizes_back_are_refused(cluster: FakeCluster) -> None:

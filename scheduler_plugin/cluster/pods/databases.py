@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Set
 from typing import Final, NamedTuple
 
 from msgspec.structs import asdict
@@ -73,19 +74,23 @@ class PodDatabases:
     """The pods that opted in, and what else changes their requests.
 
     ``known`` are their facts by the name of the database, of those that cannot be served, too. ``changed`` is called
-    with each database that may grow again, or no longer, because another object has changed.
+    with each database that may grow again, or no longer, because another object has changed. ``appeared`` is set once a
+    pod has opted in: before that nothing else matters.
     """
 
     def __init__(self, report: WatchReport, changed: Callable[[PodDatabase], None]) -> None:
         self.known: dict[ObjectName, PodFacts] = {}
+        self.appeared = asyncio.Event()
         self.informers = tuple(FactInformer(kind, self._follow(kind.name), report) for kind in KINDS)
         self._changed = changed
+        self._unread = {kind.name for kind in KINDS}
         self._conflicts: dict[Target, dict[_ConflictKey, str]] = {}
 
     def change(self, before: PodFacts | None, after: PodFacts | None) -> None:
         """Takes in a change of one pod, most of which have not opted in."""
         if after is not None and _has_opted_in(after):
             self.known[database_of(after.name)] = after
+            self.appeared.set()
         elif before is not None and _has_opted_in(before):
             del self.known[database_of(before.name)]
 
@@ -99,26 +104,43 @@ class PodDatabases:
 
     def refusal(self, database: PodDatabase) -> str:
         """The reason why the database gets no more than it has; empty if it may grow."""
+        # One growth that an operator undoes may restart the database.
+        if self._unread:
+            return explanations.NOT_READ_YET
         if database.labels.get(_MANAGED_BY) == "kubeblocks" and database.annotations.get(ANNOTATION_RESIZE) != "true":
             return explanations.KUBEBLOCKS.format(annotation=ANNOTATION_RESIZE)
         owner = database.owner if isinstance(database, ClusterDatabase) else None
         conflicts = {} if owner is None else self._conflicts.get(owner, {})
         return next(iter(conflicts.values()), "")
 
+    def listed(self, kind: str) -> None:
+        """All objects of a kind have been read, or the cluster has none of it."""
+        self._unread.discard(kind)
+        for pod in self.known.values() if not self._unread else ():
+            if pod.database is not None:
+                self._changed(pod.database)
+
     def _follow(self, kind: str) -> Callable[[FactChange[Conflict]], None]:
         def follow(change: FactChange[Conflict]) -> None:
             key = _ConflictKey(kind, change.name)
             before, after = change.before, change.after
             if before is not None and before.why:
-                self._conflicts[before.target].pop(key)
+                of_target = self._conflicts[before.target]
+                del of_target[key]
+                # Targets come and go; empty tables would pile up.
+                if not of_target:
+                    del self._conflicts[before.target]
             if after is not None and after.why:
                 self._conflicts.setdefault(after.target, {})[key] = after.why
-            targets = {conflict.target for conflict in (before, after) if conflict is not None}
-            for pod in self.known.values():
-                if isinstance(pod.database, ClusterDatabase) and pod.database.owner in targets:
-                    self._changed(pod.database)
+            self._tell({conflict.target for conflict in (before, after) if conflict is not None})
 
         return follow
+
+    def _tell(self, targets: Set[Target]) -> None:
+        # All are looked at once everything has been read.
+        for pod in self.known.values() if not self._unread else ():
+            if isinstance(pod.database, ClusterDatabase) and pod.database.owner in targets:
+                self._changed(pod.database)
 
 
 def _has_opted_in(pod: PodFacts) -> bool:
