@@ -131,7 +131,7 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
         if not account.stored_low.within(account.stored_high):
             broken.append(f"pod {uid}: stored permits {account.stored_low} to {account.stored_high}")
         if account.facts is not None and account.facts.is_pod and (account.orders or claim.is_migrating):
-            broken.append(f"pod {uid}: is no VM, and a permit is to be written or it is to move")
+            broken.append(f"pod {uid}: is an ordinary pod with a permit to write or a migration")
     return broken
 
 

@@ -52,7 +52,7 @@ def resized(cpu: str, mem: str, actual: tuple[str, str] | None = None) -> Obj:
     return obj
 
 
-async def test_pod_gets_permits_from_the_book_of_its_node_and_nothing_is_written(cluster: FakeCluster) -> None:
+async def test_permits_without_a_write(cluster: FakeCluster) -> None:
     async with running(cluster, FakeClock()) as scheduler:
         await scheduler.clock.advance(31)  # so long a message of before the start may be on its way
         assert scheduler.reserved("n1") == "5100m cpu, 8256Mi"
@@ -66,7 +66,8 @@ async def test_pod_gets_permits_from_the_book_of_its_node_and_nothing_is_written
         assert cluster.made("PATCH", "/") == []
 
 
-async def test_requests_in_the_pod_count_until_the_kubelet_has_let_go(cluster: FakeCluster) -> None:
+async def test_what_the_container_has_counts(cluster: FakeCluster) -> None:
+    """Until the kubelet has let go of it."""
     async with running(cluster, FakeClock()) as scheduler:
         await scheduler.clock.advance(31)
         await permit(scheduler, 3, 6, sequence=1)
@@ -88,7 +89,7 @@ async def test_person_who_edits_requests_is_believed(cluster: FakeCluster) -> No
         assert scheduler.reserved("n1") == "8100m cpu, 12352Mi"
 
 
-async def test_restarted_scheduler_waits_for_the_agent_before_it_gives_anything_away(cluster: FakeCluster) -> None:
+async def test_restart_waits_for_agents(cluster: FakeCluster) -> None:
     """Only the agent knows that it holds 4 CPUs: they are in no object."""
     clock = FakeClock()
     async with running(cluster, clock) as scheduler:
@@ -99,7 +100,8 @@ async def test_restarted_scheduler_waits_for_the_agent_before_it_gives_anything_
         assert (await scheduler.ask(vm_pod("db", "n1"), 8, 8)).json()["permit"] == {"vCPUs": "5900m", "mem": 8}
 
 
-async def test_restarted_scheduler_waits_for_a_dead_agent_only_while_messages_live(cluster: FakeCluster) -> None:
+async def test_restart_waits_for_dead_agent(cluster: FakeCluster) -> None:
+    """Only as long as messages live."""
     clock = FakeClock()
     async with running(cluster, clock) as scheduler:
         assert await scheduler.filter(plain_pod("new"), "n1") == []
@@ -111,7 +113,7 @@ async def test_restarted_scheduler_waits_for_a_dead_agent_only_while_messages_li
     ("token", "status"),
     [("node", 200), ("own", 403), ("sidecar", 403), ("elsewhere", 403)],
 )
-async def test_only_the_agent_of_its_node_speaks_for_a_pod(cluster: FakeCluster, token: str, status: int) -> None:
+async def test_only_node_agents_speak(cluster: FakeCluster, token: str, status: int) -> None:
     """Whoever makes the pod can put a token into it, and would reserve for it what its neighbours need."""
     cluster.tokens |= {
         "own": token_of(POD),
@@ -125,7 +127,8 @@ async def test_only_the_agent_of_its_node_speaks_for_a_pod(cluster: FakeCluster,
         assert (scheduler.reserved("n1") == before) is (status != 200)
 
 
-async def test_pod_is_gone_with_all_that_it_held(cluster: FakeCluster) -> None:
+async def test_deleted_pod_frees_its_room(cluster: FakeCluster) -> None:
+    """A pod that terminates keeps its reservation until it is gone."""
     async with running(cluster, FakeClock()) as scheduler:
         await permit(scheduler, 3, 6, sequence=1)
         leaving = resized("1", "4Gi")
@@ -152,7 +155,7 @@ async def test_statefulset_pod_made_again_is_another_one(cluster: FakeCluster) -
 
 
 @pytest.mark.parametrize("change", ["ends", "opts out"])
-async def test_pod_that_ends_or_opts_out_is_no_database(cluster: FakeCluster, change: str) -> None:
+async def test_ended_or_opted_out_pod(cluster: FakeCluster, change: str) -> None:
     async with running(cluster, FakeClock()) as scheduler:
         await permit(scheduler, 3, 6, sequence=1)
         pod = resized("1", "4Gi")
@@ -202,7 +205,7 @@ VPA = {
 
 
 @pytest.mark.parametrize(("path", "obj"), [(HPAS, HPA), (VPAS, VPA)])
-async def test_database_grows_only_while_nothing_else_sizes_it(cluster: FakeCluster, path: str, obj: Obj) -> None:
+async def test_conflict_stops_growth(cluster: FakeCluster, path: str, obj: Obj) -> None:
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "pg", "uid": "s", "controller": True}
     owned = postgres_pod("pg-1", "1", "4Gi", "n1")
     owned["metadata"]["ownerReferences"] = [owner]
@@ -237,7 +240,7 @@ async def test_database_grows_only_while_nothing_else_sizes_it(cluster: FakeClus
         assert await permit(scheduler, 4, 5, sequence=5) == ("4", 5)
 
 
-async def test_nothing_grows_before_it_is_known_what_else_sizes_it(cluster: FakeCluster) -> None:
+async def test_growth_waits_for_other_kinds(cluster: FakeCluster) -> None:
     """One growth too early, and CloudNativePG restarts the primary. A kind that the cluster lacks is known, too."""
     slow = asyncio.Event()
     cluster.faults += [
@@ -254,7 +257,7 @@ async def test_nothing_grows_before_it_is_known_what_else_sizes_it(cluster: Fake
         assert await permit(scheduler, 2, 4, sequence=2) == ("2", 4)
 
 
-async def test_clusters_without_such_pods_are_not_asked_for_autoscalers(cluster: FakeCluster) -> None:
+async def test_autoscalers_are_read_on_demand(cluster: FakeCluster) -> None:
     cluster.remove(PODS, "default", "pg-1")
     async with running(cluster, FakeClock()):
         assert [call for path in (HPAS, VPAS, CLUSTERS) for call in cluster.made("GET", path)] == []
@@ -300,7 +303,7 @@ async def test_pod_that_cannot_be_served_says_why(cluster: FakeCluster) -> None:
     assert (event["reason"], event["message"]) == ("NotResized", problem)
 
 
-async def test_weight_that_cannot_be_read_is_reported_on_the_pod(cluster: FakeCluster) -> None:
+async def test_unreadable_weight_is_reported(cluster: FakeCluster) -> None:
     odd = postgres_pod("pg-1", "1", "4Gi", "n1")
     odd["metadata"]["labels"]["autoscaling.neon.tech/weight"] = "heavy"
     cluster.put(PODS, odd)

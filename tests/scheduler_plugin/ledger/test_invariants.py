@@ -89,8 +89,8 @@ def move_pod(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("breaks", "words"),
     [
-        (write_for_pod, "pod uid-a: is no VM, and a permit is to be written or it is to move"),
-        (move_pod, "pod uid-a: is no VM, and a permit is to be written or it is to move"),
+        (write_for_pod, "pod uid-a: is an ordinary pod with a permit to write or a migration"),
+        (move_pod, "pod uid-a: is an ordinary pod with a permit to write or a migration"),
         (deny_without_agent, "pod uid-a: is denied 2 cpu, 2Gi, which no agent wants"),
         (lose_count, "node n1: reserved is 5 cpu, 5Gi, its claims say 6 cpu, 6Gi"),
         (lose_claim, "nodes count the pods ['uid-a'], the claims are of ['uid-a', 'uid-b']"),

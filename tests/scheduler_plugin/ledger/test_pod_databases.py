@@ -83,7 +83,7 @@ def fleet(now: Instant = NOW) -> Fleet:
     return made
 
 
-def test_nothing_is_stored_whatever_becomes_of_the_database() -> None:
+def test_nothing_is_ever_stored() -> None:
     """Not when it grows or shrinks, not when its requests are edited, and not when its pod goes."""
     story = fleet()
     assert [story.ask("pg", amount(size), number=number).persist for number, size in ((1, 4), (2, 3))] == [None, None]
@@ -101,7 +101,7 @@ def test_nothing_is_stored_whatever_becomes_of_the_database() -> None:
     assert (name("pod/pg") in story.ledger.vms, story.on("n1")) == (False, amount(3))
 
 
-def test_database_and_vm_share_the_room_of_their_node() -> None:
+def test_database_and_vm_share_room() -> None:
     story = fleet()
     assert story.grant("v", amount(6)) == amount(6)
     assert story.ask("pg", amount(9)).permit == amount(3.5)
@@ -109,7 +109,7 @@ def test_database_and_vm_share_the_room_of_their_node() -> None:
 
 
 @pytest.mark.parametrize(("last", "later"), [(None, 5), (amount(4), 5), (amount(6), 3.5)])
-def test_nothing_is_given_away_before_the_agent_of_a_pod_is_heard(last: Resources | None, later: float) -> None:
+def test_node_is_full_until_agents_are_heard(last: Resources | None, later: float) -> None:
     """A scheduler that starts does not know what the pod's agent holds; the VM gets what is left of that."""
     story = Fleet(
         node(total=11), database("pg", amount(2)), pod("pg", amount(2)), vm("v", amount(3)), vm_pod("v", "n1")
@@ -139,7 +139,7 @@ def test_agent_that_is_never_heard_holds_nothing() -> None:
     assert story.ledger.nodes["n1"].room.free == amount(4.5)
 
 
-def test_agent_keeps_its_permit_while_postgres_starts_again() -> None:
+def test_permit_outlives_the_container() -> None:
     starts = structs.replace(database("pg", amount(2)), phase="Pending")
     story = Fleet(node(total=11), starts, pod("pg", amount(2)))
     assert story.ledger.nodes["n1"].room.free == ZERO
@@ -178,7 +178,7 @@ def test_explanation_says_what_keeps_a_database_small(
 
 
 @pytest.mark.parametrize("knows_vm", [True, False])
-def test_pod_whose_database_is_not_known_yet_has_no_problem(knows_vm: bool) -> None:
+def test_unknown_database_has_no_problem(knows_vm: bool) -> None:
     story = Fleet(node(total=11), pod("pg", amount(2)))
     if knows_vm:
         story.apply(VmSeen(database("pg", amount(2))))
@@ -186,7 +186,7 @@ def test_pod_whose_database_is_not_known_yet_has_no_problem(knows_vm: bool) -> N
     assert story.ledger.claims["uid-pg"].runs_vm is not knows_vm
 
 
-def test_deferred_resize_presses_as_far_as_vms_can_leave() -> None:
+def test_deferred_resize_presses_vms() -> None:
     """Of 11 allocatable the database has 2.5 and its neighbour 1.5, which never leave: all 4 that it waits for fit."""
     story = fleet()
     story.apply(VmSeen(database("other", amount(1))))
@@ -198,7 +198,7 @@ def test_deferred_resize_presses_as_far_as_vms_can_leave() -> None:
         assert story.ledger.nodes["n1"].asked == asked
 
 
-def test_kubelet_sees_no_room_if_only_databases_could_leave() -> None:
+def test_databases_make_no_room() -> None:
     story = Fleet(node(total=5))
     for of in ("a", "b"):
         story.apply(VmSeen(database(of, amount(1))))
@@ -207,7 +207,7 @@ def test_kubelet_sees_no_room_if_only_databases_could_leave() -> None:
     assert story.ledger.nodes["n1"].asked == ZERO
 
 
-def test_agents_of_pods_count_whoever_placed_the_pod() -> None:
+def test_pods_of_any_scheduler_are_scaled() -> None:
     story = fleet()
     assert story.ledger.scaled_vms(LATER) == (0, 2)
     story.ask("pg", amount(2))
@@ -229,11 +229,11 @@ def planned(waits: float) -> PlannerFixture:
     return fixture
 
 
-def test_vm_moves_for_a_deferred_resize_without_a_label() -> None:
+def test_vm_moves_for_deferred_resize() -> None:
     assert (planned(0).moves(), planned(6).moves()) == ({}, {"v": "n2"})
 
 
-def test_cordoned_node_moves_its_vms_and_leaves_databases_to_eviction() -> None:
+def test_drain_leaves_databases_to_eviction() -> None:
     fixture = planned(0)
     fixture.fleet.apply(NodeSeen(node("n1", 11, is_open=False)))
     assert fixture.moves() == {"v": "n2"}
