@@ -57,6 +57,9 @@ ANNOTATION_CONTAINER: Final = "autoscaling.neon.tech/container"
 ANNOTATION_FIRST_REQUESTS: Final = "autoscaling.neon.tech/first-requests"
 """On a pod with a postgres: ``{"cpu": quantity, "mem": quantity}`` of its template, written by the injector."""
 
+ANNOTATION_RESIZE: Final = "autoscaling.neon.tech/resize"
+"""On a pod with a postgres that KubeBlocks manages: ``"true"`` says that its operator leaves resizes alone (B.7)."""
+
 ANNOTATION_CNPG_POD_SPEC: Final = "cnpg.io/podSpec"
 """On a pod of CloudNativePG: the spec that the operator made it from."""
 

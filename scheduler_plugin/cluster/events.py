@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.resources import EVENTS, VIRTUAL_MACHINES, Resource
+from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
+from protocol.pod_database import pod_of
 from protocol.virtual_machine import VirtualMachine
 
 CLUSTER_WIDE: Final = "default"
@@ -49,8 +50,9 @@ class EventRecord:
 
 
 def about_vm(vm: VirtualMachine) -> EventSubject:
-    """A VirtualMachine as the subject of an Event."""
-    return EventSubject(VIRTUAL_MACHINES, vm.name, vm.uid)
+    """A VirtualMachine, or the pod that a database is in, as the subject of an Event."""
+    pod = pod_of(vm.name)
+    return EventSubject(VIRTUAL_MACHINES, vm.name, vm.uid) if pod is None else EventSubject(PODS, pod, vm.uid)
 
 
 def event_body(event: EventRecord, stamp: str, component: str = "autoscale-scheduler") -> JsonObject:

@@ -14,6 +14,7 @@ from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
 from protocol.permits import decode_writer
+from protocol.pod_database import PodDatabase
 from protocol.ranking.config import DEAREST
 from protocol.ranking.prices import Needs, is_estimated, node_price
 from protocol.runtime.clock import Clock
@@ -22,6 +23,7 @@ from protocol.runtime.kubernetes.watches.kinds import FactChange, WatchReport
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
+from scheduler_plugin.cluster.pods.databases import PodDatabases
 from scheduler_plugin.cluster.translate import CLAIMS, NAMESPACES, NODES, PODS, VMS, VOLUMES, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.constraints.judge import ConstraintContext
@@ -107,8 +109,9 @@ class Feed:
         self.volumes: FactInformer[tuple[NodeTerm, ...]] = FactInformer(VOLUMES, _ignored, report)
         # Those that the ledger needs, and those that only narrow where VMs may move.
         self.informers: tuple[FactInformer[Any], ...] = (self.nodes, self.pods, self.vms, self.migrations)
+        self.databases = PodDatabases(report, self._database_changed)
         self._extras: tuple[FactInformer[Any], ...] = (self.namespaces, self.claims, self.volumes)
-        for informer in (*self.informers, *self._extras):
+        for informer in self._all():
             # A restored store shows in one kind first; the other caches may still hold the history that was lost.
             informer.on_restored = partial(self.restored, informer)
         self.addresses = PodAddresses()
@@ -163,6 +166,10 @@ class Feed:
             for extra in self._extras:
                 # Neither readiness nor the ledger waits for these kinds.
                 tasks.create_task(extra.run(api, self._clock, _nothing))
+            # Most clusters have no postgres in pods, and many lack these kinds.
+            await self.databases.appeared.wait()
+            for informer in self.databases.informers:
+                tasks.create_task(informer.run(api, self._clock, partial(self.databases.listed, informer.kind.name)))
 
     def use(self, settings: SchedulerSettings) -> None:
         """New settings: every node's compute unit, watermark, reserve and price at once (S4.6, S4.8, S2.8b)."""
@@ -185,6 +192,9 @@ class Feed:
         self._listed.add(kind)
         self._hand_over()
 
+    def _all(self) -> tuple[FactInformer[Any], ...]:
+        return self.informers + self._extras + self.databases.informers
+
     def _hand_over(self) -> None:
         # All four kinds at once: a pod without its VM or node would be judged wrongly. During a refresh some lists are
         # older than others.
@@ -197,7 +207,7 @@ class Feed:
 
     def _resync(self) -> None:
         nodes = [node_facts(node, self.settings) for node in self.nodes.facts.values()]
-        vms = [vm_facts(vm) for vm in self.vms.facts.values()]
+        vms = [*(vm_facts(vm) for vm in self.vms.facts.values()), *self.databases.facts()]
         moves = [migration.facts for migration in self.migrations.facts.values()]
         self._apply(events.Listed(nodes, self.pods.facts.values(), vms, moves))
 
@@ -210,7 +220,7 @@ class Feed:
         self._listed.clear()
         # A restored store continues from an older version, so newer facts would look stale.
         self._apply(events.VersionsForgotten())
-        for informer in (*self.informers, *self._extras):
+        for informer in self._all():
             if informer is not witness:
                 informer.read_again()
 
@@ -229,7 +239,9 @@ class Feed:
         return ConstraintContext(namespaces, self.claims.facts, self.volumes.facts, is_current)
 
     def vm_of(self, pod: PodFacts) -> VirtualMachine | None:
-        """The VM that the pod runs, as far as it is known."""
+        """The VM that the pod runs, or the database in it, as far as it is known."""
+        if pod.database is not None:
+            return pod.database
         vm = None if pod.vm is None else self.vms.facts.get(pod.vm)
         # The target of a migration names its VM by a label only, without a UID.
         return vm if vm is not None and pod.vm_uid in ("", vm.uid) else None
@@ -254,13 +266,24 @@ class Feed:
 
     def _pod_changed(self, change: FactChange[PodFacts]) -> None:
         self.addresses.change(change.before, change.after)
+        self.databases.change(change.before, change.after)
         if not self._ledger.is_ready:
             return
         # A pod of the same name with another UID is another pod, such as a StatefulSet makes: the old one is gone.
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
             self._apply(events.PodGone(change.before.uid))
         if change.after is not None:
+            # First its database: a pod takes its size from that.
+            if change.after.database is not None:
+                self._database_changed(change.after.database)
             self._apply(events.PodSeen(change.after))
+        was = None if change.before is None else change.before.database
+        if was is not None and (change.after is None or change.after.database is None):
+            self._apply(events.VmGone(was.name))
+
+    def _database_changed(self, database: PodDatabase) -> None:
+        if self._ledger.is_ready:
+            self._apply(events.VmSeen(self.databases.facts_of(database)))
 
     def _vm_changed(self, change: FactChange[VirtualMachine]) -> None:
         if not self._ledger.is_ready:

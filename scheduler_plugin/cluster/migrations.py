@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -29,7 +29,8 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 class _Spec(msgspec.Struct, frozen=True):
-    vmName: str  # noqa: N815 - the name in the API
+    # No VirtualMachine's name has a slash; that of a database in a pod has, and pods never move.
+    vmName: Annotated[str, msgspec.Meta(pattern="^[^/]*$")]  # noqa: N815 - the name in the API
 
 
 class _Ram(msgspec.Struct, frozen=True, rename="camel"):

@@ -11,12 +11,13 @@ from protocol.kubernetes.pages import Unreadable
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from protocol.names import LABEL_WEIGHT
+from protocol.pod_database import PodDatabase
 from protocol.units import Amount, Bytes, ComputeUnit
 from protocol.virtual_machine import Bounds, VirtualMachine
 from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.virtual_machines import weight_of
-from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT
+from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, PodFacts
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.texts import events, explanations
 
@@ -42,8 +43,9 @@ def unreadable_event(resource: Resource, found: Unreadable) -> EventRecord:
 def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[events.EventText]:
     """Problems of a VM that can be read."""
     problems = [(events.PARTLY_UNREADABLE, problem) for problem in vm.problems]
-    # The unit is set per node, but only the VM's owner can see that it jumps straight to its maximum (S4.6).
-    if vm.enabled:
+    # The unit is set per node, but only the VM's owner can see that it jumps straight to its maximum (S4.6). CPU and
+    # memory of a pod do not move in units.
+    if vm.enabled and not isinstance(vm, PodDatabase):
         unit = misfit(vm.bounds, vm.slot_size, settings.policy_of(vm.node or "").compute_unit)
         problems += [] if unit is None else [(events.UNIT_MISFIT, unit)]
     if LABEL_WEIGHT in vm.labels and weight_of(vm) is None:
@@ -63,6 +65,9 @@ def vm_events(vm: VirtualMachine, settings: SchedulerSettings) -> list[EventReco
 
 def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
     """Problems of a VM and of the pods that run it, for ``/explain``."""
+    pod = feed.databases.known.get(vm)
+    if pod is not None:
+        return [problem for _, problem in pod_problems(feed, pod)]
     current, bad = feed.vms.facts.get(vm), feed.vms.unreadable.get(vm)
     notes = [] if bad is None else [explanations.VM_UNREADABLE.format(vm=vm, why=bad.reason)]
     # The cache has a stand-in for an unreadable VM, whose problems mean nothing.
@@ -73,6 +78,23 @@ def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
         if pod is not None and pod.vm == vm:
             notes.append(explanations.POD_UNREADABLE.format(pod=name, why=unreadable.reason))
     return notes
+
+
+def pod_problems(feed: Feed, pod: PodFacts) -> list[events.EventText]:
+    """Problems of a pod that opted in."""
+    if pod.database is None:
+        return [events.not_resized(explanations.POD_UNSERVED.format(pod=pod.name, why=pod.unserved))]
+    why = feed.databases.refusal(pod.database)
+    return [*([events.not_resized(why)] if why else []), *vm_problems(pod.database, feed.settings)]
+
+
+def pod_events(feed: Feed, pod: PodFacts) -> list[EventRecord]:
+    """Problems of a pod that opted in, as Events."""
+    about = EventSubject(PODS, pod.name, pod.uid)
+    return [
+        EventRecord(about, reason, note, name=_event_name(pod.name, reason, note))
+        for reason, note in pod_problems(feed, pod)
+    ]
 
 
 def _event_name(vm: ObjectName, reason: str, note: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.names import ANNOTATION_APPROVED
+from protocol.pod_database import PodDatabase
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim, Gift, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
@@ -21,7 +22,8 @@ class ClaimExplanation:
     ``denied_for`` is for how long the VM has been denied something, ``denied_by`` names the obstacle; ``promised`` is
     the part of it that neighbours are about to give back. ``gift`` is what the VM itself gave last. ``requests`` are
     those of the guest's container, ``requests_secured`` what of them the kubelet has set aside; None if they do not
-    follow the VM. ``requests_problem`` is what stands between them and the reservation; empty if nothing does.
+    follow the VM. ``requests_problem`` is what stands between them and the reservation, or keeps a database in a pod
+    from growing; empty if nothing does.
     """
 
     floors: dict[str, Resources]
@@ -45,10 +47,16 @@ def explain(claim: Claim, node: NodeAccount, now: Instant, *, follows_requests: 
         gift=last_gift(claim, now),
         requests=None if runner is None else runner.asked,
         requests_secured=None if runner is None else (claim.resizes or PodRequests()).least(runner),
-        requests_problem=""
-        if account is None or not follows_requests
-        else _requests_problem(claim, account, node, now),
+        requests_problem=_problem(claim, node, now, follows_requests=follows_requests),
     )
+
+
+def _problem(claim: Claim, node: NodeAccount, now: Instant, *, follows_requests: bool) -> str:
+    if claim.vm is None:
+        return ""
+    if claim.pod.database is not None:
+        return _pod_problem(claim.pod.database, claim.vm)
+    return _requests_problem(claim, claim.vm, node, now) if follows_requests else ""
 
 
 def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount, now: Instant) -> str:
@@ -71,6 +79,12 @@ def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount, now: 
     return explanations.TOO_LITTLE if fits else explanations.NODE_HAS_NO_MORE
 
 
+def _pod_problem(database: PodDatabase, account: VmAccount) -> str:
+    if account.facts is not None and account.facts.refused:
+        return account.facts.refused
+    return "" if database.objection is None else explanations.NOT_GIVEN.format(why=database.objection)
+
+
 def _not_done(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) -> str:
     """The pod's requests that were asked for and are not known to be in effect."""
     if resizes.no_answer:
@@ -91,12 +105,17 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     around = claim.pod.around
     offered = Resources.most(offer.permit for offer in account.offers.values())
     use = explanations.UNREADABLE_MOST if account.facts.unreadable else explanations.GUEST_USE
+    use, has = (
+        (explanations.CONTAINER_REQUESTS, explanations.CONTAINER_HAS)
+        if account.facts.is_pod
+        else (use, explanations.GUEST_HAS)
+    )
     guest = {
         explanations.HELD_PERMIT: account.held,
         explanations.OFFERED_PERMIT: offered,
         explanations.STORED_PERMIT: account.stored_high,
         use: account.facts.use,
-        explanations.GUEST_HAS: account.facts.actual or ZERO,
+        has: account.facts.actual or ZERO,
         explanations.OTHERS_GRANT.format(annotation=ANNOTATION_APPROVED): account.facts.granted,
     }
     floors = {source: amount + around for source, amount in guest.items() if amount.any}

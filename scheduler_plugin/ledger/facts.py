@@ -18,6 +18,7 @@ from msgspec import structs
 
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
+from protocol.pod_database import PodDatabase
 from protocol.units import ZERO, Amount, Bytes, ComputeUnit, MilliCpu, QuantityError, Resources
 from scheduler_plugin.constraints import model
 
@@ -195,7 +196,8 @@ class PodFacts:
     without a VM that its kubelet has put off until there is room; ``asks_room``: VMs may be moved for it (B.14).
     ``is_leaving``: it has a deletion timestamp, and may keep it for ever if its kubelet is dead. ``boots_with`` is
     the size in its arguments, with which its guest boots whatever its VM requests later (zero: not known, or none
-    boots because it is a migration's target).
+    boots because it is a migration's target). ``database`` is the postgres that is resized in the pod itself: then
+    ``vm`` is its name, and ``vm_uid`` the pod's. ``unserved`` is why a pod that opted in to that is not resized.
     """
 
     uid: str
@@ -219,6 +221,8 @@ class PodFacts:
     asks_room: bool = False
     is_leaving: bool = False
     boots_with: Resources = ZERO
+    database: PodDatabase | None = None
+    unserved: str = ""
 
 
 class VmFacts(msgspec.Struct, frozen=True):
@@ -240,6 +244,8 @@ class VmFacts(msgspec.Struct, frozen=True):
     says that it granted the agent. ``unreadable`` is why the object cannot be read (empty if it can); then ``use``
     is its maximum, as far as that ``is_bounded``. ``is_booting``: its controller says so; ``actual`` may
     be less than what the guest boots with. ``weight`` is its part of a node's room beside others if that is short.
+    ``is_pod``: a postgres in an ordinary pod. It never moves, and no permit is stored for it, since the pod's requests
+    are the stored permit. ``refused`` is why it gets no more than it has; empty if it may grow.
     """
 
     name: ObjectName
@@ -266,6 +272,8 @@ class VmFacts(msgspec.Struct, frozen=True):
     said: VmFacts | None = None
     limit: Resources = ZERO
     weight: int = DEFAULT_WEIGHT
+    is_pod: bool = False
+    refused: str = ""
 
     def with_permit(self, version: int, permit: Resources | None) -> VmFacts:
         """The same after a write of a permit, which has changed nothing else of the object."""

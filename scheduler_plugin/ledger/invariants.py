@@ -5,6 +5,7 @@ Rules that hold here:
 - Guest use <= permit held by the agent <= reservation <= node. The ledger alone can show the last two; a ``World`` that
   knows the agents and guests shows the rest.
 - A VM on its way has one reservation on each node where it is or will be, and nothing is kept for one that is not.
+- Nothing is written for a database in an ordinary pod, and it never moves.
 """
 
 from __future__ import annotations
@@ -129,6 +130,8 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
             broken.append(f"pod {uid}: is denied {claim.unmet}, which no agent wants")
         if not account.stored_low.within(account.stored_high):
             broken.append(f"pod {uid}: stored permits {account.stored_low} to {account.stored_high}")
+        if account.facts is not None and account.facts.is_pod and (account.orders or claim.is_migrating):
+            broken.append(f"pod {uid}: is an ordinary pod with a permit to write or a migration")
     return broken
 
 

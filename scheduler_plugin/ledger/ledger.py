@@ -169,8 +169,8 @@ class Ledger:
         """Return True if one of our agents is to size the VM."""
         if vm.facts is None or not vm.facts.has_agent or vm.facts.phase in WITHOUT_GUEST:
             return False
-        # VMs of another scheduler have agents that speak to that one.
-        return any(claim.pod.scheduler == self._state.scheduler for claim in vm.claims)
+        # VMs of another scheduler have agents that speak to that one. Those of pods always speak to us.
+        return any(vm.facts.is_pod or claim.pod.scheduler == self._state.scheduler for claim in vm.claims)
 
     def explain(self, uid: str, now: Instant) -> ClaimExplanation:
         """Everything known of one pod. Raises ``UnknownPodError``."""

@@ -45,6 +45,10 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.Perm
         _require_turn(state, claim, account, message, now)
     # Changes the books, so nothing after it may raise: only ``finish`` publishes the new room to binds.
     judge_again(state, account)
+    if account.is_unheard:
+        # From this message on it is known what the agent holds.
+        account.is_unheard = False
+        state.settle_vm(account)
     reserved = account.reserved
     permit, persist, outside = _decided(state, claim, account, message, now)
     if request.metrics is not None:

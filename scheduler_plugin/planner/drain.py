@@ -66,7 +66,7 @@ class DrainPlan:
         others: Counter[str] = Counter()
         for arrived, claim in enumerate(need.book.claims.values()):
             # Ordinary pods stay, and room kept for a VM that arrives has no pod yet.
-            if claim.vm is None or claim.state is ClaimState.INCOMING:
+            if not claim.runs_vm or claim.state is ClaimState.INCOMING:
                 continue
             victim = victim_of(self._ledger, claim, arrived, self._now, opt_in=self._policy.opt_in)
             if isinstance(victim, str):

@@ -145,6 +145,8 @@ def _end_of(migration: Migration, facts: MigrationFacts, now: Now) -> float:
 
 def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
     """The reason why the scheduler never moves the VM by itself; None if it may. ``opt_in``: it has to ask for it."""
+    if facts.is_pod:
+        return facts.stays_because
     if facts.auto_migration is False:
         return explanations.KEPT_IN_PLACE
     if opt_in and facts.auto_migration is None:

@@ -1,9 +1,9 @@
 """Permits for agents: identify the caller, decide, and persist an increase before it is answered (S4.5, B.4).
 
-A sidecar speaks for the pod that its token is bound to: same namespace, name and UID. A per-node agent, whose service
-account the settings list, speaks for the pods of the node that its token is bound to. So does a pod that the settings
-admit without a token, for those of its own node. No usable token is 401, another's pod is 403; neither changes
-anything.
+A sidecar speaks for the VM's pod that its token is bound to: same namespace, name and UID. A per-node agent, whose
+service account the settings list, speaks for the pods of the node that its token is bound to. So does a pod that the
+settings admit without a token, for those of its own node. Nobody else speaks for the database in an ordinary pod. No
+usable token is 401, another's pod is 403; neither changes anything.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ def may_speak_for(who: CallerIdentity, pod: PodFacts, node: str | None, node_age
     """Return True if ``who`` is the agent of ``pod``, whose claim is on ``node``."""
     # By UID: a pod that was deleted and created again under the same name is another one.
     if who.pod_uid is not None and who.pod_uid == pod.uid:
+        # Whoever makes a pod can put such a token into it. A database must not reserve for itself what it does not use.
+        if pod.database is not None:
+            return False
         return who.namespace == pod.name.namespace and who.pod == pod.name.name
     return (who.by_address or who.account in node_agents) and who.node is not None and who.node == node
 

@@ -39,6 +39,11 @@ def unreadable(why: str) -> EventText:
     return "Unreadable", f"cannot be read, so it counts at its maximum: {why}"
 
 
+def not_resized(why: str) -> EventText:
+    """A pod that opted in is not resized, or only made smaller."""
+    return "NotResized", why
+
+
 def weight_unreadable(label: str, most: int, value: str, default: int) -> EventText:
     """The VM counts with the default weight."""
     expected = f"metadata.labels[{label}]: expected a whole number from 1 to {most}"

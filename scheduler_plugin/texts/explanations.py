@@ -21,6 +21,8 @@ HELD_PERMIT: Final = "permit the agent may hold"
 OFFERED_PERMIT: Final = "permit that is being written"
 STORED_PERMIT: Final = "permit the API may hold"
 GUEST_HAS: Final = "what the guest has"
+CONTAINER_REQUESTS: Final = "requests of the container"
+CONTAINER_HAS: Final = "what the container has"
 OTHERS_GRANT: Final = "granted by the original's scheduler: annotation {annotation}"
 RESIZE_LANDING: Final = "a resize of the pod that is on its way"
 
@@ -59,6 +61,23 @@ RESTORED: Final = "the cluster's store was restored, and has not been read since
 
 VM_UNREADABLE: Final = "VirtualMachine {vm} cannot be read: {why}"
 POD_UNREADABLE: Final = "pod {pod} cannot be read: {why}"
+POD_UNSERVED: Final = "pod {pod} is not resized: {why}"
+
+# Why a database in a pod gets no more than it has
+
+NOT_READ_YET: Final = "the scheduler has not read yet which autoscalers and operators size it, too"
+BY_UTILIZATION: Final = (
+    "HorizontalPodAutoscaler {name} scales by utilization of requests, which resizing changes: give it AverageValue"
+)
+VERTICAL_IS_ON: Final = "VerticalPodAutoscaler {name} changes the requests itself: set its updateMode to Off"
+CNPG_REVERTS: Final = (
+    "Cluster {name} has resourcesUpdateStrategy inPlace, so CloudNativePG takes resizes back: annotate the Cluster with"
+    " {annotation}: disabled"
+)
+KUBEBLOCKS: Final = (
+    "KubeBlocks may take resizes back: set IGNORE_POD_VERTICAL_SCALING in its operator, then annotate the pod with"
+    ' {annotation}: "true"'
+)
 
 # Why no VM is moved at all
 
@@ -76,6 +95,7 @@ NOT_AUTOSCALED: Final = "not autoscaled"
 NOT_READABLE: Final = "not readable"
 NO_OVERLAY: Final = "without an overlay address, so that a move would break its connections"
 BOOTS: Final = "booting"
+ORDINARY_POD: Final = "in an ordinary pod, which never moves"
 KEPT_IN_PLACE: Final = "kept in place by a label or annotation"
 NOT_OPTED_IN: Final = "not opted in"
 OTHER_SCHEDULER: Final = "placed by another scheduler"

@@ -19,6 +19,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
 from protocol.messages import ObjectName
+from protocol.pod_database import PREFIX
 from protocol.wire.wire_batches import LONGEST_BATCH, PATH
 from protocol.wire.wire_messages import WireRequestBody, WireResponseBody
 from scheduler_plugin.service.service import ActiveService, Service, StandingByError
@@ -103,6 +104,7 @@ def _operation(one: Operation) -> Json:
 
 
 Name = Annotated[str, Path(max_length=253)]
+DatabaseName = Annotated[str, Path(max_length=253 + len(PREFIX))]
 
 Answer = HotResponse | Awaitable[HotResponse]
 
@@ -240,11 +242,11 @@ def _add_explanations(app: FastAPI, desk: ActiveService) -> None:
         return _json(settings_view(desk.context.feed.settings))
 
     @app.get(
-        "/explain/{namespace}/{vm}",
-        summary="Why a VM has its size.",
+        "/explain/{namespace}/{vm:path}",
+        summary="Why a VM, or the database in a pod (pod/NAME), has its size.",
         responses=answers({200: ("the explanation", VmModel), 404: ("no pod runs this VM", Problem)}),
     )
-    async def explain(namespace: Name, vm: Name) -> Response:
+    async def explain(namespace: Name, vm: DatabaseName) -> Response:
         name = ObjectName(namespace, vm)
         view = vm_view(desk.context, name, desk.standing())
         return _json(Problem(refusals.NO_POD_OF_VM.format(vm=name)), 404) if view is None else _json(view)

@@ -8,7 +8,7 @@ from typing import Final, Never
 
 from protocol.units import Seconds
 from scheduler_plugin.cluster.events import EventRecord
-from scheduler_plugin.cluster.problems import unreadable_event, unreadable_objects, vm_events
+from scheduler_plugin.cluster.problems import pod_events, unreadable_event, unreadable_objects, vm_events
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
@@ -53,4 +53,9 @@ class ProblemWatcher:
                     yield event
             if count % AT_ONCE == 0:
                 # Answers to agents and kube-scheduler must not wait for a round over thousands of VMs.
+                await asyncio.sleep(0)
+        for count, pod in enumerate(list(feed.databases.known.values()), start=1):
+            for event in pod_events(feed, pod):
+                yield event
+            if count % AT_ONCE == 0:
                 await asyncio.sleep(0)

@@ -11,7 +11,7 @@ import yaml
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_PERMIT
 from tests.scheduler_plugin.certificates import pair
 from tests.scheduler_plugin.expander.questions import container, field, machine, option, pod, question
-from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, vm_pod
+from tests.scheduler_plugin.objects import Obj, node, owner_of, plain_pod, postgres_pod, token_of, vm, vm_pod
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -101,6 +101,24 @@ def growing_pod(name: str = "db") -> Obj:
     found = whole_pod(name)
     found["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
     return found
+
+
+def whole_postgres(name: str = "pg") -> Obj:
+    """A pod whose postgres is resized in place, which its kubelet has put off."""
+    found = postgres_pod(name, "2", "4Gi", "n1")
+    found["metadata"] |= {"resourceVersion": "7", "ownerReferences": [owner_of("pg", "u", "StatefulSet")]}
+    found["status"]["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]
+    return found
+
+
+_TARGET: Final[Obj] = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "pg"}
+_METRIC: Final[Obj] = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}}
+_META: Final[Obj] = {"namespace": "default", "name": "pg", "annotations": {"cnpg.io/reconcilePodSpec": "enabled"}}
+CONFLICTS: Final = (
+    {"metadata": _META, "spec": {"scaleTargetRef": _TARGET, "metrics": [_METRIC]}},
+    {"metadata": _META, "spec": {"targetRef": _TARGET, "updatePolicy": {"updateMode": "Auto"}}},
+    {"metadata": _META, "spec": {"resourcesUpdateStrategy": "inPlace"}},
+)
 
 
 def whole_node(name: str = "n1") -> Obj:

@@ -43,6 +43,8 @@ from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from protocol.wire.wire_batches import BatchAnswer, MalformedBatchError, decode_answers, decode_batch
 from scheduler_plugin.auth.token_shape import plausible_until
 from scheduler_plugin.cluster.migrations import read_migration
+from scheduler_plugin.cluster.pods.conflicts import read_cluster, read_horizontal, read_vertical
+from scheduler_plugin.cluster.pods.databases import database_facts
 from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints, pod_traits, volume_terms
 from scheduler_plugin.cluster.translate import read_node
@@ -119,7 +121,13 @@ def _pod(found: Json) -> object:
     spec = found.get("spec")
     fields = spec if isinstance(spec, dict) else {}
     pod_at_most(found, "whatever")
-    return read_pod(found), pod_constraints(fields), pod_traits({}, fields, is_leaving=False)
+    facts = read_pod(found)
+    database = None if facts.database is None else database_facts(facts.database)
+    return facts, database, pod_constraints(fields), pod_traits({}, fields, is_leaving=False)
+
+
+def _conflict(found: Json) -> object:
+    return read_horizontal(found), read_vertical(found), read_cluster(found)
 
 
 def _volume(found: Json) -> object:
@@ -223,7 +231,8 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("VirtualMachine", objects(VM), partial(_object, _vm), (UnreadableAnswerError, InvalidObjectError), 16),
     Target("migration", objects(samples.MIGRATION), partial(_object, read_migration), UNREADABLE, 8),
     Target("Node", objects(samples.whole_node()), partial(_object, read_node), UNREADABLE, 8),
-    Target("Pod", objects(samples.whole_pod()), partial(_object, _pod), UNREADABLE, 12),
+    Target("Pod", objects(samples.whole_pod(), samples.whole_postgres()), partial(_object, _pod), UNREADABLE, 12),
+    Target("what else sizes a pod", objects(*samples.CONFLICTS), partial(_object, _conflict), UNREADABLE[:1], 4),
     Target("PersistentVolume", objects(samples.VOLUME), partial(_object, _volume), UNREADABLE, 4),
     Target("AdmissionReview", texts(samples.ADMISSION), _admission, (MalformedReviewError,), 6),
     Target("AdmissionReview of a pod", documents(samples.ADMITTED), _admission, (MalformedReviewError,), 6),

@@ -11,7 +11,7 @@ from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.web import agents
 from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
-from tests.oracle.fleet import Agent, Machine, Patch
+from tests.oracle.fleet import KEPT, Agent, Machine, Patch
 from tests.oracle.stage import BrokenError, Message, Stage
 from tests.scheduler_plugin.fake_cluster import Obj
 from tests.scheduler_plugin.objects import token_text
@@ -72,13 +72,13 @@ class Agents(Stage):
         body: Obj = {
             "protoVersion": 4,
             "pod": {"name": machine.pod, "namespace": "default"},
-            "resources": amounts(wanted),
-            "lastPermit": None if agent.hold is None else amounts(agent.hold),
+            "resources": amounts(wanted, machine.slots),
+            "lastPermit": None if agent.hold is None else amounts(agent.hold, machine.slots),
             "metrics": None,
         }
         # Any claim, true or not: an agent may lie about what its VM needs, and need not give what it offers.
         if self.chance.random() < 0.5:
-            body["needs"] = amounts(self.size())
+            body["needs"] = amounts(self.size(), machine.slots)
         if agent.numbers:
             body["sequence"] = agent.sequence
         agent.waits, agent.asked_at = self.messages, self.clock.now()
@@ -139,7 +139,7 @@ class Agents(Stage):
             self.note(f"#{message.number}: {answer.status} {body['error']}")
             agent.waits = 0 if agent.waits == message.number else agent.waits
             return
-        permit = Resources.parse(body["permit"]["vCPUs"], f"{body['permit']['mem']}Gi")
+        permit = Resources.parse(body["permit"]["vCPUs"], f"{body['permit']['mem'] * (1024 // machine.slots)}Mi")
         is_heard = (
             (self.api.calm or self.chance.random() < 0.93) and agent.waits == message.number and agent in machine.agents
         )
@@ -151,6 +151,7 @@ class Agents(Stage):
             return
         self.granted += 1
         agent.hold, agent.is_unknown = permit if self.fleet.is_enabled(machine) else None, False
+        agent.answered_at = self.clock.now()
         agent.answered_version = 0 if agent.view is None else agent.view.version
         self.require(self.judge.added(machine, before))
 
@@ -201,10 +202,12 @@ class Agents(Stage):
             agent.view = self.fleet.view(machine)
 
     def end_patches(self) -> None:
-        """No call lives for ever."""
+        """No call lives for ever, and what no object records no longer than a scheduler waits for it."""
         now = self.clock.now()
         for machine in self.fleet.machines.values():
             for agent in machine.agents:
+                if machine.is_pod and now - agent.answered_at > KEPT:
+                    agent.hold, agent.patches = None, []
                 agent.patches = [each for each in agent.patches if each.base is not None or each.ends > now]
 
     def restart_agent(self) -> None:
@@ -226,6 +229,6 @@ class Agents(Stage):
                 found[1].quiet_until = until
 
 
-def amounts(size: Resources) -> Obj:
-    """As v2.1 writes them: memory in slots of 1Gi."""
-    return {"vCPUs": size.cpu.quantity(), "mem": int(size.mem.as_gib)}
+def amounts(size: Resources, slots: int) -> Obj:
+    """As v2.1 writes them: memory in slots, of which a GiB has so many."""
+    return {"vCPUs": size.cpu.quantity(), "mem": int(size.mem.as_gib * slots)}

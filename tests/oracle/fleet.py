@@ -9,12 +9,15 @@ Rules that hold here:
   It hears within ``NEWS`` that autoscaling is off, and patches no more then.
 - Ours never patches above what that version records as permitted, unless it was answered after it had read that.
 - An agent that is refused keeps what it holds: that it stands back is not relied on.
+- A postgres in an ordinary pod has an agent of its node, one of ours. Nothing is stored for it, so that agent gives up
+  what it holds unless it is answered for ``KEPT``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from protocol.names import ANNOTATION_PERMIT, LABEL_ENABLED
 from protocol.permits import decode_permit
@@ -22,6 +25,9 @@ from protocol.units import ZERO, Instant, Resources
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, FakeCluster, Obj
 
 AWAY = Instant(float("-inf"))
+
+KEPT: Final = 24.0
+"""Seconds that the agent of a pod keeps its permit without another answer; below the scheduler's ``SETTLE``."""
 
 
 @dataclass(slots=True)
@@ -64,6 +70,7 @@ class Agent:
     hold: Resources | None = None
     view: View | None = None
     answered_version: int = 0
+    answered_at: Instant = AWAY
     waits: int = 0
     asked_at: Instant = AWAY
     blind_until: Instant = AWAY
@@ -97,7 +104,7 @@ class Machine:
     """One VM. ``own`` is what of its use came about without people; ``is_tainted``: others lowered its permit, and
     nobody has restored it; ``is_excused``: a scheduler has started meanwhile, which cannot know what was answered.
     ``forged`` is the permit that a person wrote last, ``edited_at`` when a person last edited it.
-    ``off_since`` is when autoscaling was last switched off.
+    ``off_since`` is when autoscaling was last switched off. ``is_pod``: a postgres in an ordinary pod.
     """
 
     name: str
@@ -110,6 +117,12 @@ class Machine:
     forged: Resources | None = None
     edited_at: Instant = AWAY
     off_since: Instant = AWAY
+    is_pod: bool = False
+
+    @property
+    def slots(self) -> int:
+        """Slots of memory in a GiB, as its agent counts them."""
+        return 16 if self.is_pod else 1
 
 
 class Fleet:
@@ -121,7 +134,7 @@ class Fleet:
         self._permits: dict[str, Resources | None] = {}
 
     def object_of(self, machine: Machine) -> Obj:
-        return self.cluster.get(VMS, "default", machine.name)
+        return self.cluster.get(PODS if machine.is_pod else VMS, "default", machine.name)
 
     def stored(self, machine: Machine) -> Resources | None:
         """The permit on the object; None if there is none, or none that can be read."""
@@ -136,6 +149,8 @@ class Fleet:
         return self._permits[text]
 
     def use(self, machine: Machine) -> Resources:
+        if machine.is_pod:
+            return _requested(self.object_of(machine)["spec"]["containers"][0]["resources"])
         guest = self.object_of(machine)["spec"]["guest"]
         return Resources.parse(guest["cpus"]["use"], f"{guest['memorySlots']['use']}Gi")
 
@@ -174,6 +189,8 @@ class Fleet:
     def reported(self, machine: Machine) -> Resources:
         """What the controller has said that the guest has."""
         status = self.object_of(machine)["status"]
+        if machine.is_pod:
+            return Resources.most(_requested(each["resources"]) for each in status["containerStatuses"])
         return Resources.parse(status.get("cpus", 0), status.get("memorySize", 0))
 
     def on(self, node: str) -> Iterator[Machine]:
@@ -187,3 +204,7 @@ class Fleet:
                 requests = pod["spec"]["containers"][0]["resources"]["requests"]
                 total = total + Resources.parse(requests["cpu"], requests["memory"])
         return total
+
+
+def _requested(resources: Obj) -> Resources:
+    return Resources.parse(resources["requests"]["cpu"], resources["requests"]["memory"])

@@ -1,7 +1,7 @@
 """What must hold, by objects of the API and by answers that agents received. The ledger is asked only what it reserves.
 
 - What the VMs of a node may use is within the node, whenever an answer or a binding has added to it.
-- What an agent holds is stored, or in use: a scheduler that starts now would find it.
+- What an agent of a VM holds is stored, or in use: a scheduler that starts now would find it.
 - What a VM may use is reserved by the scheduler that is at work.
 """
 
@@ -61,7 +61,7 @@ class Judge:
         """What is wrong after an answer that was waited for, while ``before`` was stored at first."""
         known = before.at_least(self.fleet.stored(machine) or ZERO).at_least(self.fleet.use(machine))
         is_edited = self._now() - machine.edited_at < UNSEEN
-        if is_edited or agent.hold is None or agent.hold.within(known):
+        if machine.is_pod or is_edited or agent.hold is None or agent.hold.within(known):
             return []
         return [f"{machine.name}: {agent.hold} was written and answered, stored is {self.fleet.stored(machine)}"]
 
@@ -69,8 +69,9 @@ class Judge:
         """What is wrong now."""
         found = []
         for machine in self.fleet.machines.values():
-            self._settle(machine)
-            found += self._not_stored(machine)
+            if not machine.is_pod:
+                self._settle(machine)
+                found += self._not_stored(machine)
             if ledger is not None:
                 found += self._not_reserved(machine, ledger)
         return found
@@ -109,6 +110,9 @@ class Judge:
         pod = self.fleet.cluster.collections["/api/v1/pods"].objects.get(("default", machine.pod))
         claim = None if pod is None else ledger.claims.get(pod["metadata"]["uid"])
         if claim is None or pod is None or machine.is_excused or not pod["spec"].get("nodeName"):
+            return []
+        # Until the agent of a pod is heard, all that is free beside the pod is kept.
+        if claim.is_unmeasured:
             return []
         most = self.fleet.may_use(machine)
         return [] if most.within(claim.reserved) else [f"{machine.name} may use {most}, reserved is {claim.reserved}"]

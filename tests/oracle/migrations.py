@@ -18,7 +18,7 @@ class Migrations(Stage):
     def order_move(self) -> None:
         """A person orders a migration; placement chooses the node, or the person does."""
         machine = self.any_machine()
-        if machine is None or self.is_moving(machine.name) or self.fleet.node(machine) is None:
+        if machine is None or machine.is_pod or self.is_moving(machine.name) or self.fleet.node(machine) is None:
             return
         self.made += 1
         target = self.chance.choice((None, *NAMES))

@@ -6,7 +6,7 @@ import json
 
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED, LABEL_WEIGHT
 from protocol.units import Resources
-from tests.oracle.fleet import Machine
+from tests.oracle.fleet import Agent, Machine
 from tests.oracle.stage import NAMES, Stage
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, Obj
 from tests.scheduler_plugin.objects import plain_pod
@@ -27,7 +27,7 @@ class Outsiders(Stage):
         self.api.webhook = self.chance.choice(kinds)
         self.note(f"webhook: {getattr(self.api.webhook, '__name__', 'none')}")
         for machine in self.fleet.machines.values():
-            machine.is_tainted = machine.is_tainted or self.api.webhook is not None
+            machine.is_tainted = machine.is_tainted or (self.api.webhook is not None and not machine.is_pod)
 
     @staticmethod
     def drop_permit(obj: Obj) -> None:
@@ -48,13 +48,16 @@ class Outsiders(Stage):
         obj["metadata"]["labels"][LABEL_ENABLED] = "false" if is_on else "true"
         if is_on:
             machine.off_since = self.clock.now()
+        if is_on and machine.is_pod:
+            # Nobody patches a pod whose label is gone: the version that its agent names is gone as well.
+            machine.agents = [Agent(each.token, each.uid, True, each.sequence) for each in machine.agents]
         self.note(f"autoscaling of {machine.name} is switched {'off' if is_on else 'on'}")
-        self.api.put(VMS, obj)
+        self.put(machine, obj)
 
     def edit_permit(self) -> None:
-        """Somebody edits the annotation."""
+        """Somebody edits the annotation, which pods do not have."""
         machine = self.any_machine()
-        if machine is None:
+        if machine is None or machine.is_pod:
             return
         obj, kind = self._copied(machine), self.chance.choice(("high", "high", "low", "none", "garbage"))
         texts = {"high": '{"vCPUs":8,"mem":"16Gi"}', "low": '{"vCPUs":1,"mem":"1Gi"}', "garbage": "{"}
@@ -75,7 +78,7 @@ class Outsiders(Stage):
             obj, weight = self._copied(machine), self.chance.choice(("1", "100", "much"))
             obj["metadata"]["labels"][LABEL_WEIGHT] = weight
             self.note(f"the weight of {machine.name} is {weight}")
-            self.api.put(VMS, obj)
+            self.put(machine, obj)
 
     def edit_bounds(self) -> None:
         """Somebody lowers the most that a VM may have, or takes that back."""
@@ -88,11 +91,13 @@ class Outsiders(Stage):
         obj = self._copied(machine)
         annotations = obj["metadata"].setdefault("annotations", {})
         annotations.pop(ANNOTATION_BOUNDS, None)
+        # A pod has no bounds but these.
+        most = Resources.parse(8, "16Gi") if most is None and machine.is_pod else most
         if most is not None:
             high = {"cpu": most.cpu.quantity(), "mem": most.mem.quantity()}
             annotations[ANNOTATION_BOUNDS] = json.dumps({"min": {"cpu": "250m", "mem": "1Gi"}, "max": high})
         self.note(f"somebody bounds {machine.name}: {most or 'not'}")
-        self.api.put(VMS, obj)
+        self.put(machine, obj)
 
     def edit_use(self) -> None:
         """Somebody resizes a VM."""

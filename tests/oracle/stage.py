@@ -15,11 +15,11 @@ from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.web.hot_paths import HotResponse
 from tests.fake_clock import FakeClock
 from tests.oracle.fleet import Agent, Fleet, Machine
-from tests.oracle.judge import Judge
+from tests.oracle.judge import SIZE, Judge
 from tests.oracle.late_api import LateApi
 from tests.oracle.schedulers import Schedulers
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, Obj
-from tests.scheduler_plugin.objects import node, plain_pod, token_of, vm, vm_pod
+from tests.scheduler_plugin.objects import has, node, plain_pod, postgres_pod, token_of, vm, vm_pod
 
 NAMES: Final = ("n1", "n2")
 MOST_VMS: Final = 6
@@ -87,6 +87,9 @@ class Stage:
     def create(self) -> None:
         if len(self.fleet.machines) >= MOST_VMS:
             return
+        if self.chance.random() < 0.3:
+            self._create_database()
+            return
         self.made += 1
         free = [f"v{number}" for number in range(MOST_VMS) if f"v{number}" not in self.fleet.machines]
         name, cpu, slots = self.chance.choice(free), self.chance.randint(1, 2), self.chance.randint(1, 4)
@@ -94,6 +97,23 @@ class Stage:
         machine = Machine(name, made["metadata"]["uid"], "", Resources.parse(cpu, f"{slots}Gi"), [])
         self.fleet.machines[name] = machine
         self._new_pod(machine, made)
+
+    def _create_database(self) -> None:
+        """A pod whose postgres is resized in place."""
+        name = self.chance.choice(
+            [f"p{number}" for number in range(MOST_VMS) if f"p{number}" not in self.fleet.machines]
+        )
+        size = Resources.parse(self.chance.randint(1, 2), f"{self.chance.randint(1, 4)}Gi")
+        self.fleet.machines[name] = machine = Machine(name, "", name, size, [], is_pod=True)
+        self._new_database(machine, size)
+
+    def _new_database(self, machine: Machine, size: Resources) -> None:
+        self.made += 1
+        pod = postgres_pod(machine.name, size.cpu.quantity(), size.mem.quantity())
+        pod["spec"]["containers"] = pod["spec"]["containers"][1:]
+        pod["metadata"]["uid"] = f"uid-{machine.name}-{self.made}"
+        machine.agents = []
+        self.api.put(PODS, pod)
 
     def _new_pod(self, machine: Machine, obj: Obj) -> None:
         """The VM gets a pod with a sidecar of its own, or is served by the agents of nodes alone."""
@@ -152,10 +172,11 @@ class Stage:
 
     def join(self, machine: Machine, where: str) -> None:
         """The agent of the node finds the VM, if it has no sidecar, or by a mistake."""
-        if not machine.agents or self.chance.random() < 0.25:
+        if not machine.agents or (not machine.is_pod and self.chance.random() < 0.25):
             pod = self.agents_of_nodes[where]
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-            machine.agents.append(Agent(name, uid, self.chance.random() < 0.7, self._sequence()))
+            numbers = machine.is_pod or self.chance.random() < 0.7
+            machine.agents.append(Agent(name, uid, numbers, self._sequence()))
 
     def delete(self) -> None:
         machine = self.any_machine()
@@ -165,13 +186,19 @@ class Stage:
         del self.fleet.machines[machine.name]
         self.wire = [each for each in self.wire if each.machine is not machine]
         self.api.remove(PODS, "default", machine.pod)
-        self.api.remove(VMS, "default", machine.name)
+        if not machine.is_pod:
+            self.api.remove(VMS, "default", machine.name)
 
     def restart_pod(self) -> None:
         machine = self.any_machine()
         if machine is None or self.is_moving(machine.name):
             return
         self.note(f"the pod of {machine.name} is replaced")
+        if machine.is_pod:
+            size = machine.own = machine.own.at_most(self.fleet.use(machine))
+            self.api.remove(PODS, "default", machine.pod)
+            self._new_database(machine, size)
+            return
         self.api.remove(PODS, "default", machine.pod)
         machine.agents = []
         machine.own = machine.own.at_most(self.fleet.use(machine))
@@ -187,8 +214,16 @@ class Stage:
     def _copied(self, machine: Machine) -> Obj:
         return json.loads(json.dumps(self.fleet.object_of(machine)))  # type: ignore[no-any-return]  # JSON in, JSON out
 
+    def put(self, machine: Machine, obj: Obj) -> None:
+        self.api.put(PODS if machine.is_pod else VMS, obj)
+
     def resize(self, machine: Machine, size: Resources) -> None:
         obj = self._copied(machine)
+        if machine.is_pod:
+            requests = {"cpu": size.cpu.quantity(), "memory": size.mem.quantity()}
+            obj["spec"]["containers"][0]["resources"] = {"requests": requests, "limits": {"memory": requests["memory"]}}
+            self.put(machine, obj)
+            return
         obj["spec"]["guest"]["cpus"]["use"] = size.cpu.quantity()
         obj["spec"]["guest"]["memorySlots"]["use"] = int(size.mem.as_gib)
         if self.api.webhook is not None:
@@ -203,8 +238,24 @@ class Stage:
 
     def report_of(self, machine: Machine) -> None:
         obj, use = self._copied(machine), self.fleet.use(machine)
+        if machine.is_pod:
+            self._report_of_kubelet(machine, obj, use)
+            return
         obj["status"] |= {"cpus": use.cpu.quantity(), "memorySize": use.mem.quantity()}
         self.api.put(VMS, obj)
+
+    def _report_of_kubelet(self, machine: Machine, obj: Obj, use: Resources) -> None:
+        """A kubelet resizes the container, or defers that until there is room."""
+        others = (each for each in self.fleet.on(obj["spec"]["nodeName"]) if each.is_pod and each is not machine)
+        taken = Resources.sum(self.fleet.use(each) for each in others) + self.fleet.foreign(obj["spec"]["nodeName"])
+        fits = (taken + use).within(SIZE)
+        size = use if fits else use.at_most(self.fleet.reported(machine))
+        obj["status"] |= {
+            "phase": "Running",
+            "containerStatuses": [has({"cpu": size.cpu.quantity(), "memory": size.mem.quantity()})] if size.any else [],
+            "conditions": [] if fits else [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}],
+        }
+        self.put(machine, obj)
 
     def size(self) -> Resources:
         """Any size that a VM may have."""

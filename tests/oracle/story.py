@@ -87,6 +87,8 @@ class Story(Migrations, Agents, Outsiders):
         if self.asking:
             await asyncio.wait(list(self.asking))
         self.asking.clear()
+        # Connections to it end; nothing is stored by which a late message about a pod could be told from a newer one.
+        self.wire = [message for message in self.wire if not message.machine.is_pod]
         if await self.schedulers.kill():
             self.note("the scheduler dies")
 

@@ -111,8 +111,23 @@ def frees_at_opt_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PermitAccount, "may_be_used", property(following))
 
 
+def gives_away_what_pods_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that starts does not wait for the agents of pods, though nothing says what they hold."""
+    opened = PermitAccount.open
+
+    def without_waiting(account: PermitAccount, *args: Any, **more: Any) -> None:
+        opened(account, *args, **more)
+        account.is_unheard = False
+
+    monkeypatch.setattr(PermitAccount, "open", without_waiting)
+
+
 @pytest.mark.parametrize(
-    "fault", [grants_what_is_stored, believes_any_answer, compares_all_sequences, frees_at_opt_out]
+    "fault",
+    [
+        *(grants_what_is_stored, believes_any_answer, compares_all_sequences, frees_at_opt_out),
+        gives_away_what_pods_hold,
+    ],
 )
 async def test_oracle_finds_an_old_fault(fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: Any) -> None:
     fault(monkeypatch)

@@ -41,6 +41,8 @@ POLICY = Policy(smoothing=holding(4.0, max_gap=1000.0))
 CPUS = 16
 PATIENCE = 4.0
 """After so many seconds an agent gives up waiting for an answer, while its message may live on."""
+EXPIRES = 25.0
+"""After so many seconds without an answer the agent of a pod gives up what it holds, since nothing is stored for it."""
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Agent:
     busy: float = 0.0
     stall: float = 0.0
     scraped_at: Instant = Instant(0.0)
+    answered_at: Instant = Instant(0.0)
 
 
 @dataclass
@@ -104,11 +107,21 @@ class Agents:
         sequence = int((now - set_back) * 1e9)
         state = begin(vm.pod.name, POLICY, now, self.random.random(), sequence)
         kind = sum(vm.name.name.encode())
-        self.alive[vm.pod.uid] = Agent(vm.pod.uid, vm.name, state, kind % 3 > 0, kind % 2 > 0, scraped_at=now)
+        numbers = vm.is_pod or kind % 3 > 0
+        agent = Agent(vm.pod.uid, vm.name, state, numbers, kind % 2 > 0, scraped_at=now, answered_at=now)
+        self.alive[vm.pod.uid] = agent
 
     def delay(self, now: Instant) -> Instant:
         """When a message that is sent now arrives: soon, or much later than its sender waits."""
         return Instant(now + self.random.random() * (20.0 if self.random.random() < 0.3 else 0.3))
+
+    def expire(self, now: Instant) -> None:
+        """Agents of pods that have not been answered for long begin again."""
+        for agent in list(self.alive.values()):
+            vm = self.cluster.vms.get(agent.vm)
+            if vm is not None and vm.is_pod and now - agent.answered_at > EXPIRES:
+                self.kill(agent.uid)
+                self.patches = [patch for patch in self.patches if patch.vm != agent.vm]
 
     def kill(self, uid: str) -> None:
         """The process dies; what it has sent stays on its way."""
@@ -141,6 +154,7 @@ class Agents:
             return
         agent.asking = None
         self.answers += response is not None
+        agent.answered_at = agent.answered_at if response is None else now
         event = AskFailed(Fault.NETWORK, "no answer") if response is None else Answered(response)
         self._tell(agent, event, now)
 

@@ -5,6 +5,8 @@ Rules that hold here:
 - Every write gives the object a new version and an event for every watcher; a write that names a base version lands
   only while that is the current one.
 - The runtime says what a guest has before it grows it and after it has shrunk it: the status is never below the guest.
+- A postgres in an ordinary pod is one object with its pod. Its kubelet resizes it within what other pods of the node
+  request, and reports that later; until then the resize is deferred.
 """
 
 from __future__ import annotations
@@ -13,11 +15,14 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from protocol.messages import ObjectName
-from protocol.units import Bytes, Resources
+from protocol.pod_database import database_of
+from protocol.units import ZERO, Bytes, Resources
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, NodeFacts, PodFacts, VmFacts
 
 SLOT = Bytes.parse("256Mi")
 NAMESPACE = "fleet"
+AROUND = Resources.parse("100m", "64Mi")
+"""What containers beside a postgres request."""
 
 
 @dataclass
@@ -32,8 +37,12 @@ class VmObject:
     permit: Resources | None = None
     pod: PodFacts | None = None
     guest: Resources | None = None
+    is_pod: bool = False
 
     def facts(self) -> VmFacts:
+        if self.is_pod:
+            pod = None if self.pod is None else self.pod.name
+            return VmFacts(self.name, self.uid, self.version, self.most, self.use, self.status, pod=pod, is_pod=True)
         runs_in = None if self.status is None or self.pod is None else self.pod.name
         return VmFacts(self.name, self.uid, self.version, self.most, self.use, self.status, self.permit, runs_in)
 
@@ -48,6 +57,14 @@ class MigrationObject:
 
 
 @dataclass(frozen=True)
+class Database:
+    """A pod with a postgres that is resized in place."""
+
+    vm: VmFacts
+    pod: PodFacts
+
+
+@dataclass(frozen=True)
 class Gone:
     """The object of that name or UID was deleted."""
 
@@ -55,7 +72,7 @@ class Gone:
     key: str | ObjectName
 
 
-Event = NodeFacts | PodFacts | VmFacts | MigrationFacts | Gone
+Event = NodeFacts | PodFacts | VmFacts | Database | MigrationFacts | Gone
 KINDS = ("node", "pod", "vm", "migration")
 
 
@@ -85,25 +102,44 @@ class Cluster:
 
     def put_pod(self, pod: PodFacts) -> None:
         self.pods[pod.uid] = pod
-        self.streams["pod"].append(pod)
+        vm = None if pod.vm is None else self.vms.get(pod.vm)
+        if vm is not None and vm.is_pod:
+            vm.pod = pod
+            self.put_vm(vm)
+        else:
+            self.streams["pod"].append(pod)
 
     def drop_pod(self, uid: str) -> None:
         pod = self.pods.pop(uid)
         self.streams["pod"].append(Gone("pod", uid))
-        if pod.vm is not None:
+        vm = None if pod.vm is None else self.vms.get(pod.vm)
+        if vm is not None and vm.is_pod:
+            del self.vms[vm.name]
+            self.streams["pod"].append(Gone("vm", vm.name))
+        elif vm is not None:
             self._stop(pod)
 
     def put_vm(self, vm: VmObject) -> None:
         self.version += 1
         vm.version = self.version
         self.vms[vm.name] = vm
-        self.streams["vm"].append(vm.facts())
+        if vm.is_pod and vm.pod is not None:
+            # As kube-scheduler counts it.
+            requests = AROUND + vm.use.at_least(vm.status or ZERO)
+            rise = ZERO if vm.status is None else vm.use.minus_or_zero(vm.status)
+            waits = ZERO if self._admits(vm) else rise
+            vm.pod = self.pods[vm.pod.uid] = replace(vm.pod, requests=requests, deferred=waits)
+            self.streams["pod"].append(Database(vm.facts(), vm.pod))
+        else:
+            self.streams["vm"].append(vm.facts())
 
     def drop_vm(self, name: ObjectName) -> None:
         """The controller deletes the pod first, the object after."""
         vm = self.vms[name]
         if vm.pod is not None:
             self.drop_pod(vm.pod.uid)
+        if vm.is_pod:
+            return
         del self.vms[name]
         self.streams["vm"].append(Gone("vm", name))
 
@@ -127,6 +163,9 @@ class Cluster:
 
     def finish_pod(self, uid: str) -> None:
         pod = self.pods[uid]
+        if pod.vm in self.vms and self.vms[pod.vm].is_pod:
+            self.drop_pod(uid)
+            return
         self.put_pod(replace(pod, finished=True))
         if pod.vm is not None:
             self._stop(pod)
@@ -146,6 +185,13 @@ class Cluster:
         vm.pod = pod
         self.put_pod(pod)
 
+    def make_database(self, least: Resources, most: Resources, use: Resources) -> None:
+        """A StatefulSet makes a pod with a postgres."""
+        name = ObjectName(NAMESPACE, f"pg-{self.next_name()}")
+        uid, database = f"uid-{name.name}", database_of(name)
+        pod = PodFacts(uid, name, AROUND + use, database, vm_uid=uid, around=AROUND, asks_room=True)
+        self.put_vm(VmObject(database, uid, least, most, use, pod=pod, is_pod=True))
+
     def is_copied(self, vm: VmObject) -> bool:
         """Whether the guest is on its way, and must keep its size."""
         running = MigrationPhase.RUNNING
@@ -160,7 +206,7 @@ class Cluster:
             vm.status = vm.guest = vm.use
             vm.pod = pod
             self.put_vm(vm)
-        elif stage == 0 and not vm.use.within(vm.status):
+        elif stage == 0 and not vm.use.within(vm.status) and self._admits(vm):
             vm.status = vm.status.at_least(vm.use)
             self.put_vm(vm)
         elif stage == 1:
@@ -168,3 +214,11 @@ class Cluster:
         elif stage == 2 and vm.guest is not None and vm.status != vm.guest:
             vm.status = vm.guest
             self.put_vm(vm)
+
+    def _admits(self, vm: VmObject) -> bool:
+        """Whether a pod's requests fit beside those of the other pods on its node."""
+        node = None if vm.pod is None or vm.pod.node is None else self.nodes.get(vm.pod.node)
+        if vm.pod is None or node is None or not vm.is_pod:
+            return True
+        others = [pod.requests for pod in self.pods.values() if pod.node == node.name and pod.uid != vm.pod.uid]
+        return (Resources.sum(others) + AROUND + vm.use).within(node.allocatable)

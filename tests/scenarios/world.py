@@ -58,8 +58,8 @@ class World:
         for node in range(4):
             size = Resources.parse(6, "12Gi")
             self.cluster.put_node(NodeFacts(f"node-{node}", size, policy(UNITS[0]), capacity=CAPACITY))
-        for _ in range(8):
-            self.new_vm()
+        for number in range(11):
+            self.new_vm(is_pod=number % 4 == 3)
         self.scheduler.start(self.now)
         self._moves = self._weights()
 
@@ -71,6 +71,7 @@ class World:
         self.trace.append(f"{self.now:.2f} {move}")
         self.steps += 1
         self._moves[move][0]()
+        self.agents.expire(self.now)
         self.check()
 
     def check(self) -> None:
@@ -120,7 +121,7 @@ class World:
             "cancel": (self.cancel, 0.3),
         }
         if self.is_open:
-            moves |= {"foreign": (self.foreign, 0.5), "nodes": (self.nodes, 0.3)}
+            moves |= {"foreign": (self.foreign, 0.5), "nodes": (self.nodes, 0.3), "edit": (self.edit, 0.5)}
         return moves
 
     def agent(self) -> None:
@@ -232,8 +233,8 @@ class World:
     def churn(self) -> None:
         """A pod dies or finishes, or a VM comes or goes."""
         what = self.random.randrange(4)
-        if what == 0 and len(self.cluster.vms) < 10:
-            self.new_vm()
+        if what == 0 and len(self.cluster.vms) < 13:
+            self.new_vm(is_pod=self.random.random() < 0.3)
         elif what == 1 and len(self.cluster.vms) > 5:
             self.cluster.drop_vm(self.random.choice(list(self.cluster.vms)))
         elif self.cluster.pods:
@@ -257,7 +258,8 @@ class World:
 
     def move(self) -> None:
         """A move is ordered at random; now and then by a person, past the scheduler."""
-        running = [vm for vm in self.cluster.vms.values() if vm.pod is not None and vm.status is not None]
+        vms = [vm for vm in self.cluster.vms.values() if not vm.is_pod]
+        running = [vm for vm in vms if vm.pod is not None and vm.status is not None]
         if not running or not self.cluster.nodes:
             return
         vm, to = self.random.choice(running), self.random.choice(list(self.cluster.nodes))
@@ -305,6 +307,17 @@ class World:
             node = self.random.choice((None, *self.cluster.nodes))
             self.cluster.put_pod(PodFacts(f"uid-{name.name}", name, needs, node=node))
 
+    def edit(self) -> None:
+        """A person, or an operator, changes what a pod requests."""
+        databases = [vm for vm in self.cluster.vms.values() if vm.is_pod]
+        if databases:
+            vm = self.random.choice(databases)
+            vm.use = Resources.parse(self.random.randint(1, 6), f"{self.random.randint(1, 8)}Gi")
+            self.cluster.put_vm(vm)
+            # Nobody can know of it before.
+            while self.scheduler.ledger is not None and self.cluster.streams["pod"]:
+                self.scheduler.hear("pod", self.now)
+
     def nodes(self) -> None:
         """A node shrinks, grows, goes or comes back."""
         what = self.random.randrange(3)
@@ -317,11 +330,14 @@ class World:
 
     # Helpers -----------------------------------------------------------------------------------------------------
 
-    def new_vm(self) -> None:
+    def new_vm(self, *, is_pod: bool = False) -> None:
         name = ObjectName(NAMESPACE, f"vm-{self.cluster.next_name()}")
         least, most = Resources.parse("250m", "512Mi"), Resources.parse(4, "8Gi")
         use = Resources.parse(self.random.choice(("250m", 1)), self.random.choice(("512Mi", "2Gi")))
-        self.cluster.put_vm(VmObject(name, f"uid-{name.name}", least, most, use))
+        if is_pod:
+            self.cluster.make_database(least, most, use)
+        else:
+            self.cluster.put_vm(VmObject(name, f"uid-{name.name}", least, most, use))
 
     def _running(self) -> set[str]:
         return {vm.pod.uid for vm in self.cluster.vms.values() if vm.pod is not None and vm.status is not None}

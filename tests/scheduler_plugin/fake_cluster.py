@@ -37,10 +37,16 @@ VOLUMES = "/api/v1/persistentvolumes"
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
 SERVICES = "/api/v1/services"
+HPAS = "/apis/autoscaling/v2/horizontalpodautoscalers"
+VPAS = "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers"
+CLUSTERS = "/apis/postgresql.cnpg.io/v1/clusters"
 
 BUMP = 1_000_000_000
 
-EVERY_PATH = (NODES, PODS, VMS, MIGRATIONS, NAMESPACES, CLAIMS, VOLUMES, LEASES, SLICES, SERVICES)
+EVERY_PATH = (
+    *(NODES, PODS, VMS, MIGRATIONS, NAMESPACES, CLAIMS, VOLUMES, LEASES, SLICES, SERVICES),
+    *(HPAS, VPAS, CLUSTERS),
+)
 
 
 @dataclass(slots=True)

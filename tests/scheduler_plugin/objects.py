@@ -67,6 +67,30 @@ def plain_pod(
     }
 
 
+def postgres_pod(
+    name: str, cpu: str = "1", mem: str = "4Gi", node: str | None = None, *, most: str = '{"cpu": 8, "mem": "16Gi"}'
+) -> Obj:
+    """A pod whose postgres is resized in place, up to 8 CPUs and 16Gi, beside an exporter of 100m and 64Mi."""
+    size = {"cpu": cpu, "memory": mem}
+    pod = plain_pod(name, "100m", "64Mi", node)
+    pod["spec"]["schedulerName"] = "default-scheduler"
+    pod["spec"]["containers"].append({"name": "postgres", "resources": {"requests": size, "limits": {"memory": mem}}})
+    pod["metadata"]["labels"] = {"autoscaling.neon.tech/enabled": "true"}
+    floor = '"min": {"cpu": "250m", "mem": "512Mi"}'
+    pod["metadata"]["annotations"] = {"autoscaling.neon.tech/bounds": f'{{{floor}, "max": {most}}}'}
+    pod["status"] = {
+        "phase": "Running" if node else "Pending",
+        "containerStatuses": [has(size)] if node else [],
+    }
+    return pod
+
+
+def has(size: dict[str, str]) -> Obj:
+    """The kubelet's report that postgres has ``size``."""
+    state = {"state": {"running": {"startedAt": "now"}}, "containerID": "containerd://1"}
+    return {"name": "postgres", "allocatedResources": size, "resources": {"requests": size}, **state}
+
+
 def token_of(pod: Obj, *, node: str | None = None, audience: str = "autoscale-scheduler") -> Obj:
     """The status of a TokenReview for the agent in ``pod``."""
     namespace = pod["metadata"]["namespace"]

@@ -14,11 +14,21 @@ import msgspec
 from protocol.field_errors import field_message
 from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, text, texts, uid_of
 from protocol.messages import ObjectName
-from protocol.names import LABEL_MAKE_ROOM, LABEL_VM_NAME, MIGRATION_KIND, RUNNER_CONTAINER, VM_GROUP, VM_KIND
+from protocol.names import (
+    LABEL_ENABLED,
+    LABEL_MAKE_ROOM,
+    LABEL_VM_NAME,
+    MIGRATION_KIND,
+    RUNNER_CONTAINER,
+    VM_GROUP,
+    VM_KIND,
+)
+from protocol.pod_database import is_pod_database
 from protocol.runtime.kubernetes.watches.kinds import Watched
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from protocol.vm_arguments import SPEC_FLAG, ArgumentsError, unpacked, value_of
+from scheduler_plugin.cluster.pods.databases import read_database
 from scheduler_plugin.cluster.pods.requests import counted, deferred, other_requests, runner_requests
 from scheduler_plugin.cluster.pods.shapes import (
     MOST_PARTS,
@@ -84,7 +94,27 @@ def read_pod(obj: JsonObject) -> PodFacts:
     is_leaving, asks = bool(text(obj, "metadata", "deletionTimestamp")), other_requests(pod.spec)
     traits = pod_traits(texts(obj, "metadata", "labels"), child(obj, "spec"), is_leaving=is_leaving, asks=asks)
     # Copying is slow, and most pods are plain.
-    return facts if traits is PLAIN_POD and not is_leaving else replace(facts, traits=traits, is_leaving=is_leaving)
+    facts = facts if traits is PLAIN_POD and not is_leaving else replace(facts, traits=traits, is_leaving=is_leaving)
+    return _with_database(facts, pod, obj) if _may_have_database(facts, pod.metadata) else facts
+
+
+def _may_have_database(facts: PodFacts, meta: Metadata) -> bool:
+    # The usual case first, in the path of each pod.
+    return (meta.labels or {}).get(LABEL_ENABLED) == "true" and facts.vm is None and not facts.finished
+
+
+def _with_database(facts: PodFacts, pod: Pod, obj: JsonObject) -> PodFacts:
+    """A pod without a VM, with the postgres in it if it has opted in."""
+    if not is_pod_database(obj):
+        return facts
+    try:
+        database = read_database(obj)
+        _, around = counted(pod.metadata, pod.spec, pod.status or PodStatus(), database.container)
+    except InvalidObjectError as error:
+        # A plain pod: nobody resizes it.
+        return replace(facts, unserved=str(error))
+    # A resize that its kubelet defers is what a VM is denied.
+    return replace(facts, vm=database.name, vm_uid=facts.uid, around=around, asks_room=True, database=database)
 
 
 def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
@@ -256,6 +286,9 @@ def watched_pod(line: bytes) -> Watched[PodFacts] | None:
         is_leaving, asks = bool(meta.deletionTimestamp), other_requests(spec)
         traits = placed_traits(meta.labels or {}, spec, ports, is_leaving=is_leaving, asks=asks)
         facts = pod_facts(pod, traits)
+        # Only the general path reads annotations.
+        if _may_have_database(facts, meta):
+            return None
         # Most lines are about other pods, and copying is slow.
         facts = replace(facts, is_leaving=True) if is_leaving else facts
     except (ValueError, RecursionError):

@@ -95,13 +95,17 @@ def _verdicts(meta: shapes.Metadata, status: shapes.PodStatus) -> Iterator[shape
             yield condition
 
 
-def counted(meta: shapes.Metadata, spec: shapes.PodSpec, status: shapes.PodStatus) -> tuple[Resources, Resources]:
-    """The requests that kube-scheduler counts for the pod, and the part of them outside the guest's container."""
+def counted(
+    meta: shapes.Metadata, spec: shapes.PodSpec, status: shapes.PodStatus, guest: str = RUNNER_CONTAINER
+) -> tuple[Resources, Resources]:
+    """The requests that kube-scheduler counts for the pod, and the part of them outside the ``guest`` container."""
     # A resize that the kubelet calls infeasible never happens on this node, so kube-scheduler leaves it out.
-    return _held(spec, status, is_feasible=not _resize_is(INFEASIBLE, meta, status))
+    return _held(spec, status, guest, is_feasible=not _resize_is(INFEASIBLE, meta, status))
 
 
-def _held(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
+def _held(
+    spec: shapes.PodSpec, status: shapes.PodStatus, guest: str = RUNNER_CONTAINER, *, is_feasible: bool
+) -> tuple[Resources, Resources]:
     """As ``counted``, with or without requests beyond what each container has."""
     statuses = {container.name: container for container in status.containerStatuses or ()}
     sizes = [
@@ -114,7 +118,7 @@ def _held(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) 
     counted = _pod_level(spec, status, counted, is_feasible=is_feasible)
     overhead = amounts("spec.overhead", spec.overhead)
     # If no container has that name, the first one counts as the guest's.
-    runner = next((index for index, container in enumerate(spec.containers) if container.name == RUNNER_CONTAINER), 0)
+    runner = next((index for index, container in enumerate(spec.containers) if container.name == guest), 0)
     beside = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
     return counted + overhead, beside + sidecars + overhead
 

@@ -125,6 +125,11 @@ class Claim:
         return size.at_least(self.resizes.most + self.pod.around)
 
     @property
+    def runs_vm(self) -> bool:
+        """True for the pod of a VM, which may move; False for ordinary pods, even for one with a database."""
+        return self.vm is not None and not (self.vm.facts is not None and self.vm.facts.is_pod)
+
+    @property
     def weight(self) -> int:
         """The VM's part of its node's room beside others; that of other pods never counts."""
         return DEFAULT_WEIGHT if self.vm is None or self.vm.facts is None else self.vm.facts.weight
@@ -151,7 +156,9 @@ class Claim:
         if self.vm is None:
             return bool(self.pod.unreadable)
         facts = self.vm.facts
-        return bool(self.pod.unreadable) or (bool(self.pod.vm_uid) if facts is None else not facts.is_bounded)
+        if facts is None:
+            return bool(self.pod.unreadable) or bool(self.pod.vm_uid)
+        return bool(self.pod.unreadable) or not facts.is_bounded or self.vm.is_unheard
 
 
 @dataclass(slots=True, eq=False)

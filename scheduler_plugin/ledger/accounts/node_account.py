@@ -147,14 +147,14 @@ class NodeAccount:
             return ZERO
         wishes = [claim.waits.asked for claim in self.claims.values() if claim.waits.asked.any]
         # The most that could come free: all VMs gone, and none of the deferred requests granted yet.
-        others = Resources.sum(claim.pod.requests for claim in self.claims.values() if claim.vm is None)
+        others = Resources.sum(claim.pod.requests for claim in self.claims.values() if not claim.runs_vm)
         return _as_many_as_fit(wishes, self.facts.allocatable.minus_or_zero(others.minus_or_zero(self.waits.all)))
 
     @property
     def _vms_request(self) -> bool:
         """True if the kubelet sees VMs go."""
         # The kubelet counts the requests of pods, and not what their guests have.
-        return any(claim.vm is not None and claim.pod.requests.any for claim in self.claims.values())
+        return any(claim.runs_vm and claim.pod.requests.any for claim in self.claims.values())
 
     @property
     def is_strained(self) -> bool:

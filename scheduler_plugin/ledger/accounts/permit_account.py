@@ -145,7 +145,9 @@ class PermitAccount(PermitState):
         """Return True if the API has to store the permit, or who holds it, before it is answered."""
         # After a restart, the object is all that a scheduler knows of what an agent may hold. So it must name this
         # agent, and at least this permit, before the answer.
-        return self.has_agent and (bool(self.unnamed_since) or not permit.within(self.stored_low))
+        if self.facts is None or not self.facts.has_agent or self.facts.is_pod:
+            return False
+        return bool(self.unnamed_since) or not permit.within(self.stored_low)
 
     def _is_of_the_same(self, message: Message) -> bool:
         return message.agent == self.agent and message.pod == self.heard_from

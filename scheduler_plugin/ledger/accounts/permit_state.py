@@ -125,7 +125,8 @@ class PermitState:
     ``off_since`` is when autoscaling was seen to be switched off, ``is_off`` is true once it has been for ``SETTLE``,
     ``is_quiet`` once no agent has been answered for as long.
     ``is_unproven`` marks a VM that a rebuild found without a persisted permit: its agent's ``lastPermit`` is the only
-    witness of what it may use.
+    witness of what it may use. ``is_unheard`` marks such a pod until its agent is heard: nothing is ever persisted for
+    it, so it may be about to use anything that its node had free.
     """
 
     facts: VmFacts | None = None
@@ -154,6 +155,7 @@ class PermitState:
     is_off: bool = False
     is_quiet: bool = False
     is_unproven: bool = False
+    is_unheard: bool = False
     is_deleted: bool = False
     reserved: Resources = ZERO
 
@@ -170,8 +172,10 @@ class PermitState:
 
     @property
     def is_stored(self) -> bool:
-        """True if the API is known to hold exactly what the agent may hold."""
-        return self.permit is not None and self.stored_low == self.held == self.stored_high
+        """True if the API is known to hold exactly what the agent may hold; nothing has to be stored for a pod."""
+        if self.permit is None:
+            return False
+        return self.stored_low == self.held == self.stored_high or (self.facts is not None and self.facts.is_pod)
 
     @property
     def in_use(self) -> Resources:
@@ -238,13 +242,15 @@ class PermitState:
             self.doubts = (facts.permit.at_most(self.in_use),)  # a decrease of the process before may land yet
             self.doubted_version = facts.version
         self._bound()
-        may_have_agent = facts.has_agent and facts.phase not in WITHOUT_GUEST
+        # The agent of a pod outlives its container, and the agent's permit does, too.
+        may_have_agent = facts.has_agent and (facts.is_pod or facts.phase not in WITHOUT_GUEST)
         if facts.permit is not None or (at_rebuild and may_have_agent):
             self.promises.add(self.in_use.at_least(self.stored_high), now)
             # Messages that the process before has answered may still be under way.
             self.trusted_from = Instant(now + SETTLE)
             self._remember_holders(facts, now)
         self.is_unproven = at_rebuild and facts.has_agent and facts.permit is None
+        self.is_unheard = self.is_unproven and facts.is_pod
         self._note_opt_out(now)
         self._settle()
 
@@ -281,19 +287,19 @@ class PermitState:
         self.doubted_version = 0
 
     def lapse(self, now: Instant) -> bool:
-        """End what agents hold no longer. Returns True if that changes what is reserved.
+        """End what agents hold no longer. Returns True if that changes what is reserved, or whether it is measured.
 
         An agent of a VM that was opted out ``SETTLE`` ago holds nothing once its permit is taken back.
         """
         if self.has_agent and not self.is_unproven:
             return False
-        before = self.reserved
+        before = self.reserved, self.is_unheard
         # Not heard of since a rebuild, and nothing was ever persisted: the agent holds nothing.
         if self.is_unproven and self.permit is None and now >= self.trusted_from:
-            self.promises = OutstandingPermits()
+            self.promises, self.is_unheard = OutstandingPermits(), False
         self._note_opt_out(now)
         self._settle()
-        return self.reserved != before
+        return (self.reserved, self.is_unheard) != before
 
     def _note_opt_out(self, now: Instant) -> None:
         if self.facts is not None and not self.facts.has_agent:
@@ -313,5 +319,5 @@ class PermitState:
         self.permit, self.promises, self.heard, self.heard_from = None, OutstandingPermits(), None, None
         self.agent, self.others, self.offers, self.refusal = None, {}, {}, ""
         self.heard_at = self.trusted_from = self.turn_until = LONG_AGO
-        self.is_unproven = False
+        self.is_unproven = self.is_unheard = False
         self._derive()

@@ -126,6 +126,10 @@ def test_undated_end_counts_from_creation() -> None:
     [
         ({"metadata": {"name": "m", "namespace": "d"}}, "spec: expected a value, the field is missing"),
         (
+            {"metadata": {"name": "m", "namespace": "d"}, "spec": {"vmName": "pod/pg-1"}},
+            "spec.vmName: expected str matching regex '^[^/]*$'",
+        ),
+        (
             migration({"phase": "Sideways"}),
             "status.phase: expected one of Pending, Running, Succeeded, Failed, got 'Sideways'",
         ),

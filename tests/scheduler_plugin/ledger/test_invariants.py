@@ -71,9 +71,26 @@ def deny_without_agent(ledger: Ledger) -> None:
     claim.vm.facts = structs.replace(claim.vm.facts, has_agent=False)
 
 
+def write_for_pod(ledger: Ledger) -> None:
+    account = ledger.claims["uid-a"].vm
+    assert account is not None
+    assert account.facts is not None
+    account.facts = structs.replace(account.facts, is_pod=True)
+    account.orders = {9: amount(3)}
+
+
+def move_pod(ledger: Ledger) -> None:
+    write_for_pod(ledger)
+    claim = ledger.claims["uid-a"]
+    assert claim.vm is not None
+    claim.vm.orders, claim.is_migrating = {}, True
+
+
 @pytest.mark.parametrize(
     ("breaks", "words"),
     [
+        (write_for_pod, "pod uid-a: is an ordinary pod with a permit to write or a migration"),
+        (move_pod, "pod uid-a: is an ordinary pod with a permit to write or a migration"),
         (deny_without_agent, "pod uid-a: is denied 2 cpu, 2Gi, which no agent wants"),
         (lose_count, "node n1: reserved is 5 cpu, 5Gi, its claims say 6 cpu, 6Gi"),
         (lose_claim, "nodes count the pods ['uid-a'], the claims are of ['uid-a', 'uid-b']"),

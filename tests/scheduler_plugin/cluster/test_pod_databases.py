@@ -1,0 +1,222 @@
+"""Pods with a postgres that is resized in place, as the ledger sees them, and what keeps them from growing (B.7)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from protocol.messages import ObjectName
+from protocol.pod_database import parse_pod_database
+from protocol.units import ZERO, Resources
+from scheduler_plugin.cluster.pods.conflicts import (
+    Conflict,
+    Target,
+    read_cluster,
+    read_horizontal,
+    read_vertical,
+)
+from scheduler_plugin.cluster.pods.databases import ClusterDatabase, database_facts, read_database
+from scheduler_plugin.cluster.pods.reading import decode_pod, read_pod, watched_pod
+from scheduler_plugin.ledger.facts import PodFacts, VmFacts
+from tests.scheduler_plugin.objects import Obj, has, owner_of, postgres_pod
+
+NAME = ObjectName("default", "pg-1")
+DATABASE = ObjectName("default", "pod/pg-1")
+
+
+def test_pod_counts_as_its_database() -> None:
+    obj = postgres_pod("pg-1", "2", "4Gi", "n1")
+    database = read_database(obj)
+    assert read_pod(obj) == PodFacts(
+        uid="pod-pg-1",
+        name=NAME,
+        requests=Resources.parse("2100m", "4160Mi"),
+        vm=DATABASE,
+        node="n1",
+        scheduler="default-scheduler",
+        vm_uid="pod-pg-1",
+        around=Resources.parse("100m", "64Mi"),
+        traits=read_pod(obj).traits,
+        asks_room=True,
+        database=database,
+    )
+    assert ClusterDatabase(**{name: getattr(database, name) for name in database.__struct_fields__}) == database
+
+
+def test_facts_ignore_permit_annotations() -> None:
+    """Whoever makes the pod writes its annotations: neither a permit nor its holders are taken from there."""
+    obj = postgres_pod("pg-1", "2", "4Gi", "n1")
+    obj["metadata"] |= {"resourceVersion": "7"}
+    obj["metadata"]["labels"]["autoscaling.neon.tech/weight"] = "30"
+    obj["metadata"]["annotations"] |= {
+        "autoscaling.neon.tech/permit": '{"vCPUs":8,"mem":"16Gi"}',
+        "autoscaling.neon.tech/permit-writer": '{"writer":"x","holders":["a","b"]}',
+        "internal.autoscaling.neon.tech/resources-approved": '{"vCPUs":8,"mem":"16Gi"}',
+    }
+    obj["status"]["containerStatuses"] = [has({"cpu": "1", "memory": "5Gi"})]
+    assert database_facts(read_database(obj)) == VmFacts(
+        name=DATABASE,
+        uid="pod-pg-1",
+        version=7,
+        most=Resources.parse(8, "16Gi"),
+        use=Resources.parse(2, "4Gi"),
+        actual=Resources.parse(1, "5Gi"),
+        pod=NAME,
+        stays_because="in an ordinary pod, which never moves",
+        weight=30,
+        is_pod=True,
+    )
+
+
+def test_refused_database_keeps_its_size() -> None:
+    facts = database_facts(read_database(postgres_pod("pg-1", "2", "4Gi", "n1")), "because")
+    assert (facts.most, facts.refused) == (Resources.parse(2, "4Gi"), "because")
+
+
+def test_deferred_resize_asks_for_room() -> None:
+    obj = postgres_pod("pg-1", "3", "4Gi", "n1")
+    obj["status"]["containerStatuses"] = [has({"cpu": "1", "memory": "4Gi"})]
+    obj["status"]["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]
+    pod = read_pod(obj)
+    assert (pod.deferred, pod.asks_room) == (Resources.parse(2, 0), True)
+
+
+@pytest.mark.parametrize(
+    ("change", "unserved"),
+    [
+        ({"bounds": None}, "metadata.annotations[autoscaling.neon.tech/bounds]: expected "),
+        ({"bounds": "{}"}, "metadata.annotations[autoscaling.neon.tech/bounds]: "),
+        ({"container": "mysql"}, "spec.containers: expected one named mysql, got main, postgres"),
+    ],
+)
+def test_unreadable_pod_counts_as_a_plain_one(change: dict[str, str | None], unserved: str) -> None:
+    obj = postgres_pod("pg-1", "2", "4Gi", "n1")
+    for name, value in change.items():
+        obj["metadata"]["annotations"].pop(f"autoscaling.neon.tech/{name}", None)
+        if value is not None:
+            obj["metadata"]["annotations"][f"autoscaling.neon.tech/{name}"] = value
+    pod = read_pod(obj)
+    assert pod.unserved.startswith(unserved)
+    plain = decode_pod(json.dumps(obj).encode())
+    assert replace(pod, unserved="", traits=plain.traits) == plain
+    assert (plain.vm, plain.around, plain.asks_room) == (None, ZERO, False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": {"phase": "Failed"}},
+        {"labels": {}},
+        {"labels": {"autoscaling.neon.tech/enabled": "false"}},
+        {"labels": {"autoscaling.neon.tech/enabled": "true", "vm.neon.tech/name": "db"}},
+    ],
+    ids=["ended", "without label", "switched off", "of a VM"],
+)
+def test_other_pods_stay_plain(change: dict[str, Any]) -> None:
+    obj = postgres_pod("pg-1", node="n1")
+    obj["metadata"]["labels"] = change.get("labels", obj["metadata"]["labels"])
+    obj["status"] = change.get("status", obj["status"])
+    pod = read_pod(obj)
+    assert (pod.vm, pod.database, pod.unserved) == (None, None, "")
+
+
+def test_watch_line_takes_general_path() -> None:
+    def line(obj: Obj) -> bytes:
+        obj["metadata"]["resourceVersion"] = "1"
+        return json.dumps({"type": "MODIFIED", "object": obj}).encode()
+
+    plain = postgres_pod("pg-1", node="n1")
+    plain["metadata"]["labels"] = {}
+    watched = watched_pod(line(plain))
+    assert watched is not None
+    assert watched.fact == read_pod(plain)
+    assert watched_pod(line(postgres_pod("pg-1", node="n1"))) is None
+
+
+def owned(kind: str, api_version: str, name: str, **labels: str) -> Obj:
+    obj = postgres_pod("pg-1", node="n1")
+    obj["metadata"]["ownerReferences"] = [
+        owner_of("other", "u", "Other") | {"apiVersion": "v1", "controller": False},
+        owner_of(name, "u", kind) | {"apiVersion": api_version},
+    ]
+    obj["metadata"]["labels"] |= labels
+    return obj
+
+
+@pytest.mark.parametrize(
+    ("obj", "owner"),
+    [
+        (postgres_pod("pg-1"), None),
+        (owned("StatefulSet", "apps/v1", "pg"), Target("default", "apps", "StatefulSet", "pg")),
+        (
+            owned("ReplicaSet", "apps/v1", "pg-6c9f", **{"pod-template-hash": "6c9f"}),
+            Target("default", "apps", "Deployment", "pg"),
+        ),
+        (owned("Cluster", "postgresql.cnpg.io/v1", "pg"), Target("default", "postgresql.cnpg.io", "Cluster", "pg")),
+    ],
+    ids=["nobody", "StatefulSet", "Deployment by its ReplicaSet", "CloudNativePG"],
+)
+def test_owner_is_read_from_the_pod_alone(obj: Obj, owner: Target | None) -> None:
+    database = read_database(obj)
+    assert database.owner == owner
+    assert database.name == parse_pod_database(obj).name
+
+
+DEPLOYMENT = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "pg"}
+TARGET = Target("default", "apps", "Deployment", "pg")
+
+
+def named(name: str, spec: Obj, annotations: dict[str, str] | None = None) -> Obj:
+    return {"metadata": {"namespace": "default", "name": name, "annotations": annotations or {}}, "spec": spec}
+
+
+def metric(kind: str, target: str, name: str = "cpu") -> Obj:
+    field = {"Resource": "resource", "ContainerResource": "containerResource", "Pods": "pods"}[kind]
+    return {"type": kind, field: {"name": name, "target": {"type": target}}}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "refuses"),
+    [
+        ([metric("Resource", "Utilization")], True),
+        ([metric("Pods", "AverageValue"), metric("ContainerResource", "Utilization")], True),
+        ([metric("Resource", "AverageValue"), metric("Pods", "AverageValue")], False),
+        ([], False),
+    ],
+)
+def test_hpa_conflicts_if_it_scales_by_utilization(metrics: list[Obj], refuses: bool) -> None:
+    conflict = read_horizontal(named("h", {"scaleTargetRef": DEPLOYMENT, "metrics": metrics}))
+    why = (
+        "HorizontalPodAutoscaler h scales by utilization of requests, which resizing changes: give it AverageValue"
+        if refuses
+        else ""
+    )
+    assert conflict == Conflict(TARGET, why)
+
+
+@pytest.mark.parametrize(
+    ("policy", "refuses"),
+    [({"updatePolicy": {"updateMode": "Off"}}, False), ({"updatePolicy": {"updateMode": "InPlace"}}, True), ({}, True)],
+)
+def test_vpa_conflicts_unless_it_is_off(policy: Obj, refuses: bool) -> None:
+    conflict = read_vertical(named("v", {"targetRef": DEPLOYMENT, **policy}))
+    why = "VerticalPodAutoscaler v changes the requests itself: set its updateMode to Off" if refuses else ""
+    assert conflict == Conflict(TARGET, why)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "annotations", "refuses"),
+    [
+        ("inPlace", {}, True),
+        ("inPlace", {"cnpg.io/reconcilePodSpec": "enabled"}, True),
+        ("inPlace", {"cnpg.io/reconcilePodSpec": "disabled"}, False),
+        ("rollingUpdate", {}, False),
+    ],
+)
+def test_cluster_that_reverts_conflicts(strategy: str, annotations: dict[str, str], refuses: bool) -> None:
+    conflict = read_cluster(named("pg", {"resourcesUpdateStrategy": strategy}, annotations))
+    assert conflict.target == Target("default", "postgresql.cnpg.io", "Cluster", "pg")
+    assert ("annotate the Cluster with cnpg.io/reconcilePodSpec: disabled" in conflict.why) is refuses
