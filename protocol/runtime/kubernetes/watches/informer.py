@@ -228,7 +228,7 @@ class FactInformer(KnownFacts[F]):
     async def _look_at_store(self, api: KubernetesApi) -> None:
         """Makes the next round list if the store is older than the watch was, as after a restore."""
         # One object is enough to learn the version of the store.
-        page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query={"limit": "1"}))
+        page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query={"limit": "1", **self.kind.query}))
         if number(page.version) < number(self._cursor.version) or self._is_restored(page, frozenset(self._gone)):
             self._cursor = Cursor()
 
@@ -245,9 +245,9 @@ class FactInformer(KnownFacts[F]):
 
     async def _page(self, api: KubernetesApi, query: Mapping[str, str]) -> Page:
         while True:
-            limit = {"limit": str(self._page_size)}
+            selection = {"limit": str(self._page_size), **self.kind.query, **query}
             try:
-                return await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query={**limit, **query}))
+                return await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query=selection))
             except PageTooLargeError:
                 if self._page_size == 1:
                     raise
@@ -267,7 +267,7 @@ class FactInformer(KnownFacts[F]):
     async def _watch(self, api: KubernetesApi, clock: Clock) -> None:
         # Spread, so that the watches of all kinds do not end at the same moment.
         times = WatchTimes.spread(clock.jitter(), WATCH_SPAN)
-        query = watch_query(self._cursor.version or "", times)
+        query = watch_query(self._cursor.version or "", times) | self.kind.query
         began, self.is_answered = clock.now(), True
         self.report.watch_heard(self.kind.name)
         async with api.stream(ApiCall("GET", self.kind.path, times.silence, query=query)) as lines:

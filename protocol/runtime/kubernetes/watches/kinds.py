@@ -67,7 +67,7 @@ class Kind(Generic[F]):
     A cluster may lack a kind that ``is_optional``, and may forbid one that ``may_be_forbidden``. ``at_most`` makes the
     fact of an object that cannot be read: its maximum, from its readable parts (at least its ``metadata``)
     and the reason. It never raises. ``read_line`` reads a usual line of a watch with less work, into the same fact; it
-    returns None for any other line, which then takes the general path.
+    returns None for any other line, which then takes the general path. ``labels`` selects some of the objects.
     """
 
     name: str
@@ -77,6 +77,12 @@ class Kind(Generic[F]):
     may_be_forbidden: bool = False
     at_most: Callable[[JsonObject, str], F] | None = None
     read_line: Callable[[bytes], Watched[F] | None] | None = None
+    labels: str = ""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The part of every query that selects the objects."""
+        return {"labelSelector": self.labels} if self.labels else {}
 
     def can_do_without(self, refusal: RefusalKind) -> bool:
         """Return True if a list that is refused for this reason counts as empty."""

@@ -123,9 +123,9 @@ class Pages:
             yield line
 
 
-async def story_of(api: Pages, clock: FakeClock, passing: float) -> list[object]:
+async def story_of(api: Pages, clock: FakeClock, passing: float, labels: str = "") -> list[object]:
     story = Story()
-    informer = FactInformer(Kind("nodes", NODES, cpu_of), story.changed, story)
+    informer = FactInformer(Kind("nodes", NODES, cpu_of, labels=labels), story.changed, story)
     task = asyncio.create_task(informer.run(api, clock, lambda: None))
     await clock.advance(passing)
     task.cancel()

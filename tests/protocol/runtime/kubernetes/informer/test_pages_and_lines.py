@@ -18,6 +18,15 @@ async def test_lists_are_read_page_by_page() -> None:
     assert api.queries[:2] == [{"limit": "500"}, {"limit": "500", "continue": "more"}]
 
 
+async def test_lists_and_watches_select_by_labels() -> None:
+    api = Pages()
+    await story_of(api, FakeClock(), 0.5, "team=a,!old")
+    assert {("watch" in query, query.get("labelSelector")) for query in api.queries} == {
+        (False, "team=a,!old"),
+        (True, "team=a,!old"),
+    }
+
+
 async def test_bookmark_moves_version_and_reconnects_back_off() -> None:
     api = Pages(b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "12"}}}')
     told = await story_of(api, FakeClock(), 0.5)
