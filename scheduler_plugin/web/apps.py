@@ -19,6 +19,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
 from protocol.messages import ObjectName
+from protocol.pod_database import PREFIX
 from protocol.wire.wire_batches import LONGEST_BATCH, PATH
 from protocol.wire.wire_messages import WireRequestBody, WireResponseBody
 from scheduler_plugin.service.service import ActiveService, Service, StandingByError
@@ -102,7 +103,7 @@ def _operation(one: Operation) -> Json:
     return {"summary": one.summary, "responses": responses, "requestBody": request}
 
 
-Name = Annotated[str, Path(max_length=253)]
+Name = Annotated[str, Path(max_length=253 + len(PREFIX))]
 
 Answer = HotResponse | Awaitable[HotResponse]
 
@@ -240,9 +241,10 @@ def _add_explanations(app: FastAPI, desk: ActiveService) -> None:
         return _json(settings_view(desk.context.feed.settings))
 
     @app.get(
-        "/explain/{namespace}/{vm}",
-        summary="Why a VM has its size.",
-        responses=answers({200: ("the explanation", VmModel), 404: ("no pod runs this VM", Problem)}),
+        # A pod's name has a slash: pod/NAME.
+        "/explain/{namespace}/{vm:path}",
+        summary="Why a database has its size.",
+        responses=answers({200: ("the explanation", VmModel), 404: ("no pod runs this database", Problem)}),
     )
     async def explain(namespace: Name, vm: Name) -> Response:
         name = ObjectName(namespace, vm)

@@ -76,4 +76,4 @@ async def test_answers_match_documented_schema(path: str, said: str) -> None:
 
 async def test_overlong_name_is_client_error() -> None:
     async with running(cluster(), FakeClock()) as scheduler:
-        assert (await scheduler.probe("explain/default/" + "x" * 254)).status_code == 422
+        assert (await scheduler.probe("explain/default/" + "x" * 258)).status_code == 422
