@@ -103,7 +103,8 @@ def _operation(one: Operation) -> Json:
     return {"summary": one.summary, "responses": responses, "requestBody": request}
 
 
-Name = Annotated[str, Path(max_length=253 + len(PREFIX))]
+Name = Annotated[str, Path(max_length=253)]
+DatabaseName = Annotated[str, Path(max_length=253 + len(PREFIX))]
 
 Answer = HotResponse | Awaitable[HotResponse]
 
@@ -241,12 +242,11 @@ def _add_explanations(app: FastAPI, desk: ActiveService) -> None:
         return _json(settings_view(desk.context.feed.settings))
 
     @app.get(
-        # A pod's name has a slash: pod/NAME.
         "/explain/{namespace}/{vm:path}",
-        summary="Why a database has its size.",
-        responses=answers({200: ("the explanation", VmModel), 404: ("no pod runs this database", Problem)}),
+        summary="Why a VM, or the database in a pod (pod/NAME), has its size.",
+        responses=answers({200: ("the explanation", VmModel), 404: ("no pod runs this VM", Problem)}),
     )
-    async def explain(namespace: Name, vm: Name) -> Response:
+    async def explain(namespace: Name, vm: DatabaseName) -> Response:
         name = ObjectName(namespace, vm)
         view = vm_view(desk.context, name, desk.standing())
         return _json(Problem(refusals.NO_POD_OF_VM.format(vm=name)), 404) if view is None else _json(view)
