@@ -1,7 +1,8 @@
 """The floor under one VM's size, as its VirtualMachine stores it (S3.7).
 
 The annotation ``autoscaling.neon.tech/floor`` holds ``{"vCPUs": "2", "mem": "8Gi", "until": "2026-01-01T10:00:00Z"}``:
-until that time the VM's agent does not go below it, within its bounds. Only ``autoscale-groups`` writes it.
+until that time the VM's agent does not go below it, within its bounds. ``autoscale-groups`` writes it, and the
+injector if a pod with a postgres replaces a larger one.
 """
 
 from __future__ import annotations

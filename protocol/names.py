@@ -46,7 +46,10 @@ ANNOTATION_BOUNDS: Final = "autoscaling.neon.tech/bounds"
 """On a VirtualMachine: bounds that replace those of its spec for autoscaling."""
 
 ANNOTATION_FLOOR: Final = "autoscaling.neon.tech/floor"
-"""On a VirtualMachine: its least size for now, from what the same hour needed before; groups write it."""
+"""On a VirtualMachine: its least size for now, from what the same hour needed before; groups write it.
+
+The injector writes it on a pod with a postgres that replaces a larger one.
+"""
 
 ANNOTATION_CONTAINER: Final = "autoscaling.neon.tech/container"
 """On a pod with a postgres: the container to resize, if it is neither named ``postgres`` nor the only one (B.7)."""

@@ -65,7 +65,7 @@ class PodDatabase(VirtualMachine, frozen=True):
     """A pod with a postgres. ``use`` is what its container requests, ``actual`` what the kubelet says that it has.
 
     ``container_id`` is empty until the container runs. ``cpu_above`` is the part of the CPU limit above the request,
-    None if there is no CPU limit. ``objection`` is the kubelet's to the present requests.
+    None if it has no CPU limit. ``objection`` is the kubelet's to the present requests.
     """
 
     container: str = ""
@@ -259,7 +259,7 @@ def _bounds(pod: JsonObject, use: Resources, container: str) -> Bounds:
     path = f"metadata.annotations[{names.ANNOTATION_BOUNDS}]"
     if annotated is None:
         raise ValueError(
-            f'{path}: expected the most that postgres may have, such as {{"max": {{"cpu": 4, "mem": "8Gi"}}}}'
+            f'{path}: expected the largest size of postgres, such as {{"max": {{"cpu": 4, "mem": "8Gi"}}}}'
         )
     try:
         parsed = _BOUNDS.decode(annotated)
@@ -309,8 +309,8 @@ def _status_of(pod: JsonObject, container: str) -> Json:
 def _actual(status: Mapping[str, object]) -> Resources | None:
     # After a failed resize, allocatedResources has the new sizes already. Kubelets that do not report the requests in
     # force have at least set these aside.
-    for given in (child(status, "resources", "requests"), child(status, "allocatedResources")):
-        actual = _amounts("status", given)
+    for amounts in (child(status, "resources", "requests"), child(status, "allocatedResources")):
+        actual = _amounts("status", amounts)
         if actual.cpu and actual.mem:
             return actual
     return None
@@ -319,4 +319,4 @@ def _actual(status: Mapping[str, object]) -> Resources | None:
 def _phase(pod: JsonObject, status: JsonObject) -> str:
     phase = text(pod, "status", "phase")
     # A pod runs from its first container on; postgres may still be starting, or start again.
-    return "Pending" if phase == "Running" and not child(status, "state", "running") else phase
+    return "Pending" if phase == "Running" and "running" not in child(status, "state") else phase

@@ -52,11 +52,13 @@ class SettingsTelemetry:
 
 
 class ProgramTelemetry(SettingsTelemetry):
-    """The same of a program that watches the cluster. ``unreadable`` is the help text of that gauge."""
+    """The same of a program that watches the cluster. ``unreadable`` and ``ready`` are help texts of those gauges."""
 
-    def __init__(self, prefix: str, log: Logger, unreadable: str) -> None:
+    def __init__(
+        self, prefix: str, log: Logger, unreadable: str, ready: str = "1 once the cluster has been read"
+    ) -> None:
         super().__init__(prefix, log, "Settings reloads, by outcome")
-        self.ready = self._gauge("ready", "1 once the cluster has been read")
+        self.ready = self._gauge("ready", ready)
         self.watch_errors = self._counter("watch_failures", "Lists and watches that broke off", "kind")
         self.unreadable = self._gauge("unreadable_objects", unreadable, "kind")
         self.missing = self._gauge("watch_missing", "1 for a kind that the cluster lacks and may lack", "kind")

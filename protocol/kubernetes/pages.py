@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from protocol.field_errors import field_message
-from protocol.json_scan import UnclosedError, elements, members
 from protocol.kubernetes.objects import Json, name_of, text, uid_of, version_of
 from protocol.kubernetes.refusals import Refusal, refusal_in
 from protocol.messages import ObjectName
+from protocol.wire.json_scan import UnclosedError, elements, members
 
 LONGEST_LINE: Final = 4 * 1024 * 1024
 """An object of the API server has at most 1.5 MiB; JSON may escape it to more."""

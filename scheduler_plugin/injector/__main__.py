@@ -50,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="where its own certificate is kept; with certificates.provider files, where it is mounted",
     )
+    flags.add_argument(
+        "--pods", action="store_true", help="remember the sizes of pods with a postgres, for those that replace them"
+    )
     add_kubeconfig(flags)
     for name, port, what in (
         ("webhook", 10293, "the API server asks /mutate, with TLS"),
@@ -81,7 +84,8 @@ async def _run(options: argparse.Namespace) -> None:
     async with http_client(access, CONNECTIONS, NAME) as http:
         # Random, so that a restarted pod of the same name is another holder of the Lease.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        program = InjectorProgram(HttpApi(http, access.token), clock, settings, identity, options.tls_folder)
+        api, folder = HttpApi(http, access.token), options.tls_folder
+        program = InjectorProgram(api, clock, settings, identity, folder, options.pods)
         watch_tls(program.telemetry.registry, [program.tls, *followed_by(access.tls)])
         async with asyncio.TaskGroup() as tasks:
             follower = SettingsFollower(program.use, program.telemetry)

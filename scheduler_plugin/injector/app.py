@@ -21,6 +21,7 @@ from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.certificates.gathered_bundle import GatheredBundle
 from scheduler_plugin.injector.certificates.own_certificate import fetch_certificate
 from scheduler_plugin.injector.certificates.publishing import BundlePublisher
+from scheduler_plugin.injector.predecessors import Predecessors
 from scheduler_plugin.injector.settings import InjectorSettings
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
 
@@ -31,16 +32,33 @@ RETRY: Final = Seconds(2.0)
 
 
 class InjectorProgram:
-    """One ``autoscale-injector``: its parts and background tasks. ``folder`` has the webhook's certificate."""
+    """One ``autoscale-injector``: its parts and background tasks. ``folder`` has the webhook's certificate.
 
-    def __init__(
-        self, api: KubernetesApi, clock: Clock, settings: InjectorSettings, identity: str, folder: Path
+    It follows pods with a postgres if ``follows_pods``.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a process
+        self,
+        api: KubernetesApi,
+        clock: Clock,
+        settings: InjectorSettings,
+        identity: str,
+        folder: Path,
+        follows_pods: bool = False,
     ) -> None:
         self.api, self.clock, self.settings, self.folder = api, clock, settings, folder
+        self.follows_pods = follows_pods
         self.telemetry = telemetry = InjectorTelemetry()
         self.leadership = Leadership(api, clock, settings.terms(), identity)
         self.leadership.on_change = self.led
-        self.injector = Injector(api, settings.template(), lambda outcome: telemetry.reviews.labels(outcome).inc())
+        self.predecessors = Predecessors(clock, telemetry)
+        self.injector = Injector(
+            api,
+            clock,
+            self.predecessors,
+            settings.template(),
+            lambda outcome: telemetry.reviews.labels(outcome).inc(),
+        )
         namespace, wanted = settings.namespace, settings.wanted()
         self.keeper = CertificateKeeper(
             api,
@@ -70,6 +88,8 @@ class InjectorProgram:
                 tasks.create_task(self.leadership.run())
                 tasks.create_task(self._look_after_certificates())
                 tasks.create_task(self._learn_version())
+                if self.follows_pods:
+                    tasks.create_task(self.predecessors.run(self.api))
         finally:
             # So that another replica need not wait for the Lease to run out.
             await self.leadership.release()

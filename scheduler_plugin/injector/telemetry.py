@@ -11,23 +11,22 @@ from typing import Final
 from prometheus_client import Counter
 
 from scheduler_plugin.injector import texts
-from scheduler_plugin.program_telemetry import SettingsTelemetry
+from scheduler_plugin.program_telemetry import ProgramTelemetry
 
 LOG: Final = logging.getLogger("autoscale.injector")
 
 
-class InjectorTelemetry(SettingsTelemetry):
+class InjectorTelemetry(ProgramTelemetry):
     """The metrics of one ``autoscale-injector`` process and its log."""
 
     def __init__(self) -> None:
-        super().__init__("autoscale_injector", LOG)
+        super().__init__("autoscale_injector", LOG, "Pods that cannot be decoded", "1 while pods can get an agent")
         self.reviews = self._counter("reviews", "Reviews of new pods, by outcome", "outcome")
         self.renewals = Counter(
             "autoscale_certificate_renewals", "Certificates written, by outcome", ("outcome",), registry=self.registry
         )
         self._turns = self._counter("turns", "Rounds of checking all certificates, by outcome", "outcome")
         self._leading = self._gauge("leading", "1 while this process makes certificates")
-        self.ready = self._gauge("ready", "1 while pods can get an agent")
         for outcome in ("done", "failed"):  # at zero, so that the first failure shows as an increase
             self.renewals.labels(outcome)
         self._trouble = ""

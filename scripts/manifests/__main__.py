@@ -55,7 +55,7 @@ def rendered(program: Path) -> dict[str, str]:
     """The plain manifests, as they should be. Raises ``ValueError`` or ``subprocess.CalledProcessError``."""
     templates = {path.removeprefix("templates/"): content.decode() for path, content in chart_files().items()}
     contents: dict[str, str] = {}
-    for values in (rendering.VALUES, rendering.INJECTING, rendering.WITH_CERTIFICATES):
+    for values in (rendering.VALUES, rendering.INJECTING, rendering.WITH_CERTIFICATES, rendering.WITH_PODS):
         files = rendering.plain_files(template(program, values), templates)
         # Each rendering makes all files, but only some belong to its values.
         contents |= {file: text for file, text in files.items() if rendering.values_of(file) is values}

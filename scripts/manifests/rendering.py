@@ -33,6 +33,9 @@ PLAIN: Final[Mapping[str, str]] = {
     "deploy/kubernetes/with-certificates/injector.yaml": "injector",
     "deploy/kubernetes/with-certificates/scheduler-leader.yaml": "scheduler-leader",
     "deploy/kubernetes/with-certificates/scheduler.yaml": "scheduler",
+    "deploy/kubernetes/with-pods/agent-daemonset.yaml": "agent-node",
+    "deploy/kubernetes/with-pods/injector.yaml": "injector",
+    "deploy/kubernetes/with-pods/scheduler.yaml": "scheduler",
 }
 """Which folder of templates a plain file is rendered from."""
 
@@ -60,11 +63,16 @@ INJECTING: Final[Mapping[str, Any]] = {
 WITH_CERTIFICATES: Final[Mapping[str, Any]] = {"release": False}
 """What the chart installs by default: everything that works together with TLS."""
 
+WITH_PODS: Final[Mapping[str, Any]] = {**WITH_CERTIFICATES, "pods": {"enabled": True}}
+"""The same, also for postgres in ordinary pods."""
+
 
 def values_of(file: str) -> Mapping[str, Any]:
     """Values with which a plain file is rendered."""
     if file.startswith("deploy/kubernetes/with-certificates/"):
         return WITH_CERTIFICATES
+    if file.startswith("deploy/kubernetes/with-pods/"):
+        return WITH_PODS
     return INJECTING if file == "deploy/kubernetes/injector.yaml" else VALUES
 
 

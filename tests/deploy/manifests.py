@@ -43,6 +43,11 @@ WITH_CERTIFICATES: Final = tuple(
 )
 """What kustomize applies instead of the files of the same names."""
 
+WITH_PODS: Final = tuple(
+    f"deploy/kubernetes/with-pods/{name}.yaml" for name in ("injector", "scheduler", "agent-daemonset")
+)
+"""What serves postgres in ordinary pods, too."""
+
 NOT_APPLIED: Final = (
     "deploy/kubernetes/kind.yaml",
     "deploy/kustomization.yaml",

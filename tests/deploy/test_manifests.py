@@ -18,6 +18,7 @@ from tests.deploy.manifests import (
     NOT_APPLIED,
     ROOT,
     WITH_CERTIFICATES,
+    WITH_PODS,
     Document,
     Pod,
     documents,
@@ -45,11 +46,16 @@ OF_THE_CLUSTER = {
 }
 """What every cluster has."""
 
-OF_THE_NODE: dict[str, dict[str, list[str]]] = {"neonvm-network": {"add": ["NET_ADMIN"]}, "neonvm-devices": {}}
+OF_THE_NODE: dict[str, dict[str, list[str]]] = {
+    "neonvm-network": {"add": ["NET_ADMIN"]},
+    "neonvm-devices": {},
+    "reclaimer": {},
+}
 """Containers that run as root: whose the folders of their node are. And what they may beside that."""
 
 SECURED = documents(*WITH_CERTIFICATES)
-ALL_PODS = [*pods(), *pods_of(SECURED)]
+FOR_PODS = documents(*WITH_PODS)
+ALL_PODS = [*pods(), *pods_of(SECURED), *pods_of(FOR_PODS)]
 PATIENCE = 400
 
 
@@ -58,6 +64,7 @@ def test_no_manifest_is_forgotten() -> None:
     assert {file for file in shipped if not any(fnmatch(file, each) for each in NOT_APPLIED)} == {
         *FILES,
         *WITH_CERTIFICATES,
+        *WITH_PODS,
     }
 
 
@@ -84,7 +91,7 @@ def problems(document: Document) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("document", [*documents(), *SECURED], ids=name_of)
+@pytest.mark.parametrize("document", [*documents(), *SECURED, *FOR_PODS], ids=name_of)
 def test_every_field_is_one_that_kubernetes_knows(document: Document) -> None:
     assert document["kind"] in CUSTOM or problems(document) == []
 
@@ -213,7 +220,7 @@ def test_what_a_pod_refers_to_is_there(pod: Pod) -> None:
     assert references_of_pod(pod) - known() == set()
 
 
-@pytest.mark.parametrize("document", [*documents(), *SECURED], ids=name_of)
+@pytest.mark.parametrize("document", [*documents(), *SECURED, *FOR_PODS], ids=name_of)
 def test_what_an_object_refers_to_is_there(document: Document) -> None:
     assert references_of(document) - known() == set()
 
@@ -254,6 +261,22 @@ def test_a_workload_selects_its_own_pods() -> None:
     for pod in (pod for pod in pods() if pod.labels):
         kind, _, name = pod.owner.split("/")
         assert one(kind, name)["spec"]["selector"]["matchLabels"].items() <= pod.labels.items()
+
+
+def test_reclaimer_has_no_token() -> None:
+    """Of the agent's pod only the agent speaks to the API and to the scheduler; both see the cgroups and the socket."""
+    (agents,) = (each for each in pods_of(FOR_PODS) if each.owner == "DaemonSet/kube-system/autoscaling-agent")
+    assert agents.spec["automountServiceAccountToken"] is False
+    agent, reclaimer = agents.containers
+    mounts = [
+        {mount["name"]: mount.get("readOnly", False) for mount in each["volumeMounts"]} for each in agents.containers
+    ]
+    shared = {"cgroup": True, "reclaimer": False}
+    tokens = {"identity": True, "api-access": True, "policy": True, "guests": True}
+    assert mounts == [tokens | shared, {"cgroup": False, "reclaimer": False}]
+    variables = {each["name"]: each.get("value") for each in agent["env"]}
+    assert all(variables[each["name"]] == each["value"] for each in reclaimer["env"])
+    assert (reclaimer["image"], reclaimer["command"][-1]) == (agent["image"], "agent.reclaimer")
 
 
 def test_lease_free_scheduler_keeps_default_tolerations() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.json_scan import UnclosedError, elements, members
+from protocol.wire.json_scan import UnclosedError, elements, members
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=6),

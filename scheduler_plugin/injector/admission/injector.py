@@ -1,4 +1,6 @@
-"""Answers the API server: a pod is allowed with or without an agent, or refused if it mentions the agent's volumes."""
+"""Answers the API server: a pod with a postgres gets annotations. A VM's pod is allowed with or without an agent, or it
+is refused if it mentions the agent's volumes.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
+from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS
+from protocol.messages import ObjectName
+from protocol.pod_database import is_pod_database
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
+from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.injector import texts
+from scheduler_plugin.injector.admission.first_size import annotate
 from scheduler_plugin.injector.admission.injection import AgentTemplate, Left, RefusedPod, judge
 from scheduler_plugin.injector.admission.reviews import PodReview, answer, read_review, refusal
+from scheduler_plugin.injector.predecessors import Predecessors, controller_of
 
 LOG: Final = logging.getLogger("autoscale.injector")
 
 ACCOUNT_TIMEOUT: Final = Seconds(1.5)
 """The API server waits five seconds for our answer, and its caller for the API server."""
+
+FLOOR_FOR: Final = Seconds(600.0)
+"""A pod that replaces a larger one keeps that size for so long: its cache is empty, and says nothing about its need."""
 
 
 @dataclass(slots=True)
@@ -29,6 +41,8 @@ class Injector:
     """
 
     api: KubernetesApi
+    clock: Clock
+    predecessors: Predecessors
     template: AgentTemplate
     report: Callable[[str], None]
     problem: str = texts.VERSION_UNKNOWN
@@ -38,16 +52,21 @@ class Injector:
         question = read_review(body)
         try:
             return await self._answered(question)
-        # A mistake of ours must not keep a VM from starting: its pod is created without an agent, with a warning.
+        # A mistake of ours must not keep a database from starting: its pod is created as it is, with a warning.
         except Exception:
-            LOG.exception(texts.WITHOUT_AGENT, extra={"namespace": question.namespace})
+            LOG.exception(texts.POD_UNCHANGED, extra={"namespace": question.namespace})
             self.report("failed")
             return answer(question.uid, warning=texts.FAILED)
 
     async def _answered(self, question: PodReview) -> bytes:
         if question.pod is None:
             return self._left(question, "not_a_new_pod")
-        verdict = judge(question.pod, self.template)
+        if is_pod_database(question.pod):
+            return self._annotated(question, question.pod)
+        return await self._injected(question, question.pod)
+
+    async def _injected(self, question: PodReview, pod: Json) -> bytes:
+        verdict = judge(pod, self.template)
         if isinstance(verdict, RefusedPod):
             self.report("refused")
             LOG.warning(texts.POD_REFUSED, extra={"namespace": question.namespace, "reason": verdict.why})
@@ -62,6 +81,18 @@ class Injector:
             return self._left(question, "no_account", why)
         self.report("injected")
         return answer(question.uid, verdict)
+
+    def _annotated(self, question: PodReview, pod: Json) -> bytes:
+        name = ObjectName(question.namespace, text(pod, "metadata", "name"))
+        before = self.predecessors.size_before(name, controller_of(pod))
+        try:
+            operations = annotate(pod, before, self.clock.wall() + FLOOR_FOR)
+        except InvalidObjectError as error:
+            self.report("unreadable")
+            LOG.warning(texts.POD_UNREADABLE, extra={"namespace": question.namespace, "reason": str(error)})
+            return answer(question.uid, warning=texts.NOT_RESIZED.format(why=error))
+        self.report("replaces" if len(operations) > 1 else "first_requests")
+        return answer(question.uid, operations)
 
     async def _lacks(self, namespace: str, account: str) -> str:
         call = ApiCall("GET", SERVICE_ACCOUNTS.path(namespace, account), ACCOUNT_TIMEOUT)

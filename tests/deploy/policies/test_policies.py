@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deploy.local.apiserver.patch.merge import merge_patch
-from tests.deploy.manifests import Document, documents
+from tests.deploy.manifests import WITH_PODS, Document, documents
 from tests.deploy.policies.admission import Write, is_judged, refusal
 from tests.kubernetes.attacks.attempt import RBAC, Attempt
 from tests.kubernetes.attacks.attempts import ATTEMPTS
@@ -53,14 +53,15 @@ def test_a_policy_refuses_what_the_table_says(tried: Attempt) -> None:
 
 def rules_of(account: str, namespace: str) -> list[Document]:
     """The rules of our manifests' roles for a service account in a namespace."""
+    shipped = [*documents(), *documents(*WITH_PODS)]
     named = {
         (each["roleRef"]["kind"], each["roleRef"]["name"])
-        for each in documents()
+        for each in shipped
         if each["kind"].endswith("RoleBinding")
         and f"{each['subjects'][0]['namespace']}:{each['subjects'][0]['name']}" == account
         and each["metadata"].get("namespace", namespace) == namespace
     }
-    roles = [each for each in documents() if (each["kind"], each["metadata"]["name"]) in named]
+    roles = [each for each in shipped if (each["kind"], each["metadata"]["name"]) in named]
     return [rule for role in roles for rule in role["rules"]]
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import httpx2 as httpx
 
 from protocol.kubernetes.resources import NODES, SERVICE_ACCOUNTS
-from tests.deploy.manifests import documents
+from tests.deploy.manifests import WITH_PODS, documents
 from tests.kubernetes.attacks.attempt import RBAC, Attempt
 from tests.kubernetes.attacks.world import ELSEWHERE, HOME, NAMESPACES, OBJECTS, SYSTEM, Obj, Who
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
@@ -128,7 +128,8 @@ class Attacked:
 @asynccontextmanager
 async def attacked(plane: BareControlPlane) -> AsyncIterator[Attacked]:
     """The cluster with our roles and policies, once they are in force."""
-    shipped = [*documents(), *documents(_OF_THE_LEADER)]
+    # Those for pods come last: their roles of the same names may do more.
+    shipped = [*documents(), *documents(_OF_THE_LEADER), *documents(*WITH_PODS)]
     ours = [each for each in shipped if each["kind"] in _ROLES | _FENCES]
     plane.apply([*_OPERATOR, *ours])
     headers = {"Authorization": f"Bearer {plane.pki.admin_token}"}

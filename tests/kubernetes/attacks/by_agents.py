@@ -13,9 +13,14 @@ from tests.kubernetes.attacks.world import (
     MINE,
     MORE,
     NODE_AGENT,
+    PG,
+    PG_FREE,
+    PG_OF_B,
+    PG_UNBOUND,
     SECRETS,
     SIDECAR,
     UNBOUND_AGENT,
+    Obj,
     move,
     runner,
 )
@@ -23,6 +28,19 @@ from tests.kubernetes.attacks.world import (
 _AGENTS: Final = "policy autoscaling-agents"
 _EVENTS: Final = "policy autoscaling-agents-events"
 _PERMITS: Final = "policy autoscaling-permits"
+_PODS: Final = "policy autoscaling-agents-pods"
+
+
+def _sized(of: Obj, cpu: str, most_cpu: str, mem: str, most_mem: str = "") -> Obj:
+    """What gives postgres in a pod these requests and limits."""
+    return resources(
+        of,
+        "postgres",
+        requests={"cpu": cpu, "memory": mem},
+        limits={"cpu": most_cpu, "memory": most_mem or mem},
+    )
+
+
 BY_AGENTS: Final = (
     *patches(VIRTUAL_MACHINES, "mine", NODE_AGENT, {
         "resizes a VM of its node within the permit": (use("1500m", 3), ""),
@@ -50,11 +68,36 @@ BY_AGENTS: Final = (
     Attempt(NODE_AGENT, "deletes a pod of its node", RBAC, "delete", PODS, "mine-1"),
     *patches(
         PODS, "mine-1", NODE_AGENT,
-        {"resizes the pod of a VM": (resources(runner(MINE), GUEST, requests=MORE), RBAC)}, subresource="resize",
+        {"resizes the pod of a VM": (resources(runner(MINE), GUEST, requests=MORE), _PODS)}, subresource="resize",
+    ),
+    *patches(PODS, "pg-1", NODE_AGENT, {
+        "resizes a pod of its node within its bounds": (_sized(PG, "4", "4500m", "8Gi"), ""),
+        "shrinks it": (_sized(PG, "1", "1500m", "2Gi"), ""),
+        "gives it more CPU than its bounds": (_sized(PG, "4100m", "4600m", "2Gi"), _PODS),
+        "gives it more memory than its bounds": (_sized(PG, "1", "1500m", "9Gi"), _PODS),
+        "raises its CPU limit alone": (_sized(PG, "1", "4", "2Gi"), _PODS),
+        "lowers its CPU request alone": (_sized(PG, "500m", "1500m", "2Gi"), _PODS),
+        "raises its memory limit beyond its bounds": (_sized(PG, "1", "1500m", "2Gi", "9Gi"), _PODS),
+        "resizes a container beside postgres": (resources(PG, "proxy", requests=MORE), _PODS),
+    }, subresource="resize"),
+    *patches(
+        PODS, "pg-1", NODE_AGENT, {"writes the bounds of a pod": (noted("autoscaling.neon.tech/bounds"), RBAC)}
+    ),
+    *patches(PODS, "pg-2", NODE_AGENT, {"resizes a pod of another node": (
+        _sized(PG_OF_B, "2", "2500m", "2Gi"), _PODS)}, subresource="resize"),
+    *patches(PODS, "pg-3", NODE_AGENT, {"resizes a pod that did not opt in": (
+        _sized(PG_FREE, "2", "2500m", "2Gi"), _PODS)}, subresource="resize"),
+    *patches(PODS, "pg-4", NODE_AGENT, {
+        "raises a pod without bounds": (_sized(PG_UNBOUND, "2", "2500m", "2Gi"), _PODS),
+        "shrinks a pod without bounds": (_sized(PG_UNBOUND, "500m", "1", "2Gi"), ""),
+    }, subresource="resize"),
+    *patches(
+        PODS, "pg-1", UNBOUND_AGENT, {"resizes any pod": (_sized(PG, "2", "2500m", "2Gi"), _PODS)}, subresource="resize"
     ),
     Attempt(NODE_AGENT, "moves a VM of its node", RBAC, "create", MIGRATIONS, "x", move("x")),
     Attempt(NODE_AGENT, "writes an Event about a VM", "", "create", EVENTS, "e", event("VirtualMachine")),
-    Attempt(NODE_AGENT, "writes an Event about a pod", _EVENTS, "create", EVENTS, "f", event("Pod")),
+    Attempt(NODE_AGENT, "writes an Event about a pod", "", "create", EVENTS, "f", event("Pod")),
+    Attempt(NODE_AGENT, "writes an Event about a node", _EVENTS, "create", EVENTS, "h", event("Node")),
     Attempt(NODE_AGENT, "reads secrets", RBAC, "get", SECRETS, ""),
     *patches(VIRTUAL_MACHINES, "mine", SIDECAR, {
         "resizes its VM within the permit": (use("1500m", 3), ""),
@@ -70,6 +113,10 @@ BY_AGENTS: Final = (
     Attempt(
         SIDECAR, "writes an Event of the scheduler", _EVENTS, "create", EVENTS, "g",
         event("VirtualMachine", "autoscale-scheduler"),
+    ),
+    Attempt(SIDECAR, "writes an Event about a pod", _EVENTS, "create", EVENTS, "i", event("Pod")),
+    *patches(
+        PODS, "pg-1", SIDECAR, {"resizes a pod": (_sized(PG, "2", "2500m", "2Gi"), RBAC)}, subresource="resize"
     ),
     Attempt(SIDECAR, "lists pods", RBAC, "get", PODS, ""),
 )  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Final
 
-from protocol.kubernetes.resources import CONFIG_MAPS, LEASES, VIRTUAL_MACHINES
-from tests.kubernetes.attacks.attempt import RBAC, Attempt, patches, use
-from tests.kubernetes.attacks.world import INJECTOR, SECRETS, SYSTEM, WEBHOOKS, hook, named
+from protocol.kubernetes.resources import CONFIG_MAPS, LEASES, PODS, VIRTUAL_MACHINES
+from tests.kubernetes.attacks.attempt import RBAC, Attempt, noted, patches, resources, use
+from tests.kubernetes.attacks.world import INJECTOR, MORE, PG, SECRETS, SYSTEM, WEBHOOKS, hook, named
 from tests.scheduler_plugin.certificates import pair
 
 _TEXT: Final = {"data": {"tls.crt": "eA=="}}
@@ -40,6 +40,14 @@ BY_INJECTOR: Final = (
     ),
     *patches(WEBHOOKS, "theirs", INJECTOR, {"changes another webhook": ({"webhooks": []}, RBAC)}),
     *patches(VIRTUAL_MACHINES, "mine", INJECTOR, {"resizes a VM": (use(1, 1), RBAC)}),
+    *patches(
+        PODS,
+        "pg-1",
+        INJECTOR,
+        {"resizes a pod": (resources(PG, "postgres", requests=MORE), RBAC)},
+        subresource="resize",
+    ),
+    *patches(PODS, "pg-1", INJECTOR, {"annotates a pod that is there": (noted("autoscaling.neon.tech/floor"), RBAC)}),
     Attempt(
         INJECTOR,
         "makes the Lease of another program",

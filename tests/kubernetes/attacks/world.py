@@ -162,6 +162,22 @@ def runner(of: Obj, name: str = "") -> Obj:
     return made
 
 
+BOUNDS: Final = '{"max": {"cpu": 4, "mem": "8Gi"}}'
+"""What the owner of a pod with a postgres lets it have."""
+
+
+def postgres(name: str, node: str = "node-a", bounds: str | None = BOUNDS, enabled: str = "true") -> Obj:
+    """A pod with a postgres of 1 CPU, of which it may use 500m more, and 2 GiB; and another container beside it."""
+    size: Obj = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "1500m", "memory": "2Gi"}}
+    made = pod(name, node, containers=[
+        {"name": "postgres", "image": "postgres", "resources": size},
+        {"name": "proxy", "image": "other", "resources": {"requests": dict(LITTLE)}},
+    ])  # fmt: skip
+    made["metadata"]["labels"] = {"autoscaling.neon.tech/enabled": enabled}
+    made["metadata"]["annotations"] = {} if bounds is None else {"autoscaling.neon.tech/bounds": bounds}
+    return made
+
+
 def beside(of: Obj) -> Obj:
     """The pod of a VM with a container of another's beside the guest."""
     made = runner(of)
@@ -242,6 +258,10 @@ THEIRS: Final = vm("theirs", "node-b", "theirs-1")
 MOVED: Final = vm("moved", "node-b", "moved-2")
 MEMBER: Final = vm("shop-replica-0", "node-b", "shop-1", ownerReferences=owner(VM_GROUPS, "shop"))
 FOREIGN: Final = vm("far", "node-a", "far-1", ELSEWHERE)
+PG: Final = postgres("pg-1")
+PG_OF_B: Final = postgres("pg-2", "node-b")
+PG_FREE: Final = postgres("pg-3", enabled="false")
+PG_UNBOUND: Final = postgres("pg-4", bounds=None)
 CALLED_RUNNER: Final[Obj] = {"name": "neonvm-runner", "image": "other", "resources": {"requests": LITTLE}}
 HPA: Final = {"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "bank"}}
 CLAIM: Final = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -260,6 +280,7 @@ OBJECTS: Final[tuple[tuple[Resource, Obj], ...]] = (
     (PODS, pod("dns", "node-a", SYSTEM)),
     (PODS, pod("web-1", "node-b")),
     (PODS, pod("web-2", "node-b", containers=[CALLED_RUNNER])),
+    *((PODS, each) for each in (PG, PG_OF_B, PG_FREE, PG_UNBOUND)),
     (PODS, pod("waiting")),
     (PODS, pod("ours", schedulerName="autoscale-scheduler")),
     (PODS, pod("unplaced", namespace=SYSTEM)),

@@ -54,6 +54,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "with extras": EXTRAS,
     "with a quota": {"priorityQuota": True},
     "with the page": {"dashboard": {"enabled": True, "history": {"persistent": True}}},
+    "with pods": {"pods": {"enabled": True}},
     "scheduler alone": {"agent": {"node": {"enabled": False}}, "neonvm": {"enabled": False}},
 }
 

@@ -72,6 +72,10 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         "certificates.issuer has no name",
     ),
     "agents alone": (NO_SCHEDULER, "agent.node.enabled is true and scheduler.enabled false"),
+    "pods without a node's agent": (
+        {"pods": {"enabled": True}, "agent": {"node": {"enabled": False}}},
+        "pods.enabled is true and agent.node.enabled false",
+    ),
     "sidecars alone": ({**NO_SCHEDULER, "agent": SIDECAR}, "agent.sidecar.enabled is true and scheduler.enabled false"),
     "scheduler's settings twice": (
         {"scheduler": {"settings": {"permits": {}}, "existingConfigMap": "mine"}},

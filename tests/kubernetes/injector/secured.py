@@ -34,6 +34,7 @@ from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.scheduling.programs import AGENTS, Programs, rights_and_settings
 
 MANIFEST: Final = "deploy/kubernetes/injector.yaml"
+FOR_PODS: Final = "deploy/kubernetes/with-pods/injector.yaml"
 INJECTOR: Final = "autoscaling-injector"
 WEBHOOK: Final = 10293
 PROBES: Final = 10292
@@ -43,13 +44,14 @@ NOT_NEEDED: Final = {"Deployment", "Service", "PodDisruptionBudget"}
 
 
 def injector_objects() -> list[Document]:
-    """The injector's manifest, whose webhook is asked over loopback."""
-    found = [copy.deepcopy(each) for each in documents(MANIFEST) if each["kind"] not in NOT_NEEDED]
-    for each in found:
-        if each["kind"] == "MutatingWebhookConfiguration":
-            (hook,) = each["webhooks"]
-            hook["clientConfig"] = {"url": f"https://127.0.0.1:{WEBHOOK}/mutate"}
-    return found
+    """The injector's manifests, whose webhooks about pods of VMs and with a postgres are asked over loopback."""
+    # Of what both manifests have, that for pods comes last and may do more.
+    shipped = [copy.deepcopy(each) for each in documents(MANIFEST, FOR_PODS) if each["kind"] not in NOT_NEEDED]
+    configurations = [each for each in shipped if each["kind"] == "MutatingWebhookConfiguration"]
+    hooks = [hook for each in configurations for hook in each["webhooks"]]
+    for hook in hooks:
+        hook["clientConfig"] = {"url": f"https://127.0.0.1:{WEBHOOK}/mutate"}
+    return [*(each for each in shipped if each not in configurations), {**configurations[0], "webhooks": hooks}]
 
 
 @dataclass(slots=True)
@@ -97,6 +99,7 @@ class Secured(Programs):
             f"--settings={self.folder / 'injector.yaml'}",
             f"--tls-folder={self.folder / 'injector-tls'}",
             f"--kubeconfig={self.folder / 'injector.kubeconfig'}",
+            "--pods",
         )
 
     def service_flags(self) -> list[str]:

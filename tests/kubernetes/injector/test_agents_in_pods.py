@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -17,7 +18,10 @@ from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
 from deploy.local.kubernetes.machine.installation import load_image
-from deploy.local.kubernetes.plan.cluster_plan import CONTROL_HOST
+from deploy.local.kubernetes.plan.cluster_plan import BUSYBOX_IMAGE, CONTROL_HOST
+from protocol.floors import decode_floor
+from protocol.kubernetes.objects import annotations_of
+from protocol.units import Resources
 from tests.conformance.cluster import done
 from tests.kubernetes.injector.secured import Secured, running
 from tests.kubernetes.injector.vm_pods import runner_pod, small_vm, want
@@ -170,6 +174,62 @@ def test_without_the_service_account_the_vm_starts_and_its_maker_is_warned(stage
     answer = rehearsed(stage, runner_pod(stage, vm))
     assert agents_in(done(answer)) == []
     assert "has no service account vm-agent" in answer.headers["Warning"]
+
+
+def test_postgres_made_again_is_told_its_size(stage: Stage) -> None:
+    """By its name, as in a StatefulSet: it was resized in place, and starts at the size of its template."""
+    pod = postgres("pg-0")
+    made = done(stage.http.post(stage.path(PODS), json=pod))
+    assert annotations_of(made)["autoscaling.neon.tech/first-requests"] == '{"cpu":"100m","mem":"64Mi"}'
+    assert "autoscaling.neon.tech/floor" not in annotations_of(made)
+    container = {"name": "postgres", "resources": {"requests": {"cpu": "300m", "memory": "64Mi"}}}
+    resize = json.dumps({"spec": {"containers": [container]}})
+    merge = {"Content-Type": "application/strategic-merge-patch+json"}
+    done(stage.http.patch(f"{stage.path(PODS, 'pg-0')}/resize", content=resize, headers=merge))
+    stage.delete_pods("pg-0")
+    eventually(lambda: stage.http.get(stage.path(PODS, "pg-0")).status_code == 404, "it is gone", 60.0)
+    again = done(stage.http.post(stage.path(PODS), json=pod))
+    floor = decode_floor(annotations_of(again)["autoscaling.neon.tech/floor"])
+    assert (floor.size, again["spec"]["containers"][0]["resources"]) == (
+        Resources.parse("300m", "64Mi"),
+        made["spec"]["containers"][0]["resources"],
+    )
+    others = [postgres("other"), postgres("bad")]
+    others[0]["metadata"]["labels"] = {"app": "other"}
+    del others[1]["metadata"]["annotations"]
+    answers = [rehearsed(stage, each) for each in others]
+    assert [
+        done(each)["metadata"].get("annotations", {}).keys() & {"autoscaling.neon.tech/first-requests"}
+        for each in answers
+    ] == [
+        set(),
+        set(),
+    ]
+    assert "postgres is not resized" in answers[1].headers["Warning"]
+
+
+def postgres(name: str) -> Obj:
+    """A pod that may have up to 1 CPU and 256Mi."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {"autoscaling.neon.tech/enabled": "true"},
+            "annotations": {"autoscaling.neon.tech/bounds": '{"max": {"cpu": 1, "mem": "256Mi"}}'},
+        },
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "postgres",
+                    "image": BUSYBOX_IMAGE,
+                    "command": ["sleep", "600"],
+                    "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "64Mi"}},
+                }
+            ],
+        },
+    }
 
 
 def test_who_shows_no_certificate_does_not_get_to_the_extender(programs: Secured) -> None:

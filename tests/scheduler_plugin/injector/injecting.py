@@ -72,10 +72,11 @@ class Cluster:
         self.api.connections.append(made)
         return made
 
-    async def start(self, identity: str, way: Way | None = None) -> InjectorProgram:
+    async def start(self, identity: str, way: Way | None = None, *, follows_pods: bool = False) -> InjectorProgram:
         folder = self.folder / identity
         folder.mkdir(exist_ok=True)
-        program = InjectorProgram(way or self.way(), self.clock, parse_settings(self.text), identity, folder)
+        settings = parse_settings(self.text)
+        program = InjectorProgram(way or self.way(), self.clock, settings, identity, folder, follows_pods)
         self.tasks[identity] = asyncio.create_task(program.run())
         await self.clock.advance(0)
         return program

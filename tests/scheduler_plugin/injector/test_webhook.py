@@ -15,7 +15,9 @@ from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.refusals import classify
 from protocol.runtime.followed_file import SettingsError
 from scheduler_plugin.injector.admission.injector import Injector
+from scheduler_plugin.injector.predecessors import Predecessors
 from scheduler_plugin.injector.settings import parse_settings
+from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.injector.web import LONGEST_REVIEW, MUTATE, webhook_app
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
@@ -42,9 +44,12 @@ class Asked:
     """An injector that is asked over HTTP, without a network."""
 
     def __init__(self) -> None:
-        self.api = Accounts(EmbeddedCluster(FakeClock()))
+        clock = FakeClock()
+        self.api = Accounts(EmbeddedCluster(clock))
         self.outcomes: list[str] = []
-        self.injector = Injector(self.api, parse_settings(SETTINGS).template(), self.outcomes.append, "")
+        predecessors = Predecessors(clock, InjectorTelemetry())
+        template = parse_settings(SETTINGS).template()
+        self.injector = Injector(self.api, clock, predecessors, template, self.outcomes.append, "")
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -118,7 +123,7 @@ async def test_internal_error_leaves_pod_alone() -> None:
     asked.api.failure = KeyError("a mistake of ours")
     found = await asked.ask(review(original()))
     assert ("patch" in found, asked.outcomes) == (False, ["failed"])
-    assert found["warnings"] == ["autoscaling: the injector failed, see its log; the VM has no agent"]
+    assert found["warnings"] == ["autoscaling: the injector failed, see its log; the pod is created as it is"]
 
 
 async def test_while_it_may_not_inject_it_says_why() -> None:

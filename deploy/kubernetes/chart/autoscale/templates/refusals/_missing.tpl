@@ -5,7 +5,8 @@ global image.registry clusterDomain release definitions.virtualMachines definiti
 deployments daemonSets certificates.enabled certificates.provider injector.image.repository
 injector.replicas scheduler.image.repository scheduler.enabled scheduler.replicas
 kubeScheduler.percentageOfNodesToScore kubeScheduler.image.registry kubeScheduler.image.repository
-agent.image.repository agent.node.enabled agent.node.maxUnavailable agent.sidecar neonvm.enabled
+agent.image.repository agent.node.enabled agent.node.maxUnavailable agent.sidecar
+pods.cgroupRoot pods.reclaimer.enabled neonvm.enabled
 neonvm.addresses neonvm.guestResource neonvm.kubeletRoot neonvm.runner.image.repository
 neonvm.controller.image.repository neonvm.controller.replicas neonvm.network.isolation
 neonvm.network.image.repository neonvm.network.enabled neonvm.devices.image.repository

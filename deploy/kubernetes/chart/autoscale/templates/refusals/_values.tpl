@@ -25,7 +25,7 @@
 
 {{/* Variables that would stand twice in a container: server-side apply, and so Argo CD and Flux, refuses its whole object. */}}
 {{- define "autoscale.refuseVariables" -}}
-{{- $set := dict "scheduler" (list "POD_IP" "NODE_NAME") "agent.node" (list "AGENT_MODE" "NODE_NAME" "AGENT_CONFIG") "neonvm.network" (list "NODE_NAME" "NODE_IP") "dashboard" (list "SQLITE_TMPDIR") -}}
+{{- $set := dict "scheduler" (list "POD_IP" "NODE_NAME") "agent.node" (list "AGENT_MODE" "NODE_NAME" "AGENT_CONFIG" "CGROUP_ROOT" "RECLAIMER_SOCKET") "neonvm.network" (list "NODE_NAME" "NODE_IP") "dashboard" (list "SQLITE_TMPDIR") -}}
 {{- range $path := list "injector" "scheduler" "agent.node" "agent.sidecar" "neonvm.controller" "neonvm.network" "neonvm.devices" "groups" "dashboard" "expander" -}}
 {{- $component := $.Values -}}
 {{- range splitList "." $path }}{{ $component = get $component . }}{{ end -}}
@@ -95,6 +95,9 @@
 {{- end -}}
 {{- if and .Values.neonvm.policy.namespaces (not .Values.neonvm.enabled) -}}
 {{- fail "neonvm.policy.namespaces is set, but neonvm.enabled is false: no NetworkPolicy would be made around the pods of VMs. See docs/from-neon.md for those of another controller, or leave the namespaces out." -}}
+{{- end -}}
+{{- if and .Values.pods.enabled (not .Values.agent.node.enabled) -}}
+{{- fail "pods.enabled is true and agent.node.enabled false: the agent of a node resizes its pods, and no other does. Set agent.node.enabled=true, or pods.enabled=false." -}}
 {{- end -}}
 {{- $history := .Values.dashboard.history -}}
 {{- if and $history.prometheus (or $history.persistent $history.existingClaim) -}}

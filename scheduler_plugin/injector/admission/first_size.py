@@ -1,0 +1,36 @@
+"""Annotations of a new pod with a postgres: its template's requests, and a floor if it replaces a larger pod. Pure.
+
+The pod itself keeps its template's size: a larger one might fit no node, exceed a quota or displace other pods. The
+floor has its agent ask the scheduler for the larger size as soon as the pod runs, and ends by itself.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from protocol.floors import Floor, encode_floor
+from protocol.kubernetes.objects import Json, annotations_of, child
+from protocol.names import ANNOTATION_FIRST_REQUESTS, ANNOTATION_FLOOR
+from protocol.pod_database import parse_pod_database
+from protocol.units import Resources
+
+
+def annotate(pod: Json, before: Resources | None, until: float) -> list[Json]:
+    """The operations of RFC 6902 that annotate a new pod; ``before`` is the size of the pod that it replaces, if any.
+
+    The floor ends at ``until``, in seconds since 1970. Raises ``InvalidObjectError`` for a pod that cannot be resized.
+    """
+    # Whoever creates a pod could write down another floor than what its template requests.
+    owners = {key: text for key, text in annotations_of(pod).items() if key != ANNOTATION_FIRST_REQUESTS}
+    database = parse_pod_database({**pod, "metadata": {**child(pod, "metadata"), "annotations": owners}})
+    first = {"cpu": database.use.cpu.quantity(), "mem": database.use.mem.quantity()}
+    operations = [_annotation(ANNOTATION_FIRST_REQUESTS, msgspec.json.encode(first).decode())]
+    size = database.use if before is None else database.use.at_least(before.at_most(database.bounds.max))
+    if size != database.use:
+        operations.append(_annotation(ANNOTATION_FLOOR, encode_floor(Floor(size, until))))
+    return operations
+
+
+def _annotation(name: str, text: str) -> Json:
+    # A readable pod has annotations: its bounds are one. A slash in a name is written so in a path.
+    return {"op": "add", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": text}

@@ -1,0 +1,93 @@
+"""The sizes of pods with a postgres, also of those that have ended: a pod that replaces one is to get its size."""
+
+from __future__ import annotations
+
+from typing import Final, Never
+
+import msgspec
+
+from protocol.kubernetes.api import KubernetesApi
+from protocol.kubernetes.objects import JsonObject, flag, items, text
+from protocol.kubernetes.resources import PODS
+from protocol.messages import ObjectName
+from protocol.names import LABEL_ENABLED
+from protocol.pod_database import is_pod_database, parse_pod_database
+from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.watches.informer import FactInformer
+from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind, WatchReport
+from protocol.units import Instant, Resources, Seconds
+from protocol.virtual_machine import InvalidObjectError
+
+REMEMBERED: Final = Seconds(3600.0)
+"""Seconds that an ended pod is remembered: longer than an upgrade, or the loss of a node, takes to replace it."""
+
+AT_MOST: Final = 4096
+"""Ended pods that are remembered, the latest."""
+
+
+class PodSize(msgspec.Struct, frozen=True):
+    """What postgres in a pod requests, and the UID of the pod's controller; empty if it has none."""
+
+    owner: str
+    size: Resources
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    at: Instant
+    pod: PodSize
+
+
+class Predecessors:
+    """Follows the pods with a postgres once ``run`` runs. Nothing survives a restart: pods then start without."""
+
+    def __init__(self, clock: Clock, report: WatchReport) -> None:
+        self._clock = clock
+        kind: Kind[PodSize | None] = Kind(PODS.plural, PODS.path(), _read, labels=f"{LABEL_ENABLED}=true")
+        self._pods = FactInformer(kind, self._changed, report)
+        # In the order in which they ended.
+        self._ended: dict[ObjectName, _Ended] = {}
+
+    async def run(self, api: KubernetesApi) -> Never:
+        """Follows the cluster until cancelled."""
+        await self._pods.run(api, self._clock, lambda: None)
+
+    def size_before(self, name: ObjectName, owner: str) -> Resources | None:
+        """The size of the pod of this name, as in a StatefulSet, or else of the last of its controller's that ended."""
+        # The end of the old pod may not have been seen yet when the new one is created.
+        if (pod := self._pods.facts.get(name)) is not None:
+            return pod.size
+        self._forget_old()
+        if (ended := self._ended.get(name)) is not None:
+            return ended.pod.size
+        siblings = (ended.pod.size for ended in reversed(self._ended.values()) if owner and ended.pod.owner == owner)
+        return next(siblings, None)
+
+    def _changed(self, change: FactChange[PodSize | None]) -> None:
+        # Popped first, for the last place.
+        self._ended.pop(change.name, None)
+        if change.after is None and change.before is not None:
+            self._ended[change.name] = _Ended(self._clock.now(), change.before)
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        oldest = self._clock.now() - REMEMBERED
+        while self._ended:
+            name, ended = next(iter(self._ended.items()))
+            if ended.at >= oldest and len(self._ended) <= AT_MOST:
+                return
+            del self._ended[name]
+
+
+def controller_of(pod: JsonObject) -> str:
+    """The UID of the controller that owns the pod; empty if none does."""
+    owners = (text(owner, "uid") for owner in items(pod, "metadata", "ownerReferences") if flag(owner, "controller"))
+    return next(owners, "")
+
+
+def _read(pod: JsonObject) -> PodSize | None:
+    if not is_pod_database(pod):
+        return None
+    try:
+        return PodSize(controller_of(pod), parse_pod_database(pod).use)
+    except InvalidObjectError:
+        return None

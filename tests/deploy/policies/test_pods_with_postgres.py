@@ -1,0 +1,200 @@
+"""How far an agent may resize a pod with a postgres: to the maximum that its owner wrote down, in whatever form."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.local.apiserver.patch.merge import merge_patch
+from protocol.pod_database import parse_pod_database, resize_body
+from protocol.units import Resources
+from tests.deploy.manifests import documents
+from tests.deploy.policies.admission import Write, refusal
+from tests.kubernetes.attacks.attempt import resources
+from tests.kubernetes.attacks.world import BOUNDS, NODE_AGENT, Obj, pod, postgres, runner, vm
+
+POLICIES = [
+    policy
+    for policy in documents("deploy/kubernetes/chart/autoscale/policies/agents.yaml")
+    if policy["kind"] == "ValidatingAdmissionPolicy"
+]
+BEYOND = "autoscaling-agents-pods: the pod grows beyond the maximum in its annotation bounds"
+OTHER_FIELD = "autoscaling-agents-pods: of a pod an agent changes CPU and memory of postgres' container"
+AWAY = "autoscaling-agents-pods: the CPU limit moves away from what the pod requests"
+NOT_OPTED_IN = "autoscaling-agents-pods: the pod does not let itself be resized"
+
+
+def refused(before: Obj, after: Obj) -> str:
+    """Why the agent of node a may not make that change; empty if it may."""
+    write = Write(NODE_AGENT.username, "UPDATE", "", "pods", "default", "resize", after, before, NODE_AGENT.extra)
+    return refusal(POLICIES, write)
+
+
+def resized(before: Obj, size: Resources) -> Obj:
+    """The pod after the agent's own patch."""
+    (changed,) = resize_body(parse_pod_database(before), size)["spec"]["containers"]  # type: ignore[index]
+    after: Obj = merge_patch(before, resources(before, changed["name"], **changed["resources"]))
+    return after
+
+
+def growth(bounds: str | None) -> str:
+    """Why a pod with such bounds may not grow to 2 CPU and 4 GiB."""
+    before = postgres("pg-1", bounds=BOUNDS)
+    after = resized(before, Resources.parse(2, "4Gi"))
+    for each in (before, after):
+        each["metadata"]["annotations"] = {} if bounds is None else {"autoscaling.neon.tech/bounds": bounds}
+    return refused(before, after)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        '{"max":{"cpu":2,"mem":"4Gi"}}',
+        '{"max": {"mem": "4Gi", "cpu": "2"}}',
+        '{"max":{"cpu":"2000m","mem":4294967296}}',
+        '{"max":{"cpu":2.5,"mem":4.3e9}}',
+        '{\n\t"max" : {\r\n "cpu" : 2 , "mem" : "4096Mi" }\n}\n',
+        '{"min":{"cpu":1,"mem":"1Gi"},"max":{"cpu":2,"mem":"4Gi"}}',
+        '{"max":{"cpu":2,"mem":"4Gi"},"min":{"mem":1,"cpu":"1"}}',
+    ],
+)
+def test_bounds_in_any_form_allow_their_maximum(bounds: str) -> None:
+    assert growth(bounds) == ""
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        None,
+        "",
+        "{}",
+        '{"max":{}}',
+        '{"max":{"cpu":2}}',
+        '{"max":{"mem":"4Gi"}}',
+        '{"max":{"cpu":1.9,"mem":"8Gi"}}',
+        '{"max":{"cpu":8,"mem":"4095Mi"}}',
+        '{"max":{"cpu":"1999m","mem":"4Gi"}}',
+        '{"min":{"cpu":8,"mem":"8Gi"},"max":{"cpu":1,"mem":"1Gi"}}',
+        '{"min":{"cpu":8,"mem":"8Gi"}}',
+        # Forms that no agent reads.
+        '{"max":{"cpu":2,"cpu":2,"mem":"4Gi"}}',
+        '{"max":{"cpu":8,"mem":"8Gi"},"max":{"cpu":1,"mem":"1Gi"}}',
+        '{"of":{"max":{"cpu":8,"mem":"8Gi"}}}',
+        '{"max":{"cpu":[8],"mem":"8Gi"}}',
+        '{"max":{"cpu":"\\u0038","mem":"8Gi"}}',
+        '{"max":{"cpu":"","mem":"8Gi"}}',
+        '{"max":{"cpu":"8","mem":"many"}}',
+        '{"max":{"cpu":"8,"mem":"8Gi"}}',
+        'max":{"cpu":8,"mem":"8Gi"}',
+        '[{"max":{"cpu":8,"mem":"8Gi"}}]',
+    ],
+)
+def test_growth_beyond_bounds_or_without_readable_ones_is_refused(bounds: str | None) -> None:
+    assert growth(bounds) == BEYOND
+
+
+def test_a_pod_without_readable_bounds_may_shrink() -> None:
+    """Its agent withdraws what the kubelet cannot give."""
+    before = postgres("pg-1")
+    after = resized(before, Resources.parse("500m", "1Gi"))
+    for each in (before, after):
+        each["metadata"]["annotations"] = {"autoscaling.neon.tech/bounds": "none"}
+    assert refused(before, after) == ""
+
+
+SIZES = st.tuples(st.integers(min_value=1, max_value=9_000), st.integers(min_value=1, max_value=18_000))
+
+
+@given(SIZES, SIZES, st.booleans(), st.booleans())
+def test_agent_resizes_within_bounds_and_never_beyond(
+    maxima: tuple[int, int], size: tuple[int, int], has_limit: bool, is_text: bool
+) -> None:
+    """The pod requests 1 CPU and 2 GiB; the agent's patch to another size is refused only beyond the maximum."""
+    (most, most_mem), (cpu, mem) = maxima, size
+    maximum = {"cpu": f"{most}m" if is_text else most / 1000, "mem": f"{most_mem}Mi" if is_text else most_mem * 2**20}
+    before = postgres("pg-1")
+    if not has_limit:
+        del before["spec"]["containers"][0]["resources"]["limits"]["cpu"]
+    after = resized(before, Resources.parse(f"{cpu}m", f"{mem}Mi"))
+    for each in (before, after):
+        each["metadata"]["annotations"]["autoscaling.neon.tech/bounds"] = json.dumps({"max": maximum})
+    assert refused(before, after) == (BEYOND if 1000 < cpu > most or 2048 < mem > most_mem else "")
+
+
+def sized(**amounts: Any) -> Obj:
+    """The pod with these requests and limits of postgres."""
+    before = postgres("pg-1")
+    after: Obj = merge_patch(before, resources(before, "postgres", **amounts))
+    return after
+
+
+REQUESTS = {"cpu": "1", "memory": "2Gi"}
+LIMITS = {"cpu": "1500m", "memory": "2Gi"}
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        (sized(limits={"cpu": "1501m", "memory": "2Gi"}), AWAY),
+        (sized(requests={"cpu": "900m", "memory": "2Gi"}), AWAY),
+        (sized(limits={"memory": "2Gi"}), AWAY),
+        (sized(limits={"cpu": "1500m", "memory": "8193Mi"}), BEYOND),
+        (sized(limits={"cpu": "1500m"}), BEYOND),
+        (sized(requests={"cpu": "1"}), BEYOND),
+        (sized(requests={**REQUESTS, "ephemeral-storage": "1Gi"}), OTHER_FIELD),
+        (sized(limits={**LIMITS, "hugepages-2Mi": "1Gi"}), OTHER_FIELD),
+        (sized(claims=[{"name": "gpu"}]), OTHER_FIELD),
+        (resources(postgres("pg-1"), "proxy", requests={"cpu": "1m", "memory": "1Mi"}), OTHER_FIELD),
+        ({"spec": {"containers": postgres("pg-1")["spec"]["containers"][:1]}}, OTHER_FIELD),
+        ({"spec": {"containers": [*postgres("pg-1")["spec"]["containers"], {"name": "x"}]}}, OTHER_FIELD),
+        ({"spec": {"resources": {"requests": {"cpu": "1"}}}}, OTHER_FIELD),
+        ({"metadata": {"labels": {"a": "b"}}}, OTHER_FIELD),
+        ({"metadata": {"annotations": {"autoscaling.neon.tech/bounds": "{}"}}}, OTHER_FIELD),
+    ],
+)
+def test_nothing_but_size_of_postgres_changes(after: Obj, why: str) -> None:
+    before = postgres("pg-1")
+    assert refused(before, merge_patch(before, after)) == why
+
+
+def test_a_cpu_limit_is_not_added() -> None:
+    """It would throttle a postgres whose owner gave it none."""
+    before = postgres("pg-1")
+    del before["spec"]["containers"][0]["resources"]["limits"]["cpu"]
+    assert refused(before, postgres("pg-1")) == AWAY
+
+
+def test_a_memory_limit_is_added_within_the_maximum() -> None:
+    """The agent's patch has one, the same as the request."""
+    before = postgres("pg-1")
+    del before["spec"]["containers"][0]["resources"]["limits"]
+    assert refused(before, resized(before, Resources.parse(2, "4Gi"))) == ""
+    assert refused(before, resized(before, Resources.parse(2, "9Gi"))) == BEYOND
+
+
+def test_only_the_container_of_postgres_grows() -> None:
+    """A pod with several containers has one of that name, or names it; the only container needs no name."""
+    alone = pod("pg-1", "node-a", containers=[{**postgres("x")["spec"]["containers"][0], "name": "db"}])
+    alone["metadata"] |= {**postgres("pg-1")["metadata"]}
+    named = postgres("pg-1")
+    named["metadata"]["annotations"]["autoscaling.neon.tech/container"] = "proxy"
+    assert refused(alone, resized(alone, Resources.parse(2, "4Gi"))) == ""
+    assert refused(named, resized(named, Resources.parse(2, "4Gi"))) == ""
+    assert refused(named, {**resized(postgres("pg-1"), Resources.parse(2, "4Gi")), "metadata": named["metadata"]}) == (
+        OTHER_FIELD
+    )
+
+
+def test_pods_of_vms_are_no_pods_with_postgres() -> None:
+    """Their label or their owner tells; either is enough."""
+    of_vm = runner(vm("mine", "node-a", "mine-1"))
+    by_label, by_owner = postgres("pg-1"), postgres("pg-1")
+    by_label["metadata"]["labels"]["vm.neon.tech/name"] = "mine"
+    by_owner["metadata"]["ownerReferences"] = of_vm["metadata"]["ownerReferences"]
+    for before in (of_vm, by_label, by_owner):
+        assert refused(before, deepcopy(before)) == NOT_OPTED_IN

@@ -1,0 +1,288 @@
+"""Postgres pods: what they say of their database, and what cannot be resized in place."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import names
+from protocol.messages import ObjectName
+from protocol.pod_database import (
+    PodDatabase,
+    ResizeObjection,
+    database_of,
+    is_pod_database,
+    objection_of,
+    parse_pod_database,
+    pod_of,
+    resize_body,
+)
+from protocol.units import Bytes, MilliCpu, Resources
+from protocol.virtual_machine import Bounds, InvalidObjectError
+
+LARGEST = {"max": {"cpu": 4, "mem": "8Gi"}}
+
+
+def pod(
+    *,
+    requests: dict[str, object] | None = None,
+    limits: dict[str, object] | None = None,
+    bounds: object = LARGEST,
+    annotations: dict[str, str] | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """A Burstable pod of a StatefulSet that runs with one CPU and 1Gi; ``fields`` go into the container's spec."""
+    amounts = {"cpu": "1", "memory": "1Gi"} if requests is None else requests
+    return {
+        "metadata": {
+            "namespace": "default",
+            "name": "pg-1",
+            "uid": "u-1",
+            "resourceVersion": "7",
+            "generation": 2,
+            "labels": {names.LABEL_ENABLED: "true"},
+            "annotations": {names.ANNOTATION_BOUNDS: json.dumps(bounds), **(annotations or {})},
+        },
+        "spec": {
+            "nodeName": "n1",
+            "containers": [
+                {"name": "postgres", "resources": {"requests": amounts, "limits": limits or {}}, **fields},
+                {"name": "exporter"},
+            ],
+        },
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.7",
+            "qosClass": "Burstable",
+            "containerStatuses": [
+                {"name": "exporter"},
+                {
+                    "name": "postgres",
+                    "containerID": "containerd://c-1",
+                    "state": {"running": {}},
+                    "allocatedResources": {"cpu": "500m", "memory": "512Mi"},
+                    "resources": {"requests": {"cpu": "2", "memory": "2Gi"}},
+                },
+            ],
+        },
+    }
+
+
+def test_pod_is_read_whole() -> None:
+    assert parse_pod_database(pod()) == PodDatabase(
+        name=ObjectName("default", "pod/pg-1"),
+        uid="u-1",
+        resource_version="7",
+        labels={names.LABEL_ENABLED: "true"},
+        annotations={names.ANNOTATION_BOUNDS: json.dumps(LARGEST)},
+        bounds=Bounds(Resources.parse(1, "1Gi"), Resources.parse(4, "8Gi")),
+        use=Resources.parse(1, "1Gi"),
+        # What the cgroup has; after a failed shrink the allocated amounts are lower already.
+        actual=Resources.parse(2, "2Gi"),
+        slot_size=Bytes.parse("64Mi"),
+        pod_name="pg-1",
+        node="n1",
+        pod_ip="10.0.0.7",
+        phase="Running",
+        enabled=True,
+        permit=None,
+        container="postgres",
+        container_id="c-1",
+    )
+
+
+def test_kubelet_that_reports_no_requests_in_force_says_what_it_set_aside() -> None:
+    old, older = pod(), pod()
+    del old["status"]["containerStatuses"][1]["resources"]
+    del older["status"]
+    assert parse_pod_database(old).actual == Resources.parse("500m", "512Mi")
+    assert (parse_pod_database(older).actual, parse_pod_database(older).container_id) == (None, "")
+
+
+def test_restarting_container_is_no_running_database() -> None:
+    restarting, ended = pod(), pod()
+    restarting["status"]["containerStatuses"][1]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    ended["status"]["phase"] = "Failed"
+    assert [parse_pod_database(found).phase for found in (restarting, ended)] == ["Pending", "Failed"]
+
+
+FIRST = {names.ANNOTATION_FIRST_REQUESTS: '{"cpu": "500m", "mem": "512Mi"}'}
+BY_CNPG = {
+    names.ANNOTATION_CNPG_POD_SPEC: json.dumps(
+        {"containers": [{"name": "postgres", "resources": {"requests": {"cpu": "250m", "memory": "256Mi"}}}]}
+    )
+}
+RESIZED = [{"manager": "kubectl", "subresource": ""}, {"manager": "autoscaler-agent", "subresource": "resize"}]
+
+
+@pytest.mark.parametrize(
+    ("floor", "annotations", "bounds", "managed"),
+    [
+        (Resources.parse(1, "1Gi"), {}, LARGEST, []),
+        (Resources.parse("500m", "512Mi"), FIRST, LARGEST, RESIZED),
+        (Resources.parse("250m", "256Mi"), BY_CNPG, LARGEST, RESIZED),
+        # Nobody knows the template of a pod that was resized before anybody looked: it keeps what it has.
+        (Resources.parse(1, "1Gi"), {}, LARGEST, RESIZED),
+        (Resources.parse(1, "1Gi"), {names.ANNOTATION_CNPG_POD_SPEC: "{"}, LARGEST, RESIZED),
+        (Resources.parse("100m", "128Mi"), FIRST, {**LARGEST, "min": {"cpu": "100m", "mem": "128Mi"}}, RESIZED),
+    ],
+)
+def test_floor_is_the_template_unless_bounds_say_less(
+    floor: Resources, annotations: dict[str, str], bounds: object, managed: list[object]
+) -> None:
+    made = pod(bounds=bounds, annotations=annotations)
+    made["metadata"]["managedFields"] = managed
+    assert parse_pod_database(made).bounds == Bounds(floor, Resources.parse(4, "8Gi"))
+
+
+@pytest.mark.parametrize(
+    ("limits", "written"),
+    [
+        ({}, {"memory": "2Gi"}),
+        ({"memory": "3Gi"}, {"memory": "2Gi"}),
+        ({"cpu": "1500m"}, {"memory": "2Gi", "cpu": "3500m"}),
+        ({"cpu": "1", "memory": "1Gi"}, {"memory": "2Gi", "cpu": "3"}),
+    ],
+)
+def test_limits_follow_requests(limits: dict[str, object], written: dict[str, str]) -> None:
+    database = parse_pod_database(pod(limits=limits))
+    resources = {"requests": {"cpu": "3", "memory": "2Gi"}, "limits": written}
+    assert resize_body(database, Resources(MilliCpu.cores(3), Bytes.parse("2Gi"))) == {
+        "spec": {"containers": [{"name": "postgres", "resources": resources}]}
+    }
+
+
+def test_container_is_named_or_the_only_one() -> None:
+    chosen, alone, unnamed = pod(), pod(), pod()
+    chosen["metadata"]["annotations"][names.ANNOTATION_CONTAINER] = "db"
+    chosen["spec"]["containers"][0]["name"] = "db"
+    alone["spec"]["containers"] = [{**alone["spec"]["containers"][0], "name": "main"}]
+    unnamed["spec"]["containers"][0]["name"] = "db"
+    assert [parse_pod_database(found).container for found in (chosen, alone)] == ["db", "main"]
+    with pytest.raises(InvalidObjectError) as refused:
+        parse_pod_database(unnamed)
+    assert str(refused.value) == (
+        "spec.containers: expected one named postgres, got db, exporter: name postgres' container in the annotation"
+        " autoscaling.neon.tech/container"
+    )
+
+
+def without_bounds() -> dict[str, Any]:
+    found = pod()
+    del found["metadata"]["annotations"][names.ANNOTATION_BOUNDS]
+    return found
+
+
+def of_whole_pod() -> dict[str, Any]:
+    found = pod()
+    found["spec"]["resources"] = {"requests": {"cpu": 4}}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    [
+        (without_bounds(), "metadata.annotations[autoscaling.neon.tech/bounds]: expected the largest size"),
+        (pod(bounds=[]), "metadata.annotations[autoscaling.neon.tech/bounds]: "),
+        (
+            pod(bounds={"max": {"cpu": 1, "mem": "512Mi"}}),
+            "metadata.annotations[autoscaling.neon.tech/bounds]: expected 0",
+        ),
+        (pod(bounds={"max": {"cpu": "x", "mem": 1}}), "metadata.annotations[autoscaling.neon.tech/bounds]: max.cpu: "),
+        (pod(requests={"cpu": 1}), "spec.containers[postgres].resources.requests: expected cpu and memory"),
+        (pod(requests={"cpu": True, "memory": "1Gi"}), "spec.containers[postgres].resources.requests: expected cpu"),
+        (
+            pod(resizePolicy=[{"resourceName": "memory", "restartPolicy": "RestartContainer"}]),
+            "spec.containers[postgres].resizePolicy: a resize of memory restarts postgres: set NotRequired",
+        ),
+        (
+            pod(limits={"cpu": 1, "memory": "2Gi"}),
+            "spec.containers[postgres].resources.limits.memory: expected the same",
+        ),
+        (of_whole_pod(), "spec.resources: requests of a whole pod are not resized"),
+        ({"spec": {}}, "spec.containers: expected one named , got none"),
+    ],
+)
+def test_pod_that_cannot_be_resized_says_what_to_change(broken: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidObjectError) as refused:
+        parse_pod_database(broken)
+    assert str(refused.value).startswith(complaint)
+
+
+def condition(kind: str, reason: str, status: str = "True", generation: int = 2) -> dict[str, object]:
+    return {"type": kind, "status": status, "reason": reason, "message": "so", "observedGeneration": generation}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "verdict"),
+    [
+        ([], None),
+        ([condition("PodResizePending", "Deferred")], "Deferred"),
+        ([condition("PodResizePending", "Infeasible", generation=0)], "Infeasible"),
+        ([condition("PodResizeInProgress", "Error")], "Error"),
+        ([condition("PodResizeInProgress", "")], None),
+        ([condition("PodResizePending", "Deferred", status="False")], None),
+        # The kubelet has not looked at the present requests yet.
+        ([condition("PodResizePending", "Deferred", generation=1)], None),
+    ],
+)
+def test_objection_of_kubelet(conditions: list[object], verdict: str | None) -> None:
+    found = pod()
+    found["status"]["conditions"] = conditions
+    assert objection_of(found) == (verdict and ResizeObjection(verdict, "so"))
+    assert str(objection_of(found) or "") == (f"{verdict}: so" if verdict else "")
+
+
+def test_opted_in_pod_of_a_vm_is_no_pod_database() -> None:
+    of_vm, owned, off = pod(), pod(), pod()
+    of_vm["metadata"]["labels"][names.LABEL_VM_NAME] = "db"
+    owned["metadata"]["ownerReferences"] = [{"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration"}]
+    off["metadata"]["labels"] = {}
+    assert [is_pod_database(found) for found in (pod(), of_vm, owned, off)] == [True, False, False, False]
+
+
+def test_names_of_pods_and_vms_never_meet() -> None:
+    name = ObjectName("default", "pg-1")
+    assert (pod_of(database_of(name)), pod_of(name)) == (name, None)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+PLACES = st.sampled_from(
+    (
+        "metadata",
+        "metadata/annotations",
+        "metadata/managedFields",
+        "spec",
+        "spec/containers",
+        "spec/containers/0",
+        "spec/containers/0/resources",
+        "status",
+        "status/phase",
+        "status/containerStatuses",
+        "status/conditions",
+    )
+)
+
+
+@given(PLACES, JSON)
+def test_whatever_stands_in_a_pod_it_is_read_or_refused(place: str, value: object) -> None:
+    broken = deepcopy(pod())
+    *parents, last = place.split("/")
+    at: Any = broken
+    for step in parents:
+        at = at[0] if step == "0" else at[step]
+    at[0 if last == "0" else last] = value
+    try:
+        database = parse_pod_database(broken)
+    except InvalidObjectError:
+        return
+    assert database.bounds.min.within(database.bounds.max)
