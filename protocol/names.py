@@ -130,7 +130,13 @@ PASSWORD_SUFFIX: Final = ".postgres-password"  # noqa: S105 - a name
 PASSWORD_KEY: Final = "password"  # noqa: S105 - a name
 
 LABEL_ROLE: Final = "autoscaling.neon.tech/role"
-"""On a VirtualMachine of a group and its pod: ``primary`` or ``replica``."""
+"""On a VirtualMachine of a group and its pod, or on a pod with a postgres: ``primary`` or ``replica``."""
+
+LABEL_CNPG_ROLE: Final = "cnpg.io/instanceRole"
+"""On a pod of CloudNativePG: ``primary`` or ``replica``."""
+
+ANNOTATION_SWITCHOVER: Final = "autoscaling.neon.tech/switchover"
+"""On a Cluster of CloudNativePG: ``"true"`` lets groups promote a standby if the primary's node has no room for it."""
 
 ANNOTATION_USE_HISTORY: Final = "autoscaling.neon.tech/use-history"
 """On a VerticalPodAutoscaler: the histograms of use from which our own recommender recommends."""

@@ -83,6 +83,7 @@ REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", "ReplicaSet")
 HORIZONTAL_AUTOSCALERS: Final = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 VERTICAL_AUTOSCALERS: Final = Resource("autoscaling.k8s.io", "v1", "verticalpodautoscalers", "VerticalPodAutoscaler")
 HVPAS: Final = Resource("autoscaling.k8s.io", "v1alpha1", "hvpas", "Hvpa")
+CNPG_CLUSTERS: Final = Resource("postgresql.cnpg.io", "v1", "clusters", "Cluster")
 TORTOISES: Final = Resource("autoscaling.mercari.com", "v1beta3", "tortoises", "Tortoise")
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 SUBJECT_ACCESS_REVIEWS: Final = Resource(

@@ -28,7 +28,8 @@ from protocol.runtime.program import (
 )
 from protocol.runtime.serving.limits import Limits
 from protocol.runtime.serving.listeners import Listener, serve
-from scheduler_plugin.groups.app import GroupsProgram, assemble
+from scheduler_plugin.groups.app import GroupsProgram, PeerPrograms, assemble
+from scheduler_plugin.groups.controllers.denials import HttpDenials
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.settings import GroupsSettings, parse_settings
 from scheduler_plugin.groups.web import groups_app
@@ -60,6 +61,9 @@ def parser() -> argparse.ArgumentParser:
     )
     agents_help = "where the agents of a group's VMs answer, at their pods (default: %(default)s)"
     arguments.add_argument("--agents-port", type=int, default=9101, metavar="PORT", help=agents_help)
+    scheduler_help = "where the scheduler explains what it denies to a database (default: %(default)s)"
+    usual = "http://autoscaling-scheduler:10297"
+    arguments.add_argument("--scheduler", default=usual, metavar="URL", help=scheduler_help)
     add_log_level(arguments)
     return arguments
 
@@ -82,17 +86,18 @@ async def _run(options: argparse.Namespace) -> None:
     settings = GroupsSettings() if file is None else file.load()
     access = credentials(options.kubeconfig, clock)
     async with (
-        # Two clients: the first one sends our credentials for the API server, which no agent must see.
+        # Two clients: the first one sends our credentials for the API server, which no other program must see.
         http_client(access, CONNECTIONS, NAME) as http,
-        # Agents answer at pod addresses, so a proxy from the environment must not be used.
-        httpx.AsyncClient(limits=CONNECTIONS, trust_env=False) as to_agents,
+        # Agents and the scheduler answer inside the cluster, so a proxy from the environment must not be used.
+        httpx.AsyncClient(limits=CONNECTIONS, trust_env=False) as to_programs,
     ):
         api = HttpApi(http, access.token)
         tokens = tokens_of(options.explain_token, api, access.token, clock)
-        agents = HttpMemberAgents(to_agents, options.agents_port, tokens)
+        agents = HttpMemberAgents(to_programs, options.agents_port, tokens)
         # The random part tells two processes on one host apart, such as one before and after a restart.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        program = assemble(api, clock, settings, identity, agents)
+        denials = HttpDenials(to_programs, options.scheduler, clock, tokens)
+        program = assemble(api, clock, settings, identity, PeerPrograms(agents, denials))
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(program.run(api, clock))]
             if file is not None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.resources import HVPAS, PODS, TORTOISES, VM_GROUPS
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership
 from scheduler_plugin.groups.controllers.controller import Cache, GroupsContext, QueuedController, Writer
+from scheduler_plugin.groups.controllers.denials import Denials
 from scheduler_plugin.groups.controllers.group_controller import GroupController
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.policies import GroupPolicy, HvpaPolicy
@@ -81,10 +83,23 @@ class GroupsProgram:
         self.telemetry.became_ready()
 
 
+@dataclass(frozen=True, slots=True)
+class PeerPrograms:
+    """Programs that this one asks: the ``agents`` of VMs, without which it handles no groups of VMs, and the scheduler
+    for its ``denials``, without which only kubelets say that a node has no room for a primary.
+    """
+
+    agents: MemberAgents | None = None
+    denials: Denials | None = None
+
+
+NO_PEERS: Final = PeerPrograms()
+
+
 def assemble(
-    api: KubernetesApi, clock: Clock, settings: GroupsSettings, identity: str, agents: MemberAgents | None = None
+    api: KubernetesApi, clock: Clock, settings: GroupsSettings, identity: str, peers: PeerPrograms = NO_PEERS
 ) -> GroupsProgram:
-    """Assembles one program; nothing runs yet. It only handles groups of VMs if it can ask their ``agents``."""
+    """Assembles one program; nothing runs yet."""
     telemetry = GroupsTelemetry()
     cache = Cache((*AROUND, PODS, HVPAS, TORTOISES), telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
@@ -97,8 +112,8 @@ def assemble(
     policies: tuple[GroupPolicy, ...] = (hvpas, TortoisePolicy(lambda: program.configuration))
     program.watches = watches = GroupWatches(context, policies, program.controllers)
     for policy in policies:
-        program.controllers[policy.kind.kind] = GroupController(context, policy, watches)
-    if agents is not None:
+        program.controllers[policy.kind.kind] = GroupController(context, policy, watches, peers.denials)
+    if (agents := peers.agents) is not None:
         writers = partial(watches.replica_writers, VM_GROUPS)
         program.controllers[VM_GROUPS.kind] = VmGroupController(context, agents, writers)
         # Only Hvpas take recommendations for VMs; a Tortoise gives a VM a floor instead.

@@ -28,6 +28,7 @@ class GroupsTelemetry(ProgramTelemetry):
         self.reconciles = self._counter("reconciles", "Reconciles of groups, by outcome", "kind", "outcome")
         self.writes = self._counter("writes", "Writes to the API, by what is written and outcome", "what", "outcome")
         self.scalings = self._counter("scalings", "Scalings that were carried out", "kind", "axis", "direction")
+        self.switchovers = self._counter("switchovers", "Standbys promoted because the primary's node had no room")
         self.stopped = self._gauge("stopped", "Groups that scale nothing, by reason", "kind", "reason")
         self.count = self._gauge("count", "Groups", "kind")
 

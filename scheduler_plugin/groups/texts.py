@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from protocol.names import ANNOTATION_SWITCHOVER, LABEL_ENABLED
 from scheduler_plugin.texts.explanations import named
 
 # Why a group scales nothing
@@ -29,6 +30,29 @@ AUTOSCALER_KEPT: Final = "the HPA or VPA is not changed: {error}"
 TOO_LARGE: Final = "its spec has more than {kib} KiB and could not be restored"
 POD_UNREADABLE: Final = "a pod of {target.desired.target}: {error}"
 REPLICAS_CONTESTED: Final = "spec.scaling and {rivals} would both write the replicas: remove one"
+
+# Databases in pods
+
+SIZED_BY_AGENTS: Final = (
+    f"the agents of the nodes size pods labelled {LABEL_ENABLED}=true, so this group sets only their number"
+)
+SIZED_BY_AGENTS_TOO: Final = (
+    "agents size pods of {target}, and a Tortoise would size them, too: use an Hvpa, or remove the label"
+    f" {LABEL_ENABLED} from the pods"
+)
+
+NO_ROOM: Final = (
+    "{primary.name} has waited since {since:%H:%M} UTC for {primary.wanted}, and its node has no room: {why}"
+)
+SWITCHOVER_WAITING: Final = "a standby is promoted after {minutes} minutes"
+SWITCHOVER_NOT_ALLOWED: Final = (
+    f'annotate the Cluster with {ANNOTATION_SWITCHOVER}: "true" to have a standby promoted that has room; writes are'
+    " refused for some 8 s then"
+)
+SWITCHOVER_NOT_HEALTHY: Final = "a standby is promoted once the Cluster is healthy"
+SWITCHOVER_TOO_SOON: Final = "its Cluster has changed its primary within the last hour"
+SWITCHOVER_NO_STANDBY: Final = "no standby that is ready has that size"
+SWITCHOVER_PROMOTED: Final = "{standby}, which has that size, is promoted; writes are refused for some 8 s"
 
 # Recommendations
 

@@ -34,6 +34,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "deploy/kubernetes/with-certificates/scheduler-leader.yaml": "scheduler-leader",
     "deploy/kubernetes/with-certificates/scheduler.yaml": "scheduler",
     "deploy/kubernetes/with-pods/agent-daemonset.yaml": "agent-node",
+    "deploy/kubernetes/with-pods/groups.yaml": "groups",
     "deploy/kubernetes/with-pods/injector.yaml": "injector",
     "deploy/kubernetes/with-pods/scheduler.yaml": "scheduler",
 }

@@ -44,7 +44,7 @@ WITH_CERTIFICATES: Final = tuple(
 """What kustomize applies instead of the files of the same names."""
 
 WITH_PODS: Final = tuple(
-    f"deploy/kubernetes/with-pods/{name}.yaml" for name in ("injector", "scheduler", "agent-daemonset")
+    f"deploy/kubernetes/with-pods/{name}.yaml" for name in ("injector", "groups", "scheduler", "agent-daemonset")
 )
 """What serves postgres in ordinary pods, too."""
 

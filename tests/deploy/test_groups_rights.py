@@ -5,11 +5,14 @@ No admission policy of ours refuses any of it.
 
 from __future__ import annotations
 
+import pytest
+
+from deploy.local.apiserver.patch.merge import merge_patch
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS
-from tests.deploy.manifests import documents
+from tests.deploy.manifests import Document, documents
 from tests.deploy.policies.admission import is_judged, refusal, write_by
 from tests.deploy.test_rights import Right, granted, right
-from tests.scheduler_plugin.groups.program import test_in_place, test_tortoise, test_vm_recommender
+from tests.scheduler_plugin.groups.program import cnpg_story, test_in_place, test_tortoise, test_vm_recommender
 from tests.scheduler_plugin.groups.program.cluster import EmbeddedCluster
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
@@ -23,6 +26,8 @@ SPARED = {
     ("autoscaling.neon.tech", "virtualmachinegroups", "get"),
 }
 """What no story here does: these kinds of targets are written as Deployments are."""
+PODS_ENABLED = {("postgresql.cnpg.io", "clusters/status", "patch"), ("", "pods", "patch")}
+"""Rights that the chart grants with ``pods.enabled`` alone."""
 
 
 def rights(cluster: EmbeddedCluster) -> set[Right]:
@@ -50,6 +55,15 @@ async def of_pods() -> set[Right]:
     async with world() as run:
         await test_in_place.begun(run)
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        return rights(run.cluster)
+
+
+async def of_clusters() -> set[Right]:
+    async with world() as run:
+        await cnpg_story.begun(run, switchover=True)
+        await cnpg_story.denied(run)
+        await run.passes(301)
+        await run.recommend("pg", 3)
         return rights(run.cluster)
 
 
@@ -94,6 +108,38 @@ async def of_recommender() -> set[Right]:
 
 async def test_the_groups_program_may_do_what_it_does() -> None:
     may = granted("ClusterRole", "autoscaling-groups") | granted("Role", "autoscaling-groups")
-    does = await of_hvpas() | await of_pods() | await of_tortoises() | await of_vm_groups() | await of_recommender()
-    assert sorted(does - may) == []
+    stories = of_hvpas, of_pods, of_clusters, of_tortoises, of_vm_groups, of_recommender
+    does = {right for story_of in stories for right in await story_of()}
+    assert sorted(does - may) == sorted(PODS_ENABLED)
     assert sorted(may - does - SPARED) == []
+
+
+CLUSTERS = "/apis/postgresql.cnpg.io/v1/namespaces/default/clusters/pg"
+ALLOWS: Document = {
+    "metadata": {"annotations": {"autoscaling.neon.tech/switchover": "true"}},
+    "status": {"phase": "x"},
+}
+PODS = "/api/v1/namespaces/default/pods/pg-1"
+POD: Document = {"metadata": {"name": "pg-1", "labels": {"autoscaling.neon.tech/enabled": "true"}}, "spec": {}}
+_CLUSTER = "autoscaling-groups-clusters: groups promote a standby of a Cluster that allows it"
+_POD = "autoscaling-groups-pods: of pods that run no VM groups write the size and the annotation floor"
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "change", "policy"),
+    [
+        (f"{CLUSTERS}/status", ALLOWS, {"status": {"targetPrimary": "pg-2", "phase": "y"}}, ""),
+        (f"{CLUSTERS}/status", ALLOWS, {"status": {"currentPrimary": "pg-2"}}, _CLUSTER),
+        (f"{CLUSTERS}/status", {**ALLOWS, "metadata": {}}, {"status": {"targetPrimary": "pg-2"}}, _CLUSTER),
+        (CLUSTERS, ALLOWS, {"spec": {"instances": 9}}, _CLUSTER),
+        (PODS, POD, {"metadata": {"annotations": {"autoscaling.neon.tech/floor": "{}"}}}, ""),
+        (PODS, POD, {"metadata": {"annotations": {"autoscaling.neon.tech/bounds": "{}"}}}, _POD),
+        (PODS, POD, {"metadata": {"labels": {"role": "primary"}}}, _POD),
+        (PODS, POD, {"spec": {"containers": []}}, _POD),
+        (PODS, {"metadata": {}}, {"metadata": {"annotations": {"autoscaling.neon.tech/floor": "{}"}}}, _POD),
+    ],
+    ids=["promotes", "other-status", "not-opted-in", "spec", "floor", "bounds", "label", "image", "pod-not-opted-in"],
+)
+def test_databases_in_pods_have_fences(path: str, before: Document, change: Document, policy: str) -> None:
+    said = refusal(POLICIES, write_by(ACCOUNT, "PATCH", path, before, merge_patch(before, change)))
+    assert (said.startswith(policy), bool(said)) == (True, bool(policy))

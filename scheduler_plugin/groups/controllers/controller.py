@@ -28,7 +28,7 @@ from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind, WatchRep
 from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Seconds
 from scheduler_plugin.cluster.events import EventRecord, event_body
-from scheduler_plugin.groups.objects.targets import kept_pod
+from scheduler_plugin.groups.objects.pods import kept_pod
 from scheduler_plugin.groups.objects.writes import Write, difference, kept_by
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry

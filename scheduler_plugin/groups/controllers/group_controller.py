@@ -15,13 +15,14 @@ from typing import Final
 from protocol.kubernetes.api import ApiCall, ApiRefusedError
 from protocol.kubernetes.conditions import condition, condition_of, stamped
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, uid_of, version_of
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
+from protocol.kubernetes.resources import CNPG_CLUSTERS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.companions import StopError, hpa_write, put_back, released
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController
+from scheduler_plugin.groups.controllers.denials import Denials
 from scheduler_plugin.groups.controllers.disputes import Disputes, told
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
 from scheduler_plugin.groups.controllers.policies import GroupFacts, GroupPolicy
@@ -33,6 +34,7 @@ from scheduler_plugin.groups.controllers.reconcile import (
     ReconcileResult,
     reconcile,
 )
+from scheduler_plugin.groups.controllers.tandem import TandemWrites, in_tandem, may_change_places
 from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.objects.targets import workload_of
 from scheduler_plugin.groups.objects.vm_group import ABLE
@@ -47,10 +49,13 @@ REMEMBERED: Final = 10_000
 class GroupController(QueuedController):
     """Runs the groups of one kind."""
 
-    def __init__(self, context: GroupsContext, policy: GroupPolicy, watches: GroupWatches) -> None:
+    def __init__(
+        self, context: GroupsContext, policy: GroupPolicy, watches: GroupWatches, denials: Denials | None = None
+    ) -> None:
         super().__init__(context, policy.kind)
         self.policy = policy
         self._watches = watches
+        self._denials = denials
         self._disputes = Disputes()
         self._pods = PodResizer(context.writer, context.cache, watches.pods.of, self._disputes)
         self._unchanged: dict[str, tuple[Json, Json]] = {}
@@ -69,10 +74,14 @@ class GroupController(QueuedController):
         # Any exception counts as failed, also one that this method does not handle.
         outcome = "failed"
         try:
-            facts = await self._with_fights(self._watches.facts(self.policy, group))
+            facts = await self._with_denial(await self._with_fights(self._watches.facts(self.policy, group)))
             # Wall time, because a policy's memory outlives the process.
-            result = reconcile(self.policy, facts, datetime.fromtimestamp(context.clock.wall(), UTC))
+            now = datetime.fromtimestamp(context.clock.wall(), UTC)
+            facts, tandem = in_tandem(facts, now)
+            result = reconcile(self.policy, facts, now)
             await self._carry_out(facts, result)
+            # A group that is stopped writes nothing.
+            await self._keep_in_tandem(TandemWrites() if result.problem else tandem)
             outcome = "stopped" if result.problem else "done"
         except ApiRefusedError as error:
             # The `PASSING` ones only say that the cache was behind: the next look sees the newer object.
@@ -135,6 +144,12 @@ class GroupController(QueuedController):
             ]
         return replace(facts, held=frozenset(paused), fights=tuple(fights))
 
+    async def _with_denial(self, facts: GroupFacts) -> GroupFacts:
+        primary = may_change_places(facts)
+        if self._denials is None or primary is None:
+            return facts
+        return replace(facts, denied=await self._denials.of(primary))
+
     async def _with_managers(self, resource: Resource, found: JsonObject) -> JsonObject:
         """The object with its ``managedFields``, which the cache leaves out.
 
@@ -171,12 +186,20 @@ class GroupController(QueuedController):
             group = await self._write_status(group, without_intent(group, found.intent))
         if found.drop is not None:
             await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, found.drop)
-        if facts.target is not None:
-            unresized = await self._pods.bring(facts.target, found.sizes)
+        if facts.target is not None and facts.desired is not None:
+            unresized = await self._pods.bring(facts.target, facts.desired.target.resource, found.sizes)
             group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
         if found.inbox is not None:
             # Writing the status changed the version of the group.
             await self._context.writer.do(replace(found.inbox, version=version_of(group)))
+
+    async def _keep_in_tandem(self, tandem: TandemWrites) -> None:
+        for write in tandem.floors:
+            await self._do(write)
+        if tandem.promotion is not None:
+            cluster = await self._do(tandem.promotion)
+            self._context.telemetry.switchovers.inc()
+            await self._context.writer.tell(EventRecord(_about(CNPG_CLUSTERS, cluster), "Switchover", tandem.why))
 
     async def _keep_up(self, write: Write) -> None:
         """Writes an object beside the group, unless the write is known not to change its spec."""

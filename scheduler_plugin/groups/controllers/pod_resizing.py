@@ -1,7 +1,9 @@
 """Resizes running pods in place to the sizes of their group, through ``pods/resize`` (S1.1).
 
-All pods of the target get the same sizes, each as often as it differs: a pod that is made again has the template's
-sizes and is resized again.
+- All pods of the target get the same sizes, each as often as it differs: a pod that is made again has the template's
+  sizes and is resized again.
+- Of a database standbys grow first: the primary waits until the kubelets of those that are ready have done it or
+  objected, and shrinks before them. So a failover finds no smaller standby.
 """
 
 from __future__ import annotations
@@ -11,24 +13,29 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.kubernetes.api import ApiRefusedError
+from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import JsonObject, is_leaving, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import PODS
+from protocol.kubernetes.resources import PODS, Resource
 from protocol.units import Instant
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.controller import PASSING, Cache, Writer
 from scheduler_plugin.groups.controllers.disputes import Disputes
-from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizedContainer, by_name
+from scheduler_plugin.groups.core import workload
+from scheduler_plugin.groups.core.workload import RESOURCES, SizedContainer, by_name
 from scheduler_plugin.groups.objects.pod_resizes import (
     LONGEST,
     REFUSED,
     ResizeObjection,
+    cpu_first,
+    grows,
     objection_of,
     reached,
     refused_by_api,
     resize_pod,
     without,
 )
+from scheduler_plugin.groups.objects.pods import primary_of
 from scheduler_plugin.groups.objects.writes import Write
 
 _OVERLOADED: Final = frozenset({RefusalKind.TOO_MANY_REQUESTS, RefusalKind.UNAVAILABLE})
@@ -45,7 +52,7 @@ class _Hold:
     failures: int = 1
 
 
-_Key = tuple[str, Resource | None]
+_Key = tuple[str, workload.Resource | None]
 """A pod's uid, and the resource that is left alone; None: the pod."""
 
 
@@ -59,7 +66,7 @@ class PodResizer:
     disputes: Disputes
     _holds: dict[_Key, _Hold] = field(default_factory=dict)
 
-    async def bring(self, target: JsonObject, sizes: tuple[SizedContainer, ...]) -> str:
+    async def bring(self, target: JsonObject, kind: Resource, sizes: tuple[SizedContainer, ...]) -> str:
         """Asks every pod of ``target`` that differs for ``sizes``; returns which do not get them and why, else
         nothing.
 
@@ -71,9 +78,8 @@ class PodResizer:
         # Taken once, so that all pods of one round are judged by the same time.
         now, behind, unresized = self.writer.clock.now(), None, list[tuple[str, str]]()
         self._holds = {key: hold for key, hold in self._holds.items() if hold.until + LONGEST > now}
-        for pod in self.pods(target):
-            if is_leaving(pod):
-                continue
+        pods = [pod for pod in self.pods(target) if not is_leaving(pod)]
+        for pod in self._in_order(pods, primary_of(pods, kind), sizes, now):
             try:
                 await self._bring(pod, sizes, now)
             except ApiRefusedError as error:
@@ -88,15 +94,32 @@ class PodResizer:
             raise behind
         return texts.not_resized([pod for pod, _ in unresized], unresized[0][1]) if unresized else ""
 
+    def _in_order(
+        self, pods: list[JsonObject], primary: JsonObject | None, sizes: Sequence[SizedContainer], now: Instant
+    ) -> list[JsonObject]:
+        """``pods`` in the order in which they are resized, without a ``primary`` that has to wait."""
+        standbys = [pod for pod in pods if pod is not primary]
+        if primary is None:
+            return pods
+        if not grows(primary, sizes):
+            return [primary, *standbys]
+        return standbys if any(self._is_growing(pod, sizes, now) for pod in standbys) else [*standbys, primary]
+
+    def _is_growing(self, pod: JsonObject, sizes: Sequence[SizedContainer], now: Instant) -> bool:
+        """Return True if the pod's kubelet has neither given it ``sizes`` nor objected, and may do either soon."""
+        is_answered = objection_of(pod) is not None or any(self._is_active(key, sizes, now) for key in self._of(pod))
+        return holds(pod, "Ready") and not is_answered and reached(pod, sizes) != RESOURCES
+
     async def _bring(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> None:
         self.disputes.look(PODS, pod, now)
         objection = objection_of(pod)
         if objection is None:
             self._drop_reached(pod, sizes)
-            requested = sizes
+            requested: Sequence[SizedContainer] = sizes
             for resource in RESOURCES:
                 if self._is_active((uid_of(pod), resource), requested, now):
                     requested = without(requested, resource)
+            requested = cpu_first(pod, requested)
         else:
             # Withdrawn at once: it blocks the pod's next resize, and a deferred one those of other pods, too.
             requested = tuple(has for has in objection.actual if by_name(sizes, has.name) is not None)
@@ -167,7 +190,7 @@ class PodResizer:
         return self._is_active((uid_of(pod), None), (), now)
 
     def _hold(
-        self, pod: JsonObject, resources: Iterable[Resource | None], objection: ResizeObjection, now: Instant
+        self, pod: JsonObject, resources: Iterable[workload.Resource | None], objection: ResizeObjection, now: Instant
     ) -> None:
         for resource in resources:
             key = (uid_of(pod), resource)

@@ -20,6 +20,8 @@ import msgspec
 from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, uid_of, whole
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, HVPAS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import micro_timestamp, parse_moment
+from protocol.pod_database import is_pod_database
+from protocol.units import Seconds
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
 from scheduler_plugin.groups.core.hvpa.spec import (
@@ -32,7 +34,9 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     Possible,
     ScalingTimes,
     Shrinking,
+    UpdateMode,
 )
+from scheduler_plugin.groups.core.tandem import DeniedRoom
 from scheduler_plugin.groups.core.workload import Recommendations, Workload, WorkloadDecision
 from scheduler_plugin.groups.objects.autoscalers import (
     horizontal_of,
@@ -43,7 +47,9 @@ from scheduler_plugin.groups.objects.autoscalers import (
     why_silent,
 )
 from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, decode
-from scheduler_plugin.groups.objects.targets import TargetRef, read_container, read_reference, write_container
+from scheduler_plugin.groups.objects.targets import OF_PODS, TargetRef, read_container, read_reference, write_container
+
+BY_AGENTS: Final = ("SizedByAgents", "OptedIn", texts.SIZED_BY_AGENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,9 @@ class Companion:
 @dataclass(frozen=True, slots=True)
 class DesiredState:
     """Objects that belong to a group. ``in_place``: pods are resized as they run, and the template stays. ``sizes``:
-    the group writes sizes, so no other may.
+    the group writes sizes, so no other may. ``by_agents``: the agents of the nodes size the target's pods, so the group
+    must not; ``may_be_by_agents`` is False if the group is of no use then. ``floors``: standbys among such pods get the
+    size of their primary as their floor.
 
     ``hpa_asks_group``: the HPA recommends to the group and scales nothing itself. ``remarks`` are conditions that hold
     as long as the spec is so: type, reason and message.
@@ -73,6 +81,9 @@ class DesiredState:
     in_place: bool = False
     sizes: bool = True
     hpa_asks_group: bool = True
+    by_agents: bool = False
+    may_be_by_agents: bool = True
+    floors: bool = False
     remarks: tuple[tuple[str, str, str], ...] = ()
 
     @property
@@ -80,6 +91,12 @@ class DesiredState:
         """The HPA and the VPA by their kinds, those that there should be."""
         pairs = ((HORIZONTAL_AUTOSCALERS, self.hpa), (VERTICAL_AUTOSCALERS, self.vpa))
         return {kind: companion for kind, companion in pairs if companion is not None}
+
+    def beside_agents(self, pods: Iterable[JsonObject]) -> DesiredState:
+        """The same for a target with these ``pods``: as long as agents size any of them, the group sizes none."""
+        if not any(map(is_pod_database, pods)):
+            return self
+        return replace(self, in_place=False, by_agents=True, remarks=(*self.remarks, BY_AGENTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +131,7 @@ class GroupFacts:
     ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
     group's do to it; both empty if there are none. ``pods`` are the target's. ``pause`` is how long after a scaling
     nothing new is decided. ``held`` are writes (by ``Write.what``) to leave alone, because another writer keeps
-    overwriting them; ``fights`` has the sentences.
+    overwriting them; ``fights`` has the sentences. ``denied`` is what the scheduler denies the primary of a Cluster.
     """
 
     group: JsonObject
@@ -129,6 +146,7 @@ class GroupFacts:
     pause: timedelta = timedelta(0)
     held: frozenset[str] = frozenset()
     fights: tuple[str, ...] = ()
+    denied: DeniedRoom | None = None
 
 
 class GroupPolicy(Protocol):
@@ -166,6 +184,7 @@ class HvpaPolicy:
             None if hvpa.hpa is None else Companion(name, hpa_spec(hvpa.hpa, group)),
             None if hvpa.vpa is None else Companion(name, vpa_spec(hvpa.vpa, hvpa.target)),
             in_place=hvpa.in_place,
+            floors=hvpa.spec.vertical.up.mode is not UpdateMode.OFF,
             sizes=hvpa.vpa is not None or hvpa.spec.mode is HvpaMode.EFFECTIVE_INTERVALS,
             remarks=_overlaps(hvpa.spec),
         )
@@ -174,10 +193,15 @@ class HvpaPolicy:
         """Combine both recommendations. One that cannot be decoded counts as missing."""
         hvpa, before = self._decoded(facts.group), memory_of(child(facts.group, "status"))
         recommendations, missing = _recommendations(hvpa, facts)
-        decision, after = decide_hvpa(hvpa.spec, workload, recommendations, before, now)
+        spec = hvpa.spec
+        # A plan of sizes and replicas would never change anything without sizes, such as those of a Cluster.
+        is_of_pods = read_reference(hvpa.target, "spec.targetRef").resource in OF_PODS
+        if spec.mode is HvpaMode.EFFECTIVE_INTERVALS and is_of_pods and not workload.containers:
+            spec = replace(spec, mode=HvpaMode.HPA_BIASED, settle=Seconds(0.0))
+        decision, after = decide_hvpa(spec, workload, recommendations, before, now)
         # For a decision that rounds to nothing: without a scaling the delays must not start.
         unscaled = replace(after, last_up=before.last_up, last_down=before.last_down)
-        status, unwritten = ({"mode": hvpa.spec.mode.value, **memory_json(memory)} for memory in (after, unscaled))
+        status, unwritten = ({"mode": spec.mode.value, **memory_json(memory)} for memory in (after, unscaled))
         differ = "" if workload.pods is None else workload.pods.difference
         return PolicyDecision(decision, status, unwritten, waits_for=missing, pods_differ=differ)
 

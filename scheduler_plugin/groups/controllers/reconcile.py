@@ -35,6 +35,7 @@ from scheduler_plugin.groups.core.workload import (
     WorkloadDecision,
 )
 from scheduler_plugin.groups.objects.autoscalers import about, sizing_mode
+from scheduler_plugin.groups.objects.pods import selector_of
 from scheduler_plugin.groups.objects.targets import (
     TEMPLATED,
     InvalidSpecError,
@@ -42,7 +43,6 @@ from scheduler_plugin.groups.objects.targets import (
     killed_in,
     read_container,
     running_pods,
-    selector_of,
     with_defaults,
     workload_of,
     write_container,
@@ -135,6 +135,9 @@ def _target(facts: GroupFacts) -> ScalableTarget:
         raise StopError("TargetUnreadable", str(error)) from None
     except ForeignObjectError as error:
         raise StopError("ForeignAutoscaler", str(error)) from None
+    if desired.by_agents and not desired.may_be_by_agents:
+        raise StopError("SizedByAgents", texts.SIZED_BY_AGENTS_TOO.format(target=reference))
+    template = replace(template, containers=()) if desired.by_agents else template
     sizes = resized(child(facts.group, "status"), desired, template.containers)
     return ScalableTarget(desired, facts.target, kind, template, writes, sizes)
 

@@ -51,7 +51,7 @@ class TortoisePolicy:
         vpa = Companion(f"tortoise-monitor-{name_of(group).name}", vpa_spec({}, tortoise.target))
         ignored = texts.IGNORED.format(names=", ".join(tortoise.spec.configuration.ignored))
         remarks = (("ConfigurationIgnored", "NoEffect", ignored),) if tortoise.spec.configuration.ignored else ()
-        return DesiredState(target, hpa, vpa, hpa_asks_group=False, remarks=remarks)
+        return DesiredState(target, hpa, vpa, hpa_asks_group=False, may_be_by_agents=False, remarks=remarks)
 
     def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
         """Combine the memory of its slots and the VPA's recommendation."""

@@ -31,7 +31,7 @@ from scheduler_plugin.groups.core.recommender.vertical import (
 )
 from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
 from scheduler_plugin.groups.core.workload import ResourceList
-from scheduler_plugin.groups.objects.targets import TEMPLATED, VM_CONTAINER
+from scheduler_plugin.groups.objects.targets import OF_PODS, VM_CONTAINER
 from scheduler_plugin.groups.objects.vm_use import (
     GuestUse,
     has_note,
@@ -85,7 +85,7 @@ class VmRecommender:
 
     async def _recommend(self, facts: GroupFacts) -> None:
         # The cluster's own VPA recommender and HPA controller look after pods.
-        if facts.desired is None or facts.target is None or facts.desired.target.resource in TEMPLATED:
+        if facts.desired is None or facts.target is None or facts.desired.target.resource in OF_PODS:
             return
         vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))

@@ -15,7 +15,6 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
-    child,
     is_leaving,
     labels_of,
     name_of,
@@ -33,7 +32,8 @@ from scheduler_plugin.groups.controllers.companions import original_of
 from scheduler_plugin.groups.controllers.controller import Cache, GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, GroupPolicy
 from scheduler_plugin.groups.objects.autoscalers import REFERENCES, about, sizing_mode
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TEMPLATED, InvalidSpecError, TargetRef, killed_in
+from scheduler_plugin.groups.objects.pods import pod_selector
+from scheduler_plugin.groups.objects.targets import OF_PODS, TARGET_KINDS, InvalidSpecError, TargetRef, killed_in
 from scheduler_plugin.groups.objects.vm_use import as_noted
 from scheduler_plugin.groups.objects.writes import is_owned_by
 
@@ -135,8 +135,8 @@ class PodIndex:
         cache.listen(PODS, self._changed)
 
     def of(self, target: JsonObject) -> list[Json]:
-        """The pods of a Deployment, StatefulSet or ReplicaSet, by name."""
-        selector, namespace = child(target, "spec", "selector"), name_of(target).namespace
+        """The pods of a Deployment, StatefulSet, ReplicaSet or Cluster, by name."""
+        selector, namespace = pod_selector(target), name_of(target).namespace
         labels = strings(selector, "matchLabels").items()
         # A pod has to carry all of the labels, so the shortest list is enough to look through.
         names = min((self._by_label.at((namespace, key, value)) for key, value in labels), key=len, default=None)
@@ -195,13 +195,13 @@ class GroupWatches:
         for resource, companion in desired.beside.items():
             autoscaler = self._cache.get(resource, ObjectName(name.namespace, companion.name))
             # What agents say of VMs counts before the status; beside pods that is the cluster's own.
-            beside[resource] = autoscaler if autoscaler is None or kind in TEMPLATED else as_noted(autoscaler)
+            beside[resource] = autoscaler if autoscaler is None or kind in OF_PODS else as_noted(autoscaler)
         target = self._cache.get(kind, ObjectName(name.namespace, desired.target.name))
-        # Only pods that come from a template carry the group's sizes; those of a VM follow the VM.
-        pods = () if target is None or kind not in TEMPLATED else self.pods.of(target)
+        # Pods of a VM follow the VM.
+        pods = () if target is None or kind not in OF_PODS else self.pods.of(target)
         return GroupFacts(
             group,
-            desired,
+            desired.beside_agents(pods),
             target=target,
             hpa=beside.get(HORIZONTAL_AUTOSCALERS),
             vpa=beside.get(VERTICAL_AUTOSCALERS),
@@ -308,7 +308,7 @@ class GroupWatches:
         for key in self._references.targets_in(name_of(pod).namespace):
             # The cache drops the owner of a pod, so its workload is found through the selectors of the targets.
             target = self._cache.get(TARGET_KINDS[key[:2]], key[2])
-            if target is not None and selects(child(target, "spec", "selector"), labels_of(pod)):
+            if target is not None and selects(pod_selector(target), labels_of(pod)):
                 self._enqueue_all(key)
 
     def _target_changed(self, key: Key | None) -> None:

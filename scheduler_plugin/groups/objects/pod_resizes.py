@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from protocol.backoff import Backoff
-from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, JsonObject, child, is_over, items, name_of, text, version_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, is_over, items, name_of, text, version_of
 from protocol.kubernetes.refusals import Refusal, RefusalKind
 from protocol.kubernetes.resources import PODS
+from protocol.pod_database import DEFERRED, ERROR
+from protocol.pod_database import objection_of as kubelet_objection
 from protocol.units import Amount, Seconds
 from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizedContainer, by_name
 from scheduler_plugin.groups.objects.targets import read_amounts, read_container, write_container
@@ -80,23 +81,15 @@ def _is_growth(before: Amount | None, after: Amount | None) -> bool:
 
 def objection_of(pod: JsonObject) -> ResizeObjection | None:
     """The kubelet's objection to the pod's present resize; None if it has none."""
-    for kind, reasons in (("PodResizePending", None), ("PodResizeInProgress", ("Error",))):
-        condition = condition_of(pod, kind)
-        reason = text(condition, "reason")
-        # Without a reason a resize in progress goes well.
-        if text(condition, "status") != "True" or (reasons is not None and reason not in reasons):
-            continue
-        # An older verdict is about another size; older kubelets do not say which generation they judged.
-        if 0 < whole(condition, "observedGeneration") < whole(pod, "metadata", "generation"):
-            continue
-        message = text(condition, "message")
-        requested, actual = _spec_sizes(pod), _actual(pod)
-        pause = _DEFERRED if reason == "Deferred" else _FAILED
-        resources = _about(message, actual, requested)
-        # A shrink of another container waits only because a kubelet takes a request as a whole.
-        is_about_shrinks = kind != "PodResizePending" or not _grew(actual, requested, resources)
-        return ResizeObjection(f"{reason}: {message}", resources, requested, actual, pause, is_about_shrinks)
-    return None
+    objection = kubelet_objection(pod)
+    if objection is None:
+        return None
+    requested, actual = _spec_sizes(pod), _actual(pod)
+    resources = _about(objection.message, actual, requested)
+    # A shrink of another container waits only because a kubelet takes a request as a whole.
+    is_about_shrinks = objection.verdict == ERROR or not _grew(actual, requested, resources)
+    pause = _DEFERRED if objection.verdict == DEFERRED else _FAILED
+    return ResizeObjection(str(objection), resources, requested, actual, pause, is_about_shrinks)
 
 
 def refused_by_api(pod: JsonObject, sizes: Sequence[SizedContainer], refusal: Refusal) -> ResizeObjection:
@@ -179,6 +172,18 @@ def without(sizes: Iterable[SizedContainer], resource: Resource) -> tuple[SizedC
         )
         for container in sizes
     )
+
+
+def cpu_first(pod: JsonObject, sizes: Sequence[SizedContainer]) -> Sequence[SizedContainer]:
+    """``sizes`` without memory if CPU grows and memory shrinks: a shrink that fails would hold up the growth."""
+    has = _spec_sizes(pod)
+    shrinks = [now for was, now in _amounts(has, sizes, "memory") if now is not None and _is_growth(now, was)]
+    return without(sizes, "memory") if shrinks and _grew(has, sizes, ("cpu",)) else sizes
+
+
+def grows(pod: JsonObject, sizes: Sequence[SizedContainer]) -> bool:
+    """Return True if a container of the pod gets more of anything with ``sizes``."""
+    return _grew(_spec_sizes(pod), sizes, RESOURCES)
 
 
 def resize_pod(pod: JsonObject, sizes: Sequence[SizedContainer]) -> Write | None:

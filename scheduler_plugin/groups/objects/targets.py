@@ -2,7 +2,7 @@
 
 - A VM is one replica with one container, ``vm``, that requests the ``min`` of its bounds. Their ``max`` stays, and its
   agent alone writes ``use``, between the two.
-- A kind without a template (a group of VMs) has replicas and no containers.
+- A kind whose replicas others size (a group of VMs, a Cluster of CloudNativePG) has replicas and no containers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,14 @@ from typing import Any, Final, TypeVar
 from protocol.kubernetes import resources as kinds
 from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, is_over, items, name_of, text, whole
-from protocol.kubernetes.objects import texts as strings
-from protocol.kubernetes.resources import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, VIRTUAL_MACHINES, VM_GROUPS
+from protocol.kubernetes.resources import (
+    CNPG_CLUSTERS,
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    VIRTUAL_MACHINES,
+    VM_GROUPS,
+)
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.units import Amount, Bytes, MilliCpu, QuantityError
 from protocol.virtual_machine import parse_virtual_machine
@@ -92,8 +98,12 @@ class TargetRef:
 TEMPLATED: Final = frozenset({DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS})
 """The kinds whose replicas are pods of a template."""
 
+OF_PODS: Final = TEMPLATED | {CNPG_CLUSTERS}
+"""The kinds whose replicas are pods."""
+
 TARGET_KINDS: Final = {
-    (kind.group, kind.kind): kind for kind in (DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS, VIRTUAL_MACHINES, VM_GROUPS)
+    (kind.group, kind.kind): kind
+    for kind in (DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS, CNPG_CLUSTERS, VIRTUAL_MACHINES, VM_GROUPS)
 }
 """Everything that can be scaled, by API group and kind."""
 
@@ -130,7 +140,7 @@ def read_reference(found: JsonObject, path: str) -> TargetRef:
 def workload_of(target: JsonObject, kind: kinds.Resource) -> Workload:
     """The target as a workload. Raises ``InvalidTargetError``."""
     try:
-        return _vm(target) if kind is VIRTUAL_MACHINES else _replicated(target)
+        return _READERS.get(kind, _replicated)(target)
     except ValueError as error:
         raise InvalidTargetError(f"{kind.kind} {name_of(target)}: {error}") from None
 
@@ -143,59 +153,21 @@ def _replicated(target: JsonObject) -> Workload:
     return Workload(replicas if isinstance(replicas, int) else 1, whole(target, "status", "readyReplicas"), containers)
 
 
+def _cluster(target: JsonObject) -> Workload:
+    # Its resources are left out: a change of them makes the operator restart every instance.
+    return Workload(whole(target, "spec", "instances"), whole(target, "status", "readyInstances"))
+
+
 def _vm(target: JsonObject) -> Workload:
     vm = parse_virtual_machine(target)
     container = SizedContainer(VM_CONTAINER, ResourceList(vm.bounds.min.cpu, vm.bounds.min.mem))
     return Workload(1, int(text(target, "status", "phase") == "Running"), (container,))
 
 
-def selector_of(target: JsonObject) -> str:
-    """The label selector of the target's pods, as ``/scale`` shows it; empty if it has none."""
-    if selector := text(target, "status", "selector"):
-        return selector
-    equal = sorted(f"{key}={value}" for key, value in strings(target, "spec", "selector", "matchLabels").items())
-    return ",".join([*equal, *map(_requirement, items(target, "spec", "selector", "matchExpressions"))])
-
-
-def _requirement(found: JsonObject) -> str:
-    key, operator, values = text(found, "key"), text(found, "operator"), found.get("values")
-    if operator in {"Exists", "DoesNotExist"}:
-        return key if operator == "Exists" else f"!{key}"
-    return f"{key} {operator.lower()} ({','.join(map(str, values if isinstance(values, list) else ()))})"
-
+_READERS: Final = {CNPG_CLUSTERS: _cluster, VIRTUAL_MACHINES: _vm}
 
 OUT_OF_MEMORY: Final = "OOMKilled"
 """The reason with which a kubelet reports a container that the kernel killed for lack of memory."""
-
-_STATUS: Final = ("name", "allocatedResources", "resources", "state", "lastState")
-_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "labels", "deletionTimestamp")
-
-
-def kept_pod(pod: JsonObject) -> Json:
-    """The fields that sizes and kills are read from: a tenth of a pod, since there may be tens of thousands."""
-    metadata, status = child(pod, "metadata"), child(pod, "status")
-    containers = [_only(container, ("name", "resources")) for container in items(pod, "spec", "containers")]
-    sidecars = [
-        _only(container, ("name", "resources", "restartPolicy"))
-        for container in items(pod, "spec", "initContainers")
-        # Only sidecars run as long as the pod; other init containers have ended.
-        if container.get("restartPolicy") == "Always"
-    ]
-    # `Ready` only while it holds: nothing needs its other states.
-    conditions = [
-        condition
-        for condition in items(status, "conditions")
-        if text(condition, "type").startswith("PodResize")
-        or (text(condition, "type"), text(condition, "status")) == ("Ready", "True")
-    ]
-    statuses = [_only(container_status, _STATUS) for container_status in items(status, "containerStatuses")]
-    trimmed: Json = {"phase": text(status, "phase"), "conditions": conditions, "containerStatuses": statuses}
-    spec: Json = {"containers": containers, **({"initContainers": sidecars} if sidecars else {})}
-    return {"metadata": _only(metadata, _METADATA), "spec": spec, "status": trimmed}
-
-
-def _only(found: JsonObject, names: tuple[str, ...]) -> Json:
-    return {name: found[name] for name in names if name in found}
 
 
 def _containers(pod: JsonObject) -> list[SizedContainer]:

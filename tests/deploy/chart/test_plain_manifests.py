@@ -78,7 +78,7 @@ def test_lock_notices_changes_per_component() -> None:
     ]
     changed = [[new for new, old in zip(each.splitlines(), before, strict=True) if new != old] for each in changes]
     assert [[line.split()[1] for line in each] for each in changed] == [
-        ["deploy/kubernetes/groups.yaml"],
+        ["deploy/kubernetes/groups.yaml", "deploy/kubernetes/with-pods/groups.yaml"],
         ["deploy/kubernetes/groups.yaml"],
         [],
     ]

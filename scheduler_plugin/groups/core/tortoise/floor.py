@@ -64,15 +64,15 @@ def wanted_floor(peaks: Peaks, mode: TortoiseMode, bounds: Bounds, now: datetime
     return None if floor.within(bounds.min) else floor
 
 
-def renewed(old: Floor | None, size: Resources | None, now: datetime) -> Floor | None:
-    """The floor to write: ``old`` while it says the same and lasts for another half of its life."""
+def renewed(old: Floor | None, size: Resources | None, now: datetime, life: timedelta = FLOOR_LIFE) -> Floor | None:
+    """The floor to write: ``old`` while it says the same and lasts for another half of its ``life``."""
     if size is None:
         return None
     if old is not None and old.size == size:
         lasts = timedelta(seconds=old.until - now.timestamp())
         # Renewed at half of its life, so that not every look is a write. One that lasts too long comes from another
         # clock.
-        if FLOOR_LIFE / 2 <= lasts <= FLOOR_LIFE:
+        if life / 2 <= lasts <= life:
             return old
     # The timestamp in the annotation has whole seconds.
-    return Floor(size, float(int((now + FLOOR_LIFE).timestamp())))
+    return Floor(size, float(int((now + life).timestamp())))

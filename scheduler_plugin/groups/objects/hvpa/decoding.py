@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child
-from protocol.kubernetes.resources import VM_GROUPS
+from protocol.kubernetes.resources import CNPG_CLUSTERS, VM_GROUPS
 from protocol.names import VM_KIND
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.hvpa.modes import stages
@@ -156,13 +156,13 @@ def settle_of(spec: Fields, mode: HvpaMode, restarts: bool) -> Seconds:
     return (SETTLE_RESTARTING if restarts else SETTLE) if delay is None else delay
 
 
-def effective_of(spec: Fields, is_vm_group: bool) -> EffectiveIntervals:
-    """The effective intervals. A group of VMs has its whole memory in each replica unless it says otherwise."""
+def effective_of(spec: Fields, of_databases: bool) -> EffectiveIntervals:
+    """The effective intervals. Of databases each replica has the whole memory unless the Hvpa says otherwise."""
     intervals = tuple(
         ScalingInterval(interval.count("maxReplicas", 1), interval.amounts("maxResources"))
         for interval in spec.each("scalingIntervals")
     )
-    base = both_params(spec, "baseResourcesPerReplica", _WHOLE_MEMORY if is_vm_group else NO_PARAMS)
+    base = both_params(spec, "baseResourcesPerReplica", _WHOLE_MEMORY if of_databases else NO_PARAMS)
     return EffectiveIntervals(intervals, base, both_params(spec, "scalingIntervalsOverlap", DEFAULT_OVERLAP))
 
 
@@ -197,10 +197,10 @@ def decode(found: JsonObject) -> Hvpa:
     # Read all parts before raising anything, so that people see every problem at once.
     target = parts.read(lambda: _target(spec, hpa), _NOTHING)
     applied = parts.read(lambda: spec.choice("updateMode", Applied), None)
-    is_vm_group, is_off = target.get("kind") == VM_GROUPS.kind, applied is Applied.OFF
-    policy = _policy_spec(spec, parts, (hpa, vpa), is_off=is_off, is_vm_group=is_vm_group)
-    # VMs, and pods in place, are resized without a restart.
-    restarts = applied is not Applied.IN_PLACE and not is_vm_group and target.get("kind") != VM_KIND
+    is_off, of_databases = applied is Applied.OFF, target.get("kind") in (VM_GROUPS.kind, CNPG_CLUSTERS.kind)
+    policy = _policy_spec(spec, parts, (hpa, vpa), is_off=is_off, of_databases=of_databases)
+    # Databases, and pods in place, are resized without a restart.
+    restarts = applied is not Applied.IN_PLACE and not of_databases and target.get("kind") != VM_KIND
     decoded = Hvpa(
         spec=replace(policy, settle=parts.read(lambda: settle_of(spec, policy.mode, restarts), policy.settle)),
         target=target,
@@ -214,7 +214,7 @@ def decode(found: JsonObject) -> Hvpa:
 
 
 def _policy_spec(
-    spec: Fields, parts: Parts, beside: tuple[Fields | None, Fields | None], *, is_off: bool, is_vm_group: bool
+    spec: Fields, parts: Parts, beside: tuple[Fields | None, Fields | None], *, is_off: bool, of_databases: bool
 ) -> HvpaSpec:
     (hpa, vpa), gap = beside, "limitsRequestsGapScaleParams"
     bounds = parts.read(lambda: replica_bounds(hpa), ANY_REPLICAS)
@@ -224,7 +224,7 @@ def _policy_spec(
         mode=parts.read(lambda: mode_of(spec, hpa, vpa), HvpaMode.WEIGHT_BASED),
         intervals=parts.read(lambda: weight_intervals(spec, bounds), ()),
         mixed=parts.read(lambda: mixed_of(spec), Mixed()),
-        effective=parts.read(lambda: effective_of(spec, is_vm_group), EffectiveIntervals()),
+        effective=parts.read(lambda: effective_of(spec, of_databases), EffectiveIntervals()),
         containers=parts.read(lambda: tuple(map(_policy, _policies(vpa))) if vpa else (), ()),
         horizontal=rules[0],
         vertical=rules[1],

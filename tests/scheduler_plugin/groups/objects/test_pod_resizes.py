@@ -8,8 +8,16 @@ from protocol.kubernetes.objects import Json, JsonObject, child, items
 from protocol.kubernetes.refusals import Refusal, RefusalKind
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.workload import Resource, SizedContainer
-from scheduler_plugin.groups.objects.pod_resizes import objection_of, reached, refused_by_api, resize_pod, without
-from scheduler_plugin.groups.objects.targets import kept_pod, read_container
+from scheduler_plugin.groups.objects.pod_resizes import (
+    cpu_first,
+    objection_of,
+    reached,
+    refused_by_api,
+    resize_pod,
+    without,
+)
+from scheduler_plugin.groups.objects.pods import kept_pod
+from scheduler_plugin.groups.objects.targets import read_container
 
 PENDING, IN_PROGRESS = "PodResizePending", "PodResizeInProgress"
 SMALL, LARGE = ("1", "1Gi"), ("4", "4Gi")
@@ -124,6 +132,19 @@ def test_failed_resize_is_withdrawn_to_sizes_in_force() -> None:
     assert requests_in(failed, objection.actual) == {"cpu": "1", "memory": "4Gi"}
     # Memory is left alone, and CPU is not blocked by it.
     assert requests_in(pod(("1", "4Gi")), without(sizes("4", "1Gi"), "memory")) == {"cpu": "4"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "requested"),
+    [
+        (("4", "512Mi"), {"cpu": "4"}),
+        (("4", "2Gi"), {"cpu": "4", "memory": "2Gi"}),
+        (("500m", "512Mi"), {"cpu": "500m", "memory": "512Mi"}),
+    ],
+    ids=["cpu-first", "both-grow", "both-shrink"],
+)
+def test_memory_shrinks_after_cpu_has_grown(wanted: tuple[str, str], requested: Json) -> None:
+    assert requests_in(pod(SMALL), tuple(cpu_first(pod(SMALL), sizes(*wanted)))) == requested
 
 
 def test_withdrawn_wish_drops_limits() -> None:

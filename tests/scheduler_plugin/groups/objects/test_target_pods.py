@@ -5,7 +5,8 @@ from __future__ import annotations
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload
-from scheduler_plugin.groups.objects.targets import Killed, kept_pod, killed_in, with_defaults
+from scheduler_plugin.groups.objects.pods import kept_pod
+from scheduler_plugin.groups.objects.targets import Killed, killed_in, with_defaults
 
 NOON = "2026-01-01T12:00:00Z"
 LABELS = {"app": "web", "tier": "front"}

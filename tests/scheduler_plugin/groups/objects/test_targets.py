@@ -11,13 +11,13 @@ from protocol.kubernetes.resources import DEPLOYMENTS, VIRTUAL_MACHINES, VM_GROU
 from protocol.names import ANNOTATION_BOUNDS
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload
+from scheduler_plugin.groups.objects.pods import selector_of
 from scheduler_plugin.groups.objects.targets import (
     TARGET_KINDS,
     VM_CONTAINER,
     InvalidSpecError,
     InvalidTargetError,
     read_reference,
-    selector_of,
     workload_of,
 )
 from scheduler_plugin.groups.objects.writes import achievable, resize, scale
@@ -84,6 +84,19 @@ def test_vm_counts_as_one_replica() -> None:
 def test_vm_group_has_no_containers() -> None:
     found: Json = {"spec": {"replicas": 2}, "status": {"readyReplicas": 1, "selector": "x=y"}}
     assert (workload_of(found, GROUP), selector_of(found)) == (Workload(2, 1), "x=y")
+
+
+def test_cluster_has_instances_and_no_containers() -> None:
+    """Its pods are found by the operator's labels, also before 1.28.4, which has no selector in the status."""
+    cluster: Json = {
+        "metadata": {"name": "pg"},
+        "spec": {"instances": 3, "resources": {"requests": {"cpu": "1"}}},
+        "status": {"readyInstances": 2},
+    }
+    assert workload_of(cluster, TARGET_KINDS["postgresql.cnpg.io", "Cluster"]) == Workload(3, 2)
+    assert selector_of(cluster) == "cnpg.io/cluster=pg,cnpg.io/podRole=instance"
+    newer: Json = {**cluster, "status": {"selector": "cnpg.io/cluster=pg"}}
+    assert selector_of(newer) == "cnpg.io/cluster=pg"
 
 
 def test_unreadable_field_is_named() -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.kubernetes.resources import DEPLOYMENTS, EVENTS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
-from scheduler_plugin.groups.app import GroupsProgram, assemble
+from scheduler_plugin.groups.app import GroupsProgram, PeerPrograms, assemble
+from scheduler_plugin.groups.controllers.denials import Denials
 from scheduler_plugin.groups.settings import GroupsLease, GroupsSettings
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
@@ -46,11 +47,12 @@ class World:
     settings: GroupsSettings
     processes: dict[str, GroupsProgram] = field(default_factory=dict)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    denials: Denials | None = None
 
     async def start(self, identity: str = "first", way: Connection | None = None) -> GroupsProgram:
         """A new process; ready, and with the Lease where no other process holds it."""
         way = way or self.cluster.connection()
-        program = assemble(way, self.clock, self.settings, identity)
+        program = assemble(way, self.clock, self.settings, identity, PeerPrograms(denials=self.denials))
         self.processes[identity] = program
         self.tasks.append(asyncio.create_task(program.run(way, self.clock)))
         await self.clock.advance(0)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, annotations_of, child, items
-from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, PODS, SERVICE_ACCOUNTS, VIRTUAL_MACHINES
-from protocol.names import ANNOTATION_BOUNDS
+from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, PODS, SERVICE_ACCOUNTS, STATEFUL_SETS, VIRTUAL_MACHINES
+from protocol.names import ANNOTATION_BOUNDS, LABEL_ROLE
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
 from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
@@ -109,21 +111,25 @@ async def resizable(run: World) -> tuple[str, str, str]:
 
 
 async def test_failed_memory_shrink_leaves_cpu_free() -> None:
-    """A shrink that ends in Error is withdrawn, and CPU grows meanwhile; memory is tried again after the pause."""
+    """CPU grows before memory shrinks. A shrink that ends in Error is withdrawn, and CPU grows meanwhile."""
     async with world() as run:
         await begun(run)
-        had: Json = {"cpu": "500m", "memory": "500Mi"}
         await run.recommend("sizes", cpu="1500m", memory="300Mi")
+        assert await requests(run, "one") == {"cpu": "1500m", "memory": "500Mi"}
+        had: Json = {"cpu": "1500m", "memory": "500Mi"}
+        await kubelet_says(run, had)
+        assert await requests(run, "one") == {"cpu": "1500m", "memory": "300Mi"}
         why = "pod memory limit is below its present usage"
         await kubelet_says(run, had, condition({}, "PodResizeInProgress", "True", "Error", why))
         await kubelet_says(run, had)
-        assert await requests(run, "one") == {"cpu": "1500m", "memory": "500Mi"}
-        said = condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable")
-        assert said == ("False", "Refused", f"one cannot be resized: Error: {why}")
-        await kubelet_says(run, {"cpu": "1500m", "memory": "500Mi"})
+        assert await resizable(run) == ("False", "Refused", f"one cannot be resized: Error: {why}")
+        await run.recommend("sizes", cpu="2", memory="300Mi")
+        await run.passes(15)
+        assert await requests(run, "one") == {"cpu": "2", "memory": "500Mi"}
+        await kubelet_says(run, {"cpu": "2", "memory": "500Mi"})
         await run.passes(300)
-        assert await requests(run, "one") == {"cpu": "1500m", "memory": "300Mi"}
-        assert condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable") == ("", "", "")
+        assert await requests(run, "one") == {"cpu": "2", "memory": "300Mi"}
+        assert await resizable(run) == ("", "", "")
 
 
 async def test_refused_withdrawal_backs_off() -> None:
@@ -292,3 +298,78 @@ async def test_vm_bounds_are_written_size_kept() -> None:
         written = len(run.cluster.writes())
         await run.passes(45)
         assert len(run.cluster.writes()) == written
+
+
+STATEFUL_SET = DEPLOYMENT.replace("Deployment", "StatefulSet").replace("replicas: 1", "replicas: 2\n  serviceName: db")
+SIZED = {"small": {"cpu": "500m", "memory": "500Mi"}, "large": {"cpu": "1500m", "memory": "1500Mi"}}
+
+
+async def sized(run: World) -> tuple[str, ...]:
+    """The sizes that the first and the second pod are to have."""
+    pods = [await requests(run, f"db-{ordinal}") for ordinal in range(2)]
+    return tuple(name for pod in pods for name, amounts in SIZED.items() if pod == amounts)
+
+
+async def reported(run: World, pod: str, size: str, *conditions: Json) -> None:
+    """The pod's kubelet says that it has this size, and what else; its database serves."""
+    container: Json = {"name": "resource-consumer", "resources": {"requests": SIZED[size]}}
+    ready: Json = {"type": "Ready", "status": "True"}
+    status: Json = {"conditions": [ready, *conditions], "containerStatuses": [container]}
+    await run.cluster.patch(PODS, pod, {"status": status}, "status")
+    await run.passes(15)
+
+
+@asynccontextmanager
+async def pair(first: str, **labels: str) -> AsyncIterator[World]:
+    """A StatefulSet of two pods that serve, and whose group resizes them in place; all have the size ``first``."""
+    async with world() as run:
+        await run.cluster.make(STATEFUL_SETS, STATEFUL_SET)
+        await run.cluster.make(SERVICE_ACCOUNTS, "{metadata: {name: default}}")
+        for ordinal in range(2):
+            await run.cluster.make(PODS, POD.replace("NAME", f"db-{ordinal}"))
+        for name, role in labels.items():
+            pod = name.replace("_", "-")
+            await run.cluster.patch(PODS, pod, {"metadata": {"labels": {LABEL_ROLE: role}}})
+        await run.cluster.make(HVPAS, HVPA.replace("kind: Deployment", "kind: StatefulSet"))
+        await run.start()
+        if first == "large":
+            await run.recommend("sizes", None, **SIZED["large"])
+        for pod in ("db-1", "db-0", "db-1"):
+            await reported(run, pod, first)
+        yield run
+
+
+@pytest.mark.parametrize(
+    ("labels", "steps"),
+    [({}, [("small", "large"), ("large", "large")]), ({"db_1": "primary"}, [("large", "small"), ("large", "large")])],
+    ids=["first-pod-is-primary", "role-by-label"],
+)
+async def test_standby_grows_before_primary(labels: dict[str, str], steps: list[tuple[str, ...]]) -> None:
+    async with pair("small", **labels) as run:
+        await run.recommend("sizes", None, **SIZED["large"])
+        await run.passes(15)
+        before = await sized(run)
+        await reported(run, "db-0" if labels else "db-1", "large")
+        assert [before, await sized(run)] == steps
+
+
+async def test_primary_grows_if_standby_cannot() -> None:
+    """A standby without room, or that does not serve, holds nothing up."""
+    async with pair("small") as run:
+        await run.recommend("sizes", None, **SIZED["large"])
+        deferred = condition({}, "PodResizePending", "True", "Deferred", "no room")
+        await reported(run, "db-1", "small", deferred)
+        assert await sized(run) == ("large", "small")
+    async with pair("small") as run:
+        await run.cluster.patch(PODS, "db-1", {"status": {"conditions": []}}, "status")
+        await run.passes(0)
+        await run.recommend("sizes", None, **SIZED["large"])
+        assert await sized(run) == ("large", "large")
+
+
+async def test_primary_shrinks_before_standby() -> None:
+    async with pair("large") as run:
+        await run.recommend("sizes", None, **SIZED["small"])
+        assert await sized(run) == ("small", "small")
+        resizes = [write.rpartition("/pods/")[2] for write in run.cluster.writes() if write.endswith("/resize")]
+        assert resizes[-2:] == ["db-0/resize", "db-1/resize"]

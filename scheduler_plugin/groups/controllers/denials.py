@@ -1,0 +1,71 @@
+"""Room that the scheduler denies to a database in a pod. Nothing is stored in the pod, so the scheduler is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Final, Protocol
+
+import httpx2 as httpx
+import msgspec
+
+from protocol.kubernetes.resources import escaped
+from protocol.messages import ObjectName
+from protocol.pod_database import PREFIX
+from protocol.runtime.clock import Clock
+from protocol.runtime.explaining.explain_access import AUDIENCE
+from protocol.units import Resources, Seconds
+from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
+from scheduler_plugin.groups.core.tandem import DeniedRoom
+from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
+
+_TIMEOUT: Final = Seconds(5.0)
+
+
+class Denials(Protocol):
+    """The scheduler's denials."""
+
+    async def of(self, pod: ObjectName) -> DeniedRoom | None:
+        """The present denial of the database in ``pod``; None if it has all that it asked for, or nobody answers."""
+
+
+class _LackingAmounts(msgspec.Struct, frozen=True):
+    cpu: str
+    mem: str
+
+
+class _ExplainedPod(msgspec.Struct, frozen=True, rename="camel"):
+    denied: _LackingAmounts
+    denied_for_seconds: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] | None = None
+
+
+class _ExplainedDatabase(msgspec.Struct, frozen=True):
+    pods: tuple[_ExplainedPod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpDenials:
+    """``Denials`` in the explanations of the scheduler at the URL ``scheduler``."""
+
+    http: httpx.AsyncClient
+    scheduler: str
+    clock: Clock
+    tokens: Tokens = no_tokens
+
+    async def of(self, pod: ObjectName) -> DeniedRoom | None:
+        """See ``Denials``."""
+        path = f"/explain/{escaped(pod.namespace)}/{PREFIX}{escaped(pod.name)}"
+        try:
+            headers = shown(await self.tokens(AUDIENCE))
+            answer = await self.http.get(f"{self.scheduler.rstrip('/')}{path}", headers=headers, timeout=_TIMEOUT)
+            pods = msgspec.json.decode(answer.raise_for_status().content, type=_ExplainedDatabase).pods
+            return next((self._denial(account) for account in pods if account.denied_for_seconds is not None), None)
+        # Without an answer nothing is known: the next look asks again.
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
+            return None
+
+    def _denial(self, account: _ExplainedPod) -> DeniedRoom:
+        lacks = Resources(cpu_from_wire("cpu", account.denied.cpu), mem_from_wire("mem", account.denied.mem))
+        since = self.clock.wall() - (account.denied_for_seconds or 0.0)
+        # Whole seconds: the message of a condition must not change at each look.
+        return DeniedRoom(lacks, datetime.fromtimestamp(round(since), UTC))

@@ -1,0 +1,68 @@
+"""Keeps the standbys of databases in pods at the size of their primary, and lets one take its place (B.7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from protocol.kubernetes.objects import JsonObject, is_leaving, is_over, name_of
+from protocol.kubernetes.resources import CNPG_CLUSTERS
+from protocol.messages import ObjectName
+from scheduler_plugin.groups.controllers.policies import GroupFacts
+from scheduler_plugin.groups.core.tandem import Switchover, Tandem
+from scheduler_plugin.groups.objects.instances import cluster_state, floor_write, promotion, tandem_of
+from scheduler_plugin.groups.objects.writes import Write
+
+DENIED: Final = "PrimaryDenied"
+"""True while the node of the primary has no room for it; the reason says what comes of that."""
+
+Remark = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TandemWrites:
+    """Writes to the pods and the Cluster of one group. ``why`` says why a standby is promoted."""
+
+    floors: tuple[Write, ...] = ()
+    promotion: Write | None = None
+    why: str = ""
+
+
+def may_change_places(facts: GroupFacts) -> ObjectName | None:
+    """The pod of the primary, if its place may be taken: a Cluster's whose owner allows it."""
+    tandem = None if facts.target is None else _tandem(facts)
+    if tandem is None or facts.target is None or not cluster_state(facts.target, tandem.primary.name).allows_switchover:
+        return None
+    return ObjectName(name_of(facts.target).namespace, tandem.primary.name)
+
+
+def in_tandem(facts: GroupFacts, now: datetime) -> tuple[GroupFacts, TandemWrites]:
+    """The writes for a target whose pods agents size, and the facts with a remark on a primary that is denied."""
+    desired, tandem = facts.desired, _tandem(facts)
+    if desired is None or facts.target is None or tandem is None:
+        return facts, TandemWrites()
+    tandem, pods = tandem.with_denial(facts.denied), {name_of(pod).name: pod for pod in facts.pods}
+    floors = tuple(floor_write(pods[name], floor) for name, floor in tandem.new_floors(now).items())
+    if desired.target.resource is not CNPG_CLUSTERS:
+        return facts, TandemWrites(floors)
+    remarks, promoted = _switchover(tandem, facts.target, now)
+    desired = replace(desired, remarks=(*desired.remarks, *remarks))
+    return replace(facts, desired=desired), replace(promoted, floors=floors)
+
+
+def _tandem(facts: GroupFacts) -> Tandem | None:
+    if facts.desired is None or not (facts.desired.by_agents and facts.desired.floors):
+        return None
+    running = [pod for pod in facts.pods if not (is_leaving(pod) or is_over(pod))]
+    return tandem_of(running, facts.desired.target.resource)
+
+
+def _switchover(tandem: Tandem, cluster: JsonObject, now: datetime) -> tuple[tuple[Remark, ...], TandemWrites]:
+    decision = tandem.switchover(cluster_state(cluster, tandem.primary.name), now)
+    if decision is None:
+        return (), TandemWrites()
+    why = tandem.sentence(decision)
+    is_promoted = decision.outcome is Switchover.PROMOTED
+    write = promotion(cluster, decision.to, now) if is_promoted else None
+    return ((DENIED, decision.outcome.value, why),), TandemWrites(promotion=write, why=why)

@@ -1,0 +1,89 @@
+"""Pods of targets: which fields are kept of them, how they are selected, and which are databases that agents size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from protocol import names
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, labels_of, name_of, text
+from protocol.kubernetes.objects import texts as strings
+from protocol.kubernetes.resources import STATEFUL_SETS, Resource
+from protocol.pod_database import is_pod_database
+
+_CLUSTER: Final = "cnpg.io/cluster"
+
+
+def pod_selector(target: JsonObject) -> Json:
+    """The label selector of the pods of a Deployment, StatefulSet, ReplicaSet or Cluster."""
+    spec = child(target, "spec")
+    # A Cluster has no selector in its spec, and before CloudNativePG 1.28.4 none in its status either.
+    if "instances" in spec:
+        return {"matchLabels": {_CLUSTER: name_of(target).name, "cnpg.io/podRole": "instance"}}
+    return child(spec, "selector")
+
+
+def primary_of(pods: Sequence[JsonObject], kind: Resource) -> JsonObject | None:
+    """The pod of the primary; None if that is not known. Without roles it is a StatefulSet's first pod."""
+    roles = [labels_of(pod).get(names.LABEL_CNPG_ROLE) or labels_of(pod).get(names.LABEL_ROLE) for pod in pods]
+    if any(roles):
+        primaries = [pod for pod, role in zip(pods, roles, strict=True) if role == "primary"]
+    else:
+        primaries = [pod for pod in pods if kind is STATEFUL_SETS and name_of(pod).name.endswith("-0")]
+    # Two of them mean that a failover is under way.
+    return primaries[0] if len(primaries) == 1 else None
+
+
+def selector_of(target: JsonObject) -> str:
+    """The label selector of the target's pods, as ``/scale`` shows it; empty if it has none."""
+    if from_status := text(target, "status", "selector"):
+        return from_status
+    selector = pod_selector(target)
+    equal = sorted(f"{key}={value}" for key, value in strings(selector, "matchLabels").items())
+    return ",".join([*equal, *map(_requirement, items(selector, "matchExpressions"))])
+
+
+def _requirement(found: JsonObject) -> str:
+    key, operator, values = text(found, "key"), text(found, "operator"), found.get("values")
+    if operator in {"Exists", "DoesNotExist"}:
+        return key if operator == "Exists" else f"!{key}"
+    return f"{key} {operator.lower()} ({','.join(map(str, values if isinstance(values, list) else ()))})"
+
+
+_STATUS: Final = ("name", "allocatedResources", "resources", "state", "lastState")
+_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "labels", "deletionTimestamp")
+_ANNOTATIONS: Final = (
+    names.ANNOTATION_BOUNDS,
+    names.ANNOTATION_CONTAINER,
+    names.ANNOTATION_FIRST_REQUESTS,
+    names.ANNOTATION_FLOOR,
+)
+
+
+def kept_pod(pod: JsonObject) -> Json:
+    """The fields that sizes and kills are read from: a tenth of a pod, since there may be tens of thousands."""
+    metadata, status = child(pod, "metadata"), child(pod, "status")
+    containers = [_only(container, ("name", "resources")) for container in items(pod, "spec", "containers")]
+    sidecars = [
+        _only(container, ("name", "resources", "restartPolicy"))
+        for container in items(pod, "spec", "initContainers")
+        # Only sidecars run as long as the pod; other init containers have ended.
+        if container.get("restartPolicy") == "Always"
+    ]
+    # `Ready` only while it holds: nothing needs its other states.
+    conditions = [
+        condition
+        for condition in items(status, "conditions")
+        if text(condition, "type").startswith("PodResize")
+        or (text(condition, "type"), text(condition, "status")) == ("Ready", "True")
+    ]
+    statuses = [_only(container_status, _STATUS) for container_status in items(status, "containerStatuses")]
+    trimmed: Json = {"phase": text(status, "phase"), "conditions": conditions, "containerStatuses": statuses}
+    spec: Json = {"containers": containers, **({"initContainers": sidecars} if sidecars else {})}
+    annotations = _only(annotations_of(pod), _ANNOTATIONS) if is_pod_database(pod) else {}
+    about: Json = {**_only(metadata, _METADATA), **({"annotations": annotations} if annotations else {})}
+    return {"metadata": about, "spec": spec, "status": trimmed}
+
+
+def _only(fields: Mapping[str, object], wanted: tuple[str, ...]) -> Json:
+    return {name: fields[name] for name in wanted if name in fields}

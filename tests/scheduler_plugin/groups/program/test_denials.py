@@ -1,0 +1,86 @@
+"""What the scheduler denies a primary in a pod, with every answer that cannot be used, and what comes of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import httpx2 as httpx
+import pytest
+
+from protocol.floors import decode_floor
+from protocol.kubernetes.objects import annotations_of, child
+from protocol.kubernetes.resources import CNPG_CLUSTERS, PODS
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_FLOOR
+from protocol.units import Resources
+from scheduler_plugin.groups.controllers.denials import HttpDenials
+from scheduler_plugin.groups.core.tandem import DeniedRoom
+from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.groups.program.cnpg_story import begun, resized
+from tests.scheduler_plugin.groups.program.running import world
+
+POD = ObjectName("default", "pg-1")
+DENIED = b'{"vm": "default/pod/pg-1", "pods": [{"denied": {"cpu": "2", "mem": "4Gi"}, "deniedForSeconds": 60.2}]}'
+
+
+def denials(body: bytes, status: int = 200) -> HttpDenials:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert str(request.url) == "http://scheduler:10297/explain/default/pod/pg-1"
+        return httpx.Response(status, content=body)
+
+    return HttpDenials(httpx.AsyncClient(transport=httpx.MockTransport(answer)), "http://scheduler:10297/", FakeClock())
+
+
+async def test_denial_is_read_from_explanation() -> None:
+    since = datetime.fromtimestamp(round(FakeClock().wall() - 60.2), UTC)
+    assert await denials(DENIED).of(POD) == DeniedRoom(Resources.parse(2, "4Gi"), since)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"error": "no pod"}', 404),
+        (DENIED, 503),
+        (b"<html>", 200),
+        (b'{"pods": []}', 200),
+        (b'{"pods": [{"denied": {"cpu": "0", "mem": "0"}, "deniedForSeconds": null}]}', 200),
+        (b'{"pods": [{"denied": {"cpu": "many", "mem": "0"}, "deniedForSeconds": 1}]}', 200),
+        (b'{"pods": [{"denied": {"cpu": "1", "mem": "0"}, "deniedForSeconds": -1}]}', 200),
+    ],
+)
+async def test_unusable_explanation_denies_nothing(body: bytes, status: int) -> None:
+    assert await denials(body, status).of(POD) is None
+
+
+class FakeDenials:
+    """The scheduler, which denies the same at each look."""
+
+    def __init__(self, denial: DeniedRoom) -> None:
+        self.denial = denial
+        self.asked: set[ObjectName] = set()
+
+    async def of(self, pod: ObjectName) -> DeniedRoom | None:
+        self.asked.add(pod)
+        return self.denial
+
+
+async def test_denied_primary_changes_places_with_standby_that_grew() -> None:
+    """The agent asks no kubelet for what the scheduler denies, so the pod shows nothing of it."""
+    async with world() as run:
+        since = datetime.fromtimestamp(run.clock.wall(), UTC)
+        run.denials = FakeDenials(DeniedRoom(Resources.parse(3, "7Gi"), since))
+        await begun(run, switchover=True)
+        standby = annotations_of(await run.cluster.get(PODS, "pg-2"))
+        assert decode_floor(standby[ANNOTATION_FLOOR]).size == Resources.parse(4, "8Gi")
+        await resized(run, "pg-2", "4", "8Gi")
+        await run.passes(timedelta(minutes=5, seconds=15).total_seconds())
+        status = child(await run.cluster.get(CNPG_CLUSTERS, "pg"), "status")
+        assert (status["targetPrimary"], run.denials.asked) == ("pg-2", {POD})
+
+
+async def test_scheduler_is_asked_only_if_owner_allows_switchover() -> None:
+    async with world() as run:
+        run.denials = FakeDenials(DeniedRoom(Resources.parse(3, "7Gi"), datetime.fromtimestamp(0, UTC)))
+        await begun(run)
+        await run.passes(600)
+        assert run.denials.asked == set()
