@@ -111,9 +111,11 @@ class CheckFacts:
     version.
 
     Lists are whole objects of the API: ``pods``, ``config_maps``, ``secrets``, ``leases`` and ``slices`` (of endpoints)
-    those of the namespace, ``api_services`` the API server's own, ``vm_pods`` those of VMs, ``waiting_pods`` those that
-    wait for our scheduler. ``metrics`` is by pod. ``admission`` says by program why a dry run of its pod in
-    ``tried_in`` was refused, empty if it was not. ``injection`` says why a VM's pod gets no agent, empty if it does.
+    those of the namespace, ``api_services`` the API server's own, ``vm_pods`` those of VMs, ``database_pods`` those
+    that have opted in, ``waiting_pods`` those that wait for our scheduler. ``core_api`` lists the kinds that the API
+    server offers, ``kubelets`` has the configurations of kubelets by node. ``metrics`` is by pod. ``admission`` says by
+    program why a dry run of its pod in ``tried_in`` was refused, empty if it was not. ``injection`` says why a VM's pod
+    gets no agent, empty if it does.
     """
 
     namespace: str
@@ -136,6 +138,9 @@ class CheckFacts:
     vms: Objects = NOT_LOOKED
     migrations: Objects = NOT_LOOKED
     vm_pods: Objects = NOT_LOOKED
+    database_pods: Objects = NOT_LOOKED
+    core_api: Look[Json] = NOT_LOOKED
+    kubelets: Mapping[str, Look[Json]] = field(default_factory=dict)
     network_policies: Objects = NOT_LOOKED
     waiting_pods: Objects = NOT_LOOKED
     own_rights: Look[Mapping[Right, bool]] = NOT_LOOKED

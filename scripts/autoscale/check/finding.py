@@ -48,6 +48,7 @@ class CheckSection(StrEnum):
     CLOCKS = "Clocks"
     NODES = "Nodes"
     VMS = "Virtual machines"
+    PODS = "Postgres in pods"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from scripts.autoscale.check.judges import (
     guest_nodes,
     lease_holders,
     moving_vms,
+    pod_databases,
     settings_texts,
     workloads,
 )
@@ -27,7 +28,7 @@ PAGE: Final = "docs/check.md"
 # The modules of judges, causes before what may follow from them.
 _JUDGES: Final = (
     *(api_server, access, custom_resources, admission_refusals, workloads, settings_texts, extender_calls),
-    *(lease_holders, certificate_ages, clock_skew, guest_nodes, moving_vms),
+    *(lease_holders, certificate_ages, clock_skew, guest_nodes, moving_vms, pod_databases),
 )
 _SECTIONS: Final = list(CheckSection)
 

@@ -253,7 +253,8 @@ OPEN: Obj = {
 def nothing(facts: CheckFacts) -> CheckFacts:
     """What a cluster has in which nothing was installed yet."""
     none = SiteObservations(list[Obj]())
-    kinds = ("deployments", "daemon_sets", "pods", "config_maps", "secrets", "leases", "webhooks", "vms", "vm_pods")
+    ours = ("deployments", "daemon_sets", "pods", "config_maps", "secrets", "leases", "webhooks")
+    kinds = (*ours, "vms", "vm_pods", "database_pods")
     bare = put(facts, **dict.fromkeys(kinds, none), admission={}, metrics={}, served={}, answers={})
     return replace(bare, account_rights=SiteObservations({}), agents=SiteObservations({}))
 
@@ -314,6 +315,31 @@ def placed(**condition: str) -> Callable[[CheckFacts], CheckFacts]:
 
 def leaves_two_unready(facts: CheckFacts) -> CheckFacts:
     return both(in_list("nodes", "node-1", not_ready), in_list("nodes", "node-2", not_ready))(facts)
+
+
+def kubelet(version: str) -> Callable[[CheckFacts], CheckFacts]:
+    return in_list("nodes", "node-1", lambda each: each["status"]["nodeInfo"].update(kubeletVersion=version))
+
+
+def kubelet_has(**settings: str) -> Callable[[CheckFacts], CheckFacts]:
+    return changed(kubelets={"node-1": SiteObservations({"kubeletconfig": settings})})
+
+
+def of_pod(change: Callable[[Obj], object]) -> Callable[[CheckFacts], CheckFacts]:
+    return in_list("database_pods", "pg-1", change)
+
+
+def restarts(pod: Obj) -> None:
+    pod["spec"]["containers"][0]["resizePolicy"] = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
+
+
+def deferred(pod: Obj) -> None:
+    condition = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "not enough cpu"}
+    pod["status"]["conditions"] = [condition]
+
+
+def serves_no_pods(agents: Obj) -> None:
+    agents["spec"]["template"]["spec"]["containers"][0]["env"] = []
 
 
 def no_network(each: Obj) -> None:

@@ -110,6 +110,9 @@ def workloads() -> list[Obj]:
                 LEASE,
                 *(f"--leader-endpoints={name}" for name in LED),
             ]
+        if each["metadata"]["name"] == "autoscaling-agent":
+            serves_pods = {"name": "CGROUP_ROOT", "value": "/sys/fs/cgroup"}
+            each["spec"]["template"]["spec"]["containers"][0].setdefault("env", []).append(serves_pods)
         count = each["spec"].get("replicas", len(NODES))
         each["status"] = (
             {"replicas": count, "readyReplicas": count}
@@ -184,7 +187,27 @@ def node(name: str) -> Obj:
                 "autoscaling.neon.tech/flat-network": "1k",
             },
             "conditions": [{"type": "Ready", "status": "True"}],
+            "nodeInfo": {"kubeletVersion": "v1.36.2"},
         },
+    }
+
+
+def database_pod() -> Obj:
+    """A Guaranteed pod with postgres that has opted in."""
+    size = {"cpu": "1", "memory": "1Gi"}
+    return {
+        "metadata": {
+            "namespace": "default",
+            "name": "pg-1",
+            "generation": 2,
+            "labels": {"autoscaling.neon.tech/enabled": "true"},
+            "annotations": {"autoscaling.neon.tech/bounds": '{"max": {"cpu": 4, "mem": "8Gi"}}'},
+        },
+        "spec": {
+            "nodeName": "node-1",
+            "containers": [{"name": "postgres", "resources": {"requests": size, "limits": size}}],
+        },
+        "status": {"phase": "Running", "qosClass": "Guaranteed"},
     }
 
 
@@ -303,6 +326,9 @@ def good() -> CheckFacts:
         vms=SiteObservations([vm()]),
         migrations=SiteObservations([]),
         vm_pods=SiteObservations([]),
+        database_pods=SiteObservations([database_pod()]),
+        core_api=SiteObservations({"resources": [{"name": "pods"}, {"name": "pods/resize"}]}),
+        kubelets={"node-1": SiteObservations({"kubeletconfig": {"cpuManagerPolicy": "none"}})},
         network_policies=SiteObservations([]),
         waiting_pods=SiteObservations([]),
         own_rights=SiteObservations(dict.fromkeys(own, True)),

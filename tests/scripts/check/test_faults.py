@@ -27,6 +27,7 @@ from tests.scripts.check.changes import (
     held_idly,
     in_list,
     no_answer,
+    of_pod,
     refused,
     server,
     settings_of,
@@ -195,7 +196,7 @@ def test_the_pod_of_a_guest_that_has_ended_has_no_agent_to_be_compared_or_counte
     ended_guest = {**SIDECAR, "status": {"phase": "Succeeded"}}
     assert wrong(added("vm_pods", ended_guest)(good())) == {}
     without_agents = both(without("pods", "autoscaling-agent-0", "autoscaling-agent-1"), added("vm_pods", ended_guest))
-    assert list(wrong(without_agents(good()))) == ["vms-agents"]
+    assert list(wrong(without_agents(good()))) == ["vms-agents", "pods-agents"]
 
 
 @pytest.mark.parametrize(("ahead", "age", "found"), [(90.0, 5.0, False), (-90.0, 100.0, True), (0.0, 20.0, False)])
@@ -225,6 +226,14 @@ def test_every_line_has_a_fault_that_it_names() -> None:
 
 def test_nothing_is_asked_after_a_line_without_which_nothing_can_be() -> None:
     assert [each.check for each in judged(no_answer(good()), before=False)] == ["api-answers"]
+
+
+def test_pods_on_no_node_and_without_opting_in_are_in_order() -> None:
+    pending = of_pod(lambda pod: (pod["spec"].pop("nodeName"), pod["status"].update(phase="Pending")))
+    assert wrong(both(pending, changed(kubelets={"node-1": Unseen("you may not get nodes/proxy")}))(good())) == {}
+    of_a_vm = of_pod(lambda pod: pod["metadata"]["labels"].update({"vm.neon.tech/name": "db"}))
+    found = {each.check: each.said for each in judged(of_a_vm(good()), before=False)}
+    assert found["pods-readable"] == found["pods-agents"] == "no pod has opted in"
 
 
 def test_what_could_not_be_looked_at_is_skipped_with_its_reason() -> None:

@@ -18,7 +18,7 @@ from protocol.units import Seconds
 from scripts.autoscale.check.command import look
 from scripts.autoscale.check.facts import Look, Right, SiteObservations, Unseen
 from scripts.autoscale.check.finding import Finding, Level
-from scripts.autoscale.check.gathering import accounts, trials
+from scripts.autoscale.check.gathering import accounts, kubelets, trials
 from scripts.autoscale.check.gathering.accounts import samples
 from scripts.autoscale.check.gathering.forwarding import ForwardingError, Kubectl
 from scripts.autoscale.check.gathering.gather import Gathering, namespace_of, shipped, wanted_by_accounts
@@ -26,7 +26,7 @@ from scripts.autoscale.check.gathering.ports import tls_ports
 from scripts.autoscale.check.table import judged
 from tests.fake_clock import FakeClock, SleepingClock
 from tests.scripts.check.changes import SIDECAR
-from tests.scripts.check.good_state import NAMESPACE, Obj, good, pods, workloads
+from tests.scripts.check.good_state import NAMESPACE, Obj, database_pod, good, pods, workloads
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -139,6 +139,30 @@ async def test_who_may_not_look_reads_which_right_is_missing() -> None:
     assert said["nodes-ready"] == "you may not list nodes"
     assert said["certificates-current"] == "you may not list secrets in kube-system"
     assert said["rights-programs"] == "no program is installed"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (httpx.Response(200, json={"kubeletconfig": {}}), SiteObservations({"kubeletconfig": {}})),
+        (status(403, "Forbidden", "no"), Unseen("you may not get nodes/proxy")),
+        (httpx.Response(200, text="<html>"), None),
+    ],
+)
+async def test_kubelets_of_guaranteed_pods_are_asked(answer: httpx.Response, expected: Look[Obj] | None) -> None:
+    asked = list[str]()
+
+    def note(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return answer
+
+    burstable = {**database_pod(), "status": {"qosClass": "Burstable"}, "spec": {"nodeName": "node-2"}}
+    opted_in = SiteObservations([database_pod(), database_pod(), burstable])
+    looks = await kubelets.configurations(client(note), opted_in)
+    assert asked == ["/api/v1/nodes/node-1/proxy/configz"]
+    (look,) = looks.values()
+    assert look == expected or (expected is None and isinstance(look, Unseen) and look.has_failed)
+    assert await kubelets.configurations(client(note), Unseen("no")) == {}
 
 
 async def test_our_calendar_is_compared_with_the_date_of_an_answer() -> None:

@@ -19,10 +19,10 @@ from protocol.kubernetes import resources
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.names import LABEL_VM_NAME, SCHEDULER_NAME
+from protocol.names import LABEL_ENABLED, LABEL_VM_NAME, SCHEDULER_NAME
 from protocol.runtime.clock import Clock
 from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Look, Objects, Right, SiteObservations, Unseen
-from scripts.autoscale.check.gathering import accounts, ports, rights, trials
+from scripts.autoscale.check.gathering import accounts, kubelets, ports, rights, trials
 from scripts.autoscale.check.gathering.forwarding import Kubectl
 from scripts.autoscale.check.gathering.looking import objects, why_not
 from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
@@ -143,7 +143,12 @@ class Gathering:
             nodes=self._all(resources.NODES),
             node_leases=self._all(resources.LEASES, NODE_LEASES),
             definitions=self._all(resources.CUSTOM_RESOURCE_DEFINITIONS),
+            database_pods=self._all(resources.PODS, labels=f"{LABEL_ENABLED}=true,!{LABEL_VM_NAME}"),
         )
+        core_api, configurations = await asyncio.gather(
+            kubelets.core_api(self.client), kubelets.configurations(self.client, facts.database_pods)
+        )
+        facts = replace(facts, core_api=core_api, kubelets=configurations)
         if before:
             return facts
         facts = await self._with(

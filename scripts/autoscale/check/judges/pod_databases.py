@@ -1,0 +1,163 @@
+"""Postgres in pods: what would keep a pod that has opted in from being resized in place (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from protocol.kubernetes.objects import Json, child, is_over, items, name_of, node_of, pod_phase, text
+from protocol.pod_database import is_pod_database, objection_of, parse_pod_database
+from protocol.virtual_machine import InvalidObjectError
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
+from scripts.autoscale.check.installed_programs import AGENT, containers, installed, pods_of
+from scripts.autoscale.check.judges.api_server import minor_of
+
+check = partial(check_of, CheckSection.PODS)
+
+CGROUP_ROOT: Final = "CGROUP_ROOT"
+"""The variable of an agent's container that makes it serve postgres in pods."""
+
+LEAST: Final = (1, 33)
+"""The first kubelet that resizes pods by default."""
+
+LEAST_FOR_SHRINKING: Final = (1, 34)
+"""The first kubelet that lowers a memory limit in place."""
+
+_POLICIES: Final = (("cpuManagerPolicy", "static"), ("memoryManagerPolicy", "Static"))
+"""Fields of a kubelet's configuration, and the value with which it resizes no Guaranteed pod."""
+
+
+def opted_in(facts: CheckFacts) -> list[Json]:
+    """Pods with postgres that are to be resized and have not ended. Raises ``UnseenError``, also if there is none."""
+    pods = [pod for pod in facts.database_pods.value if is_pod_database(pod) and not is_over(pod)]
+    if not pods:
+        raise UnseenError("no pod has opted in")
+    return pods
+
+
+@check(
+    "pods-resize",
+    "the cluster resizes pods in place",
+    "kubectl get --raw /api/v1 | grep pods/resize; kubectl get nodes; docs/postgres-in-pods.md lists versions",
+    When.ALWAYS,
+)
+def can_resize(facts: CheckFacts) -> CheckResult:
+    """The API server offers `pods/resize`, and so must the kubelet of every node with a postgres pod: from Kubernetes
+    1.33, and from 1.34 to take memory back. Kubelets with a static CPU or memory manager resize no pod of the class
+    Guaranteed; whoever may `get nodes/proxy` sees those here.
+    """
+    pods = opted_in(facts)
+    names = [text(resource, "name") for resource in items(facts.core_api.value, "resources")]
+    if "pods/resize" not in names:
+        return CheckResult(problems=[CheckProblem("", "the API server does not offer pods/resize")])
+    nodes = {node for pod in pods if (node := node_of(pod))}
+    versions = {
+        name_of(node).name: text(node, "status", "nodeInfo", "kubeletVersion")
+        for node in facts.nodes.value
+        if name_of(node).name in nodes
+    }
+    problems = [problem for node, version in sorted(versions.items()) for problem in _too_old(node, version)]
+    return CheckResult(f"{len(nodes)} nodes", [*problems, *_pinned(facts, pods)])
+
+
+def _too_old(node: str, version: str) -> Iterator[CheckProblem]:
+    minor = minor_of(version)
+    if minor is None or minor >= LEAST_FOR_SHRINKING:
+        return
+    kubelet = f"the kubelet of node {node} is {version}"
+    if minor < LEAST:
+        yield CheckProblem(node, f"{kubelet}: it does not resize pods in place, 1.33 does")
+    else:
+        yield CheckProblem(node, f"{kubelet}: it never takes memory back, 1.34 does", Level.WARNING)
+
+
+def _pinned(facts: CheckFacts, pods: list[Json]) -> Iterator[CheckProblem]:
+    """The nodes whose kubelets resize none of their Guaranteed pods, as far as their configurations could be read."""
+    for node in sorted({node_of(pod) for pod in pods if is_guaranteed(pod)}):
+        look = facts.kubelets.get(node)
+        settings = look.value if isinstance(look, SiteObservations) else {}
+        for name, value in _POLICIES:
+            if text(settings, "kubeletconfig", name) == value:
+                what = f"the kubelet of node {node} has {name}: {value}"
+                advice = (
+                    "resizes of Guaranteed pods are Infeasible: give postgres a CPU limit above its request, or none"
+                )
+                yield CheckProblem(node, f"{what}, with which {advice}", Level.WARNING)
+
+
+def is_guaranteed(pod: Json) -> bool:
+    """Return True if the pod runs on a node in the class Guaranteed."""
+    return bool(node_of(pod)) and text(pod, "status", "qosClass") == "Guaranteed"
+
+
+@check(
+    "pods-agents",
+    "postgres pods have an agent",
+    "set pods.enabled=true in the values of the release and upgrade it; kubectl -n {namespace} get pods -o wide"
+    " -l app.kubernetes.io/name=autoscaling-agent",
+)
+def have_agents(facts: CheckFacts) -> CheckResult:
+    """Pods with the label `autoscaling.neon.tech/enabled: "true"` are served by the agent of their node if the chart
+    was installed with `pods.enabled`. A node without a running agent leaves its pods at their size.
+    """
+    pods = opted_in(facts)
+    if not _serves_pods(child(installed(facts).get(AGENT, {}), "spec", "template")):
+        return CheckResult(
+            problems=[CheckProblem(AGENT, f"{len(pods)} pods have opted in, and no agent serves pods (pods.enabled)")]
+        )
+    served = {node_of(pod) for pod in pods_of(facts, AGENT) if pod_phase(pod) == "Running"}
+    problems = [
+        CheckProblem(str(name_of(pod)), f"pod {name_of(pod)} has no agent: none runs on node {node_of(pod)}")
+        for pod in pods
+        if node_of(pod) and node_of(pod) not in served
+    ]
+    return CheckResult(f"{len(pods)} pods", problems)
+
+
+def _serves_pods(template: Json) -> bool:
+    variables = (variable for container in containers(template) for variable in items(container, "env"))
+    return any(text(variable, "name") == CGROUP_ROOT for variable in variables)
+
+
+@check(
+    "pods-readable",
+    "postgres pods can be resized",
+    "kubectl describe pod {subject}; docs/postgres-in-pods.md has what each refusal means",
+    When.ALWAYS,
+)
+def can_be_read(facts: CheckFacts) -> CheckResult:
+    """A pod has opted in, but a resize would restart postgres, or is impossible: the line says what to set. The events
+    `NotResized` on pods name other autoscalers and operators that would change the size, too.
+    """
+    pods = opted_in(facts)
+    problems = [
+        CheckProblem(f"-n {name_of(pod).namespace} {name_of(pod).name}", f"pod {name_of(pod)}: {why}", Level.WARNING)
+        for pod in pods
+        if (why := _refusal(pod))
+    ]
+    return CheckResult(f"{len(pods)} pods", problems)
+
+
+def _refusal(pod: Json) -> str:
+    try:
+        parse_pod_database(pod)
+    except InvalidObjectError as error:
+        return str(error)
+    return ""
+
+
+@check("pods-resized", "kubelets carry resizes out", "autoscale explain pod/NAME; kubectl describe pod {subject}")
+def are_resized(facts: CheckFacts) -> CheckResult:
+    """A kubelet has not carried out the last resize: `Deferred` (its node has no room now), `Infeasible` (it never can)
+    or `Error` (often memory that is in use). The agent withdraws what cannot be done; one that stays belongs to
+    somebody else.
+    """
+    pods = opted_in(facts)
+    problems = [
+        CheckProblem(f"-n {name_of(pod).namespace} {name_of(pod).name}", f"pod {name_of(pod)}: {why}", Level.WARNING)
+        for pod in pods
+        if (why := objection_of(pod))
+    ]
+    return CheckResult("", problems)
