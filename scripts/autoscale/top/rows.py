@@ -50,7 +50,7 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
 
 
 def _size(vm: Json) -> tuple[str, str]:
-    """What it has: vCPUs and memory, as its object writes them."""
+    """Its vCPUs and memory, as its object writes them."""
     if not is_pod(vm):
         return text(vm, "status", "cpus"), text(vm, "status", "memorySize")
     try:

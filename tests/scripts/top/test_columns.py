@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.kubernetes.objects import Json
+from protocol.names import ANNOTATION_BOUNDS
 from scheduler_plugin.dashboard.core.states import NODE_STATES, VM_STATES
 from scripts.autoscale.top.columns import (
     NODE_COLUMNS,
@@ -115,7 +116,7 @@ def test_a_pod_is_shown_like_a_vm() -> None:
     assert (starting.state, starting.cells[3], starting.cells[5]) == ("Pending", "-", "-")
     unreadable = vm_row(pod_database(bounds=""), {}, {}, None)
     assert (unreadable.state, unreadable.cells[3]) == ("unhealthy", "-")
-    assert "expected the most that postgres may have" in unreadable.cells[-1]
+    assert ANNOTATION_BOUNDS in unreadable.cells[-1]
 
 
 def test_wait_of_a_move_stands_beside_it() -> None:

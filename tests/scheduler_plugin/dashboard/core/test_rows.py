@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.kubernetes.objects import Json
+from protocol.names import ANNOTATION_BOUNDS
 from scheduler_plugin.dashboard.core.rows import (
     NOTHING,
     ZERO,
@@ -173,7 +174,7 @@ def test_pod_is_database() -> None:
 def test_unreadable_pod_has_row_with_reason() -> None:
     row = vm_row(pod_database(bounds=""))
     assert (row.key, row.node, row.use) == ("default/pod/pg-1", "n1", NOTHING)
-    assert "expected the most that postgres may have" in row.problem
+    assert ANNOTATION_BOUNDS in row.problem
 
 
 def test_permit_of_pod_comes_from_scheduler() -> None:
