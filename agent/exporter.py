@@ -21,6 +21,9 @@ from agent.core.growth import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Runner
 from agent.supervisor import Supervisor
+from protocol.kubernetes.access_reviews import Scope
+from protocol.messages import ObjectName
+from protocol.pod_database import pod_of
 from protocol.runtime.build_info import describe_process
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import Caller, ExplainAccess
@@ -95,9 +98,10 @@ def explain_guard(access: ExplainAccess, alone: Assignment | None) -> Guard:
     async def guard(route: str, rest: str, caller: Caller) -> HttpResponse | None:
         if route not in _EXPLANATIONS:
             return None
-        # Access is granted by namespace: the first part of the path.
-        named = rest.removeprefix("/").partition("/")[0]
-        denial = await access.denial(caller, named if alone is None else alone.vm.namespace)
+        # Access is granted by namespace and kind: by the first part of the path, and the beginning of the second.
+        namespace, _, name = rest.removeprefix("/").partition("/")
+        vm = ObjectName(namespace, name) if alone is None else alone.vm
+        denial = await access.denial(caller, Scope(vm.namespace, of_pods=pod_of(vm) is not None))
         return None if denial is None else _json({"error": denial.error}, denial.status)
 
     return guard

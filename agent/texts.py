@@ -15,7 +15,7 @@ RESIZE_REFUSED: Final = "refused to grow to {target}, no room is kept for it mea
 
 # Refusals
 
-NO_SUCH_VM: Final = "no such VM here: {vm}"
+NO_SUCH_VM: Final = "no such database here: {vm}"
 VMS_UNKNOWN: Final = "the VMs to look after are not known yet\n"
 VMS_UNREAD: Final = "not read yet: {vms}\n"
 PERMIT_WITH_ZERO: Final = "the permit has a zero: {permit}"

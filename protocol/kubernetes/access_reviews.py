@@ -1,6 +1,6 @@
 """Questions to the API server about a bearer token, and what its answers say (pure).
 
-TokenReview says whose a token is; SubjectAccessReview says whether that party may list VirtualMachines.
+TokenReview says whose a token is; SubjectAccessReview says whether that party may list VirtualMachines, or get pods.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, child, flag, text
-from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import PODS, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, VIRTUAL_MACHINES
 
 _ACCOUNT: Final = "system:serviceaccount:"
 _BOUND: Final = "authentication.kubernetes.io"
@@ -88,18 +88,26 @@ def _only(values: object) -> str | None:
     return values[0] if isinstance(values, list) and len(values) == 1 and isinstance(values[0], str) else None
 
 
-def may_list_vms(user: JsonObject, namespace: str) -> JsonObject:
-    """The body that asks whether ``user`` may list VMs in ``namespace``, in all namespaces if it is empty.
+class Scope(NamedTuple):
+    """The databases that one right covers: of a namespace, of all of them if it is empty; pods or VirtualMachines."""
 
-    >>> may_list_vms({"username": "ann"}, "shop")["spec"]["resourceAttributes"]["namespace"]
-    'shop'
+    namespace: str = ""
+    of_pods: bool = False
+
+    @property
+    def everywhere(self) -> Scope:
+        """The same kind in all namespaces."""
+        return Scope(of_pods=self.of_pods)
+
+
+def may_read(user: JsonObject, scope: Scope) -> JsonObject:
+    """The body that asks whether ``user`` may read about the databases of ``scope``: list VMs, or get pods.
+
+    >>> may_read({"username": "ann"}, Scope("shop", of_pods=True))["spec"]["resourceAttributes"]
+    {'verb': 'get', 'group': '', 'resource': 'pods', 'namespace': 'shop'}
     """
-    resource: Json = {
-        "verb": "list",
-        "group": VIRTUAL_MACHINES.group,
-        "resource": VIRTUAL_MACHINES.plural,
-        "namespace": namespace,
-    }
+    verb, kind = ("get", PODS) if scope.of_pods else ("list", VIRTUAL_MACHINES)
+    resource: Json = {"verb": verb, "group": kind.group, "resource": kind.plural, "namespace": scope.namespace}
     spec: Json = {
         "user": text(user, "username"),
         "uid": text(user, "uid"),

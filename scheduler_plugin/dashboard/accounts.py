@@ -1,4 +1,4 @@
-"""Accounts of one object, asked for when a reader looks at it: why a VM has its size, why a group has its replicas."""
+"""Accounts of one object, asked for when a reader looks at it: why a database has its size, a group its replicas."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.kubernetes.access_reviews import Scope
 from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import Json, items, name_of, uid_of
-from protocol.kubernetes.resources import EVENTS, VIRTUAL_MACHINES, escaped
+from protocol.kubernetes.resources import EVENTS, escaped
 from protocol.messages import ObjectName
+from protocol.pod_database import is_pod_database
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.core.past import past
@@ -17,6 +19,7 @@ from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 from scheduler_plugin.dashboard.cost_reports import CostReports
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.story import story
+from scheduler_plugin.databases import database_object, database_url, is_pod, scope_of
 from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.ports import History, HistoryError, Period
 
@@ -30,7 +33,7 @@ OF_THE_VM_ALONE: Final = frozenset(
     {"vm", "leading", "mayMove", "staysBecause", "unreadableConstraints"}
     | {"refusedTargets", "problems", "migrations", "pods"}
 )
-"""The parts of the scheduler's account of a VM that name no VM of another namespace."""
+"""The parts of the scheduler's account of a database that name none of another namespace."""
 
 
 @dataclass(slots=True)
@@ -49,23 +52,27 @@ class Accounts:
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def of_vm(self, name: ObjectName, sight: VisibilityFilter) -> Json | None:
-        """The sentences of ``autoscale explain`` and their sources; None if there is no such VM for the reader.
+        """The sentences of ``autoscale explain`` and their sources; None if the reader has no such database.
 
         ``warnings`` is whether Kubernetes' warnings about it are among them.
         """
-        if not sight.sees(name.namespace):
+        kind, stored = database_object(name)
+        # Without a name the path would be that of all objects of the kind.
+        if not stored.name or not sight.sees(scope_of(name)):
             return None
         async with self._turns:
             try:
-                path = VIRTUAL_MACHINES.path(name.namespace, name.name)
-                # First: without the VM there is no agent to ask, and no UID to find its events by.
+                path = kind.path(stored.namespace, stored.name)
+                # First: without the object there is no agent to ask, and no UID to find its events by.
                 vm = dict(await self.api.call(ApiCall("GET", path, TIMEOUT)))
             except ApiError:
                 return None
-            from_scheduler = self.sources.of_scheduler(f"/explain/{escaped(name.namespace)}/{escaped(name.name)}")
+            if is_pod(vm) and not is_pod_database(vm):
+                return None
+            from_scheduler = self.sources.of_scheduler(f"/explain/{database_url(name)}")
             agent, scheduler, events = await asyncio.gather(self.sources.of_vm(vm), from_scheduler, self._events(vm))
-        if scheduler is not None and sight.namespaces is not None:
-            # For readers of some namespaces only: the rest may name VMs of others.
+        if scheduler is not None and not sight.has_all:
+            # For readers of some namespaces only: the rest may name databases of others.
             scheduler = {key: part for key, part in scheduler.items() if key in OF_THE_VM_ALONE}
         sentences = list(story(vm, agent, scheduler, events or ()))
         return {"story": sentences, "agent": agent, "scheduler": scheduler, "warnings": events is not None}
@@ -74,7 +81,7 @@ class Accounts:
         # On a cluster the API is asked with the page's own rights, which are not the reader's.
         if not self.reads_events:
             return None
-        # By UID: there may have been another VM of the same name.
+        # By UID: there may have been another object of the same name.
         path, about = EVENTS.path(name_of(vm).namespace), {"fieldSelector": f"involvedObject.uid={uid_of(vm)}"}
         try:
             return items(await self.api.call(ApiCall("GET", path, TIMEOUT, about)), "items")
@@ -82,10 +89,10 @@ class Accounts:
             return None
 
     async def past_of(self, name: ObjectName, sight: VisibilityFilter, seconds: int) -> Json | None:
-        """History of a VM within the last ``seconds``, empty without a history; None if there is no such VM
-        for the reader.
+        """History of a database within the last ``seconds``, empty without a history; None if the reader has no such
+        database.
         """
-        if not sight.sees(name.namespace):
+        if not sight.sees(scope_of(name)):
             return None
         if self.history is None:
             return past([], [])
@@ -103,7 +110,7 @@ class Accounts:
 
     async def of_group(self, kind: str, name: ObjectName, sight: VisibilityFilter) -> Json | None:
         """The groups program's answer; None if the reader has no such group, or there is no answer."""
-        if not sight.sees(name.namespace):
+        if not sight.sees(Scope(name.namespace)):
             return None
         path = "/".join(escaped(part) for part in ("explain", name.namespace, kind, name.name))
         async with self._turns:
@@ -111,7 +118,7 @@ class Accounts:
 
     async def of_settings(self, sight: VisibilityFilter) -> Json | None:
         """The scheduler's settings in force; for those who may list all VMs."""
-        if sight.namespaces is not None:
+        if not sight.has_all_vms:
             return None
         async with self._turns:
             return await self.sources.of_scheduler("/settings")

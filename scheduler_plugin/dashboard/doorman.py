@@ -100,7 +100,7 @@ class SignIn:
     async def _judged_again(self, found: Session, judge: AccessReviewer) -> Session | None:
         try:
             before = Visitor(found.who, found.sight, found.asked_to)
-            visitor = await judge.visitor(found.token, self.fleet.namespaces, before)
+            visitor = await judge.visitor(found.token, self.fleet.scopes, before)
         except (ApiError, TimeoutError):
             # No answer is no permission: the session ends.
             visitor = None
@@ -114,7 +114,7 @@ class SignIn:
         if not 0 < len(token) <= LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             return None
         if self.judge is not None:
-            return await self.judge.visitor(token, self.fleet.namespaces)
+            return await self.judge.visitor(token, self.fleet.scopes)
         if not self.sessions.take_link(token):
             return None
         self.offer_link()

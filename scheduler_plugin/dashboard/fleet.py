@@ -9,10 +9,12 @@ from typing import Final
 
 import msgspec
 
+from protocol.kubernetes.access_reviews import Scope
 from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject
-from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
+from protocol.kubernetes.resources import HVPAS, MIGRATIONS, PODS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
+from protocol.pod_database import is_pod_database
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind
@@ -36,12 +38,13 @@ from scheduler_plugin.dashboard.core.said import SchedulerReport, differing, sai
 from scheduler_plugin.dashboard.core.states import Lasting
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
+from scheduler_plugin.databases import OPTED_IN
 
 LOOK: Final = Seconds(1.0)
 """The shortest pause between two looks at the scheduler; a slow look makes it longer."""
 
 GROUP_KINDS: Final = (VM_GROUPS, HVPAS, TORTOISES)
-WATCHED: Final = (VIRTUAL_MACHINES, MIGRATIONS)
+WATCHED: Final = (VIRTUAL_MACHINES, PODS, MIGRATIONS)
 """The page shows these as current, so it says when updates stop."""
 _FEW: Final = 4
 """A pause is this many times as long as the look before it, from ``LOOK`` to ``LONGEST_PAUSE``."""
@@ -61,20 +64,21 @@ class Fleet:
         self._troubles: dict[str, str] = {}
         self._said: StandingRow | None = None
         self._silent = 0
-        # Other kinds may be missing or forbidden; without VMs there is no page.
-        self._unlisted = {VIRTUAL_MACHINES.plural}
-        self._informers: dict[Resource, FactInformer[Row]] = {
+        # Without databases there is no page. Kinds that are missing or forbidden count as listed.
+        self._unlisted = {VIRTUAL_MACHINES.plural, PODS.plural}
+        self._informers: dict[Resource, FactInformer[Row | None]] = {
             VIRTUAL_MACHINES: self._informer(VIRTUAL_MACHINES, VM, vm_row, telemetry),
+            PODS: self._informer(PODS, VM, _pod_row, telemetry),
             MIGRATIONS: self._informer(MIGRATIONS, MOVE, move_row, telemetry),
         }
         for kind in GROUP_KINDS:
             self._informers[kind] = self._informer(kind, GROUP, partial(group_row, kind.kind), telemetry)
 
     def _informer(
-        self, kind: Resource, rows: str, read: Callable[[JsonObject], Row], telemetry: DashboardTelemetry
-    ) -> FactInformer[Row]:
-        is_optional = kind is not VIRTUAL_MACHINES
-        watched = Kind(kind.plural, kind.path(), read, is_optional=is_optional, may_be_forbidden=is_optional)
+        self, kind: Resource, rows: str, read: Callable[[JsonObject], Row | None], telemetry: DashboardTelemetry
+    ) -> FactInformer[Row | None]:
+        is_extra, labels = kind is not VIRTUAL_MACHINES, OPTED_IN if kind is PODS else ""
+        watched = Kind(kind.plural, kind.path(), read, is_optional=is_extra, may_be_forbidden=is_extra, labels=labels)
         return FactInformer(watched, partial(self._changed, rows), telemetry)
 
     @property
@@ -83,9 +87,11 @@ class Fleet:
         return sorted(self._unlisted)
 
     @property
-    def namespaces(self) -> set[str]:
-        """The namespaces that hold anything."""
-        return {name.namespace for informer in self._informers.values() for name in informer.facts}
+    def scopes(self) -> set[Scope]:
+        """The scopes that hold anything."""
+        return {
+            Scope(name.namespace, kind is PODS) for kind, informer in self._informers.items() for name in informer.facts
+        }
 
     async def run(self, api: KubernetesApi) -> None:
         """Follows the cluster until cancelled."""
@@ -177,7 +183,7 @@ class Fleet:
         if self._stand():
             self.on_news()
 
-    def _changed(self, rows: str, change: FactChange[Row]) -> None:
+    def _changed(self, rows: str, change: FactChange[Row | None]) -> None:
         # A deleted object has its key in its last fact.
         row = change.after if change.after is not None else change.before
         if row is None:
@@ -195,3 +201,7 @@ class Fleet:
             news = self.journal.put(rows, row)
         if news:
             self.on_news()
+
+
+def _pod_row(pod: JsonObject) -> Row | None:
+    return vm_row(pod) if is_pod_database(pod) else None

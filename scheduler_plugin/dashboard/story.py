@@ -1,4 +1,4 @@
-"""Sentences that explain a VM's size: from its object, its agent's account, the scheduler's, and its warnings.
+"""Sentences that explain a database's size: from its object, its agent's account, the scheduler's, and its warnings.
 
 The same words wherever people ask: ``autoscale explain`` and the page.
 """
@@ -9,10 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, child, flag, items, labels_of, text, uid_of, whole
 from protocol.names import LABEL_ENABLED
-from protocol.units import Bytes, QuantityError
+from protocol.pod_database import parse_pod_database
+from protocol.units import Bytes, QuantityError, Resources
+from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.dashboard.core.giving import gift_sentence, texts_at, waiting_sentence
+from scheduler_plugin.databases import database_name, database_node, is_pod
 
 _MIB: Final = 1024**2
 _WARNINGS: Final = 3
@@ -31,7 +34,8 @@ def story(
     vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence[Json] = (), why_silent: Silence = Silence()
 ) -> Iterator[str]:
     """The whole answer as lines of text, gaps included."""
-    yield from _of_object(vm)
+    yield from _of_pod(vm) if is_pod(vm) else _of_object(vm)
+    yield from _of_conditions(vm)
     yield from _of_warnings(vm, events)
     yield ""
     if agent is None:
@@ -47,7 +51,7 @@ def story(
         yield from _of_mobility(scheduler)
         yield from _of_migrations(scheduler)
         yield from (f"Room is being made for it: {room}." for room in texts_at(scheduler, "makingRoom"))
-        if gift := gift_sentence(scheduler, name_of(vm).namespace):
+        if gift := gift_sentence(scheduler, database_name(vm).namespace):
             yield f"It {gift}."
         for pod in items(scheduler, "pods"):
             yield from _of_scheduler(pod)
@@ -56,7 +60,7 @@ def story(
 def _no_agent(vm: Json, reason: str) -> str:
     # A VM that is not enabled has no agent, which is no fault.
     if labels_of(vm).get(LABEL_ENABLED) != "true":
-        return f"The VM is not enabled for autoscaling: it has no label {LABEL_ENABLED}=true."
+        return f"It is not enabled for autoscaling: it has no label {LABEL_ENABLED}=true."
     return f"Its agent does not answer: {reason or 'it may be starting'}"
 
 
@@ -89,7 +93,7 @@ def _of_migrations(scheduler: Json) -> Iterator[str]:
 
 def warnings_about(vm: Json, events: Sequence[Json]) -> list[Json]:
     """The latest warnings about ``vm``, the newest last (pure)."""
-    # By UID: events of an earlier VM of the same name may still exist.
+    # By UID: events of an earlier object of the same name may still exist.
     of_vm = [event for event in events if text(event, "involvedObject", "uid") == uid_of(vm)]
     warnings = [event for event in of_vm if text(event, "type") == "Warning"]
     return sorted(warnings, key=lambda event: text(event, "lastTimestamp"))[-_WARNINGS:]
@@ -105,12 +109,40 @@ def _of_object(vm: Json) -> Iterator[str]:
     status, guest = child(vm, "status"), child(vm, "spec", "guest")
     has = f"{text(status, 'cpus') or '?'} vCPU and {text(status, 'memorySize') or '?'}"
     cpus, slots = child(guest, "cpus"), child(guest, "memorySlots")
-    yield f"{name_of(vm)} has {has}; it is {text(status, 'phase') or 'new'} on {text(status, 'node') or 'no node'}."
+    yield f"{_headline(vm, has)}."
     yield (
         f"  It may have {cpus.get('min')} to {cpus.get('max')} vCPU and {slots.get('min')} to {slots.get('max')} slots "
         f"of {text(guest, 'memorySlotSize')}; asked of it now: {cpus.get('use')} vCPU and {slots.get('use')} slots."
     )
-    for condition in items(status, "conditions"):
+
+
+def _of_pod(pod: Json) -> Iterator[str]:
+    try:
+        database = parse_pod_database(pod)
+    except InvalidObjectError as error:
+        yield f"{_headline(pod, 'a size that cannot be read')}."
+        yield f"  Its pod opted in, and cannot be autoscaled: {error}"
+        return
+    has = "nothing yet" if database.actual is None else f"{_resources(database.actual)}"
+    low, high = database.bounds.min, database.bounds.max
+    yield f"{_headline(pod, has)}."
+    yield (
+        f"  It may have {low.cpu} to {high.cpu} vCPU and {low.mem} to {high.mem}; its container {database.container}"
+        f" requests now: {_resources(database.use)}."
+    )
+
+
+def _headline(obj: Json, has: str) -> str:
+    phase, node = text(obj, "status", "phase") or "new", database_node(obj) or "no node"
+    return f"{database_name(obj)} has {has}; it is {phase} on {node}"
+
+
+def _resources(size: Resources) -> str:
+    return f"{size.cpu} vCPU and {size.mem}"
+
+
+def _of_conditions(obj: Json) -> Iterator[str]:
+    for condition in items(obj, "status", "conditions"):
         if text(condition, "message"):
             yield f"  {text(condition, 'type')}: {text(condition, 'reason')}: {text(condition, 'message')}"
 
@@ -174,7 +206,7 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     if text(denied, "cpu") not in {"", "0"} or text(denied, "mem") not in {"", "0"}:
         why = f" because {text(pod, 'deniedBy')}" if text(pod, "deniedBy") else ""
         yield f"  It denies {_size(denied)}{why}, for {_ago(pod, 'deniedForSeconds')}."
-        yield f"  The VM is {waiting_sentence(pod)}."
+        yield f"  It is {waiting_sentence(pod)}."
         if weight := pod.get("weight"):
             yield f"  While room is short, it shares by a weight of {weight}."
     if problem := text(pod, "permitProblem"):
@@ -184,7 +216,8 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     if problem := text(pod, "requestsProblem"):
         # Only the first letter: ``capitalize`` would lower the names in it.
         yield f"  {problem[:1].upper()}{problem[1:]}."
-    yield f"  The node has {_size(child(pod, 'nodeTotal'))} for VMs; {_size(child(pod, 'nodeReserved'))} are reserved."
+    total, reserved = _size(child(pod, "nodeTotal")), _size(child(pod, "nodeReserved"))
+    yield f"  The node has {total} for VMs and pods; {reserved} are reserved."
     if flag(pod, "migrating"):
         yield "  The VM is being migrated."
 

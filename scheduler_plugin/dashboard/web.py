@@ -28,6 +28,7 @@ from starlette.types import ASGIApp
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
+from protocol.pod_database import PREFIX
 from protocol.runtime.serving.bounded_protocol import authenticate
 from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.accounts import Accounts
@@ -49,8 +50,8 @@ TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 
-Name = Annotated[str, PathPart(max_length=253)]
-Key = Annotated[str, Query(max_length=2 * 253 + 1)]
+Name = Annotated[str, PathPart(max_length=253 + len(PREFIX))]
+Key = Annotated[str, Query(max_length=2 * 253 + 1 + len(PREFIX))]
 Id = Annotated[str, Query(max_length=LONGEST_ID)]
 Span = Annotated[int, Query(ge=60, le=400 * 86_400)]
 LONGEST_BODY: Final = LONGEST_TOKEN + 1024
@@ -179,11 +180,12 @@ def _add_accounts(app: FastAPI, doorman: SignIn, accounts: Accounts) -> None:
         # The same whether the object does not exist or the session may not see it.
         return _error(texts.NO_OBJECT, 404) if account is None else JSONResponse(account)
 
-    @app.get("/api/vms/{namespace}/{name}")
+    # A pod's name has a slash: pod/NAME.
+    @app.get("/api/vms/{namespace}/{name:path}")
     async def vm(request: Request, namespace: Name, name: Name) -> Response:
         return await answer(request, lambda sight: accounts.of_vm(ObjectName(namespace, name), sight))
 
-    @app.get("/api/vms/{namespace}/{name}/past")
+    @app.get("/api/past/{namespace}/{name:path}")
     async def past_of_vm(request: Request, namespace: Name, name: Name, seconds: Span = 3600) -> Response:
         return await answer(request, lambda sight: accounts.past_of(ObjectName(namespace, name), sight, seconds))
 

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from protocol.kubernetes.objects import Json, JsonObject, name_of
+from protocol.kubernetes.objects import Json, JsonObject
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
+from scheduler_plugin.databases import database_name
 from scheduler_plugin.history.core.accumulation import GAP_INTERVALS
 from scheduler_plugin.history.core.chronicle import Batch, HistoryLog
 from scheduler_plugin.history.core.looks import ClusterSample
@@ -44,7 +45,7 @@ class SampleSource(Protocol):
         """The cluster as it is now. Raises ``LookError``."""
 
     async def account(self, vm: JsonObject) -> Json | None:
-        """The agent's answer at ``/explain`` for a VM; None if there is none."""
+        """The agent's answer at ``/explain`` for a database; None if there is none."""
 
 
 class Recorder:
@@ -162,7 +163,7 @@ class Recorder:
 
         async def ask(vm: JsonObject) -> tuple[ObjectName, Json | None]:
             async with limit:
-                return name_of(vm), await self._source.account(vm)
+                return database_name(vm), await self._source.account(vm)
 
         accounts = await asyncio.gather(*(ask(vm) for vm in self._chronicle.asks(look, MOST_ASKED)))
         return {vm: answer for vm, answer in accounts if answer is not None}

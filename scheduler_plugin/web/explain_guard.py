@@ -10,8 +10,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from protocol.kubernetes import access_reviews
 from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import JsonObject
+from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import (
     AUDIENCE,
@@ -23,6 +25,7 @@ from protocol.runtime.explaining.explain_access import (
 )
 from protocol.runtime.serving.bounded_protocol import authenticate
 from protocol.units import Seconds
+from scheduler_plugin.databases import scope_of
 
 OPEN: Final = frozenset({"/metrics", "/healthz", "/readyz", "/openapi.json"})
 """Prometheus and kubelets ask for these without a token."""
@@ -35,7 +38,7 @@ _HEADERS: Final = {
 
 
 class GuardedExplanations:
-    """An ASGI application: ``app`` for callers that ``access`` allows to read the namespace in the path."""
+    """An ASGI application: ``app`` for callers that ``access`` allows to read what the path is about."""
 
     def __init__(self, app: ASGIApp, access: ExplainAccess) -> None:
         self._app, self._access = app, access
@@ -45,7 +48,7 @@ class GuardedExplanations:
         # ``lifespan`` events have no path.
         if scope["type"] == "http" and scope["path"] not in OPEN:
             request = Request(scope)
-            denial = await self._access.denial(_caller(request), namespace_in(scope["path"]))
+            denial = await self._access.denial(_caller(request), scope_in(scope["path"]))
             if denial is not None:
                 answer = JSONResponse({"error": denial.error}, denial.status, _HEADERS.get(denial.status))
                 await answer(scope, receive, send)
@@ -69,15 +72,16 @@ def explain_access(token_file: Path | None, api: KubernetesApi, clock: Clock) ->
     return ReviewedAccess(review, clock, AUDIENCE)
 
 
-def namespace_in(path: str) -> str:
-    """The namespace that a path is about; empty for all.
+def scope_in(path: str) -> access_reviews.Scope:
+    """The databases that a path is about.
 
-    >>> namespace_in("/explain/shop/db"), namespace_in("/nodes")
-    ('shop', '')
+    >>> scope_in("/explain/shop/db").namespace, scope_in("/explain/shop/pod/pg-1").of_pods, scope_in("/nodes").namespace
+    ('shop', True, '')
     """
-    parts = path.split("/")
+    parts = path.split("/", 3)
     # Without a namespace the caller needs the right to read all of them.
-    return parts[2] if len(parts) > 3 and parts[1] == "explain" else ""
+    is_about_one = len(parts) > 3 and parts[1] == "explain"
+    return scope_of(ObjectName(parts[2], parts[3])) if is_about_one else access_reviews.Scope()
 
 
 def _caller(request: Request) -> Caller:

@@ -20,6 +20,7 @@ from protocol.kubernetes.kubeconfig import KubeconfigError, context_names
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.pod_database import PREFIX, pod_of
 from protocol.runtime.credentials import CredentialsError, read_kubeconfigs
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE, LOCAL, flags_of
 from scripts.autoscale.running import run
@@ -31,21 +32,30 @@ VmNamespace = Annotated[
     typer.Option(
         "--namespace",
         "-n",
-        help="Namespace of the VM, unless given as NAMESPACE/NAME (default: the context's).",
+        help="Namespace, unless given as NAMESPACE/NAME (default: the context's).",
         autocompletion=complete_namespace,
     ),
 ]
 
 _NAME: Final = r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?"
-_GIVEN: Final = re.compile(rf"(?:({_NAME})/)?({_NAME})")
+# ``pod/NAME`` is a pod, as kubectl writes it, and no VM of a namespace called pod.
+_GIVEN: Final = re.compile(rf"(?:(?!pod/[^/]*$)({_NAME})/)?((?:{PREFIX})?{_NAME})")
+
+
+def database_named(given: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
+    """``NAME`` or ``pod/NAME`` in ``namespace``, or either after ``NAMESPACE/``. Raises ``typer.BadParameter``."""
+    match = _GIVEN.fullmatch(given)
+    if match is None:
+        raise typer.BadParameter(f"expected a VM as [NAMESPACE/]NAME or a pod as [NAMESPACE/]pod/NAME, got {given!r}")
+    return ObjectName(match[1] or namespace, match[2])
 
 
 def vm_name(given: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
-    """``NAME`` in ``namespace``, or ``NAMESPACE/NAME``. Raises ``typer.BadParameter``."""
-    match = _GIVEN.fullmatch(given)
-    if match is None:
-        raise typer.BadParameter(f"expected a VM as NAME or NAMESPACE/NAME, got {given!r}")
-    return ObjectName(match[1] or namespace, match[2])
+    """``NAME`` in ``namespace``, or ``NAMESPACE/NAME``. Raises ``typer.BadParameter``, also for a pod."""
+    name = database_named(given, namespace)
+    if pod_of(name) is not None:
+        raise typer.BadParameter(f"{name} is a pod: this is for VMs alone")
+    return name
 
 
 async def vm_host(kubeconfig: Path, vm: ObjectName) -> str:

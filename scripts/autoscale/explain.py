@@ -1,4 +1,4 @@
-"""``autoscale explain``: why a VM has its size, in sentences, from its agent and the scheduler; or why a group has."""
+"""``autoscale explain``: why a database has its size, from its agent and the scheduler; or why a group has."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ import typer
 
 from protocol.durations import DurationError
 from protocol.kubernetes.api import ApiError, ApiRefusedError
-from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.objects import Json
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import EVENTS, PODS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
+from protocol.names import LABEL_ENABLED
+from protocol.pod_database import is_pod_database, pod_of
 from scheduler_plugin.dashboard.story import Silence, story, warnings_about
+from scheduler_plugin.databases import database_name, database_object, is_pod
 from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, Millis, MoveRecord
 from scheduler_plugin.history.ports import History, HistoryError, Period
-from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
+from scripts.autoscale.cluster_flags import VmNamespace, database_named, of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
 from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
 from scripts.autoscale.history.finding import a_url, history_path, opened_history, period_since
@@ -36,7 +39,7 @@ from scripts.autoscale.site import (
     agent_says,
     open_site,
 )
-from scripts.autoscale.terminal.completion import complete_vm
+from scripts.autoscale.terminal.completion import complete_database
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 
 MOST_SHOWN: Final = 10_000
@@ -44,7 +47,7 @@ MOST_SHOWN: Final = 10_000
 
 
 async def told_since(history: History, vm: ObjectName, period: Period) -> tuple[list[str], Json]:
-    """The decisions and migrations of a VM as lines, and as fields. Raises ``HistoryError``."""
+    """The decisions and migrations of a database as lines, and as fields. Raises ``HistoryError``."""
     # One more than is shown, to see whether there are older ones.
     decisions = await history.decisions(vm, period, MOST_SHOWN + 1)
     # The extent goes last: its notes say how the queries before it were answered.
@@ -107,7 +110,8 @@ async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     what: Annotated[
         str,
         typer.Argument(
-            help="A VM as [NAMESPACE/]NAME, or a group as [[NAMESPACE/]KIND/]NAME.", autocompletion=complete_vm
+            help="A VM as [NAMESPACE/]NAME, a pod as [NAMESPACE/]pod/NAME, or a group as [[NAMESPACE/]KIND/]NAME.",
+            autocompletion=complete_database,
         ),
     ],
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Say it again each second, until Ctrl-C.")] = False,
@@ -118,9 +122,9 @@ async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     *,
     flags: ClusterFlags,
 ) -> int:
-    """Say why a VM has its size (metrics, needs, permit, who denied what), or why a group has this many replicas.
+    """Say why a database has its size (metrics, needs, permit, who denied what), or why a group has this many replicas.
 
-    Examples: autoscale explain db --watch · autoscale explain shop/db --since 12h
+    Examples: autoscale explain db --watch · autoscale explain -n shop pod/pg-1 · autoscale explain shop/db --since 12h
     """
     if since and watch:
         raise typer.BadParameter("--watch and --since cannot be combined")
@@ -133,10 +137,10 @@ async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
         period = period_since(since)
     except DurationError as error:
         raise typer.BadParameter(str(error), param_hint="--since") from None
-    vm = vm_name(what, namespace or context_namespace(flags))
+    database = database_named(what, namespace or context_namespace(flags))
     try:
         async with opened_history(history_path(flags), prometheus) as history:
-            show(*await told_since(history, vm, period), output)
+            show(*await told_since(history, database, period), output)
     except HistoryError as error:
         raise SiteError(str(error)) from error
     return 0
@@ -195,30 +199,37 @@ async def _watch(title: str, ask: Callable[[], Awaitable[Told]]) -> None:
 
 
 async def _told(site: Site, given: str, namespace: str) -> Told:
-    """The account of a VM or group as lines, and as fields. Raises ``SiteError`` if there is none."""
+    """The account of a database or group as lines, and as fields. Raises ``SiteError`` if there is none."""
     group = group_name(given, namespace)
     if group is None:
+        name = database_named(given, namespace)
         try:
-            vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given, namespace))
+            database = await site.client.get(*database_object(name))
         except ApiRefusedError as error:
             # Only a missing VM may be a group; a refusal of the API is shown as it is.
-            group = await find_group(site, vm_name(given, namespace)) if error.kind is RefusalKind.NOT_FOUND else None
+            may_be_group = error.kind is RefusalKind.NOT_FOUND and pod_of(name) is None
+            group = await find_group(site, name) if may_be_group else None
             if group is None:
                 raise SiteError(str(error)) from error
         else:
-            return await explained_vm(site, vm)
+            if is_pod(database) and not is_pod_database(database):
+                raise SiteError(
+                    f"{name} is not autoscaled: it has no label {LABEL_ENABLED}=true, or is the pod of a VM"
+                )
+            return await explained(site, database)
     account = await group_account(site, *group)
     return list(group_story(account, site.silence.get(GROUPS, ""))), account
 
 
-async def explained_vm(site: Site, vm: Json) -> Told:
-    """The account of a VM, from all that know it; what did not answer is None. Raises as ``ApiClient.list``."""
-    listed = await site.client.list(PODS, name_of(vm).namespace)
+async def explained(site: Site, vm: Json) -> Told:
+    """The account of a database from all that know it; what did not answer is None. Raises as ``ApiClient.list``."""
+    name = database_name(vm)
+    listed = await site.client.list(PODS, name.namespace)
     # Agents of nodes are in the namespace of the installation, whichever that is.
     agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
-    events = (await site.client.list(EVENTS, name_of(vm).namespace)).objects
+    events = (await site.client.list(EVENTS, name.namespace)).objects
     agent = await agent_says(site, vm, SitePods.of((*listed.objects, *agents.objects)))
-    scheduler = await site.of_scheduler(f"/explain/{name_of(vm)}")
+    scheduler = await site.of_scheduler(f"/explain/{name}")
     # It is read after the questions: `Site` notes why something did not answer as it asks.
     silence = Silence(site.silence.get(AGENT, ""), site.silence.get(SCHEDULER, ""))
     fields: Json = {"vm": vm, "warnings": warnings_about(vm, events), "agent": agent, "scheduler": scheduler}

@@ -21,9 +21,10 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
+from protocol.pod_database import pod_of
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
+from scripts.autoscale.cluster_flags import VmNamespace, database_named, of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, MoveWatch, ObservedMove
 from scripts.autoscale.demonstration.waiting import beside
@@ -67,7 +68,9 @@ async def migrate(  # noqa: PLR0913 - each is an option of the command
     """
     limit = limit_of(within)
     cluster = find_cluster(flags)
-    name, console = vm_name(vm, namespace or cluster.namespace), Console(stderr=output.is_for_scripts)
+    name, console = database_named(vm, namespace or cluster.namespace), Console(stderr=output.is_for_scripts)
+    if why := stays_because(name):
+        raise typer.BadParameter(why)
     async with open_site(cluster) as site:
         virtual_machine = await site.client.get(VIRTUAL_MACHINES, name)
         if cancel:
@@ -76,6 +79,15 @@ async def migrate(  # noqa: PLR0913 - each is an option of the command
         if not keeps_connections(virtual_machine):
             console.print(f"{name} has no overlay address: its connections break when it moves", soft_wrap=True)
         return await _migrate(site.client, name, console, output, limit)
+
+
+def stays_because(database: ObjectName) -> str:
+    """The reason why a database never migrates; empty for a VM.
+
+    >>> stays_because(ObjectName("shop", "pod/pg-1"))
+    'shop/pod/pg-1 is a pod: it is resized where it is, and does not migrate'
+    """
+    return f"{database} is a pod: it is resized where it is, and does not migrate" if pod_of(database) else ""
 
 
 def limit_of(timeout: str) -> Seconds:

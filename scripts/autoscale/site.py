@@ -23,6 +23,7 @@ from protocol.kubernetes.objects import Json, labels_of, name_of, pod_phase, tex
 from protocol.kubernetes.resources import LEASES, PODS
 from protocol.messages import ObjectName
 from protocol.runtime.explaining.explain_access import token_in
+from scheduler_plugin.databases import database_name, is_pod
 from scripts.autoscale.clusters import ReachedCluster
 
 AGENT_PORT: Final = 9101
@@ -261,13 +262,14 @@ class SitePods:
 
 
 async def agent_says(site: Site, vm: Json, pods: SitePods, path: str = "/explain") -> Json | None:
-    """Answer of ``vm``'s agent at ``path``: its sidecar, or the agent of its node."""
+    """Answer of ``vm``'s agent at ``path``: its sidecar, or the agent of its node. It may be a pod, too."""
     # A VM's pod is in its namespace: one of the same name elsewhere may be anyone's.
-    pod = pods.by_name.get(ObjectName(name_of(vm).namespace, text(vm, "status", "podName")))
+    pod = vm if is_pod(vm) else pods.by_name.get(ObjectName(name_of(vm).namespace, text(vm, "status", "podName")))
     if pod is None:
         return None
-    if answer := await site.of_agent(pod, path):
+    # Beside a postgres in a pod no agent runs.
+    if not is_pod(vm) and (answer := await site.of_agent(pod, path)):
         return answer
     # A VM without a sidecar is served by its node's agent, which needs to be told which VM is meant.
     agent = pods.agents.get(text(pod, "spec", "nodeName"))
-    return None if agent is None else await site.of_agent(agent, f"{path}/{name_of(vm)}")
+    return None if agent is None else await site.of_agent(agent, f"{path}/{database_name(vm)}")

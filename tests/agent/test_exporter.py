@@ -18,6 +18,7 @@ from agent.core.events import Fault
 from agent.exporter import explain_guard, routes
 from agent.ports import DatabaseView, PortError
 from agent.supervisor import Supervisor
+from protocol.kubernetes.access_reviews import Scope
 from protocol.messages import ObjectName
 from protocol.runtime.explaining.explain_access import AccessDenial, Caller
 from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MOST_CONNECTIONS, listening
@@ -118,7 +119,7 @@ async def test_metrics_of_an_agent_that_knows_nothing_yet(served: Served) -> Non
 
 async def test_explain_by_name_or_only_vm(served: Served) -> None:
     fixture, supervisor, http = served
-    assert (await http.get("/explain")).json() == {"error": "no such VM here: none yet"}
+    assert (await http.get("/explain")).json() == {"error": "no such database here: none yet"}
     supervisor.runners[ASSIGNMENT] = fixture.runner
     async with fixture:
         await fixture.clock.advance(2.0)
@@ -130,7 +131,24 @@ async def test_explain_by_name_or_only_vm(served: Served) -> None:
         [],
     )
     missing = await http.get("/explain/default/vm-9")
-    assert (missing.status_code, missing.json()) == (404, {"error": "no such VM here: default/vm-9"})
+    assert (missing.status_code, missing.json()) == (404, {"error": "no such database here: default/vm-9"})
+
+
+async def test_a_pod_is_asked_for_and_counted_by_its_name(served: Served) -> None:
+    """Its name has a slash."""
+    fixture, supervisor, _ = served
+    pod = Assignment(ObjectName("default", "pod/pg-1"), ObjectName("default", "pg-1"))
+    fixture.runner.assignment = pod
+    supervisor.runners[pod] = fixture.runner
+    paths = routes(supervisor, fixture.clock, alone=False)
+    async with fixture:
+        await fixture.clock.advance(2.0)
+        answers = [paths["/explain"](path) for path in ("/default/pod/pg-1", "/default/pg-1")]
+        metrics = paths["/metrics"]("")
+    found, missing = (answer for answer in answers if isinstance(answer, HttpResponse))
+    assert (msgspec.json.decode(found.body)["vm"], missing.status) == ("default/pod/pg-1", HTTPStatus.NOT_FOUND)
+    assert isinstance(metrics, HttpResponse)
+    assert b'autoscale_agent_denied{namespace="default",vm="pod/pg-1"} 0.0' in metrics.body
 
 
 async def test_the_database_is_asked_when_the_agent_is(served: Served) -> None:
@@ -195,21 +213,24 @@ async def test_the_listener_answers_only_what_it_serves(served: Served, sent: by
 
 
 class Refusing:
-    """Tells nobody, and notes about which namespace was asked."""
+    """Tells nobody, and notes about which databases was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Caller, str]] = []
+        self.asked: list[tuple[Caller, Scope]] = []
 
-    async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:
-        self.asked.append((caller, namespace))
+    async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:
+        self.asked.append((caller, scope))
         return AccessDenial(HTTPStatus.FORBIDDEN, "not you")
 
 
 @pytest.mark.parametrize(
-    ("alone", "namespaces"),
-    [(ASSIGNMENT, ["default"] * 3), (None, ["", "shop", "shop"])],
+    ("alone", "scopes"),
+    [
+        (ASSIGNMENT, [Scope("default")] * 5),
+        (None, [Scope(), Scope("shop"), Scope("shop"), Scope("shop", of_pods=True), Scope()]),
+    ],
 )
-async def test_explanations_are_guarded_and_metrics_are_not(alone: Assignment | None, namespaces: list[str]) -> None:
+async def test_explanations_are_guarded_and_metrics_are_not(alone: Assignment | None, scopes: list[Scope]) -> None:
     access, told = Refusing(), HttpResponse(b"told\n")
     open_to_all = {path: (lambda _: told) for path in ("/metrics", "/healthz", "/readyz", "/explain", "/database")}
     async with (
@@ -218,10 +239,17 @@ async def test_explanations_are_guarded_and_metrics_are_not(alone: Assignment | 
     ):
         for path in ("/metrics", "/healthz", "/readyz?explain"):
             assert (await http.get(path)).text == "told\n"
-        for path in ("/explain", "/explain/shop/db", "/database/shop/db?x=1"):
+        paths = (
+            "/explain",
+            "/explain/shop/db",
+            "/database/shop/db?x=1",
+            "/explain/shop/pod/pg-1",
+            "/explain//shop/pod/a",
+        )
+        for path in paths:
             answer = await http.get(path)
             assert (answer.status_code, answer.json()) == (403, {"error": "not you"})
-    assert [namespace for _, namespace in access.asked] == namespaces
+    assert [scope for _, scope in access.asked] == scopes
     assert {caller for caller, _ in access.asked} == {Caller("Bearer t", "127.0.0.1", "127.0.0.1")}
 
 

@@ -25,24 +25,24 @@ def link(run: Served) -> str:
 
 async def test_a_hidden_tab_gives_its_connection_up_and_goes_on_where_it_was() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
-        await seen.shows("4 VMs")
+        await seen.shows("4 databases")
         await seen.tab.evaluate(HIDDEN, True)
         while run.dashboard.readers.count:
             await seen.tab.wait_for_timeout(50)
         run.cluster.put(VMS, running_vm("new", "shop", "node-1", 1))
-        assert "5 VMs" not in await seen.tab.inner_text("main")
+        assert "5 databases" not in await seen.tab.inner_text("main")
         async with seen.tab.expect_request("**/api/events?after=*"):
             await seen.tab.evaluate(HIDDEN, False)
-        await seen.shows("5 VMs")
+        await seen.shows("5 databases")
         await seen.shows("live")
         assert seen.complaints == []
 
 
 async def test_more_tabs_than_a_browser_has_connections_all_show_the_fleet() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
-        await seen.shows("4 VMs")
+        await seen.shows("4 databases")
         for _ in range(TABS):
             await seen.tab.evaluate(HIDDEN, True)
             seen.tab = await seen.context.new_page()
             await seen.tab.goto(run.url)
-            await seen.shows("4 VMs")
+            await seen.shows("4 databases")

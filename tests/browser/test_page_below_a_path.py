@@ -21,7 +21,7 @@ async def test_every_view_works_below_a_path() -> None:
         served(cluster, told, history=past_of(cluster), prefix="/tools/autoscale") as run,
         visit(browser, link(run)) as seen,
     ):
-        await seen.shows("288 VMs")
+        await seen.shows("288 databases")
         for path, text in VIEWS.values():
             await opened(seen, path.replace("default/db-0", a_vm(run)), text)
         assert [each for each in run.asked if not each.startswith(f"{run.prefix}/")] == []

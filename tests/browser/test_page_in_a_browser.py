@@ -65,7 +65,7 @@ async def test_every_view_opens_without_an_error_and_is_accessible(theme: Any) -
     async with browsing() as browser, served(cluster, told, history=past_of(cluster)) as run:
         options = {"color_scheme": theme, "bypass_csp": True}
         async with visit(browser, link(run), **options) as seen:
-            await seen.shows("288 VMs")
+            await seen.shows("288 databases")
             found = {}
             for name, (path, text) in VIEWS.items():
                 await opened(seen, path.replace("default/db-0", a_vm(run)), text)
@@ -78,7 +78,7 @@ async def test_the_link_leaves_the_address_and_opens_no_second_browser() -> None
     async with browsing() as browser, served(*fleet(2, 2)) as run:
         used = link(run)
         async with visit(browser, used) as seen:
-            await seen.shows("4 VMs")
+            await seen.shows("4 databases")
             assert seen.tab.url == run.url
             assert [(each["name"], each["httpOnly"], each["sameSite"]) for each in await seen.context.cookies()] == [
                 (cookie_at(f"127.0.0.1:{run.port}"), True, "Strict")
@@ -87,12 +87,12 @@ async def test_the_link_leaves_the_address_and_opens_no_second_browser() -> None
             assert seen.complaints == []
         async with visit(browser, used) as seen:
             await seen.shows("That link has been used")
-            assert "VMs" not in await seen.tab.inner_text("main")
+            assert "databases" not in await seen.tab.inner_text("main")
 
 
 async def test_a_change_of_a_vm_is_seen_within_a_second() -> None:
     async with browsing() as browser, served(*fleet(20, 20)) as run, visit(browser, link(run)) as seen:
-        await seen.shows("400 VMs")
+        await seen.shows("400 databases")
         namespace, _, name = a_vm(run).partition("/")
         await opened(seen, f"#/vm/{namespace}/{name}", "The guest has")
         took = []
@@ -115,7 +115,7 @@ async def test_every_decision_is_a_mark_on_the_charts_with_its_sentences_and_in_
         served(cluster, told, history=past_of(cluster)) as run,
         visit(browser, link(run)) as seen,
     ):
-        await seen.shows("4 VMs")
+        await seen.shows("4 databases")
         await opened(seen, f"#/vm/{a_vm(run)}", "Decisions")
         assert await seen.tab.locator(".decisions li").count() == len(DECIDED)
         chart = await seen.tab.locator(".u-over").first.bounding_box()
@@ -144,7 +144,7 @@ async def test_migrations_that_are_over_are_marks_and_rows_and_those_that_last_a
     past = past_of(cluster)
     past.moved = moved
     async with browsing() as browser, served(cluster, told, history=past) as run, visit(browser, link(run)) as seen:
-        await seen.shows("4 VMs")
+        await seen.shows("4 databases")
         await opened(seen, f"#/vm/{namespace}/{name}", "Decisions and migrations")
         await seen.shows("migration: From node-2 to node-1: Succeeded after 12 s.")
         rows = seen.tab.get_by_role("region", name="Its migrations").locator("tbody tr td:nth-child(4)")
@@ -156,7 +156,7 @@ async def test_without_a_history_decisions_are_marked_from_when_the_page_is_open
     cluster, told = fleet(2, 2)
     told.agent = {"because": "4 cpu, 8Gi: right for cpu busy"}
     async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:
-        await seen.shows("4 VMs")
+        await seen.shows("4 databases")
         await opened(seen, f"#/vm/{a_vm(run)}", "agent: 4 cpu, 8Gi: right for cpu busy")
         await seen.shows("No history is kept here")
         assert seen.complaints == []
@@ -164,19 +164,19 @@ async def test_without_a_history_decisions_are_marked_from_when_the_page_is_open
 
 async def test_a_lost_server_is_told_and_what_was_missed_comes_with_its_return() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
-        await seen.shows("4 VMs")
+        await seen.shows("4 databases")
         await run.stop()
         await seen.shows("No connection to the page's server")
-        await seen.shows("4 VMs")
+        await seen.shows("4 databases")
         run.cluster.put(VMS, running_vm("new", "shop", "node-1", 1))
         await run.start()
-        await seen.shows("5 VMs")
+        await seen.shows("5 databases")
         await seen.tab.locator("#banner").wait_for(state="hidden", timeout=PATIENCE)
 
 
 async def test_a_scheduler_that_does_not_answer_is_told() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
-        await seen.shows("4 VMs")
+        await seen.shows("4 databases")
         run.told.scheduler.clear()
         await seen.shows("The scheduler does not answer")
         assert seen.complaints == []
@@ -185,7 +185,7 @@ async def test_a_scheduler_that_does_not_answer_is_told() -> None:
 async def test_ten_thousand_vms_stay_fluid_while_they_change() -> None:
     cluster, told = fleet(500, 20)
     async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:
-        await seen.shows("10,000 VMs")
+        await seen.shows("10,000 databases")
         names = list(cluster.collections[VMS].objects)[:200]
 
         async def change() -> None:
@@ -210,7 +210,7 @@ async def test_a_script_in_a_name_is_text() -> None:
         {**running_vm("x", "default", "node-1", 1), "metadata": {"namespace": "default", "name": SCRIPT}, "spec": {}},
     )
     async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:
-        await seen.shows("2 VMs")
+        await seen.shows("2 databases")
         await seen.shows(f"default/{SCRIPT}")
         await opened(seen, "#/node/node-1", f"default/{SCRIPT}")
         await opened(seen, f"#/node/{SCRIPT.replace('/', '%2F')}", f"Node {SCRIPT}")
@@ -235,10 +235,14 @@ async def test_on_a_cluster_one_sees_the_namespaces_that_one_may_list() -> None:
 
 async def test_views_change_without_asking_for_any_file_again() -> None:
     async with browsing() as browser, served(*fleet(3, 4)) as run, visit(browser, link(run)) as seen:
-        await seen.shows("12 VMs")
+        await seen.shows("12 databases")
         await opened(seen, "#/groups", "Two replicas serve.")
         run.asked.clear()
-        for path, text in (("#/node/node-1", "VMs (4)"), ("#/migrations", "Under way (1)"), ("#/", "12 VMs")):
+        for path, text in (
+            ("#/node/node-1", "Databases (4)"),
+            ("#/migrations", "Under way (1)"),
+            ("#/", "12 databases"),
+        ):
             await opened(seen, path, text)
         assert {path for path in run.asked if not path.startswith("/api/")} <= {"/static/icon.svg"}
         assert run.asked.count("/static/icon.svg") <= 1
@@ -250,9 +254,13 @@ async def test_on_paper_it_is_dark_on_white_and_whole() -> None:
         served(*fleet(6, 4)) as run,
         visit(browser, link(run), color_scheme="dark") as seen,
     ):
-        await seen.shows("24 VMs")
+        await seen.shows("24 databases")
         await seen.tab.emulate_media(media="print", color_scheme="dark")
-        for path, text in (("#/", "24 VMs"), (f"#/vm/{a_vm(run)}", "The guest has"), ("#/costs", "No history is kept")):
+        for path, text in (
+            ("#/", "24 databases"),
+            (f"#/vm/{a_vm(run)}", "The guest has"),
+            ("#/costs", "No history is kept"),
+        ):
             await opened(seen, path, text)
             look = await seen.tab.evaluate(
                 "() => { const of = getComputedStyle(document.body); return [of.backgroundColor, of.color]; }"
@@ -268,11 +276,15 @@ async def test_on_paper_it_is_dark_on_white_and_whole() -> None:
 
 async def test_a_phones_width_is_enough_and_a_keyboard_too() -> None:
     async with browsing() as browser, served(*fleet(6, 4)) as run, visit(browser, link(run), 390, 800) as seen:
-        await seen.shows("24 VMs")
-        for path, text in (("#/", "24 VMs"), ("#/node/node-4", "VMs (4)"), ("#/migrations", "Under way (1)")):
+        await seen.shows("24 databases")
+        for path, text in (
+            ("#/", "24 databases"),
+            ("#/node/node-4", "Databases (4)"),
+            ("#/migrations", "Under way (1)"),
+        ):
             await opened(seen, path, text)
             assert await seen.tab.evaluate("document.documentElement.scrollWidth") == 390
-        await opened(seen, "#/", "24 VMs")
+        await opened(seen, "#/", "24 databases")
         await seen.tab.keyboard.press("/")
         assert await seen.tab.evaluate("document.activeElement.type") == "search"
         await seen.tab.locator(".fleet").focus()

@@ -65,7 +65,7 @@ async def test_the_page_looks_as_in_the_documents(picture: Picture) -> None:
     async with browsing() as browser, served(cluster, told, history=past_of(cluster), clock=NoonClock()) as run:
         link = f"{run.url}#token={run.links[-1]}"
         async with visit(browser, link, *picture.size, at=NOON, **options) as seen:
-            await seen.shows("288 VMs")
+            await seen.shows("288 databases")
             await seen.tab.evaluate("path => { location.hash = path }", picture.path)
             await seen.shows(picture.text)
             found = await steady(seen.tab)

@@ -19,7 +19,7 @@ LONGEST_BETWEEN_QUESTIONS = 5500
 async def signed_in(seen: Visit) -> None:
     await seen.tab.get_by_label("Token").fill("clerk")
     await seen.tab.get_by_role("button", name="Sign in").click()
-    await seen.shows("VMs on")
+    await seen.shows("databases on")
 
 
 async def shows_the_form_alone(seen: Visit) -> None:

@@ -27,7 +27,7 @@ async def rows(seen: Visit, table: str) -> list[str]:
 
 async def with_tables(seen: Visit) -> None:
     await seen.tab.get_by_text("The same as tables").click()
-    await seen.tab.get_by_role("region", name="VMs", exact=True).wait_for(timeout=PATIENCE)
+    await seen.tab.get_by_role("region", name="Databases", exact=True).wait_for(timeout=PATIENCE)
 
 
 async def test_a_vm_that_waits_for_a_node_stands_out_and_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,14 +40,14 @@ async def test_a_vm_that_waits_for_a_node_stands_out_and_is_found(monkeypatch: p
         served(cluster, told) as run,
         visit(browser, link(run), bypass_csp=True) as seen,
     ):
-        await seen.shows("5 VMs on 2 nodes")
+        await seen.shows("5 databases on 2 nodes")
         await seen.shows("has not started for a minute or more")
         await with_tables(seen)
         assert (await rows(seen, "Nodes"))[0] == "on no node"
-        assert (await rows(seen, "VMs"))[0] == "default/stuck"
+        assert (await rows(seen, "Databases"))[0] == "default/stuck"
         assert await seen.violations() == []
-        await seen.tab.get_by_label("Find a VM or node").fill("STUCK")
-        assert await rows(seen, "VMs") == ["default/stuck"]
+        await seen.tab.get_by_label("Find a database or node").fill("STUCK")
+        assert await rows(seen, "Databases") == ["default/stuck"]
         await seen.tab.get_by_role("region", name="Nodes", exact=True).get_by_text("on no node").click()
         await seen.shows("They wait for a node")
         assert seen.complaints == []
@@ -57,11 +57,11 @@ async def test_a_scheduler_that_has_never_answered_blanks_no_fleet() -> None:
     cluster, told = fleet(3, 2)
     told.scheduler.clear()
     async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:
-        await seen.shows("6 VMs on 3 nodes")
+        await seen.shows("6 databases on 3 nodes")
         await with_tables(seen)
         assert await rows(seen, "Nodes") == ["node-1", "node-2", "node-3"]
-        assert len(await rows(seen, "VMs")) == 6
+        assert len(await rows(seen, "Databases")) == 6
         await seen.tab.get_by_role("region", name="Nodes", exact=True).get_by_text("node-2").click()
         await seen.shows("The scheduler does not list this node, or does not answer.")
-        await seen.shows("VMs (2)")
+        await seen.shows("Databases (2)")
         assert seen.complaints == []

@@ -20,7 +20,7 @@ def link(run: Served) -> str:
 async def test_move_without_a_target_says_what_it_waits_for() -> None:
     """The page had ``node-1 ⇢ ?`` and no reason."""
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
-        await seen.shows("4 VMs")
+        await seen.shows("4 databases")
         move = a_move("shop", "db-1", "node-1", "")
         move["status"] = {"phase": "Pending", "sourceNode": "node-1", "conditions": [{"message": WHY}]}
         run.cluster.put(MIGRATIONS, move)

@@ -13,7 +13,7 @@ from tests.browser.made_up_fleet import fleet
 pytestmark = pytest.mark.browser
 HURRIED = "Date.now = (now => { const from = now(); return () => from + 20 * (now() - from); })(Date.now)"
 """To the page ten seconds without a heartbeat are more than three minutes."""
-WELL = "Nothing: every VM has what it asks for."
+WELL = "Nothing: every database has what it asks for."
 
 
 def link(run: Served) -> str:
@@ -23,7 +23,7 @@ def link(run: Served) -> str:
 async def claims(seen: Visit) -> list[str]:
     """What is said that only a page may say that knows the fleet."""
     text = await seen.tab.inner_text("body")
-    return [each for each in (WELL, "0 VMs", "live") if each in text]
+    return [each for each in (WELL, "0 databases", "live") if each in text]
 
 
 async def test_a_server_that_has_no_room_shows_no_empty_fleet() -> None:
@@ -33,7 +33,7 @@ async def test_a_server_that_has_no_room_shows_no_empty_fleet() -> None:
             await seen.shows("No answer from the page's server yet")
             assert await claims(seen) == []
             run.dashboard.readers._open.clear()
-            await seen.shows("4 VMs")
+            await seen.shows("4 databases")
             await seen.shows(WELL)
 
 
@@ -48,7 +48,7 @@ async def test_a_cluster_that_is_being_read_is_no_empty_fleet() -> None:
         await seen.shows("The cluster is being read")
         assert await claims(seen) == []
         cluster.come_back()
-        await seen.shows("4 VMs")
+        await seen.shows("4 databases")
         await seen.shows(WELL)
         assert seen.complaints == []
 

@@ -8,8 +8,11 @@ from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
 from scheduler_plugin.dashboard.sources.http_sources import NodeAgentAddresses
 from tests.deploy.test_rights import granted, right
 from tests.fake_clock import FakeClock, settle
-from tests.scheduler_plugin.dashboard.page_cluster import page, put_vm
+from tests.scheduler_plugin.dashboard.page_cluster import page, put_pod, put_vm
 from tests.scheduler_plugin.fake_cluster import FakeCluster
+
+OF_PODS = {("", "pods", verb) for verb in ("get", "list", "watch")}
+"""What the chart adds with ``pods.enabled``; without it the page shows no pods."""
 
 
 async def test_finds_node_agents_in_own_namespace() -> None:
@@ -24,14 +27,16 @@ async def test_finds_node_agents_in_own_namespace() -> None:
 async def test_role_grants_exactly_what_is_used() -> None:
     async with page(on_a_cluster=True) as run:
         put_vm(run.cluster, "db")
+        put_pod(run.cluster, "pg-1")
         await settle()
-        run.cluster.people = {"clerk": {"default"}}
+        run.cluster.people = {"clerk": {"default", "default/pods"}}
         await run.sign_in("clerk")
-        assert (await run.http.get("/api/vms/default/db")).status_code == 200
+        for name in ("db", "pod/pg-1"):
+            assert (await run.http.get(f"/api/vms/default/{name}")).status_code == 200
         looks = ClusterLooks(run.cluster, run.told, run.clock, run.dashboard.telemetry)
         recording = asyncio.ensure_future(looks.run())
         await settle()
         recording.cancel()
         asked = {right(each.method, each.path, each.query) for each in run.cluster.calls}
         watched = {(group, plural, "watch") for group, plural, verb in asked if verb == "list"}
-        assert asked | watched == granted("ClusterRole", "autoscaling-dashboard")
+        assert asked | watched == granted("ClusterRole", "autoscaling-dashboard") | OF_PODS

@@ -58,7 +58,7 @@ def nodes(body: bytes) -> object:
 def rows(found: Json) -> object:
     """Any object as a row of the page, and in a history."""
     seen = [vm_row(found), move_row(found), group_row("Hvpa", found)]
-    return msgspec.json.encode(seen), _recorded([found], None, None)
+    return msgspec.json.encode(seen), [*story(found, None, None)], _recorded([found], None, None)
 
 
 def _recorded(vms: list[JsonObject], said: JsonObject | None, answer: JsonObject | None) -> Batch:

@@ -57,6 +57,7 @@ from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import parse_settings
 from tests.fuzz import group_objects, page_targets, samples
 from tests.fuzz.mutations import QUANTITIES, VALUES, damaged, damaged_text, encoded
+from tests.pod_databases import pod_database
 from tests.scheduler_plugin.groups.objects.sample_group import shop
 from tests.scheduler_plugin.objects import token_text
 
@@ -207,6 +208,7 @@ TEMPLATE: Final = parse_injector(samples.INJECTOR.decode()).template()
 MALFORMED: Final = (MalformedMessageError, MalformedBatchError)
 UNREADABLE: Final = (UnreadableAnswerError, ValueError)
 VM: Final = samples.whole_vm()
+ROWS: Final = (VM, samples.MIGRATION, pod_database())
 PAGE: Final = {"metadata": {"resourceVersion": "7"}, "items": [VM, samples.whole_node()]}
 STATUS: Final = {"kind": "Status", "reason": "Gone", "message": "m", "code": 410}
 PERMIT: Final = {"vCPUs": "1", "mem": "1Gi"}
@@ -253,7 +255,7 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("kubeconfig", texts(samples.KUBECONFIG), as_text(_login), (KubeconfigError,), 2),
     Target("agent's account", documents(page_targets.ACCOUNT), page_targets.account, (UnreadableAnswerError,), 4),
     Target("scheduler's nodes", documents(page_targets.NODES), page_targets.nodes, (UnreadableAnswerError,), 4),
-    Target("row of the page", objects(VM, samples.MIGRATION), partial(_object, page_targets.rows), UNREADABLE[:1], 4),
+    Target("row of the page", objects(*ROWS), partial(_object, page_targets.rows), UNREADABLE[:1], 4),
     Target("agent's pod", objects(samples.whole_pod()), partial(_object, assignment_of), (UnreadableAnswerError,), 4),
     Target("machine of a VM", objects(VM), partial(_object, machine_of), UNREADABLE, 4),
     Target("NetworkPolicy", objects(new_policy("kube-system")), partial(_object, _network_policy), UNREADABLE[:1], 4),

@@ -116,10 +116,10 @@ def test_a_record_that_ended_long_ago_says_so_in_every_form(cost: Cost, file: Pa
 
 
 def test_a_label_that_is_not_kept_is_told_from_one_that_vms_lack(cost: Cost) -> None:
-    assert "No VM has a recorded tier: what records keeps the labels that its --label names." in cost(
+    assert "No database has a recorded tier: what records keeps the labels that its --label names." in cost(
         "--by", "label=tier"
     )
-    assert "No VM has a recorded" not in cost("--by", "label=team")
+    assert "No database has a recorded" not in cost("--by", "label=team")
     of_a_file = cost("--by", "label=team", "--prometheus", "http://127.0.0.1:1", code=2)
     assert "a Prometheus does not know the labels of VMs" in " ".join(of_a_file.replace("│", " ").split())
     assert "by label=[/]" in cost("--by", "label=[/]")
@@ -203,7 +203,7 @@ def test_of_a_large_fleet_the_dearest_are_played(cost: Cost, monkeypatch: pytest
     monkeypatch.setattr(command, "MOST_PLAYED", 1)
     said = cost("--policy", "fixed-peak")
     assert "3.97 vCPU-h instead of 3.97" in said
-    assert "It was played on the 1 dearest of 2 VMs, which are 67% of what was reserved." in said
+    assert "It was played on the 1 dearest of 2 databases, which are 67% of what was reserved." in said
 
 
 def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> None:

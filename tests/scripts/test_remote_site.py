@@ -127,7 +127,7 @@ async def test_answer_clears_the_reason() -> None:
 @pytest.mark.parametrize(
     ("labels", "silence", "agent", "scheduler"),
     [
-        ({}, Silence("x", "y"), "The VM is not enabled for autoscaling", "The scheduler does not answer: y"),
+        ({}, Silence("x", "y"), "It is not enabled for autoscaling", "The scheduler does not answer: y"),
         ({LABEL_ENABLED: "true"}, Silence("x"), "Its agent does not answer: x", "The scheduler knows no pod of it."),
         ({LABEL_ENABLED: "true"}, Silence(), "Its agent does not answer: it may be starting", "The scheduler knows"),
     ],

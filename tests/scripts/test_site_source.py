@@ -11,10 +11,13 @@ import pytest
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
+from scheduler_plugin.databases import database_name
 from scheduler_plugin.history.recorder import LookError
 from scripts.autoscale.history import recording as module
 from scripts.autoscale.history.recording import SiteSource
+from scripts.autoscale.site import NAME_LABEL
 from tests.fake_clock import FakeClock
+from tests.pod_databases import pod_database
 from tests.scheduler_plugin.history.fleet_pictures import account, node, pod, vm
 
 
@@ -41,13 +44,13 @@ class StillSite:
         return account(asked.namespace) if path == "/explain" and asked.name == "db-x" else None
 
 
-def source(*missing: Resource, pods_in: tuple[str, ...] = ("default",)) -> SiteSource:
+def source(*missing: Resource, pods_in: tuple[str, ...] = ("default",), pods: tuple[Json, ...] = ()) -> SiteSource:
     machine: Json = {"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}
     runners: list[Json] = [{"metadata": {"namespace": each, "name": "db-x"}} for each in pods_in]
     running = {**vm(), "status": {"podName": "db-x", "node": "n1"}}
     known: dict[Resource, list[Json]] = {
         VIRTUAL_MACHINES: [running],
-        PODS: runners,
+        PODS: [*runners, *pods],
         NODES: [machine],
         MIGRATIONS: [],
     }
@@ -93,3 +96,23 @@ async def test_a_pod_of_the_same_name_elsewhere_explains_no_vm(pods_in: tuple[st
 async def test_what_is_not_read_yet_is_said() -> None:
     with pytest.raises(LookError, match="not read yet: pods, nodes"):
         await source(PODS, NODES).look()
+
+
+async def test_pods_that_opted_in_are_recorded() -> None:
+    """The agent of the node is asked about them, never the pod itself."""
+    agent: Json = {
+        "metadata": {"namespace": "kube-system", "name": "agent-n1", "labels": {NAME_LABEL: "autoscaling-agent"}},
+        "spec": {"nodeName": "n1"},
+    }
+    found = source(pods=(pod_database("db-x", "shop"), agent))
+    asked: list[tuple[str, str]] = []
+
+    async def of_agent(pod: Json, path: str) -> Json:
+        asked.append((str(name_of(pod)), path))
+        return account("node")
+
+    found._site.of_agent = of_agent  # type: ignore[method-assign]  # the agent of the node
+    look = await found.look()
+    assert [str(database_name(each)) for each in look.vms] == ["default/db", "shop/pod/db-x"]
+    assert await found.account(look.vms[1]) == account("node")
+    assert asked == [("kube-system/agent-n1", "/explain/shop/pod/db-x")]

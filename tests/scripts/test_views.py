@@ -7,9 +7,10 @@ import typer
 
 from protocol.kubernetes.objects import Json
 from scheduler_plugin.dashboard.story import story
-from scripts.autoscale.cluster_flags import cluster_name, vm_name
+from scripts.autoscale.cluster_flags import cluster_name, database_named, vm_name
 from scripts.autoscale.demonstration.fleet import marked, node_row
 from tests.neonvm.sample_objects import virtual_machine
+from tests.pod_databases import pod_database
 
 STATUS: Json = {"phase": "Running", "node": "n1", "cpus": "2", "memorySize": "2Gi"}
 AGENT: Json = {
@@ -146,10 +147,10 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
         "TROUBLE with metrics for 3 s: time-out",
         "It reserves 2 vCPU, 2Gi, the most of: permit 2 vCPU, 2Gi.",
         "It denies 1 vCPU, 0 because node n1 has 0 cpu free, for 12 s.",
-        "The VM is waiting for 1 vCPU, 0.5 vCPU promised by neighbours.",
+        "It is waiting for 1 vCPU, 0.5 vCPU promised by neighbours.",
         "Its pod requests 2 vCPU, 2Gi for the guest.",
         "The pod's requests were not raised: 403: exceeded quota.",
-        "The node has 7500m vCPU, 15Gi for VMs; 7500m vCPU, 3Gi are reserved.",
+        "The node has 7500m vCPU, 15Gi for VMs and pods; 7500m vCPU, 3Gi are reserved.",
         "The VM is being migrated.",
     ):
         assert expected in told
@@ -193,9 +194,28 @@ def test_vms_are_named_with_or_without_their_namespace() -> None:
     assert (str(vm_name("db")), str(vm_name("prod/db"))) == ("default/db", "prod/db")
 
 
-@pytest.mark.parametrize("given", ["", "/", "a/", "/a", "a/b/c", "BAD NAME!", "../a"])
+@pytest.mark.parametrize(
+    ("given", "database"),
+    [
+        ("db", "shop/db"),
+        ("prod/db", "prod/db"),
+        ("pod/pg-1", "shop/pod/pg-1"),
+        ("prod/pod/pg-1", "prod/pod/pg-1"),
+        ("pod/pod/pg-1", "pod/pod/pg-1"),
+    ],
+)
+def test_pods_are_named_as_kubectl_prints_them(given: str, database: str) -> None:
+    assert str(database_named(given, "shop")) == database
+
+
+def test_a_command_for_vms_refuses_a_pod() -> None:
+    with pytest.raises(typer.BadParameter, match="default/pod/pg-1 is a pod: this is for VMs alone"):
+        vm_name("pod/pg-1")
+
+
+@pytest.mark.parametrize("given", ["", "/", "a/", "/a", "a/b/c", "pod/", "a/pod/", "BAD NAME!", "../a"])
 def test_what_cannot_be_the_name_of_a_vm_is_refused_before_anything_is_asked(given: str) -> None:
-    with pytest.raises(typer.BadParameter, match="expected a VM as NAME or NAMESPACE/NAME"):
+    with pytest.raises(typer.BadParameter, match="expected a VM as"):
         vm_name(given)
 
 
@@ -203,3 +223,20 @@ def test_what_cannot_be_the_name_of_a_vm_is_refused_before_anything_is_asked(giv
 def test_what_cannot_be_the_name_of_a_cluster_names_no_folder(given: str) -> None:
     with pytest.raises(typer.BadParameter, match="at most 40"):
         cluster_name(given)
+
+
+def test_story_of_a_pod_has_objection() -> None:
+    waits: Json = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "node has no room"}
+    told = list(story(pod_database(conditions=[waits]), {"because": "growing"}, None))
+    assert told[:5] == [
+        "default/pod/pg-1 has 1 vCPU and 1Gi; it is Running on n1.",
+        "  It may have 500m to 4 vCPU and 512Mi to 8Gi; its container postgres requests now: 1 vCPU and 1Gi.",
+        "  PodResizePending: Deferred: node has no room",
+        "",
+        "Its agent: growing.",
+    ]
+    starting = list(story(pod_database(node="", phase="Pending", containerStatuses=[]), None, None))
+    assert starting[0] == "default/pod/pg-1 has nothing yet; it is Pending on no node."
+    unreadable = list(story(pod_database(bounds=""), None, None))
+    assert unreadable[0] == "default/pod/pg-1 has a size that cannot be read; it is Running on n1."
+    assert unreadable[1].startswith("  Its pod opted in, and cannot be autoscaled: metadata.annotations")

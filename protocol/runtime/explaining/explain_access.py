@@ -1,6 +1,7 @@
-"""Access to what a program explains: names, sizes, loads and nodes of VMs are for their owners only.
+"""Access to what a program explains: names, sizes, loads and nodes of databases are for their owners only.
 
-- A caller needs a bearer token for our audience, and must be allowed to list VMs of the namespace.
+- A caller needs a bearer token for our audience, and must be allowed to list VMs of the namespace, or to get its pods
+  for a database in a pod.
 - Over loopback no token is needed: the caller is in the pod, or came by ``kubectl port-forward``, for which the API
   server has checked his rights.
 - With a token in a file, that token alone gives access: for a cluster on one machine, which may have other users.
@@ -19,7 +20,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Protocol
 
-from protocol.kubernetes.access_reviews import is_allowed, may_list_vms, names_audience, token_review, user_in
+from protocol.kubernetes.access_reviews import Scope, is_allowed, may_read, names_audience, token_review, user_in
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from protocol.runtime.clock import Clock
@@ -74,8 +75,8 @@ Review = Callable[[str, JsonObject], Awaitable[JsonObject]]
 class ExplainAccess(Protocol):
     """Decides who may read."""
 
-    async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:
-        """None if ``caller`` may read about VMs of ``namespace``, of all namespaces if it is empty."""
+    async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:
+        """None if ``caller`` may read about the databases of ``scope``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class TokenInFile:
 
     path: Path
 
-    async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:  # noqa: ARG002 - the port's
+    async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:  # noqa: ARG002 - the port's
         """See ``ExplainAccess``."""
         expected, presented = token_in(self.path), _bearer(caller)
         # An empty file gives no access. Compared in constant time, so that the token cannot be guessed byte by byte,
@@ -111,7 +112,7 @@ class ReviewedAccess:
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
     _waiting: int = 0
 
-    async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:
+    async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:
         """See ``ExplainAccess``."""
         # People with client certificates come this way, since they have no token.
         if {caller.peer, caller.local} <= LOOPBACK:
@@ -121,20 +122,20 @@ class ReviewedAccess:
         if not names_audience(token, self.audience):
             return _NO_TOKEN
         # Hashed, so that the cache holds no tokens.
-        key = hashlib.sha256(f"{namespace}\n{token}".encode()).digest()
+        key = hashlib.sha256(f"{scope}\n{token}".encode()).digest()
         cached = self._known.get(key)
         if cached is not None and self.clock.now() < cached[1]:
             return cached[0]
         # Bounds what strangers can make this process ask the API server.
         if self._waiting >= MOST_WAITING:
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are waiting for a review, ask again")
-        return await self._asked(key, token, namespace)
+        return await self._asked(key, token, scope)
 
-    async def _asked(self, key: bytes, token: str, namespace: str) -> AccessDenial | None:
+    async def _asked(self, key: bytes, token: str, scope: Scope) -> AccessDenial | None:
         self._waiting += 1
         try:
             async with self._turns:
-                denial = await self._judged(token, namespace)
+                denial = await self._judged(token, scope)
         except ReviewError as error:
             # Not cached: the API server may answer next time.
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, f"the token cannot be reviewed just now: {error}")
@@ -148,16 +149,15 @@ class ReviewedAccess:
             self._known.popitem(last=False)
         return denial
 
-    async def _judged(self, token: str, namespace: str) -> AccessDenial | None:
+    async def _judged(self, token: str, scope: Scope) -> AccessDenial | None:
         user = user_in(await self.review(TOKEN_REVIEWS.path(), token_review(token, self.audience)), self.audience)
         if user is None:
             return _NO_TOKEN
-        if is_allowed(await self.review(SUBJECT_ACCESS_REVIEWS.path(), may_list_vms(user, namespace))):
+        if is_allowed(await self.review(SUBJECT_ACCESS_REVIEWS.path(), may_read(user, scope))):
             return None
-        where = f"in namespace {namespace}" if namespace else "in all namespaces"
-        return AccessDenial(
-            HTTPStatus.FORBIDDEN, f"{user['username']} may not list virtualmachines.vm.neon.tech {where}"
-        )
+        where = f"in namespace {scope.namespace}" if scope.namespace else "in all namespaces"
+        lacks = "get pods" if scope.of_pods else "list virtualmachines.vm.neon.tech"
+        return AccessDenial(HTTPStatus.FORBIDDEN, f"{user['username']} may not {lacks} {where}")
 
 
 def _bearer(caller: Caller) -> str:

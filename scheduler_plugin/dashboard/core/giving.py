@@ -1,4 +1,4 @@
-"""Sentences on scarcity (B.17): what a denied VM waits for, and who gave what to whom. Pure."""
+"""Sentences on scarcity (B.17): what a denied database waits for, and who gave what to whom. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler_plugin.texts.amounts import some
 
 
 def waiting_sentence(source: JsonObject) -> str:
-    """The sentence on a pod whose VM was ``denied`` something, with what is ``promised``; empty if it was not.
+    """The sentence on a pod whose database was ``denied`` something, with what is ``promised``; empty if it was not.
 
     Schedulers of earlier versions report no promises.
 
@@ -24,15 +24,15 @@ def waiting_sentence(source: JsonObject) -> str:
 
 
 def waiting_on(node: JsonObject) -> str:
-    """The sentence on the denied VMs of a node; empty if there are none."""
+    """The sentence on the denied databases of a node; empty if there are none."""
     waiting = sum(_amounts(child(pod, "denied")).any for pod in items(node, "pods"))
-    # Of all its VMs together: what is promised is promised once.
+    # Of all its databases together: what is promised is promised once.
     together = waiting_sentence(node)
-    return f"{waiting} VM{'s' if waiting > 1 else ''} {together}" if waiting and together else ""
+    return f"{waiting} database{'s' if waiting > 1 else ''} {together}" if waiting and together else ""
 
 
 def gift_sentence(source: JsonObject, namespace: str) -> str:
-    """The sentence on ``gaveBack`` of a VM of ``namespace``; empty if it gave nothing lately.
+    """The sentence on ``gaveBack`` of a database of ``namespace``; empty if it gave nothing lately.
 
     The time is that of the clock here, with its zone: a page may be read elsewhere.
     """

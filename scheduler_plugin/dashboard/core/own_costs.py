@@ -11,6 +11,7 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.core.sight import VisibilityFilter
+from scheduler_plugin.databases import scope_of
 from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, Size
 from scheduler_plugin.history.costs.bills import bill, key_of
 from scheduler_plugin.history.costs.prices import PriceList
@@ -42,13 +43,13 @@ def costs(material: Material, sight: VisibilityFilter, by: str, only: str = "", 
 
     Raises ``ValueError`` for another ``by``.
     """
-    # Before anything is summed, so that no sum reveals a VM that the reader does not see.
-    visible = [usage for usage in material.usages if sight.sees(usage.facts.vm.namespace)]
+    # Before anything is summed, so that no sum reveals a database that the reader does not see.
+    visible = [usage for usage in material.usages if sight.sees(scope_of(usage.facts.vm))]
     bill_json = document(bill(visible, material.high, material.prices, key_of(by), material.period, only=only), by)
     lines = items(bill_json, "lines")
     others = max(0, len(lines) - most)
     # The price table's keys name machines of the whole fleet.
-    if sight.namespaces is not None:
+    if not sight.has_all_vms:
         bill_json["unusedPrices"] = []
     return {**bill_json, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}
 

@@ -10,12 +10,15 @@ from typing import Final
 
 import msgspec
 
+from protocol.kubernetes.access_reviews import Scope
 from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, shortened, text, whole
 from protocol.names import ANNOTATION_REASON, BOOTING, LABEL_GROUP
+from protocol.pod_database import PREFIX
 from protocol.units import QuantityError, Resources
-from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
+from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.core import states
+from scheduler_plugin.databases import database_name, database_node, parse_database
 
 UNKNOWN: Final = -1
 PENDING: Final = "Pending"
@@ -37,8 +40,18 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     namespace: str
 
 
+def row_scope(key: str, namespace: str) -> Scope:
+    """The right that a row needs.
+
+    >>> row_scope("shop/pod/pg-1", "shop").of_pods, row_scope("Hvpa/shop/pod", "shop").of_pods
+    (True, False)
+    """
+    return Scope(namespace, key.startswith(f"{namespace}/{PREFIX}"))
+
+
 class VmRow(Row, frozen=True):
-    """A VM: its size, bounds, permit and guest's size from its object; the rest comes from the scheduler.
+    """A database: its size, bounds, permit and size in force from its object; the rest comes from the scheduler, as
+    does the permit of a pod.
 
     ``promised`` is the part of ``denied`` that neighbours are about to give back.
     ``problem`` is why its object, or a part of it, cannot be read; ``waiting`` is whether it has been pending for long,
@@ -153,12 +166,12 @@ def _pair_of(cpu: str, mem: str) -> Pair:
 
 
 def vm_row(obj: JsonObject) -> VmRow:
-    """A VirtualMachine. Never raises: one that cannot be read becomes a row with a problem."""
-    name = name_of(obj)
+    """A VirtualMachine, or a pod that opted in. Never raises: one that cannot be read becomes a row with a problem."""
+    name = database_name(obj)
     try:
-        vm = parse_virtual_machine(obj)
+        vm = parse_database(obj)
     except InvalidObjectError as error:
-        return VmRow(str(name), name.namespace, _said(obj, "status", "node"), problem=shortened(str(error)))
+        return VmRow(str(name), name.namespace, shortened(database_node(obj)), problem=shortened(str(error)))
     return _vm_row(vm, obj)
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from protocol.kubernetes.objects import JsonObject, flag, items, shortened, text
 from scheduler_plugin.dashboard import texts
-from scheduler_plugin.dashboard.core.rows import NOTHING, ZERO, Pair, VmRow, pair_at
+from scheduler_plugin.dashboard.core.rows import NOTHING, ZERO, Pair, VmRow, pair_at, row_scope
 
 
 class SchedulerReport(msgspec.Struct, frozen=True):
@@ -19,6 +19,7 @@ class SchedulerReport(msgspec.Struct, frozen=True):
     migrating: bool
     silent: bool = False
     promised: Pair = ZERO
+    permit: Pair = NOTHING
 
 
 def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
@@ -34,6 +35,7 @@ def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
                     flag(pod, "migrating"),
                     flag(pod, "agentSilent"),
                     pair_at(pod, "promised"),
+                    pair_at(pod, "permit"),
                 )
                 reports[vm] = _together(reports[vm], report) if vm in reports else report
     return reports
@@ -73,6 +75,7 @@ def _together(one: SchedulerReport, other: SchedulerReport) -> SchedulerReport:
         one.migrating or other.migrating,
         one.silent or other.silent,
         _larger(one.promised, other.promised),
+        _larger(one.permit, other.permit),
     )
 
 
@@ -82,6 +85,9 @@ def _larger(*pairs: Pair) -> Pair:
 
 def said_of(row: VmRow, word: SchedulerReport | None) -> VmRow:
     """The row with the scheduler's report; a VM that the scheduler does not know keeps what its object says."""
+    # A pod has no permit in its object.
+    if row_scope(row.key, row.namespace).of_pods:
+        row = msgspec.structs.replace(row, permit=NOTHING if word is None else word.permit)
     if word is None:
         # What the scheduler said earlier must not stay on the row.
         return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, promised=ZERO, migrating=False)

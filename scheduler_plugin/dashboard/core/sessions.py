@@ -7,6 +7,7 @@ import hmac
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from protocol.kubernetes.access_reviews import Scope
 from protocol.units import Instant, Seconds
 from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 
@@ -15,12 +16,13 @@ LASTS: Final = Seconds(12 * 3600.0)
 CHECKED_FOR: Final = Seconds(30.0)
 MOST: Final = 256
 MOST_OF_ONE: Final = 16
+_NONE: Final = Scope()
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """One signed-in browser. ``who`` is the person's name to the API server, ``token`` what the API server is asked
-    about again; both are empty on one machine. ``asked_to`` is the namespace that was asked about last.
+    about again; both are empty on one machine. ``asked_to`` is the scope that was asked about last.
     """
 
     key: bytes
@@ -29,7 +31,7 @@ class Session:
     checked: Instant
     token: str = field(default="", repr=False)
     who: str = ""
-    asked_to: str = ""
+    asked_to: Scope = _NONE
 
     @property
     def person(self) -> bytes:
@@ -63,7 +65,14 @@ class Sessions:
         return matches
 
     def begin(  # noqa: PLR0913 - what a session begins with
-        self, secret: str, sight: VisibilityFilter, now: Instant, *, token: str = "", who: str = "", asked_to: str = ""
+        self,
+        secret: str,
+        sight: VisibilityFilter,
+        now: Instant,
+        *,
+        token: str = "",
+        who: str = "",
+        asked_to: Scope = _NONE,
     ) -> Session:
         """A new session, known by ``secret``."""
         session = Session(hashed(secret), sight, now, now, token, who, asked_to)
@@ -90,7 +99,9 @@ class Sessions:
         # A session ends after LASTS however often it was checked.
         return current if current is not None and now - current.begun < LASTS else None
 
-    def checked(self, session: Session, sight: VisibilityFilter, now: Instant, asked_to: str = "") -> Session | None:
+    def checked(
+        self, session: Session, sight: VisibilityFilter, now: Instant, asked_to: Scope = _NONE
+    ) -> Session | None:
         """The session with what the API server allows now; None if the session ended meanwhile."""
         # The person signed out while the API server was asked.
         if session.key not in self._open:

@@ -8,33 +8,42 @@ from zlib import crc32
 
 import msgspec
 
+from protocol.kubernetes.access_reviews import Scope
 from scheduler_plugin.dashboard.core.journal import Change
-from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, node_stated
+from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, node_stated, row_scope
 
 
 @dataclass(frozen=True, slots=True)
 class VisibilityFilter:
-    """The namespaces that a reader may list; None: all of them."""
+    """The scopes that a reader may read; one of all namespaces has all of its kind."""
 
-    namespaces: frozenset[str] | None = None
+    scopes: frozenset[Scope]
+
+    @property
+    def has_all(self) -> bool:
+        """Return True if it leaves nothing out."""
+        return self.scopes >= EVERYTHING
+
+    @property
+    def has_all_vms(self) -> bool:
+        """Return True if the reader may list all VMs: the right to what is about the whole cluster."""
+        return Scope() in self.scopes
 
     @property
     def tag(self) -> str:
         """A short text for these rights. Event ids depend on it: a reader whose rights change gets a new snapshot."""
-        if self.namespaces is None:
-            return ""
-        return f".{crc32(' '.join(sorted(self.namespaces)).encode()):08x}"
+        return "" if self.has_all else f".{crc32(repr(sorted(self.scopes)).encode()):08x}"
 
-    def sees(self, namespace: str) -> bool:
-        """Return True if that namespace exists for the reader."""
-        return self.namespaces is None or namespace in self.namespaces
+    def sees(self, scope: Scope) -> bool:
+        """Return True if the databases of that scope exist for the reader."""
+        return not self.scopes.isdisjoint((scope, scope.everywhere))
 
     def row(self, row: Row) -> Row | None:
         """The row as the reader sees it; None if it does not."""
         # A namespace that the reader may not list does not exist for it: no row, name or count.
         if row.namespace:
-            return row if self.sees(row.namespace) else None
-        if self.namespaces is None:
+            return row if self.sees(row_scope(row.key, row.namespace)) else None
+        if self.has_all_vms:
             return row
         if isinstance(row, NodeRow):
             # The sums stay, as they name nothing. The reason why a node is stuck may name VMs.
@@ -46,13 +55,17 @@ class VisibilityFilter:
 
     def change(self, change: Change) -> Change:
         """The change as the reader sees it."""
-        if self.namespaces is None:
+        if self.has_all:
             return change
         rows = [(kind, visible) for kind, row in change.rows if (visible := self.row(row)) is not None]
-        # The last part is the namespace.
-        gone = [removed for removed in change.gone if not removed[2] or self.sees(removed[2])]
+        gone = [
+            (kind, key, namespace)
+            for kind, key, namespace in change.gone
+            if not namespace or self.sees(row_scope(key, namespace))
+        ]
         return Change(change.revision, rows, gone)
 
 
-ALL: Final = VisibilityFilter()
+EVERYTHING: Final = frozenset({Scope(), Scope(of_pods=True)})
+ALL: Final = VisibilityFilter(EVERYTHING)
 NOTHING: Final = VisibilityFilter(frozenset())

@@ -1,4 +1,4 @@
-"""States of VMs and nodes that stand out, in words: one table for the page, ``autoscale top`` and the documents. Pure.
+"""States of databases and nodes that stand out, in words: one table for page, terminal and documents. Pure.
 
 The page gets the tables as a module of its own (``script``), so that no word is written twice.
 """
@@ -22,9 +22,9 @@ class VmState(NamedTuple):
     means: str
 
 
-UNHEALTHY: Final = VmState("unhealthy", "✕", "the guest failed, or its object cannot be read")
-WAITING: Final = VmState("waiting", "◌", "the VM has been pending for a minute or more")
-DENIED: Final = VmState("denied", "▲", "the VM asked for more than it got")
+UNHEALTHY: Final = VmState("unhealthy", "✕", "the guest or the pod failed, or its object cannot be read")
+WAITING: Final = VmState("waiting", "◌", "the database has been pending for a minute or more")
+DENIED: Final = VmState("denied", "▲", "the database asked for more than it got")
 AGENT_PROBLEM: Final = VmState("agent-problem", "!", "its agent reports a problem, or is unreachable")
 MIGRATING: Final = VmState("migrating", "⇢", "the VM is migrating")
 # The worst first: only one state of a VM is shown.
@@ -32,7 +32,7 @@ VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, AGENT_PROBLEM, MIGRATING)
 
 CANNOT_DRAIN: Final = VmState("cannot-drain", "▲", "VMs should leave the node, but none can")
 OVER_WATERMARK: Final = VmState("over-watermark", "▲", "the node's reservations are above its watermark")
-CORDONED: Final = VmState("cordoned", "⊘", "the node takes no new VMs")
+CORDONED: Final = VmState("cordoned", "⊘", "the node takes no new databases")
 NODE_STATES: Final = (CANNOT_DRAIN, OVER_WATERMARK, CORDONED)
 
 CALM: Final = "calm"

@@ -8,16 +8,18 @@ from typing import Final
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, child
-from protocol.kubernetes.resources import MIGRATIONS, NODES, VIRTUAL_MACHINES, Resource
+from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
+from protocol.pod_database import is_pod_database
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import Kind, WatchReport
 from scheduler_plugin.dashboard.sources.http_sources import Sources
+from scheduler_plugin.databases import OPTED_IN
 from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
 from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.recorder import LookError
 
-KINDS: Final = (VIRTUAL_MACHINES, NODES, MIGRATIONS)
+KINDS: Final = (VIRTUAL_MACHINES, PODS, NODES, MIGRATIONS)
 _PATIENCE: Final = 10.0
 """Seconds that the first lists may take."""
 
@@ -48,7 +50,10 @@ class ClusterLooks:
             raise LookError(f"not read yet: {', '.join(unread)}") from None
         return ClusterSample(
             at=round(self._clock.wall() * SECOND),
-            vms=list(self._informers[VIRTUAL_MACHINES].facts.values()),
+            vms=[
+                *self._informers[VIRTUAL_MACHINES].facts.values(),
+                *filter(is_pod_database, self._informers[PODS].facts.values()),
+            ],
             nodes=await self._sources.of_scheduler("/nodes"),
             price_keys=keys_of_nodes(self._informers[NODES].facts.values()),
             migrations=list(self._informers[MIGRATIONS].facts.values()),
@@ -63,7 +68,8 @@ def _informer(kind: Resource, report: WatchReport) -> FactInformer[JsonObject]:
     is_optional = kind is not VIRTUAL_MACHINES
     # Of nodes only names and labels are needed; their status is large and changes often.
     read = partial(kept, names_only=kind is NODES)
-    watched = Kind(kind.plural, kind.path(), read, is_optional=is_optional, may_be_forbidden=is_optional)
+    labels = OPTED_IN if kind is PODS else ""
+    watched = Kind(kind.plural, kind.path(), read, is_optional=is_optional, may_be_forbidden=is_optional, labels=labels)
     return FactInformer(watched, lambda _: None, report)
 
 

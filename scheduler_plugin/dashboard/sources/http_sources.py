@@ -14,13 +14,14 @@ import httpx2 as httpx
 import msgspec
 
 from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
-from protocol.kubernetes.objects import Json, JsonObject, items, name_of, text
-from protocol.kubernetes.resources import PODS, escaped
+from protocol.kubernetes.objects import Json, JsonObject, items, text
+from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import AUDIENCE, audience_of_agents
 from protocol.runtime.url_hosts import url_host
 from protocol.units import Instant, Seconds
+from scheduler_plugin.databases import database_name, database_node, database_url, is_pod
 from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 
 PATIENCE: Final = 5.0
@@ -77,7 +78,7 @@ class Sources(Protocol):
         """The groups' program's JSON at ``path``; None if it cannot be had."""
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
-        """The agent's answer at ``/explain`` for a VM; None if there is none."""
+        """The agent's answer at ``/explain`` for a VM, or a pod that opted in; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,14 @@ class HttpSources:
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
         """See ``Sources``. Asks the agent of its node first: a VM's pod may forward its ports to the guest."""
-        name, node = name_of(vm), text(vm, "status", "node")
+        name, node = database_name(vm), database_node(vm)
         if self.agents is not None and node and (address := await self.agents.address(node)):
-            path = f"/explain/{escaped(name.namespace)}/{escaped(name.name)}"
+            path = f"/explain/{database_url(name)}"
             if (account := await self._of_agent(address, path, name, self.agents.namespace)) is not None:
                 return account
+        # Beside a postgres in a pod no agent runs.
+        if is_pod(vm):
+            return None
         return await self._of_agent(text(vm, "status", "podIP"), "/explain", name, name.namespace)
 
     async def _of_agent(self, address: str, path: str, vm: ObjectName, namespace: str) -> Json | None:
@@ -165,5 +169,5 @@ class Overheard:
     async def of_vm(self, vm: JsonObject) -> Json | None:
         """See ``Sources``."""
         account = await self._sources.of_vm(vm)
-        self._hears(name_of(vm), account)
+        self._hears(database_name(vm), account)
         return account

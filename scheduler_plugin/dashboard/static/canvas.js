@@ -128,7 +128,7 @@ export class FleetCanvas {
     if (bar >= 30 && width > 54) {
       pen.fillStyle = state === "calm" ? colours.onBlock : colours.ground; // what stands out is bright on dark ground and dark on bright
       pen.font = "11px ui-sans-serif, system-ui, sans-serif";
-      pen.fillText(fitted(pen, block.vm.key.split("/")[1], width - 10), x + 5, y + bar / 2 + 4);
+      pen.fillText(fitted(pen, block.vm.key.slice(block.vm.key.indexOf("/") + 1), width - 10), x + 5, y + bar / 2 + 4);
     }
     pen.globalAlpha = 1;
     if (this.selected === `vm/${block.vm.key}`) this.outline(x, y - 1, width, bar + 2, colours.focus);

@@ -1,4 +1,4 @@
-// What VMs cost, by the bill of `autoscale cost`: all of it as a table, and one VM's, node's or group's as figures.
+// What databases cost, by the bill of `autoscale cost`: all of it as a table, and one database's, node's or group's as figures.
 
 import { fill, h, table } from "./dom.js";
 import { count, groupHref, nodeHref, vmHref } from "./words.js";
@@ -7,9 +7,10 @@ const AGAIN = 60000;
 const SPANS = [["1 h", 3600], ["6 h", 21600], ["1 d", 86400], ["7 d", 604800], ["30 d", 2592000]];
 const KINDS = ["namespace", "group", "node", "vm"];
 const HREFS = { vm: vmHref, node: nodeHref, group: (key) => groupHref(`VirtualMachineGroup/${key}`) };
+const titleOf = (by) => by === "vm" ? "database" : by;
 const NONE = "(none)";
 const AWAY = "The server does not answer.";
-const NO_HISTORY = "No history is kept here, or it cannot be read: what VMs cost is not known.";
+const NO_HISTORY = "No history is kept here, or it cannot be read: what databases cost is not known.";
 const kept = { by: "namespace", seconds: 86400 };
 
 export const money = (value) => value === null ? "–" : value.toFixed(Math.abs(value) >= 100 ? 2 : 4);
@@ -26,7 +27,7 @@ export async function askCosts(seconds, by, only = "") {
   return fetch(`api/costs?${query}`).then((answer) => answer.ok ? answer.json() : null).then((found) => found && found.kept ? found : null).catch(() => undefined);
 }
 
-// The costs of one VM, node or group, as part of its view.
+// The costs of one database, node or group, as part of its view.
 export class CostBox {
   constructor(by, only, seconds = 86400) {
     Object.assign(this, { by, only, seconds });
@@ -54,7 +55,7 @@ function figures(found) {
   const [line] = found.lines;
   if (!line) return h("p", { class: "empty" }, "Nothing was seen of it in that time.");
   const rows = [["Reserved", `${money(line.reserved_cost)} for ${hours(line.reserved_cpu_hours)} vCPU-h, ${hours(line.reserved_gib_hours)} GiB-h`],
-    ["Used by the guest", `${money(line.used_cost)}${usePart(line)}`],
+    ["Used", `${money(line.used_cost)}${usePart(line)}`],
     ["At its maximum", `${money(line.max_cost)}, saved ${money(line.saved)}`],
     ["At P99.5 of its need", `${money(line.p99_5_cost)}, saved ${money(line.saved_against_p99_5)}`]];
   const unknown = line.unknown_hours > 0.005 ? ` ${hours(line.unknown_hours)} h are unknown and cost nothing here.` : "";
@@ -77,7 +78,7 @@ export class CostsView {
   }
 
   kindOf(by) {
-    return h("button", { type: "button", "aria-pressed": String(kept.by === by), onclick: () => this.look({ by }) }, by === "vm" ? "VM" : by);
+    return h("button", { type: "button", "aria-pressed": String(kept.by === by), onclick: () => this.look({ by }) }, titleOf(by));
   }
 
   // The labels whose values the history keeps are kinds too.
@@ -105,7 +106,7 @@ export class CostsView {
 
 function billOf(found) {
   const numbers = ["vCPU-h", "GiB-h", "Cost", "Used", "At max", "Saved", "At P99.5", "Saved", "Unknown h"];
-  const headings = [{ text: found.by === "vm" ? "VM" : found.by }, ...numbers.map((text) => ({ text, number: true }))];
+  const headings = [{ text: titleOf(found.by) }, ...numbers.map((text) => ({ text, number: true }))];
   const cells = (each) => [hours(each.reserved_cpu_hours), hours(each.reserved_gib_hours), money(each.reserved_cost), money(each.used_cost),
     money(each.max_cost), money(each.saved), money(each.p99_5_cost), money(each.saved_against_p99_5), hours(each.unknown_hours)];
   const href = HREFS[found.by];
@@ -113,7 +114,7 @@ function billOf(found) {
   const share = found.total.max_cost > 0 ? ` (${Math.round(100 * found.total.saved / found.total.max_cost)} %)` : "";
   return [h("p", {}, `Scaling saved ${money(found.total.saved)}${share} against the maximum sizes. ${prices(found)}${unmatched(found)}`),
     usePart(found.total) ? h("p", { class: "hint" }, `Guests used ${money(found.total.used_cost)}${usePart(found.total)}.`) : null,
-    table(`Costs by ${found.by === "vm" ? "VM" : found.by}`, headings, [...found.lines.map((each) => [name(each), ...cells(each)]),
+    table(`Costs by ${titleOf(found.by)}`, headings, [...found.lines.map((each) => [name(each), ...cells(each)]),
       [h("strong", {}, "total"), ...cells(found.total)]]),
     found.others ? h("p", { class: "more" }, `and ${found.others} more, which the total has`) : null];
 }

@@ -33,14 +33,14 @@ export class FleetView {
   make() {
     this.sums = h("div", { class: "chips", role: "group", "aria-label": "Problems" });
     this.selects = { namespace: this.select("Namespace"), node: this.select("Node"), group: this.select("Group") };
-    this.find = h("input", { type: "search", placeholder: "Find a VM or node  ( / )", "aria-label": "Find a VM or node", value: kept.filter.text,
+    this.find = h("input", { type: "search", placeholder: "Find by name  ( / )", "aria-label": "Find a database or node", value: kept.filter.text,
       oninput: () => this.filtered({ text: this.find.value.trim() }) });
     this.resource = RESOURCES.map((name, at) => h("button", { type: "button", onclick: () => { kept.resource = at; this.update(true); } }, name));
     const zoom = [["−", -1, "Smaller"], ["+", 1, "Larger"]].map(([sign, step, name]) =>
       h("button", { type: "button", "aria-label": name, onclick: () => this.zoom(step) }, sign));
     this.sizer = h("div", { class: "sizer" });
     this.scroller = h("div", { class: "fleet", tabindex: "0", role: "application", "aria-describedby": "keys",
-      "aria-label": "Nodes as bars, with their VMs as blocks", onkeydown: (event) => this.key(event),
+      "aria-label": "Nodes as bars, with their databases as blocks", onkeydown: (event) => this.key(event),
       onscroll: () => this.canvas.ask(), onmousemove: (event) => this.hover(event), onmouseleave: () => this.tip(),
       onclick: (event) => this.open(this.under(event)) }, h("canvas", { "aria-hidden": "true" }), this.sizer);
     this.standing = h("div", {});
@@ -50,7 +50,7 @@ export class FleetView {
     this.element = h("section", { class: "fleet-view" }, h("h1", { class: "unseen" }, "Fleet"), this.sums,
       h("div", { class: "tools" }, this.find, Object.values(this.selects), h("span", { class: "pair", role: "group", "aria-label": "Resource" }, this.resource),
         h("span", { class: "pair", role: "group", "aria-label": "Zoom" }, zoom), legend()),
-      h("p", { class: "unseen", id: "keys" }, "Arrow keys choose a node or VM, Enter opens it, plus and minus zoom, slash finds."),
+      h("p", { class: "unseen", id: "keys" }, "Arrow keys choose a node or database, Enter opens it, plus and minus zoom, slash finds."),
       h("div", { class: "split" }, this.scroller,
         h("aside", { class: "attention", "aria-label": "Problems" }, this.standing)),
       this.details, this.announced);
@@ -102,7 +102,7 @@ export class FleetView {
     const by = (state) => out.filter((vm) => stateOf(vm) === state).length;
     const full = nodes.filter(isUnderPressure);
     const chips = [...OUT.map((state) => [state, by(state)]), ["over-watermark", full.length]];
-    fill(this.sums, h("span", { class: "sum" }, waits || `${count(vms.length, "VM")} on ${count(named.length, "node")}`),
+    fill(this.sums, h("span", { class: "sum" }, waits || `${count(vms.length, "database")} on ${count(named.length, "node")}`),
       waits ? [] : chips.map(([state, many]) => h("button", { type: "button", class: `chip ${many ? state : ""}`, "aria-pressed": String(kept.filter.state === state),
         onclick: () => this.filtered({ state: kept.filter.state === state ? "" : state }) }, `${many.toLocaleString("en")} ${titled(state)}`)));
     say(this.announced, waits || `${chips.filter(([, many]) => many).map(([state, many]) => `${many} ${titled(state)}`).join(", ") || "No problems"}.`);
@@ -162,8 +162,8 @@ export class FleetView {
     const { node } = found.cell;
     const vm = found.block && found.block.vm;
     const lines = vm ? [vm.key, `has ${size(vm.use)}`, `permit ${size(vm.permit)}`, `reserved ${size(vm.reserved)}`, whyOf(vm)]
-      : node.isUnlisted ? [nodeTitle(node.key), node.key ? "The scheduler does not list it." : "", count(found.cell.vms.length, "VM")]
-      : [node.key, `${amount(node.reserved, kept.resource)} of ${amount(node.total, kept.resource)} reserved`, `${amount(node.free, kept.resource)} free`, count(found.cell.vms.length, "VM")];
+      : node.isUnlisted ? [nodeTitle(node.key), node.key ? "The scheduler does not list it." : "", count(found.cell.vms.length, "database")]
+      : [node.key, `${amount(node.reserved, kept.resource)} of ${amount(node.total, kept.resource)} reserved`, `${amount(node.free, kept.resource)} free`, count(found.cell.vms.length, "database")];
     fill(tip, lines.map((line, at) => h("div", { class: at ? "" : "strong" }, line)));
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)}px`;
     tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
@@ -197,7 +197,7 @@ export class FleetView {
     this.selected = at < 0 ? `node/${node.key}` : `vm/${blocks[at].vm.key}`;
     const { scrollTop: top, clientHeight: height } = this.scroller;
     if (y < top || y + 40 > top + height) this.scroller.scrollTop = Math.max(0, y - height / 2);
-    say(this.announced, at < 0 ? nodeWords(node) : `VM ${blocks[at].vm.key}, ${size(blocks[at].vm.use)}, ${whyOf(blocks[at].vm)}`);
+    say(this.announced, at < 0 ? nodeWords(node) : `Database ${blocks[at].vm.key}, ${size(blocks[at].vm.use)}, ${whyOf(blocks[at].vm)}`);
     this.canvas.selected = this.selected;
     this.canvas.ask();
   }
@@ -211,7 +211,7 @@ export class FleetView {
 }
 
 function calm(store) {
-  if (isSure(store)) return h("p", { class: "empty calm" }, "Nothing: every VM has what it asks for.");
+  if (isSure(store)) return h("p", { class: "empty calm" }, "Nothing: every database has what it asks for.");
   return h("p", { class: "empty" }, waitsFor(store) ? "Not known yet." : "Nothing in what is known; the line above says what is old.");
 }
 
@@ -219,21 +219,21 @@ function calm(store) {
 const RANK = Object.fromEntries(Object.keys(STATES).map((state, at) => [state, at]));
 const sorted = (vms) => [...vms].sort((a, b) => RANK[stateOf(a)] - RANK[stateOf(b)] || b.denied[0] - a.denied[0] || a.key.localeCompare(b.key));
 
-const nodeWords = (node) => !node.key ? "VMs on no node" : node.isUnlisted ? `Node ${node.key}, which the scheduler does not list`
+const nodeWords = (node) => !node.key ? "Databases on no node" : node.isUnlisted ? `Node ${node.key}, which the scheduler does not list`
   : `Node ${node.key}, ${size(node.reserved)} reserved of ${size(node.total)}`;
 
 function nodeTable(entries) {
-  const headings = [{ text: "Node" }, { text: "VMs", number: true }, { text: "Reserved", number: true }, { text: "Free", number: true },
+  const headings = [{ text: "Node" }, { text: "Databases", number: true }, { text: "Reserved", number: true }, { text: "Free", number: true },
     { text: "Watermark", number: true }, { text: "Problems" }];
   return table("Nodes", headings, entries.map(({ node, vms, worst }) => [h("a", { href: nodeHref(node.key) }, nodeTitle(node.key)), String(vms.length),
     size(node.reserved), size(node.free), size(node.watermark), isUnderPressure(node) ? titled(node.state) : worst === "calm" ? "–" : STATES[worst].title]));
 }
 
-// The VMs of the nodes that are shown, those that stand out first; of many only so many, because a filter says which.
+// The databases of the nodes that are shown, those that stand out first; of many only so many, because a filter says which.
 function vmTables(vms) {
   const shown = sorted(vms).slice(0, MOST_ROWS);
-  const headings = [{ text: "VM" }, { text: "Node" }, { text: "Has", number: true }, { text: "Permit", number: true }, { text: "Reserved", number: true }, { text: "State" }];
-  const found = table("VMs", headings, shown.map((vm) => [h("a", { href: vmHref(vm.key) }, vm.key), vm.node || nodeTitle(""), size(vm.use), size(vm.permit), size(vm.reserved), whyOf(vm)]));
+  const headings = [{ text: "Database" }, { text: "Node" }, { text: "Has", number: true }, { text: "Permit", number: true }, { text: "Reserved", number: true }, { text: "State" }];
+  const found = table("Databases", headings, shown.map((vm) => [h("a", { href: vmHref(vm.key) }, vm.key), vm.node || nodeTitle(""), size(vm.use), size(vm.permit), size(vm.reserved), whyOf(vm)]));
   return [found, vms.length > MOST_ROWS ? h("p", { class: "more" }, `and ${(vms.length - MOST_ROWS).toLocaleString("en")} more: filter or find to see them`) : null];
 }
 

@@ -57,7 +57,7 @@ export class GroupView {
     const members = [...this.store.rows.vm.values()]
       .filter((vm) => vm.group === this.name && vm.namespace === this.namespace)
       .sort((a, b) => a.key.localeCompare(b.key));
-    const headings = [{ text: "VM" }, { text: "Node" }, { text: "Phase" }, { text: "Size" }, { text: "State" }];
+    const headings = [{ text: "Database" }, { text: "Node" }, { text: "Phase" }, { text: "Size" }, { text: "State" }];
     fill(this.facts, group ? h("p", {}, `${number(group.replicas)} replicas, ${number(group.desired)} wanted. ${group.because}`)
       : h("p", { class: "empty" }, waitsFor(this.store) || "There is no such group."),
     members.length ? table(`Members (${members.length})`, headings, members.map((vm) => [

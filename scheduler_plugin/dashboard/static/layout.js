@@ -1,4 +1,4 @@
-// Where nodes and the blocks of VMs are: plain arithmetic, without a canvas.
+// Where nodes and the blocks of databases are: plain arithmetic, without a canvas.
 
 import { STATES, isUnderPressure, nodeTitle, stateOf } from "./words.js";
 
@@ -30,7 +30,7 @@ export function isNarrow(filter) {
   return Boolean(filter.namespace || filter.group || filter.text || (filter.state && filter.state !== "over-watermark"));
 }
 
-// Every node that the scheduler lists, and one made up of its VMs for each that it does not: so every VM has its place.
+// Every node that the scheduler lists, and one made up of its databases for each that it does not: so each has its place.
 export function nodesIn(store) {
   const found = new Map(store.rows.node);
   for (const vm of store.rows.vm.values()) {
@@ -46,7 +46,7 @@ export function nodesIn(store) {
 const UNKNOWN = [-1, -1];
 const heldBy = (vm, resource) => Math.max(vm.reserved[resource], vm.use[resource], vm.permit[resource], 0);
 
-// Nodes with their VMs, in order; a filter leaves out nodes on which nothing is meant.
+// Nodes with their databases, in order; a filter leaves out nodes on which nothing is meant.
 export function nodesOf(store, filter) {
   const found = new Map();
   for (const node of nodesIn(store).values()) found.set(node.key, { node, vms: [], hits: 0, worst: "calm", meant: new Set() });
@@ -68,7 +68,7 @@ const ORDER = Object.keys(STATES);
 const parts = new Intl.Collator("en", { numeric: true });
 const compare = (a, b) => parts.compare(a, b);
 
-// Cells of nodes in columns, and in each the blocks of its VMs from the left.
+// Cells of nodes in columns, and in each the blocks of its databases from the left.
 export function laidOut(entries, width, zoom, resource) {
   const { column, bar, label, gap } = ZOOMS[zoom];
   const columns = Math.max(1, Math.floor((width - MARGIN) / (column + MARGIN)));
@@ -88,7 +88,7 @@ function cellOf(entry, { x, y, width, label, bar, resource }) {
   entry.vms.sort((a, b) => compare(a.key, b.key));
   let at = x;
   const blocks = entry.vms.map((vm) => {
-    const width = heldBy(vm, resource) * scale || LEAST_BLOCK; // a VM of which nothing can be read is there, too
+    const width = heldBy(vm, resource) * scale || LEAST_BLOCK; // one of which nothing can be read is there, too
     const block = { vm, x: at, width, used: Math.max(0, vm.use[resource]) * scale, meant: entry.meant.has(vm.key) };
     at += block.width;
     return block;

@@ -1,4 +1,4 @@
-// The view of one node: its bar in numbers, and the VMs on it.
+// The view of one node: its bar in numbers, and the databases on it.
 
 import { CostBox } from "./costs.js";
 import { fill, h, table } from "./dom.js";
@@ -14,7 +14,7 @@ export class NodeView {
     this.title = nodeTitle(name);
     this.body = h("div", {});
     this.cost = name ? new CostBox("node", name) : null;
-    this.element = h("section", { class: "page" }, h("h1", {}, name ? `Node ${name}` : "VMs on no node"), this.body, this.cost ? this.cost.element : []);
+    this.element = h("section", { class: "page" }, h("h1", {}, name ? `Node ${name}` : "Databases on no node"), this.body, this.cost ? this.cost.element : []);
   }
 
   update() {
@@ -28,7 +28,7 @@ export class NodeView {
       .filter((each) => isUnderWay(each) && (each.source === this.name || each.target === this.name));
     const others = [0, 1].map((at) => Math.max(0, node.reserved[at] - vms.reduce((sum, vm) => sum + Math.max(0, vm.reserved[at]), 0)));
     fill(this.body, h("p", { class: isUnderPressure(node) || node.isUnlisted ? "problem" : "" }, standing(node)),
-      Math.max(...node.denied) > 0 ? h("p", { class: "problem" }, `VMs ${waitsText(node)}.`) : null, node.isUnlisted ? null : facts(node, others),
+      Math.max(...node.denied) > 0 ? h("p", { class: "problem" }, `Databases ${waitsText(node)}.`) : null, node.isUnlisted ? null : facts(node, others),
       vmTable(vms), moves.length ? movesTable("Migrations from and to it", moves) : null);
   }
 
@@ -39,19 +39,19 @@ function standing(node) {
   if (node.isUnlisted) return node.key ? "The scheduler does not list this node, or does not answer." : "They wait for a node, or theirs is not known.";
   if (node.stuck) return `VMs that should leave it cannot: ${node.stuck}.`;
   if (isUnderPressure(node)) return `${some(node.excess)} above its watermark.`;
-  return node.open ? "It takes VMs." : "It takes no new VMs.";
+  return node.open ? "It takes databases." : "It takes no new databases.";
 }
 
 function facts(node, others) {
-  const rows = [["For VMs and pods", node.total], ["Reserved", node.reserved], ["of that, what is no VM you see", others],
+  const rows = [["For VMs and pods", node.total], ["Reserved", node.reserved], ["of that, what is no database you see", others],
     ["Free", node.free], ["Watermark", node.watermark]];
   return h("dl", { class: "facts" }, rows.map(([name, pair]) => h("div", {}, h("dt", {}, name), h("dd", {}, size(pair)))));
 }
 
 function vmTable(vms) {
-  const headings = [{ text: "VM" }, { text: "Phase" }, { text: "Has", number: true }, { text: "Permit", number: true },
+  const headings = [{ text: "Database" }, { text: "Phase" }, { text: "Has", number: true }, { text: "Permit", number: true },
     { text: "Reserved", number: true }, { text: "At most", number: true }, { text: "State" }];
-  return table(`VMs (${vms.length})`, headings, vms.map((vm) => [
+  return table(`Databases (${vms.length})`, headings, vms.map((vm) => [
     h("a", { href: vmHref(vm.key) }, vm.key), vm.phase, size(vm.use), size(vm.permit), size(vm.reserved), size(vm.most),
     h("span", { class: `tag ${stateOf(vm)}` }, stateOf(vm) === "calm" ? "–" : `${STATES[stateOf(vm)].mark} ${whyOf(vm)}`)]));
 }

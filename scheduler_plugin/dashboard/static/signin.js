@@ -39,7 +39,7 @@ function asked(main, way, hadLink) {
   const field = h("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true });
   const words = way === "link"
     ? "Open the link that autoscale web has printed last, or paste its token."
-    : "Paste a token of the cluster. You see the VMs of the namespaces whose VMs you may list.";
+    : "Paste a token of the cluster. You see the VMs of the namespaces whose VMs you may list, and the databases in pods of those whose pods you may get.";
   const hint = way === "link" ? null : h("p", { class: "hint" }, h("code", {}, "kubectl create token ACCOUNT"));
   return new Promise((done) => {
     const submit = async (event) => {

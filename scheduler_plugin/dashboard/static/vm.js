@@ -1,4 +1,4 @@
-// The view of one VM: what it has, its size over time since the page was opened, and why.
+// The view of one database: what it has, its size over time since the page was opened, and why.
 
 import { CostBox } from "./costs.js";
 import { fill, h, say } from "./dom.js";
@@ -16,12 +16,13 @@ const PAST = ["need", "permit", "reserved", "size", "used"];
 const SPANS = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["1 d", 86400], ["7 d", 604800]];
 
 export class VmView {
-  constructor(store, [namespace, name]) {
+  constructor(store, [namespace, ...rest]) {
+    const name = rest.join("/"); // a pod is pod/NAME
     this.store = store;
     this.key = `${namespace}/${name}`;
     Object.assign(this, { namespace, name });
-    this.title = name || "VM";
-    this.path = [namespace, name].map(encodeURIComponent).join("/");
+    this.title = name || "Database";
+    this.path = [namespace, ...rest].map(encodeURIComponent).join("/");
     this.facts = h("div", {});
     this.story = h("pre", { class: "story", tabindex: "0", "aria-label": "Why it has its size" }, "Asking …");
     this.warnings = h("p", { class: "hint", hidden: true });
@@ -51,9 +52,9 @@ export class VmView {
     try {
       const answer = await fetch(`api/vms/${this.path}`);
       const found = answer.ok ? await answer.json() : null;
-      say(this.story, found ? found.story.join("\n") : "There is no such VM, or the API server does not answer.");
+      say(this.story, found ? found.story.join("\n") : "There is no such database, or the API server does not answer.");
       this.warnings.hidden = !found || found.warnings;
-      say(this.warnings, `Kubernetes' warnings about it are not among these: kubectl events --namespace ${this.namespace} --for VirtualMachine/${this.name}`);
+      say(this.warnings, `Kubernetes' warnings about it are not among these: kubectl events --namespace ${this.namespace} --for ${this.name.includes("/") ? this.name : `VirtualMachine/${this.name}`}`);
       if (found && found.agent) this.heard(found.agent);
     } catch { say(this.story, "The server does not answer."); }
   }
@@ -62,7 +63,7 @@ export class VmView {
     if (isChosen && this.span !== seconds) this.cost.look(seconds);
     this.span = seconds;
     this.spans.forEach((button, at) => button.setAttribute("aria-pressed", String(SPANS[at][1] === seconds)));
-    const found = await fetch(`api/vms/${this.path}/past?seconds=${seconds}`).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
+    const found = await fetch(`api/past/${this.path}?seconds=${seconds}`).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
     if (this.span !== seconds) return;
     this.past = found;
     if (found && found.at.length) this.tell([...found.decisions, ...moveMarks(found.moves)].sort((a, b) => b.at - a.at));
@@ -105,14 +106,14 @@ export class VmView {
     if (this.shown === this.store.version) return;
     this.shown = this.store.version;
     const vm = this.store.rows.vm.get(this.key);
-    if (!vm) { fill(this.facts, h("p", { class: "empty" }, waitsFor(this.store) || "There is no such VM.")); return; }
+    if (!vm) { fill(this.facts, h("p", { class: "empty" }, waitsFor(this.store) || "There is no such database.")); return; }
     const state = stateOf(vm);
     fill(this.facts,
       h("p", {}, h("span", { class: `tag ${state}` }, `${STATES[state].mark} ${whyOf(vm)}`.trim()), ` ${vm.phase}, on `,
         vm.node ? h("a", { href: nodeHref(vm.node) }, vm.node) : "no node",
         vm.group ? [", of the group ", h("a", { href: groupHref(`VirtualMachineGroup/${vm.namespace}/${vm.group}`) }, vm.group)] : null,
         vm.enabled ? "." : ". It is not autoscaled."),
-      h("dl", { class: "facts" }, [["Has", vm.use], ["The guest has", vm.actual], ["Permit", vm.permit],
+      h("dl", { class: "facts" }, [["Has", vm.use], [this.name.includes("/") ? "In force" : "The guest has", vm.actual], ["Permit", vm.permit],
         ["Reserved", vm.reserved], ["At least", vm.least], ["At most", vm.most]]
         .map(([name, pair]) => h("div", {}, h("dt", {}, name), h("dd", {}, size(pair))))));
     this.showMoves();

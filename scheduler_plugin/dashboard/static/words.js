@@ -20,7 +20,7 @@ const ENDED = new Set(["Succeeded", "Failed", "Cancelled"]);
 export const isUnderWay = (move) => !ENDED.has(move.phase);
 
 export const titled = (state) => state.replaceAll("-", " ");
-// Problems, the worst first: the program's table. A VM and a node have at most one of these.
+// Problems, the worst first: the program's table. A database and a node have at most one of these.
 export const STATES = Object.fromEntries([...VM_STATES.map(({ word, mark }) => [word, { title: titled(word), mark }]), ["calm", { title: "healthy", mark: "" }]]);
 export const NODE_MARKS = Object.fromEntries(NODE_STATES.map(({ word, mark }) => [word, mark]));
 export const stateOf = (vm) => vm.state;
@@ -31,12 +31,12 @@ export function wayOf(move, node) {
   return move.wait ? `${node || "no node"}, ${move.wait}` : `${move.source || node} ⇢ ${move.target || "?"} ${move.progress}`;
 }
 
-// What a VM, or those of a node together, were denied, and how much of that neighbours are about to give.
+// What a database, or those of a node together, were denied, and how much of that neighbours are about to give.
 export const waitsText = ({ denied, promised }) => `waiting for ${some(denied)}${Math.max(...promised) > 0 ? `, ${some(promised)} promised by neighbours` : ""}`;
 
 export function whyOf(vm) {
   if (vm.problem) return vm.problem;
-  if (vm.phase === "Failed") return "its guest failed";
+  if (vm.phase === "Failed") return "it failed";
   if (vm.waiting) return "has not started for a minute or more";
   if (vm.state === "denied") return waitsText(vm);
   if (vm.state === "agent-problem") return vm.trouble;

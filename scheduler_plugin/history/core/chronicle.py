@@ -8,6 +8,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import JsonObject, name_of, uid_of
 from protocol.messages import ObjectName
+from scheduler_plugin.databases import database_name
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace, pace_for
 from scheduler_plugin.history.core.looks import (
     Account,
@@ -71,7 +72,7 @@ class HistoryLog:
 
     def asks(self, look: ClusterSample, most: int) -> list[JsonObject]:
         """The VMs whose agents are to be asked for their account, at most ``most``."""
-        vms = {name_of(vm): vm for vm in look.vms}
+        vms = {database_name(vm): vm for vm in look.vms}
         # Those with news first, then those asked longest ago; by name last, so that equal ones take turns.
         chosen = sorted(vms, key=lambda vm: (vm not in self._news, self._asked.get(vm, 0), vm))[:most]
         # Counted as asked even if it does not answer: a silent agent must not take the turns of others.
@@ -95,7 +96,7 @@ class HistoryLog:
         batch.vms += self._vms.expired(look.at, self._pace)
         batch.nodes += self._nodes.expired(look.at, self._pace)
         self._moved(look, batch)
-        self._forget({name_of(vm) for vm in look.vms})
+        self._forget({database_name(vm) for vm in look.vms})
         return batch
 
     def end(self) -> Batch:

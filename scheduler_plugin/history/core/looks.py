@@ -29,7 +29,8 @@ from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_REASON, ANNOTATION_TARGET_NODE, LABEL_GROUP
 from protocol.ranking.prices import price_keys
 from protocol.units import Bytes, QuantityError
-from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from protocol.virtual_machine import InvalidObjectError
+from scheduler_plugin.databases import database_name, parse_database
 from scheduler_plugin.history.core.samples import (
     SECOND,
     Amount,
@@ -49,8 +50,8 @@ _LONGEST_LABEL = 256
 class ClusterSample(msgspec.Struct, frozen=True, gc=False):
     """State of a cluster at ``at``.
 
-    ``vms``: VirtualMachines as JSON; ``nodes``: the scheduler's answer at ``/nodes``, None if it gave none;
-    ``price_keys``: those of each node by its labels; ``migrations``: VirtualMachineMigrations as JSON.
+    ``vms``: VirtualMachines, and pods that opted in, as JSON; ``nodes``: the scheduler's answer at ``/nodes``, None if
+    it gave none; ``price_keys``: those of each node by its labels; ``migrations``: VirtualMachineMigrations as JSON.
     """
 
     at: Millis
@@ -124,7 +125,7 @@ class VmReader:
         of_scheduler = standings(look.nodes)
         current: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
         for obj in look.vms:
-            name, version = name_of(obj), version_of(obj)
+            name, version = database_name(obj), version_of(obj)
             previous = self._known.get(name)
             # Parsing costs more than all else, so a VM whose version has not changed is not parsed again.
             parsed = previous[1] if previous is not None and version and previous[0] == version else self._read(obj)
@@ -139,7 +140,7 @@ class VmReader:
 
     def _read(self, obj: JsonObject) -> tuple[VmRecord, Size] | None:
         try:
-            vm = parse_virtual_machine(obj)
+            vm = parse_database(obj)
         # A VM that cannot be read has no sample: nothing is guessed.
         except InvalidObjectError:
             return None

@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import inf
 
 from protocol.kubernetes.objects import Json, JsonObject, flag, items, name_of, text
+from scheduler_plugin.databases import database_in, scope_of
 from scheduler_plugin.history.core.samples import Size, size_at
 from scheduler_plugin.history.costs.prices import Price
 
@@ -20,12 +21,12 @@ _NO_SIZE = Size(0, 0)
 _BINDING = frozenset({"DaemonSet", "Node"})
 """Kinds of owners whose pods are bound to one node."""
 _OTHER = ""
-"""The name of a pod that runs no VM."""
+"""The name of a pod that is no database."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedVm:
-    """A VM and what is reserved for it; ``moves`` is False if it is already on its way."""
+    """A database and what is reserved for it; ``moves`` is False for a VM on its way, and for a pod, which stays."""
 
     name: str
     reserved: Size
@@ -34,8 +35,8 @@ class PlacedVm:
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node as it is now; ``price`` is per hour, and ``others`` are the reservations of its pods that run no VM and
-    would need a place elsewhere.
+    """A node as it is now; ``price`` is per hour, and ``others`` are the reservations of its pods that are no databases
+    and would need a place elsewhere.
     """
 
     name: str
@@ -107,9 +108,7 @@ def _node(node: Json, price: Price, bound: Collection[str]) -> PlacedNode | None
         return None
     pods = items(node, "pods")
     vms = [
-        PlacedVm(text(pod, "vm"), size_at(pod, "reserved") or _NO_SIZE, not flag(pod, "migrating"))
-        for pod in pods
-        if text(pod, "vm")
+        PlacedVm(text(pod, "vm"), size_at(pod, "reserved") or _NO_SIZE, _moves(pod)) for pod in pods if text(pod, "vm")
     ]
     # The default is for a scheduler that reports no compute unit.
     unit = size_at(node, "computeUnit") or Size(1000, 4 * 1024**2)
@@ -119,6 +118,10 @@ def _node(node: Json, price: Price, bound: Collection[str]) -> PlacedNode | None
     others = [size for size in (size_at(pod, "reserved") for pod in alone) if size is not None and size != _NO_SIZE]
     is_open = flag(node, "open")
     return PlacedNode(text(node, "name"), price.of(total), unit, mark, reserved, tuple(vms), tuple(others), is_open)
+
+
+def _moves(pod: Json) -> bool:
+    return not flag(pod, "migrating") and not scope_of(database_in(text(pod, "vm"))).of_pods
 
 
 def emptied(nodes: Iterable[PlacedNode]) -> list[Emptied]:
@@ -156,7 +159,7 @@ _Room = tuple[float, str, Size, Size]
 
 def _targets(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str] | None:
     """The target of each; None if not all of them have one."""
-    # A VM that is already on its way leaves by itself; the node is judged once it has.
+    # A VM that is already on its way leaves by itself; the node is judged once it has. A pod would have to restart.
     if not all(vm.moves for vm in vms):
         return None
     rooms = sorted(_room(node.name, node.reserved, node.watermark) for node in others)

@@ -9,6 +9,8 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
+from protocol.pod_database import pod_of
+from scheduler_plugin.databases import database_in
 from scheduler_plugin.history.core.samples import HOUR, Millis
 from scheduler_plugin.history.costs.bills import LABEL, NONE, Bill, BilledCost, Line
 from scheduler_plugin.history.costs.rendering import ranked, rounded
@@ -99,8 +101,14 @@ def _properties(name: str, by: str, cluster: str) -> dict[str, object]:
     if name == UNALLOCATED:
         return properties
     if by in _CONTROLLERS:
-        namespace, _, controller = name.partition("/")
-        return properties | {"namespace": namespace, "controllerKind": _CONTROLLERS[by], "controller": controller}
+        named = database_in(name)
+        if by == "vm" and (pod := pod_of(named)) is not None:
+            return properties | {"namespace": pod.namespace, "pod": pod.name}
+        return properties | {
+            "namespace": named.namespace,
+            "controllerKind": _CONTROLLERS[by],
+            "controller": named.name,
+        }
     if by.startswith(LABEL):
         # Label names as in Prometheus, which OpenCost uses: other characters become underscores.
         return properties | {"labels": {_NO_NAME.sub("_", by.removeprefix(LABEL)): name}}

@@ -1,4 +1,4 @@
-"""``autoscale cost``: cost of VMs, savings of scaling, effect of a policy, and nodes that could be emptied."""
+"""``autoscale cost``: cost of databases, savings of scaling, effect of a policy, and nodes that could be emptied."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ Since = Annotated[str, typer.Option(help="How far back, such as 6h, 7d.")]
 @of_a_cluster()
 async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     since: Since = "7d",
-    by: Annotated[str, typer.Option(help="vm, namespace, group, node, or label=KEY (of labels that are kept).")] = "vm",
+    by: Annotated[
+        str, typer.Option(help="vm (each database), namespace, group, node, or label=KEY (of labels that are kept).")
+    ] = "vm",
     output: Annotated[CostOutput, typer.Option("--output", "-o", help="The form of what is printed.")] = "text",
     policy: Annotated[str, typer.Option(help="A policy (file or name): what it would have cost.")] = "",
     consolidate: Annotated[bool, typer.Option("--consolidate", help="Say which nodes could be emptied now.")] = False,
@@ -96,7 +98,7 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     *,
     flags: ClusterFlags,
 ) -> int:
-    """Cost of VMs by reservation, and the savings of scaling.
+    """Cost of databases by reservation, and the savings of scaling.
 
     Examples: autoscale cost --since 24h --by namespace · autoscale cost -o csv > costs.csv ·
     autoscale cost --policy calm.yaml · autoscale cost --consolidate
@@ -159,7 +161,8 @@ def _missing(extent: Extent, period: Period) -> Iterator[str]:
 
 def _unlabelled(found: Bill, by: str) -> Iterator[str]:
     if by.startswith(LABEL) and found.lines.keys() == {NONE}:
-        yield f"No VM has a recorded {by.removeprefix(LABEL)}: what records keeps the labels that its --label names."
+        label = by.removeprefix(LABEL)
+        yield f"No database has a recorded {label}: what records keeps the labels that its --label names."
 
 
 def _figures(change: PolicyChange, by: str) -> More:
@@ -192,7 +195,7 @@ def _left_out(played: int, vms: int, shares: tuple[Fraction | int, Fraction | in
     if played < vms:
         # Prices may all be zero.
         share = float(shares[0] / shares[1]) if shares[1] else 1.0
-        yield f"It was played on the {played} dearest of {vms} VMs, which are {share:.0%} of what was reserved."
+        yield f"It was played on the {played} dearest of {vms} databases, which are {share:.0%} of what was reserved."
 
 
 async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: CostOutput) -> int:

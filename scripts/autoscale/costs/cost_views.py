@@ -63,7 +63,7 @@ def show(  # noqa: PLR0913 - the texts beside the bill
     hours, cells = (found.period.until - found.period.since) / HOUR, _wide_cells if is_wide else _cells
     # Names come from the cluster: control characters and markup in them must not reach the terminal.
     table = Table(box=None, title=escape(visible(f"The last {hours:.1f} h, by {by}")), title_justify="left")
-    table.add_column(escape(visible(by)), no_wrap=True)
+    table.add_column("database" if by == "vm" else escape(visible(by)), no_wrap=True)
     for heading in (*_HEADINGS, *(_WIDE_HEADINGS if is_wide else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     if more is not None:
@@ -113,10 +113,10 @@ def _sentences(found: Bill, prices: str) -> Iterator[str]:
     if found.unused:
         yield f"No node of this time was priced by these keys of the price table: {_some(found.unused)}."
     if total.unknown:
-        yield f"{float(total.unknown):.2f} VM-hours are unknown: the VMs were not seen then, and cost nothing here."
+        yield f"{float(total.unknown):.2f} database-hours are unknown: they were not observed, and cost nothing here."
     if total.known > total.use_known:
         yield (
-            f"What guests used is known for {float(total.use_known):.2f} of {float(total.known):.2f} VM-hours, "
+            f"What guests used is known for {float(total.use_known):.2f} of {float(total.known):.2f} database-hours, "
             f"in which {float(total.in_use.money):.4f} was reserved."
         )
 
@@ -139,7 +139,9 @@ def advice_document(found: Sequence[Emptied]) -> dict[str, object]:
 def advice(found: Sequence[Emptied]) -> Iterator[str]:
     """The sentences of consolidation advice."""
     if not found:
-        yield "No node could be emptied: the VMs of each have no room below the others' watermarks."
+        yield (
+            "No node could be emptied: each has VMs without room below the others' watermarks, or a database in a pod."
+        )
     for node in found:
         others = f"; {node.others} pods that run no VM would be rescheduled" if node.others else ""
         yield f"Node {node.node} could be emptied, which saves {float(node.price):.4f} per hour{others}:"

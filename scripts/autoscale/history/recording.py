@@ -13,12 +13,14 @@ from rich.console import Console
 
 from deploy.kube.informer import Informer
 from protocol.kubernetes.api import ApiError
-from protocol.kubernetes.objects import Json, JsonObject, name_of
+from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.pod_database import is_pod_database
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.sources.http_sources import Hears
+from scheduler_plugin.databases import database_name
 from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
 from scheduler_plugin.history.recorder import LOG, LookError, Recorder
 from scripts.autoscale.demonstration.waiting import together
@@ -55,7 +57,10 @@ class SiteSource:
         self._pods = SitePods.of(self._informers[PODS].objects.values())
         return ClusterSample(
             at=round(self._clock.wall() * 1000),
-            vms=list(self._informers[VIRTUAL_MACHINES].objects.values()),
+            vms=[
+                *self._informers[VIRTUAL_MACHINES].objects.values(),
+                *filter(is_pod_database, self._informers[PODS].objects.values()),
+            ],
             nodes=await self._site.of_scheduler("/nodes"),
             price_keys=keys_of_nodes(self._informers[NODES].objects.values()),
             migrations=list(self._informers[MIGRATIONS].objects.values()),
@@ -78,7 +83,7 @@ class SiteSource:
         except ApiError:
             agent_explanation = None
         # A silent agent is reported as well: the page shows it as one.
-        self._hears(name_of(vm), agent_explanation)
+        self._hears(database_name(vm), agent_explanation)
         return agent_explanation
 
 

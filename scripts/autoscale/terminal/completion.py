@@ -13,9 +13,11 @@ from typer.completion import get_completion_script  # type: ignore[attr-defined]
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import name_of
-from protocol.kubernetes.resources import NODES, VIRTUAL_MACHINES, Resource
+from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
+from protocol.pod_database import PREFIX, database_of
 from protocol.runtime.credentials import CredentialsError
+from scheduler_plugin.databases import OPTED_IN
 from scripts.autoscale.clusters import (
     DEFAULT_NAMESPACE,
     KUBECTLS,
@@ -30,6 +32,14 @@ PATIENCE: Final = 1.5
 _OPTIONS: Final = {"--context": "context", "--kubeconfig": "kubeconfig", "--namespace": "namespace", "-n": "namespace"}
 _SILENT: Final = (ApiError, CredentialsError, TimeoutError, OSError, ValueError)
 _SHELLS: Final = ("bash", "zsh", "fish")
+
+
+def complete_database(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of VMs and of pods that opted in, as ``complete_vm`` has them."""
+    flags = flags_of(ctx.params)
+    pods = map(database_of, _names_of(flags, PODS, OPTED_IN))
+    names = [*_names_of(flags, VIRTUAL_MACHINES), *pods]
+    return fitting(names, ctx.params.get("namespace") or _namespace(flags), incomplete)
 
 
 def complete_vm(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -51,9 +61,10 @@ def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def fitting(names: Iterable[ObjectName], namespace: str, begun: str) -> list[str]:
-    """The VMs whose names begin with ``begun``, as one may type them (pure)."""
+    """The databases whose names begin with ``begun``, as one may type them (pure)."""
     # A name is plain in the namespace that is meant, unless another namespace is being typed.
-    typed = (vm.name if vm.namespace == namespace and "/" not in begun else str(vm) for vm in names)
+    is_plain = "/" not in begun or begun.startswith(PREFIX)
+    typed = (vm.name if vm.namespace == namespace and is_plain else str(vm) for vm in names)
     return sorted(candidate for candidate in typed if candidate.startswith(begun))
 
 
@@ -73,9 +84,9 @@ def _typed_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, value if equals else following
 
 
-def _names_of(flags: ClusterFlags, kind: Resource) -> list[ObjectName]:
+def _names_of(flags: ClusterFlags, kind: Resource, labels: str = "") -> list[ObjectName]:
     try:
-        return asyncio.run(_listed(flags, kind))
+        return asyncio.run(_listed(flags, kind, labels))
     except _SILENT:
         # An error would be printed into the command line, so a cluster that does not answer completes nothing.
         return []
@@ -88,14 +99,14 @@ def _namespace(flags: ClusterFlags) -> str:
         return DEFAULT_NAMESPACE
 
 
-async def _listed(flags: ClusterFlags, kind: Resource) -> list[ObjectName]:
+async def _listed(flags: ClusterFlags, kind: Resource, labels: str) -> list[ObjectName]:
     async with asyncio.timeout(PATIENCE), find_cluster(flags).client() as client:
-        return await listed(client, kind)
+        return await listed(client, kind, labels)
 
 
-async def listed(client: ApiClient, kind: Resource) -> list[ObjectName]:
-    """The names of all objects of a kind. Raises as ``ApiClient.list``."""
-    return [name_of(listed_object) for listed_object in (await client.list(kind)).objects]
+async def listed(client: ApiClient, kind: Resource, labels: str = "") -> list[ObjectName]:
+    """The names of all objects of a kind, or of those that ``labels`` selects. Raises as ``ApiClient.list``."""
+    return [name_of(listed_object) for listed_object in (await client.list(kind, label_selector=labels)).objects]
 
 
 def completion(shell: Annotated[str, typer.Argument(help="bash, zsh or fish", autocompletion=lambda: _SHELLS)]) -> None:

@@ -15,6 +15,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from scheduler_plugin.dashboard.core.states import NODE_STATES, VM_STATES, VmState
+from scheduler_plugin.databases import database_in
+from scripts.autoscale.migrate import stays_because
 from scripts.autoscale.terminal.text_screen import TextScreen
 from scripts.autoscale.terminal.visible import visible
 from scripts.autoscale.top.columns import NODE_COLUMNS, VM_COLUMNS, PlacedColumn, View, fitted
@@ -32,13 +34,13 @@ home end, g G             the first row, the last one
 < >                       sort by the column before, the next one
 r                         sort the other way round
 /                         filter: words, ns:shop node=node-1 state:denied; escape takes it away
-enter                     why has this VM its size? (explain, live)
+enter                     why has this database its size? (explain, live)
 m                         migrate this VM, after a question
-n                         nodes, or VMs again
+n                         nodes, or databases again
 ?                         this help
 q, Ctrl-C                 quit
 
-States of a VM, the worst first; else its phase:
+States of a database, the worst first; else its phase:
 {_listed(VM_STATES)}
 States of a node, likewise; else open:
 {_listed(NODE_STATES)}
@@ -79,7 +81,7 @@ class Question(ModalScreen[bool]):
         self.dismiss(is_yes)
 
 
-_KEYS: Final = "enter explain  m migrate  n nodes/VMs  < > sort  r reverse  / filter  ? help  q quit"
+_KEYS: Final = "enter explain  m migrate  n nodes/databases  < > sort  r reverse  / filter  ? help  q quit"
 
 
 class Source(Protocol):
@@ -93,7 +95,7 @@ class Source(Protocol):
         """The present state; VMs ``on_screen`` matter most."""
 
     async def story(self, vm: str) -> list[str]:
-        """Explanation of the VM's size."""
+        """Explanation of the database's size."""
 
     def question(self, vm: str) -> str:
         """Consequences of migrating the VM."""
@@ -103,7 +105,7 @@ class Source(Protocol):
 
 
 class TopApp(App[None]):
-    """Nodes and VMs, live."""
+    """Nodes and databases, live."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -136,7 +138,7 @@ class TopApp(App[None]):
         self._seen = FleetSnapshot()
         self._said = ""
         self._of_nodes = False
-        # Nodes and VMs each keep their filter and order.
+        # Nodes and databases each keep their filter and order.
         self._views = {True: View(NODE_COLUMNS, "node"), False: View(VM_COLUMNS, "vm")}
         self._placed: list[PlacedColumn] = []
         self._rows = RowList(id="rows")
@@ -170,7 +172,7 @@ class TopApp(App[None]):
 
     @property
     def view(self) -> View:
-        """The view on the screen, of nodes or VMs."""
+        """The view on the screen, of nodes or databases."""
         return self._views[self._of_nodes]
 
     def draw(self) -> None:
@@ -179,7 +181,7 @@ class TopApp(App[None]):
         rows = view.shown(everything)
         self._placed = fitted(view.columns, rows, self._rows.size.width, view.sorted_by)
         self._rows.show(rows, self._placed, view.sorted_by, descending=view.descending)
-        kind = "nodes" if self._of_nodes else "VMs"
+        kind = "nodes" if self._of_nodes else "databases"
         count = f"{len(everything)} {kind}" if not view.words else f"{len(rows)} of {len(everything)} {kind}"
         self._say("title", f"{self._source.title}   {count}" + (f"   filter: {view.words}" if view.words else ""))
         self._say("trouble", "  ".join(self._seen.troubles), hide=True)
@@ -207,7 +209,7 @@ class TopApp(App[None]):
         self.call_after_refresh(self._detail)
 
     def action_nodes(self) -> None:
-        """Nodes instead of VMs, or back."""
+        """Nodes instead of databases, or back."""
         self._of_nodes = not self._of_nodes
         self.draw()
 
@@ -244,7 +246,7 @@ class TopApp(App[None]):
         self._see(self.view.filtered(""))
 
     def on_row_list_chosen(self) -> None:
-        """Explains the VM, live; of a node, shows its VMs."""
+        """Explains the database, live; of a node, shows its databases."""
         row = self._rows.chosen
         if row is None:
             return
@@ -258,6 +260,10 @@ class TopApp(App[None]):
         """Migrates the chosen VM if the answer is yes."""
         row = self._rows.chosen
         if row is None or self._of_nodes:
+            return
+        if why := stays_because(database_in(row.name)):
+            self._said = f"{why}."
+            self._detail()
             return
 
         async def answered(is_yes: bool | None) -> None:

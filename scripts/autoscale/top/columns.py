@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One VM or node: a cell for each column, in their order, and what filters ask for."""
+    """One database or node: a cell for each column, in their order, and what filters ask for."""
 
     name: str
     cells: tuple[str, ...]
@@ -66,7 +66,7 @@ class PlacedColumn:
 
 
 VM_COLUMNS: Final = (
-    Column("vm", "VM", 0),
+    Column("vm", "database", 0),
     Column("state", "state", 1),
     Column("node", "node", 4),
     Column("cpu", "vCPU", 0, ColumnType.CPU),
@@ -82,7 +82,7 @@ VM_COLUMNS: Final = (
 NODE_COLUMNS: Final = (
     Column("node", "node", 0),
     Column("state", "state", 1),
-    Column("vms", "VMs", 4, ColumnType.CPU),
+    Column("vms", "databases", 4, ColumnType.CPU),
     Column("cpuBar", "vCPU reserved", 8),
     Column("cpuReserved", "reserved vCPU", 0, ColumnType.CPU),
     Column("cpuWatermark", "watermark vCPU", 6, ColumnType.CPU),
@@ -93,7 +93,7 @@ NODE_COLUMNS: Final = (
     Column("memoryTotal", "total memory", 3, ColumnType.MEMORY),
     Column("pressureCpu", "pressure vCPU", 5, ColumnType.CPU),
     Column("pressureMemory", "pressure memory", 5, ColumnType.MEMORY),
-    Column("waiting", "denied VMs", 9, ColumnType.SENTENCE),
+    Column("waiting", "denied", 9, ColumnType.SENTENCE),
     Column("stuck", "why VMs stay", 9, ColumnType.SENTENCE),
 )
 

@@ -1,4 +1,4 @@
-"""``autoscale top``: nodes and VMs, live in a terminal, or once as plain tables."""
+"""``autoscale top``: nodes and databases, live in a terminal, or once as plain tables."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ async def top(
     output: OutputFormat = Output.TEXT,
     namespace: Annotated[
         str,
-        typer.Option("--namespace", "-n", help="VMs of this namespace alone.", autocompletion=complete_namespace),
+        typer.Option("--namespace", "-n", help="Databases of this namespace alone.", autocompletion=complete_namespace),
     ] = "",
     *,
     flags: ClusterFlags,
 ) -> int:
-    """Show nodes and VMs: what they have, use and may have, what is denied or moves. Press ? for the keys."""
+    """Show nodes and databases: what they have, use and may have, what is denied or moves. Press ? for the keys."""
     # Scripts and pipes get tables that end; a live picture needs a terminal on both sides.
     is_live = not once and output is Output.TEXT and sys.stdin.isatty() and sys.stdout.isatty()
     async with open_site(find_cluster(flags)) as site:

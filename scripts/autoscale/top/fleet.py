@@ -1,4 +1,4 @@
-"""Follows a cluster for a view: watches VMs and migrations, asks the scheduler, and asks agents a few at a time."""
+"""Follows a cluster for a view: watches VMs, pods and migrations, asks the scheduler, and agents a few at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.pod_database import database_of, is_pod_database
 from protocol.runtime.clock import Clock
 from scheduler_plugin.dashboard.core.rows import PENDING
 from scheduler_plugin.dashboard.core.states import Lasting
+from scheduler_plugin.databases import database_in, database_object
 from scripts.autoscale.demonstration.moves import ENDED
 from scripts.autoscale.demonstration.waiting import together
-from scripts.autoscale.explain import explained_vm
+from scripts.autoscale.explain import explained
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
 from scripts.autoscale.site import SCHEDULER, Site, SitePods, agent_says
 from scripts.autoscale.top.columns import TableRow, printable
@@ -48,6 +50,7 @@ class FleetReader:
         self._vms = Informer(site.client, VIRTUAL_MACHINES, clock)
         self._pods = Informer(site.client, PODS, clock)
         self._index: SitePods | None = None
+        self._databases: dict[ObjectName, Json] = {}
         self._pods.listen(self._pod_changed)
         self._migrations = Informer(site.client, MIGRATIONS, clock)
         self._agents: dict[ObjectName, Json] = {}
@@ -81,7 +84,7 @@ class FleetReader:
         """The present state; the agents of the VMs on the screen are asked again."""
         named = self._named()
         # A VM on the screen may have been deleted since.
-        visible_vms = [name for name in map(_object_name, on_screen) if name in named]
+        visible_vms = [name for name in map(database_in, on_screen) if name in named]
         return await self._look([*visible_vms, *self._others(named, set(visible_vms))])
 
     async def _look(self, asked: Sequence[ObjectName]) -> FleetSnapshot:
@@ -117,9 +120,10 @@ class FleetReader:
         return ""
 
     def _named(self) -> Mapping[ObjectName, Json]:
+        named = {**self._vms.objects, **self._databases}
         if not self._namespace:
-            return self._vms.objects
-        return {name: vm for name, vm in self._vms.objects.items() if name.namespace == self._namespace}
+            return named
+        return {name: vm for name, vm in named.items() if name.namespace == self._namespace}
 
     def _others(self, named: Mapping[ObjectName, Json], asked: set[ObjectName]) -> list[ObjectName]:
         if not self._turn:
@@ -128,26 +132,30 @@ class FleetReader:
         taken, self._turn = self._turn[:_IN_TURN], self._turn[_IN_TURN:]
         return [name for name in taken if name in named and name not in asked]
 
-    def _pod_changed(self, _: ObjectChange) -> None:
+    def _pod_changed(self, change: ObjectChange) -> None:
         # The next look rebuilds the index: many pods may change between two looks.
-        self._index = None
+        self._index, name = None, database_of(change.name)
+        if change.after is not None and is_pod_database(change.after):
+            self._databases[name] = change.after
+        else:
+            self._databases.pop(name, None)
 
     async def _ask_all(self, names: Sequence[ObjectName]) -> None:
         if self._index is None:
             self._index = SitePods.of(self._pods.objects.values())
         pods = self._index
-        limit = asyncio.Semaphore(_AT_ONCE)
+        limit, named = asyncio.Semaphore(_AT_ONCE), self._named()
 
         async def ask(name: ObjectName) -> None:
             async with limit:
-                vm = self._vms.get(name)
+                vm = named.get(name)
                 # An agent that does not answer leaves an empty explanation: an old one would look current.
                 self._agents[name] = (vm and await agent_says(self._site, vm, pods)) or {}
 
         await asyncio.gather(*map(ask, names))
 
     def _vm_rows(self) -> tuple[TableRow, ...]:
-        """The rows of all VMs."""
+        """The rows of all databases."""
         reserved = {vm: pod for _, pods in self._nodes for vm, pod in pods.items()}
         named = self._named()
         moving = {
@@ -179,17 +187,16 @@ class FleetReader:
             self._pending.see(str(name), now, is_so=phase_of(vm) == PENDING)
 
     async def story(self, vm: str) -> list[str]:
-        """Explanation of the VM's size, as ``autoscale explain`` prints it, or why it is unknown."""
+        """Explanation of the database's size, as ``autoscale explain`` prints it, or why it is unknown."""
         try:
-            virtual_machine = await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm))
-            sentences, _ = await explained_vm(self._site, virtual_machine)
+            sentences, _ = await explained(self._site, await self._site.client.get(*database_object(database_in(vm))))
         except ApiError as error:
             return [printable(str(error))]
         return [printable(sentence) for sentence in sentences]
 
     def question(self, vm: str) -> str:
         """Consequences of migrating the VM."""
-        virtual_machine = self._vms.get(_object_name(vm)) or {}
+        virtual_machine = self._vms.get(database_in(vm)) or {}
         stays = "Its address and connections stay."
         breaks = "It has no overlay address: its connections break."
         consequence = stays if keeps_connections(virtual_machine) else breaks
@@ -198,7 +205,7 @@ class FleetReader:
 
     async def move(self, vm: str) -> str:
         """Creates a migration as ``autoscale migrate`` does, and returns a message about it (S4.12)."""
-        name = _object_name(vm)
+        name = database_in(vm)
         if any(is_under_way(migration, name) for migration in self._migrations.objects.values()):
             return f"{vm} is migrating already."
         try:
@@ -206,8 +213,3 @@ class FleetReader:
         except ApiError as error:
             return f"{vm} is not migrated: {printable(str(error))}"
         return f"{vm} is to migrate: {name_of(made)}"
-
-
-def _object_name(given: str) -> ObjectName:
-    namespace, _, name = given.partition("/")
-    return ObjectName(namespace, name)

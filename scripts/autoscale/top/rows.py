@@ -1,15 +1,18 @@
-"""VMs and nodes as rows of a table, from their objects, their agents' accounts and the scheduler's."""
+"""Databases and nodes as rows of a table, from their objects, their agents' accounts and the scheduler's."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, items, name_of, text
+from protocol.kubernetes.objects import Json, child, items, text
+from protocol.pod_database import parse_pod_database
 from protocol.units import Bytes, Instant, QuantityError
+from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.dashboard.core import states
 from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_on, waiting_sentence
 from scheduler_plugin.dashboard.core.rows import PENDING, wait_of
 from scheduler_plugin.dashboard.core.rows import vm_row as page_row
+from scheduler_plugin.databases import database_name, database_node, is_pod
 from scripts.autoscale.demonstration.fleet import node_row
 from scripts.autoscale.demonstration.moves import seen as seen_move
 from scripts.autoscale.top.columns import UNKNOWN, Column, TableRow, printable
@@ -18,31 +21,43 @@ _NOTHING: Final = frozenset({"", "0"})
 
 
 def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiting: bool = False) -> TableRow:
-    """One VM. ``agent`` is what its agent says, ``pod`` what the scheduler does; both are empty until known.
+    """One database: a VM, or a pod that opted in.
 
+    ``agent`` is what its agent says, ``pod`` what the scheduler does; both are empty until known.
     ``is_waiting``: it has been pending for long.
     """
-    status, metrics, goal = child(vm, "status"), child(agent, "metrics"), child(agent, "goal")
+    (cpu, memory), metrics, goal = _size(vm), child(agent, "metrics"), child(agent, "goal")
     # The permit as the agent holds it; the scheduler's view stands in if the agent is silent.
     permit = child(agent, "permit") or child(pod, "permit")
-    name, node = name_of(vm), _where(text(status, "node"), migration)
-    wait = "" if migration is None else wait_of(migration)
-    state = _state(vm, agent, pod, migration, is_waiting=is_waiting)
+    name, node = database_name(vm), _where(database_node(vm), migration)
+    wait, problem = "" if migration is None else wait_of(migration), page_row(vm).problem
+    state = _state(vm, agent, pod, migration, is_waiting=is_waiting, problem=problem)
     cells = (
         str(name),
         state,
         node,
-        text(status, "cpus"),
+        cpu,
         _cores(metrics.get("cores_busy")),
-        text(status, "memorySize"),
+        memory,
         _mib(text(metrics, "mem_used")),
         text(goal, "cpu"),
         _mib(text(goal, "mem")),
         text(permit, "cpu"),
         text(permit, "mem"),
-        "; ".join(filter(None, _decisions(name.namespace, agent, pod, wait))),
+        "; ".join(filter(None, (problem, *_decisions(name.namespace, agent, pod, wait)))),
     )
     return TableRow(str(name), _shown(cells), name.namespace, node, state)
+
+
+def _size(vm: Json) -> tuple[str, str]:
+    """Its vCPUs and memory, as its object writes them."""
+    if not is_pod(vm):
+        return text(vm, "status", "cpus"), text(vm, "status", "memorySize")
+    try:
+        actual = parse_pod_database(vm).actual
+    except InvalidObjectError:
+        return "", ""
+    return ("", "") if actual is None else (str(actual.cpu), str(actual.mem))
 
 
 def _decisions(namespace: str, agent: Json, pod: Json, wait: str) -> tuple[str, ...]:
@@ -96,15 +111,17 @@ def _shown(cells: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def phase_of(vm: Json) -> str:
-    """Its phase; one that has none yet is pending."""
-    return text(vm, "status", "phase") or PENDING
+    """Its phase; one that has none yet is pending, as is a pod whose postgres does not run."""
+    return page_row(vm).phase if is_pod(vm) else text(vm, "status", "phase") or PENDING
 
 
-def _state(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiting: bool) -> str:
+def _state(  # noqa: PLR0913 - what a state is made of
+    vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiting: bool, problem: str
+) -> str:
     """The most striking state by the page's table; else its phase."""
     phase = phase_of(vm)
     conditions = {
-        states.UNHEALTHY: phase == states.FAILED or page_row(vm).problem,
+        states.UNHEALTHY: phase == states.FAILED or problem,
         states.WAITING: is_waiting,
         states.DENIED: child(agent, "denied") or _some(child(pod, "denied")),
         states.AGENT_PROBLEM: items(agent, "troubles"),

@@ -173,7 +173,7 @@ def test_a_session_ends_when_its_rights_are_taken_away(page: Page) -> None:
 
 def test_what_was_is_recorded_in_the_pod(page: Page) -> None:
     with page.signed_in(page.token("clerk")) as http:
-        path = f"/api/vms/{SHOP}/orders/past?seconds=900"
+        path = f"/api/past/{SHOP}/orders?seconds=900"
         eventually(lambda: bool(http.get(path).json()["at"]), "a past")
         found = http.get("/api/costs?seconds=3600&by=namespace").json()
         assert {each["name"] for each in found["lines"]} <= {SHOP}
@@ -189,7 +189,7 @@ async def test_in_a_browser_a_token_is_pasted_and_the_fleet_is_there(page: Page)
         await seen.tab.get_by_label("Token").fill(page.token("clerk"))
         await seen.tab.get_by_role("button", name="Sign in").click()
         await seen.shows("a real cluster")
-        await seen.shows("1 VM on")
+        await seen.shows("1 database on")
         await seen.tab.evaluate(f"location.hash = '#/vm/{SHOP}/orders'")
         await seen.shows("The guest has")
         assert seen.complaints == []

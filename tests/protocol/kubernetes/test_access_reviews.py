@@ -9,8 +9,9 @@ import pytest
 
 from protocol.kubernetes.access_reviews import (
     LONGEST_TOKEN,
+    Scope,
     account_in,
-    may_list_vms,
+    may_read,
     names_audience,
     token_review,
     user_in,
@@ -49,7 +50,7 @@ def test_user_is_believed_for_its_audience_alone(status: object, audience: str, 
 
 
 def test_access_is_asked_for_whole_user() -> None:
-    spec = may_list_vms(USER, "shop")["spec"]
+    spec = may_read(USER, Scope("shop"))["spec"]
     assert spec == {
         "user": "clerk",
         "uid": "1",

@@ -16,15 +16,18 @@ from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS
 from scheduler_plugin.dashboard.app import Dashboard
 from scheduler_plugin.dashboard.reviews import ApiJudge
 from tests.fake_clock import FakeClock, settle
-from tests.scheduler_plugin.fake_cluster import VMS, Collection, FakeCluster, Obj, refused
+from tests.pod_databases import pod_database
+from tests.scheduler_plugin.fake_cluster import PODS, VMS, Collection, FakeCluster, Obj, refused
 from tests.scheduler_plugin.objects import vm
 
 SCRIPT = "<script>alert(1)</script>"
 
 
 class PageCluster(FakeCluster):
-    """Adds groups, reviews and lists of events: ``people`` has the namespaces that the bearer of each token may list
-    ("*": all); ``events`` are those about each VM, None where they may not be listed.
+    """Adds groups, reviews and lists of events.
+
+    ``people`` has the namespaces whose VMs the bearer of each token may list ("*": all), and those whose pods they may
+    get ("shop/pods", "*/pods"); ``events`` are those about each VM, None where they may not be listed.
     """
 
     def __init__(self) -> None:
@@ -40,7 +43,8 @@ class PageCluster(FakeCluster):
             known = spec["token"] in self.people
             return {"status": {"authenticated": known, "user": {"username": spec["token"], "groups": ["people"]}}}
         if call.path.endswith("/subjectaccessreviews"):
-            asked = spec["resourceAttributes"]["namespace"] or "*"
+            about = spec["resourceAttributes"]
+            asked = (about["namespace"] or "*") + ("/pods" if about["resource"] == "pods" else "")
             return {"status": {"allowed": asked in self.people.get(spec["user"], set())}}
         if call.method == "GET" and call.path.endswith("/events"):
             if self.events is None:
@@ -137,3 +141,8 @@ def put_vm(cluster: FakeCluster, name: str, namespace: str = "default", cpu: int
     made = vm(name, cpu, namespace=namespace)
     made["status"] = {**made.get("status", {}), "node": "n1", "phase": "Running"}
     cluster.put(VMS, made)
+
+
+def put_pod(cluster: FakeCluster, name: str, namespace: str = "default") -> None:
+    """A pod with a postgres that opted in and runs on ``n1``."""
+    cluster.put(PODS, pod_database(name, namespace))

@@ -15,8 +15,8 @@ from tests.scheduler_plugin.dashboard.page_cluster import Page, page, put_vm
 from tests.scheduler_plugin.fake_cluster import VMS
 
 
-async def told(run: Page, path: str) -> Any:
-    return (await run.http.get(f"/api/vms/default/db{path}")).json()
+async def told(run: Page, path: str = "/api/vms/default/db") -> Any:
+    return (await run.http.get(path)).json()
 
 
 async def test_gone_migrations_come_from_history() -> None:
@@ -28,7 +28,9 @@ async def test_gone_migrations_come_from_history() -> None:
             for name, ago in (("lately", 60_000), ("long-ago", 90_000_000))
         ]
         run.dashboard.accounts.history = MadeUpHistory([], moved=moves)
-        assert [each["key"] for each in (await told(run, "/past?seconds=900"))["moves"]] == ["default/lately"]
+        assert [each["key"] for each in (await told(run, "/api/past/default/db?seconds=900"))["moves"]] == [
+            "default/lately"
+        ]
 
 
 @pytest.mark.parametrize(("is_broken", "moves"), [(False, 1), (True, 0)])
@@ -38,7 +40,7 @@ async def test_a_history_that_cannot_be_read_has_nothing(is_broken: bool, moves:
         now, db = round(run.clock.wall() * SECOND), ObjectName("default", "db")
         moved = MoveRecord(db, db, "n1", "n2", "Succeeded", now - 9000, now)
         run.dashboard.accounts.history = MadeUpHistory([], moved=[moved], is_broken=is_broken)
-        assert len((await told(run, "/past?seconds=900"))["moves"]) == moves
+        assert len((await told(run, "/api/past/default/db?seconds=900"))["moves"]) == moves
 
 
 async def test_local_page_shows_vm_warnings() -> None:
@@ -50,12 +52,12 @@ async def test_local_page_shows_vm_warnings() -> None:
         at = "2026-01-01T00:00:00Z"
         warning: Json = {"type": "Warning", "reason": "GrowthDenied", "message": "no room", "lastTimestamp": at}
         run.cluster.events = [{**warning, "involvedObject": {"uid": uid}}]
-        found = await told(run, "")
+        found = await told(run)
         assert (f"  Warning of {at}: GrowthDenied: no room" in found["story"], found["warnings"]) == (True, True)
         asked = run.cluster.made("GET", "/namespaces/default/events")
         assert [call.query for call in asked] == [{"fieldSelector": f"involvedObject.uid={uid}"}]
         run.cluster.events = None
-        found = await told(run, "")
+        found = await told(run)
         assert ([each for each in found["story"] if "Warning" in each], found["warnings"]) == ([], False)
 
 
@@ -65,5 +67,5 @@ async def test_cluster_page_reads_no_events() -> None:
         put_vm(run.cluster, "db")
         await settle()
         await run.sign_in("admin")
-        assert not (await told(run, ""))["warnings"]
+        assert not (await told(run))["warnings"]
         assert run.cluster.made("GET", "/events") == []

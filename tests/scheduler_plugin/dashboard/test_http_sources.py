@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx2 as httpx
@@ -7,7 +8,10 @@ import msgspec
 import pytest
 
 from protocol.kubernetes.objects import Json
-from scheduler_plugin.dashboard.sources.http_sources import LONGEST_OF_AGENT, HttpSources
+from scheduler_plugin.dashboard.sources.http_sources import LONGEST_OF_AGENT, SELECTOR, HttpSources, NodeAgentAddresses
+from tests.fake_clock import FakeClock
+from tests.pod_databases import pod_database
+from tests.scheduler_plugin.fake_cluster import PODS, FakeCluster
 
 
 class Around:
@@ -72,3 +76,16 @@ async def test_absent_groups_program_is_not_asked() -> None:
     around = Around({})
     assert (await around.sources().of_groups("/explain/a/b/c"), around.asked) == (None, [])
     assert (await around.sources().of_scheduler("/nodes"), around.asked) == ({}, ["http://scheduler:10297/nodes"])
+
+
+async def test_pod_is_explained_by_agent_of_its_node() -> None:
+    """The pod has postgres in it, which is not asked."""
+    around = Around({"vm": "shop/pod/pg-1", "because": "idle"})
+    assert (await around.sources().of_vm(pod_database("pg-1", "shop")), around.asked) == (None, [])
+    cluster = FakeCluster()
+    about = {"namespace": "ours", "name": "agent", "labels": dict([SELECTOR.split("=")])}
+    status = {"phase": "Running", "podIP": "10.0.0.9"}
+    cluster.put(PODS, {"metadata": about, "spec": {"nodeName": "n1"}, "status": status})
+    sources = replace(around.sources(), agents=NodeAgentAddresses(cluster, "ours", FakeClock()))
+    assert await sources.of_vm(pod_database("pg-1", "shop")) == {"vm": "shop/pod/pg-1", "because": "idle"}
+    assert around.asked == ["http://10.0.0.9:9101/explain/shop/pod/pg-1"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from protocol.kubernetes.access_reviews import Scope
 from scheduler_plugin.dashboard.core.frames import HEARTBEAT
 from scheduler_plugin.dashboard.core.sessions import Sessions
 from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
@@ -112,7 +113,7 @@ async def test_changed_rights_restart_the_stream() -> None:
     async with page() as run:
         put_vm(run.cluster, "a", "shop")
         await settle()
-        sights: list[VisibilityFilter | None] = [VisibilityFilter(frozenset({"bank"})), ALL, None]
+        sights: list[VisibilityFilter | None] = [VisibilityFilter(frozenset({Scope("bank")})), ALL, None]
 
         async def sees() -> VisibilityFilter | None:
             return sights.pop(0)
@@ -160,7 +161,7 @@ async def test_quiet_namespace_gets_heartbeats() -> None:
     async with page() as run:
 
         async def of_the_shop() -> VisibilityFilter | None:
-            return VisibilityFilter(frozenset({"shop"}))
+            return VisibilityFilter(frozenset({Scope("shop")}))
 
         frames = run.dashboard.readers.frames(of_the_shop, "")
         await next_of(frames)

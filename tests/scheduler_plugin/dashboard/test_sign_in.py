@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from protocol.kubernetes.access_reviews import Scope
 from scheduler_plugin.dashboard.accounts import OF_THE_VM_ALONE
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS
 from scheduler_plugin.dashboard.doorman import COOKIE, SIGNING
@@ -86,7 +87,7 @@ async def test_token_shows_listable_namespaces() -> None:
         put_vm(run.cluster, "b", "bank")
         run.told.scheduler["/settings"] = {"schedulerName": "autoscale-scheduler"}
         run.told.scheduler["/explain/shop/a"] = {"makingRoom": ["bank/b moves away"], "pods": []}
-        run.cluster.people = {"clerk": {"shop"}, "admin": {"*"}, "guest": set()}
+        run.cluster.people = {"clerk": {"shop"}, "admin": {"*", "*/pods"}, "guest": set()}
         await settle()
         assert [(await run.sign_in(each)).status_code for each in ("nobody", "guest", "clerk")] == [401, 401, 200]
         paths = ("/api/vms/shop/a", "/api/vms/bank/b", "/api/vms/shop/none", "/api/settings")
@@ -165,11 +166,11 @@ class Leaving:
         self.asked = 0
         self._judge, self._happens = judge, happens
 
-    async def visitor(self, token: str, namespaces: Iterable[str], before: Visitor | None = None) -> Visitor | None:
+    async def visitor(self, token: str, scopes: Iterable[Scope], before: Visitor | None = None) -> Visitor | None:
         assert self._judge is not None
         self.asked += 1
         self._happens()
-        return await self._judge.visitor(token, namespaces, before)
+        return await self._judge.visitor(token, scopes, before)
 
 
 async def test_api_outage_ends_sessions() -> None:
@@ -185,7 +186,7 @@ async def test_api_outage_ends_sessions() -> None:
 async def test_vm_history_is_empty_without_store(tmp_path: Path) -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
-        path = "/api/vms/default/db/past?seconds=900"
+        path = "/api/past/default/db?seconds=900"
         for history in (None, SqliteHistory(tmp_path / "history.sqlite")):
             run.dashboard.accounts.history = history
             assert (await run.http.get(path)).json()["at"] == []
@@ -233,12 +234,12 @@ class SlowForStrangers:
         self.waiting = 0
         self._judge = judge
 
-    async def visitor(self, token: str, namespaces: Iterable[str], before: Visitor | None = None) -> Visitor | None:
+    async def visitor(self, token: str, scopes: Iterable[Scope], before: Visitor | None = None) -> Visitor | None:
         if token.startswith("stranger"):
             self.waiting += 1
             await asyncio.Event().wait()
         assert self._judge is not None
-        return await self._judge.visitor(token, namespaces, before)
+        return await self._judge.visitor(token, scopes, before)
 
 
 def test_explanation_fields_are_classified() -> None:

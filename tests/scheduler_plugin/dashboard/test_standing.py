@@ -42,6 +42,8 @@ async def test_listing_completion_is_reported_at_once() -> None:
         told: list[Row | None] = []
         fleet.on_news = lambda: told.append(fleet.journal.get(STANDING, "scheduler"))
         fleet._listed("virtualmachines")
+        assert told == []
+        fleet._listed("pods")
         assert told == [replace(WELL, silent=round(run.clock.wall()))]
 
 

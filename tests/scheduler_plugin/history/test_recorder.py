@@ -11,17 +11,22 @@ from pathlib import Path
 import pytest
 
 from protocol.kubernetes.objects import Json, JsonObject
+from protocol.messages import ObjectName
+from protocol.ranking.config import RankingConfig
 from protocol.units import Seconds
 from scheduler_plugin.history.core.chronicle import Batch
 from scheduler_plugin.history.core.looks import ClusterSample
 from scheduler_plugin.history.core.samples import DAY, HOUR, SECOND, VM_COLUMNS, VmRecord
 from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.costs.bills import bill, key_of
 from scheduler_plugin.history.ports import Period
+from scheduler_plugin.history.priced_usage import priced_usage
 from scheduler_plugin.history.recorder import UPKEEP, LookError, Recorder
 from scheduler_plugin.history.sqlite.files import StoreError
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
 from tests.fake_clock import FakeClock
+from tests.pod_databases import pod_database
 from tests.scheduler_plugin.history.fleet_pictures import BEGAN, DB, account, look, node, pod, vm
 
 EVER = Period(0, BEGAN + DAY)
@@ -190,3 +195,24 @@ async def test_retention_works_on_full_disk(tmp_path: Path) -> None:
     recorder._close()
     assert troubles == [*["database or disk is full"] * 3, "", "", ""]
     assert (await SqliteHistory(path).extent()).since == BEGAN + 90 * SECOND
+
+
+async def test_pod_becomes_history(tmp_path: Path) -> None:
+    """Beside a VM that has the name of the pod."""
+    path, name = tmp_path / "history.sqlite", ObjectName("default", "pod/pg-1")
+    seen_both = [
+        look(at, vm("pg-1"), pod_database(), nodes=[node(pod("pg-1"), pod("pod/pg-1", "1", "1Gi"))])
+        for at in range(0, 200, 10)
+    ]
+    recorder = Recorder(path, PlayedSource(*seen_both), FakeClock())
+    for _ in range(20):
+        await recorder.record()
+    recorder._close()
+    history = SqliteHistory(path)
+    usages = {str(each.facts.vm): each.span.mean("size_cpu") for each in await history.usage(EVER)}
+    assert usages == {"default/pg-1": 2000.0, "default/pod/pg-1": 1000.0}
+    assert [each.vm for each in await history.decisions(name, EVER)] == [name]
+    (series,) = await history.vm_series(name, EVER, DAY)
+    assert series.mean("reserved_cpu") == 1000.0
+    table, both = await priced_usage(history, EVER, RankingConfig())
+    assert sorted(bill(both, {}, table, key_of("vm"), EVER).lines) == ["default/pg-1", "default/pod/pg-1"]

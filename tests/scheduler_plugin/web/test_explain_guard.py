@@ -24,7 +24,7 @@ CLERK = jwt(aud=[AUDIENCE], sub="clerk")
 
 
 class Cluster(FakeCluster):
-    """Knows the clerk, who may list the VMs of ``default``."""
+    """Knows the clerk, who may list the VMs of ``default`` and get the pods of ``other``."""
 
     async def call(self, call: ApiCall) -> JsonObject:
         """See ``FakeCluster``."""
@@ -32,7 +32,9 @@ class Cluster(FakeCluster):
         if call.path.endswith("/tokenreviews") and body["spec"]["token"] == CLERK:
             return {"status": {"authenticated": True, "audiences": [AUDIENCE], "user": {"username": "clerk"}}}
         if call.path.endswith("/subjectaccessreviews"):
-            return {"status": {"allowed": body["spec"]["resourceAttributes"]["namespace"] == "default"}}
+            asked = body["spec"]["resourceAttributes"]
+            may = {("virtualmachines", "default"), ("pods", "other")}
+            return {"status": {"allowed": (asked["resource"], asked["namespace"]) in may}}
         return await super().call(call)
 
 
@@ -70,9 +72,10 @@ async def test_pods_without_a_token_are_told_nothing(scheduler: Running) -> None
 
 
 async def test_reader_sees_listable_namespaces(scheduler: Running) -> None:
+    paths = (*EXPLANATIONS[:4], "/explain/default/pod/pg-1", "/explain/other/pod/pg-1", "/explain/other/pod%2Fpg-1")
     async with client(scheduler, token=CLERK) as http:
-        told = {path: (await http.get(path)).status_code for path in EXPLANATIONS[:4]}
-    assert told == {"/nodes": 403, "/settings": 403, "/explain/default/db": 200, "/explain/other/db": 403}
+        told = [(await http.get(path)).status_code for path in paths]
+    assert told == [403, 403, 200, 403, 403, 404, 404], "there is no such pod, which only a reader of pods learns"
 
 
 @pytest.mark.parametrize("path", EXPLANATIONS[:3])

@@ -135,6 +135,16 @@ async def test_explain_known_vm_or_404() -> None:
         assert (missing.status_code, missing.json()) == (404, {"error": "no pod runs default/none"})
 
 
+async def test_name_of_pod_is_explained() -> None:
+    """It has a slash, as ``pod/NAME``; beside it there may be a VM of the name that follows."""
+    cluster = small_cluster()
+    cluster.put(VMS, vm("pod/db"))
+    cluster.put(PODS, vm_pod("pod/db", "n1"))
+    async with running(cluster, FakeClock()) as scheduler:
+        views = [(await scheduler.probe(f"explain/default/{name}")).json()["vm"] for name in ("pod/db", "pod%2Fdb")]
+        assert views == ["default/pod/db"] * 2
+
+
 async def test_metrics_forget_gone_nodes() -> None:
     cluster, clock = small_cluster(), FakeClock()
     async with running(cluster, clock) as scheduler:

@@ -13,6 +13,8 @@ from scripts.autoscale.terminal.text_screen import TextScreen
 from scripts.autoscale.top.app import TopApp
 from scripts.autoscale.top.columns import TableRow
 from scripts.autoscale.top.row_list import RowList
+from scripts.autoscale.top.rows import vm_row
+from tests.pod_databases import pod_database
 from tests.scripts.top.fleet_fixture import FEW, Scene, many
 
 pytestmark = pytest.mark.terminal
@@ -67,7 +69,7 @@ async def test_a_person_sorts_filters_and_looks_at_nodes() -> None:
         assert person.names()[0] == "shop/orders-10"
         await person.types("slash", *"orders", "enter")
         assert person.names() == ["shop/orders-10", "shop/orders-2"]
-        assert "2 of 4 VMs   filter: orders" in person.reads()[0]
+        assert "2 of 4 databases   filter: orders" in person.reads()[0]
         await person.types("escape", "greater_than_sign")
         assert (len(person.names()), person.app.view.sorted_by) == (4, "state")
         await person.types("n")
@@ -120,6 +122,14 @@ async def test_a_vm_is_migrated_only_after_a_yes() -> None:
         await person.types("m", "y")
         assert person.scene.moved == ["default/a-database-with-a-long-name"]
         assert any("is to migrate: m-1" in line for line in person.reads())
+
+
+async def test_a_pod_is_not_migrated() -> None:
+    async with looking([vm_row(pod_database(), {}, {}, None)]) as person:
+        assert person.names() == ["default/pod/pg-1"]
+        await person.types("m")
+        said = "default/pod/pg-1 is a pod: it is resized where it is, and does not migrate."
+        assert (said in person.reads(), len(person.app.screen_stack), person.scene.moved) == (True, 1, [])
 
 
 async def test_a_lost_scheduler_is_said_and_gone_when_it_is_back() -> None:

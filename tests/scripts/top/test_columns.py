@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.kubernetes.objects import Json
+from protocol.names import ANNOTATION_BOUNDS
 from scheduler_plugin.dashboard.core.states import NODE_STATES, VM_STATES
 from scripts.autoscale.top.columns import (
     NODE_COLUMNS,
@@ -24,15 +25,16 @@ from scripts.autoscale.top.columns import (
 )
 from scripts.autoscale.top.row_list import STYLES
 from scripts.autoscale.top.rows import node_line, vm_row
+from tests.pod_databases import pod_database
 from tests.scripts.top.fleet_fixture import DENIED, FEW, MOVE, agent, node, vm
 
 AT = "2026-01-01T00:00:00Z"
 AT_WIDTH = {
-    40: "VM vCPU memory",
-    80: "VM state vCPU busy memory used",
-    120: "VM state node vCPU busy memory used permit vCPU",
-    150: "VM state node vCPU busy memory used goal vCPU goal memory permit vCPU permit memory",
-    250: "VM state node vCPU busy memory used goal vCPU goal memory permit vCPU permit memory last decision",
+    40: "database vCPU memory",
+    80: "database state vCPU busy memory used",
+    120: "database state node vCPU busy memory used permit vCPU",
+    150: "database state node vCPU busy memory used goal vCPU goal memory permit vCPU permit memory",
+    250: "database state node vCPU busy memory used goal vCPU goal memory permit vCPU permit memory last decision",
 }
 
 
@@ -74,7 +76,7 @@ def test_a_table_is_wider_than_the_terminal_only_for_what_always_stays(
 
 def test_the_heading_that_rows_are_sorted_by_has_an_arrow() -> None:
     placed = fitted(VM_COLUMNS[:1], FEW[:1], 80, "vm")
-    assert (header(placed, "vm"), header(placed, "vm", descending=True)) == ("VM ▲", "VM ▼")
+    assert (header(placed, "vm"), header(placed, "vm", descending=True)) == ("database ▲", "database ▼")
 
 
 @pytest.mark.parametrize(
@@ -105,6 +107,18 @@ def test_a_vm_is_shown_with_what_is_known_of_it() -> None:
     assert (FEW[1].node, FEW[1].state) == ("node-2 ⇢ node-11 75 %", "migrating")
 
 
+def test_a_pod_is_shown_like_a_vm() -> None:
+    known = ("1", "1.90", "1Gi", "1024Mi", "3", "3072Mi", "2500m", "3Gi")
+    found = vm_row(pod_database(), agent(more={"because": "why"}), {}, None)
+    name = "default/pod/pg-1"
+    assert found == TableRow(name, (name, "Running", "n1", *known, "why"), "default", "n1", "Running")
+    starting = vm_row(pod_database(containerStatuses=[]), {}, {}, None)
+    assert (starting.state, starting.cells[3], starting.cells[5]) == ("Pending", "-", "-")
+    unreadable = vm_row(pod_database(bounds=""), {}, {}, None)
+    assert (unreadable.state, unreadable.cells[3]) == ("unhealthy", "-")
+    assert ANNOTATION_BOUNDS in unreadable.cells[-1]
+
+
 def test_wait_of_a_move_stands_beside_it() -> None:
     waits: Json = {"status": {"phase": "Pending", "conditions": [{"message": "no node has room for 3 vCPU"}]}}
     row = vm_row(vm("db", "node-10"), agent(more={"because": "why"}), {}, waits)
@@ -121,7 +135,7 @@ def test_rows_tell_scarcity() -> None:
         f"why; gave back 1 vCPU to db-7 and shop/db at {datetime.fromisoformat(AT).astimezone():%H:%M %Z}",
     ]
     short = node_line({**node("n1"), **waits, "pods": [waits, waits, {}]})
-    assert short.cells[-2] == "2 VMs waiting for 2 vCPU, 1.5 vCPU promised by neighbours"
+    assert short.cells[-2] == "2 databases waiting for 2 vCPU, 1.5 vCPU promised by neighbours"
 
 
 @pytest.mark.parametrize(

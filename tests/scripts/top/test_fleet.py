@@ -13,9 +13,11 @@ from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, name_of, text
 from protocol.runtime.kubernetes.http_api import HttpApi
 from scheduler_plugin.dashboard.core.states import LONG
+from scripts.autoscale.site import NAME_LABEL
 from scripts.autoscale.top.columns import TableRow
 from scripts.autoscale.top.fleet import FleetReader
 from tests.fake_clock import FakeClock
+from tests.pod_databases import pod_database
 from tests.scripts.top.fleet_fixture import MOVE, agent, node, vm
 
 API = "http://api"
@@ -29,6 +31,7 @@ class Place:
     def __init__(self, *names: str) -> None:
         self.silence: dict[str, str] = {}
         self.vms = [_with_pod(vm(each)) for each in names]
+        self.pods: list[Json] = []
         self.migrations: list[Json] = []
         self.nodes: list[Json] | None = [node("node-1")]
         self.is_away = False
@@ -53,7 +56,7 @@ class Place:
         pods = [
             {"metadata": {"namespace": name_of(each).namespace, "name": text(each, "status", "podName")}}
             for each in self.vms
-        ]
+        ] + self.pods
         return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": found.get(kind, pods)})
 
     async def of_scheduler(self, path: str) -> Json | None:
@@ -99,6 +102,19 @@ async def test_one_look_asks_every_agent(place: Place) -> None:
     }
     assert found["shop/orders"].cells[4] == "1.90"
     assert ([each.name for each in seen.nodes], seen.troubles) == (["node-1"], ())
+
+
+async def test_pods_that_opted_in_are_rows(place: Place) -> None:
+    """Their agents are those of their nodes; a pod that opts out again is no row any more."""
+    about = {"namespace": "kube-system", "name": "agent-n1", "labels": {NAME_LABEL: "autoscaling-agent"}}
+    place.pods = [pod_database("db", "shop"), {"metadata": about, "spec": {"nodeName": "n1"}}]
+    fleet = FleetReader(place, FakeClock(), "shop")
+    rows = by_name((await fleet.everything()).vms)
+    assert sorted(rows) == ["shop/db", "shop/orders", "shop/pod/db"]
+    assert (rows["shop/pod/db"].cells[3], rows["shop/pod/db"].cells[4]) == ("1", "1.90")
+    assert sorted(place.asked) == ["agent-n1", "pod-db", "pod-orders"]
+    place.pods[0] = {**place.pods[0], "metadata": {"namespace": "shop", "name": "db", "resourceVersion": "2"}}
+    assert sorted(by_name((await fleet.everything()).vms)) == ["shop/db", "shop/orders"]
 
 
 async def test_a_namespace_is_looked_at_alone_also_where_migrations_are_unknown(place: Place) -> None:

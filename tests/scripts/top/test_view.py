@@ -69,7 +69,7 @@ def test_without_a_terminal_all_vms_are_printed_and_nothing_is_cut() -> None:
     printed = list(tables("a test", Scene().seen, Output.TEXT))
     at = printed.index("")
     assert [each.split()[0] for each in printed[:at]] == ["a", "node", "node-1", "node-2"]
-    assert [each.split()[0] for each in printed[at + 1 :]] == ["VM", LONG, NEW, TWO, TEN]
+    assert [each.split()[0] for each in printed[at + 1 :]] == ["database", LONG, NEW, TWO, TEN]
     assert printed[-1].endswith(BECAUSE)
     assert "goal vCPU" not in printed[at + 1]
     assert "goal vCPU" in list(tables("a test", Scene().seen, Output.WIDE))[at + 1]

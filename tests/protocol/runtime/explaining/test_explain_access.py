@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.kubernetes.access_reviews import Scope
 from protocol.kubernetes.objects import JsonObject, child, text
 from protocol.runtime.explaining.explain_access import (
     ALLOWED_FOR,
@@ -37,7 +38,7 @@ THIEF = jwt(aud=[AUDIENCE], sub="thief")
 
 @dataclass
 class ApiServer:
-    """Knows the clerk, who may list the VMs of ``shop``."""
+    """Knows the clerk, who may list the VMs of ``shop`` and get the pods of ``bank``."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     asked: list[str] = field(default_factory=list)
@@ -60,33 +61,41 @@ class ApiServer:
                     "user": {"username": "clerk"} if is_known else {},
                 }
             }
-        return {"status": {"allowed": text(spec, "resourceAttributes", "namespace") == "shop"}}
+        asked = child(spec, "resourceAttributes")
+        asked_to = text(asked, "verb"), text(asked, "resource"), text(asked, "namespace")
+        return {"status": {"allowed": asked_to in {("list", "virtualmachines", "shop"), ("get", "pods", "bank")}}}
 
     def access(self) -> ReviewedAccess:
         return ReviewedAccess(self.review, self.clock, AUDIENCE)
 
 
-async def status(access: ReviewedAccess, caller: Caller, namespace: str = "shop") -> int:
-    denial = await access.denial(caller, namespace)
+SHOP = Scope("shop")
+
+
+async def status(access: ReviewedAccess, caller: Caller, scope: Scope = SHOP) -> int:
+    denial = await access.denial(caller, scope)
     return 200 if denial is None else denial.status
 
 
 @pytest.mark.parametrize(
-    ("caller", "namespace", "expected"),
+    ("caller", "scope", "expected"),
     [
-        (shows(""), "shop", 401),
-        (shows("junk"), "shop", 401),
-        (Caller(f"Basic {CLERK}", "10.1.2.3", "10.1.0.1"), "shop", 401),
-        (shows(jwt(aud=["https://kubernetes.default.svc"], sub="clerk")), "shop", 401),
-        (shows(THIEF), "shop", 401),
-        (shows(CLERK), "shop", 200),
-        (shows(CLERK), "bank", 403),
-        (shows(CLERK), "", 403),
+        (shows(""), SHOP, 401),
+        (shows("junk"), SHOP, 401),
+        (Caller(f"Basic {CLERK}", "10.1.2.3", "10.1.0.1"), SHOP, 401),
+        (shows(jwt(aud=["https://kubernetes.default.svc"], sub="clerk")), SHOP, 401),
+        (shows(THIEF), SHOP, 401),
+        (shows(CLERK), SHOP, 200),
+        (shows(CLERK), Scope("shop", of_pods=True), 403),
+        (shows(CLERK), Scope("bank"), 403),
+        (shows(CLERK), Scope("bank", of_pods=True), 200),
+        (shows(CLERK), Scope(), 403),
+        (shows(CLERK), Scope(of_pods=True), 403),
     ],
 )
-async def test_only_who_may_list_vms_is_told(caller: Caller, namespace: str, expected: int) -> None:
+async def test_only_who_may_read_is_told(caller: Caller, scope: Scope, expected: int) -> None:
     """Any pod of the cluster could once read every node, every VM and the settings."""
-    assert await status(ApiServer().access(), caller, namespace) == expected
+    assert await status(ApiServer().access(), caller, scope) == expected
 
 
 @pytest.mark.parametrize(
@@ -104,7 +113,7 @@ async def test_only_who_may_list_vms_is_told(caller: Caller, namespace: str, exp
 async def test_port_forward_needs_no_token(peer: str, local: str, expected: int) -> None:
     """It ends at the pod's own loopback; a mesh's proxy comes from 127.0.0.6 in the name of strangers."""
     server = ApiServer()
-    assert await status(server.access(), shows("", peer, local), "") == expected
+    assert await status(server.access(), shows("", peer, local), Scope()) == expected
     assert server.asked == []
 
 
@@ -123,7 +132,7 @@ async def test_answers_are_kept_for_a_while() -> None:
 
 async def test_no_answer_is_no_permission() -> None:
     server = ApiServer(is_away=True)
-    denial = await server.access().denial(shows(CLERK), "shop")
+    denial = await server.access().denial(shows(CLERK), SHOP)
     assert denial is not None
     assert (denial.status, "connection refused" in denial.error) == (HTTPStatus.SERVICE_UNAVAILABLE, True)
 
@@ -144,11 +153,11 @@ async def test_only_so_many_answers_are_kept() -> None:
     server = ApiServer()
     access = server.access()
     for number in range(REMEMBERED + 1):
-        assert await status(access, shows(CLERK), f"n{number}") == 403
+        assert await status(access, shows(CLERK), Scope(f"n{number}")) == 403
     server.asked.clear()
-    assert await status(access, shows(CLERK), "n1") == 403
+    assert await status(access, shows(CLERK), Scope("n1")) == 403
     assert server.asked == []
-    assert await status(access, shows(CLERK), "n0") == 403
+    assert await status(access, shows(CLERK), Scope("n0")) == 403
     assert server.asked != []
 
 
@@ -157,11 +166,11 @@ async def test_token_in_a_file_alone_opens(tmp_path: Path) -> None:
     file = tmp_path / "token"
     access = TokenInFile(file)
     local = {"peer": "127.0.0.1", "local": "127.0.0.1"}
-    assert await access.denial(shows("", **local), "") is not None
+    assert await access.denial(shows("", **local), Scope()) is not None
     file.write_text("secret\n")
-    assert await access.denial(shows("secret", **local), "") is None
+    assert await access.denial(shows("secret", **local), Scope()) is None
     for other in ("", "other", "sécret"):
-        assert await access.denial(shows(other, **local), "") is not None
+        assert await access.denial(shows(other, **local), Scope()) is not None
 
 
 def test_tokens_for_agents_open_one_namespace() -> None:

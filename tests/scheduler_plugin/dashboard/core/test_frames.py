@@ -4,12 +4,13 @@ from typing import Any
 
 import msgspec
 
+from protocol.kubernetes.access_reviews import Scope
 from scheduler_plugin.dashboard.core.frames import COLUMNS, event_id, next_frame, revision_in
 from scheduler_plugin.dashboard.core.journal import Journal
 from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, VmRow
 from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
 
-SHOP = VisibilityFilter(frozenset({"shop"}))
+SHOP = VisibilityFilter(frozenset({Scope("shop")}))
 
 
 def parsed(frame: bytes) -> tuple[str, str, Any]:
@@ -71,7 +72,12 @@ def test_without_news_nothing_is_sent() -> None:
 def test_readers_who_see_differently_have_different_words() -> None:
     tags = {
         sight.tag
-        for sight in (ALL, SHOP, VisibilityFilter(frozenset({"bank"})), VisibilityFilter(frozenset({"shop", "bank"})))
+        for sight in (
+            ALL,
+            SHOP,
+            VisibilityFilter(frozenset({Scope("bank")})),
+            VisibilityFilter(frozenset({Scope("shop"), Scope("bank")})),
+        )
     }
     assert len(tags) == 4
     assert ALL.tag == ""

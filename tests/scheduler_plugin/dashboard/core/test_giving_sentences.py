@@ -48,8 +48,8 @@ def test_denied_vm_says_what_is_promised(pod: Json, sentence: str) -> None:
 def test_node_sums_up_its_denied_vms() -> None:
     one, two = ({**WAITS, "pods": [WAITS, SATISFIED]}, {**WAITS, "pods": [WAITS, WAITS]})
     assert [waiting_on(node) for node in (one, two, {"pods": [WAITS]}, {**SATISFIED, "pods": [SATISFIED]})] == [
-        "1 VM waiting for 2 vCPU and 1 GiB, 1.5 vCPU promised by neighbours",
-        "2 VMs waiting for 2 vCPU and 1 GiB, 1.5 vCPU promised by neighbours",
+        "1 database waiting for 2 vCPU and 1 GiB, 1.5 vCPU promised by neighbours",
+        "2 databases waiting for 2 vCPU and 1 GiB, 1.5 vCPU promised by neighbours",
         "",
         "",
     ]

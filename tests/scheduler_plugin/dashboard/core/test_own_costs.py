@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.kubernetes.access_reviews import Scope
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
@@ -40,11 +41,20 @@ def names(found: Any) -> list[str]:
 
 def test_bill_covers_only_visible_vms() -> None:
     all_of_it = material(("shop", "a", "n1"), ("bank", "b", "n1"), ("bank", "c", "n2"))
-    clerk = VisibilityFilter(frozenset({"shop"}))
+    clerk = VisibilityFilter(frozenset({Scope("shop")}))
     assert names(costs(all_of_it, ALL, "namespace")) == ["bank", "shop"]
     assert names(costs(all_of_it, clerk, "namespace")) == ["shop"]
     assert costs(all_of_it, clerk, "node")["total"] == costs(material(("shop", "a", "n1")), ALL, "node")["total"]
     assert names(costs(all_of_it, clerk, "vm", "bank/b")) == []
+
+
+def test_bill_has_pods_for_readers_of_pods() -> None:
+    all_of_it = material(("shop", "a", "n1"), ("shop", "pod/a", "n1"), ("bank", "pod/b", "n1"))
+    seen = [VisibilityFilter(frozenset({scope})) for scope in (Scope("shop"), Scope("shop", of_pods=True))]
+    assert [names(costs(all_of_it, sight, "vm")) for sight in seen] == [["shop/a"], ["shop/pod/a"]]
+    assert names(costs(all_of_it, VisibilityFilter(frozenset({Scope(of_pods=True)})), "vm", "bank/pod/b")) == [
+        "bank/pod/b"
+    ]
 
 
 def test_one_line_is_that_of_the_whole_bill() -> None:
@@ -83,5 +93,5 @@ def test_scheduler_prices_are_preferred() -> None:
 
 def test_unused_price_keys_are_shown_for_whole_fleet() -> None:
     found = replace(material(("shop", "a", "n1")), prices=replace(PRICES, unused=("m5.typo",)))
-    shown = [costs(found, sight, "vm")["unusedPrices"] for sight in (ALL, VisibilityFilter(frozenset({"shop"})))]
+    shown = [costs(found, sight, "vm")["unusedPrices"] for sight in (ALL, VisibilityFilter(frozenset({Scope("shop")})))]
     assert shown == [["m5.typo"], []]

@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.kubernetes.objects import Json
+from protocol.names import ANNOTATION_BOUNDS
 from scheduler_plugin.dashboard.core.rows import (
     NOTHING,
     ZERO,
@@ -20,6 +21,7 @@ from scheduler_plugin.dashboard.core.rows import (
     vm_row,
 )
 from scheduler_plugin.dashboard.core.said import SchedulerReport, said_of, words
+from tests.pod_databases import pod_database
 from tests.scheduler_plugin.dashboard.page_cluster import SCRIPT, a_node, a_pod, amounts, nodes_answer
 from tests.scheduler_plugin.objects import vm
 
@@ -158,3 +160,25 @@ def test_scheduler_report_overlays_row() -> None:
 def test_later_permits_are_reserved() -> None:
     row = VmRow("default/db", "default", use=(500, 128), permit=(2500, 512))
     assert said_of(row, SchedulerReport((500, 1024), ZERO, False)).reserved == (2500, 1024)
+
+
+def test_pod_is_database() -> None:
+    row = vm_row(pod_database())
+    expected = VmRow(
+        "default/pod/pg-1", "default", node="n1", phase="Running", use=(1000, 1024), least=(500, 512),
+        most=(4000, 8192), actual=(1000, 1024), enabled=True,
+    )  # fmt: skip
+    assert row == expected
+
+
+def test_unreadable_pod_has_row_with_reason() -> None:
+    row = vm_row(pod_database(bounds=""))
+    assert (row.key, row.node, row.use) == ("default/pod/pg-1", "n1", NOTHING)
+    assert ANNOTATION_BOUNDS in row.problem
+
+
+def test_permit_of_pod_comes_from_scheduler() -> None:
+    """Nothing is stored in the pod; what the scheduler does not say any more must not stay."""
+    pod = a_pod("default/pod/pg-1", "2", "2Gi", permit=amounts("2", "2Gi"))
+    known = said_of(vm_row(pod_database()), words(nodes_answer(a_node("n1", pod)))["default/pod/pg-1"])
+    assert (known.permit, known.reserved, said_of(known, None).permit) == ((2000, 2048), (2000, 2048), NOTHING)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from protocol.kubernetes.access_reviews import Scope
 from protocol.units import Instant
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS, MOST_OF_ONE, Sessions
 from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
@@ -35,7 +36,7 @@ def test_token_session_is_reviewed_link_not() -> None:
     by_link, by_token = sessions.begin("one", ALL, BEGAN), sessions.begin("two", ALL, BEGAN, token="token")
     later = Instant(BEGAN + CHECKED_FOR)
     assert [by_link.is_due(later), by_token.is_due(BEGAN), by_token.is_due(later)] == [False, False, True]
-    less = VisibilityFilter(frozenset({"shop"}))
+    less = VisibilityFilter(frozenset({Scope("shop")}))
     assert sessions.checked(by_token, less, later) == sessions.find("two", later)
     assert not by_token.is_due(BEGAN)
     sessions.end(by_token)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from protocol.kubernetes.access_reviews import Scope
 from scheduler_plugin.dashboard.core import states
 from scheduler_plugin.dashboard.core.rows import NodeRow, VmRow, node_stated, vm_stated
 from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
@@ -40,7 +41,7 @@ def test_vm_shows_worst_state(row: VmRow, state: str) -> None:
 
 def test_namespace_reader_sees_no_drain_reasons() -> None:
     node = NodeRow("n1", "", excess=(500, 0), stuck="bank/ledger may not move")
-    seen = [sight.row(node_stated(node)) for sight in (ALL, VisibilityFilter(frozenset({"shop"})))]
+    seen = [sight.row(node_stated(node)) for sight in (ALL, VisibilityFilter(frozenset({Scope("shop")})))]
     assert seen == [replace(node, state="cannot-drain"), replace(node, stuck="", state="over-watermark")]
 
 

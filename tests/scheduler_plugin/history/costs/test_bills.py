@@ -302,6 +302,13 @@ def test_opencost_is_told_what_lines_are(by: str, properties: dict[str, object])
     assert (line["cpuCores"], line["cpuEfficiency"]) == (0.0, 0.0)
 
 
+def test_opencost_knows_pods() -> None:
+    found: Any = allocations(bill([usage(facts("pod/pg-1"))], {}, PRICES, key_of("vm"), DAY_ONE), "vm", "c")["data"]
+    ((name, line),) = found[0].items()
+    properties = {"cluster": "c", "namespace": "default", "pod": "pg-1"}
+    assert (name, line["properties"]) == ("default/pod/pg-1", properties)
+
+
 @pytest.mark.parametrize("by", ["group", "node", "label=team"])
 def test_opencost_names_unallocated(by: str) -> None:
     found: Any = allocations(bill([usage(facts("web", node=""))], {}, PRICES, key_of(by), DAY_ONE), by, "c")["data"]

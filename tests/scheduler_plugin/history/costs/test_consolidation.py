@@ -152,3 +152,11 @@ def test_nodes_are_read_from_the_schedulers_answer() -> None:
         PlacedNode("n2", Fraction(64), UNIT, mark, size, (), (), is_open=False),
     ]
     assert [each.name for each in read_nodes(answer, prices, Price(Fraction(0), Fraction(1)), {"n1"})] == ["n2"]
+
+
+def test_node_with_pod_database_stays() -> None:
+    """A pod does not move without a restart, so its node cannot go; VMs go there."""
+    price = Price(Fraction(1), Fraction(0))
+    nodes = [node(pod("pod/pg-1"), name="a"), node(pod(), name="b")]
+    found = read_nodes({"nodes": [{**each, "open": True} for each in nodes]}, {}, price)
+    assert [(each.node, each.moves) for each in emptied(found)] == [("b", (AdvisedMove("default/db", "a"),))]

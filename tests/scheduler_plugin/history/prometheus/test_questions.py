@@ -51,6 +51,19 @@ async def test_a_name_cannot_leave_its_string() -> None:
     assert len(asked) == 10
 
 
+async def test_pod_is_asked_for_by_its_name() -> None:
+    asked: list[str] = []
+
+    def answer(query: str) -> httpx.Response:
+        asked.append(query)
+        labels = {"namespace": "default", "vm": "pod/pg-1"}
+        return result({"metric": labels, "values": [[PERIOD.since // SECOND, "1"]]})
+
+    pod = ObjectName("default", "pod/pg-1")
+    assert await history(answer).vm_series(pod, PERIOD, MINUTE) != []
+    assert all('namespace="default",vm="pod/pg-1"}[' in query for query in asked)
+
+
 @pytest.mark.parametrize(
     ("response", "said"),
     [
