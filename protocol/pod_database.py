@@ -170,7 +170,14 @@ def _pod_database(pod: JsonObject) -> PodDatabase:
 
 
 def resize_body(database: PodDatabase, size: Resources) -> Json:
-    """The strategic merge patch of ``pods/resize`` that gives the container ``size``."""
+    """The strategic merge patch of ``pods/resize`` that gives the container ``size``.
+
+    >>> container = {"name": "postgres", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+    >>> bounds = {"autoscaling.neon.tech/bounds": '{"max": {"cpu": 4, "mem": "8Gi"}}'}
+    >>> database = parse_pod_database({"metadata": {"annotations": bounds}, "spec": {"containers": [container]}})
+    >>> resize_body(database, Resources.parse(2, "2Gi"))["spec"]["containers"][0]["resources"]
+    {'requests': {'cpu': '2', 'memory': '2Gi'}, 'limits': {'memory': '2Gi'}}
+    """
     requests: Json = {"cpu": size.cpu.quantity(), "memory": size.mem.quantity()}
     limits: Json = {"memory": size.mem.quantity()}
     if database.cpu_above is not None:
@@ -181,7 +188,12 @@ def resize_body(database: PodDatabase, size: Resources) -> Json:
 
 
 def objection_of(pod: JsonObject) -> ResizeObjection | None:
-    """The kubelet's objection to the pod's present requests; None if it has none, or has not looked at them yet."""
+    """The kubelet's objection to the pod's present requests; None if it has none, or has not looked at them yet.
+
+    >>> verdict = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "node is full"}
+    >>> str(objection_of({"status": {"conditions": [verdict]}}))
+    'Deferred: node is full'
+    """
     for kind, reasons in (("PodResizePending", (DEFERRED, INFEASIBLE)), ("PodResizeInProgress", (ERROR,))):
         condition = condition_of(pod, kind)
         verdict = text(condition, "reason")
@@ -286,7 +298,11 @@ def _first_requests(pod: JsonObject, use: Resources, container: str) -> Resource
 
 
 def was_resized(pod: JsonObject) -> bool:
-    """Return True if the requests of the pod have been changed since it was made."""
+    """Return True if the requests of the pod have been changed since it was made.
+
+    >>> was_resized({"metadata": {"managedFields": [{"manager": "autoscaler-agent", "subresource": "resize"}]}})
+    True
+    """
     return any(text(entry, "subresource") == RESIZE for entry in items(pod, "metadata", "managedFields"))
 
 
