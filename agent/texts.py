@@ -93,3 +93,14 @@ KILLED: Final = "the guest killed processes for lack of memory"
 MONITOR_JOINED: Final = "the guest's monitor answers"
 MONITOR_GONE: Final = "the guest's monitor is gone"
 MONITOR_KEEPS: Final = "the guest's monitor keeps its memory"
+
+# The reclaimer
+
+RECLAIMER_SERVES: Final = "the reclaimer serves"
+PEER_REFUSED: Final = "a connection was refused: neither the agent nor root, or too many"
+FOREIGN_RECORDS: Final = "expected a folder of this program's own"
+NOT_RELEASED: Final = "a hold could not be released"
+HELD_ALREADY: Final = "another connection holds this pod"
+OTHER_POD: Final = "a connection holds one pod only"
+NO_POD_GROUP: Final = "no control group of a pod with the UID {pod}"
+HOLD_TOO_LOW: Final = "{size} bytes are too few: {least} bytes cannot be reclaimed, or must stay free"
