@@ -1,7 +1,7 @@
 """Messages between an agent and the reclaimer of its node: JSON objects, one a line. Pure.
 
-The agent repeats ``HoldRequest`` while it holds, and gets a ``HoldReply`` each time. A connection holds one pod, and the
-hold ends with it.
+The agent repeats ``HoldRequest`` while it holds, and gets a ``HoldReply`` each time. A connection holds one pod, and
+the hold ends with it.
 """
 
 from __future__ import annotations
