@@ -62,6 +62,8 @@ def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_socket_without_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The flag counts more than the variable."""
+    """The flag counts more than the variable. Signals are left alone until there is something to stop."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     code = main(["--reclaimer-socket", str(tmp_path / "a/b")], {"RECLAIMER_SOCKET": str(tmp_path / "c")})
     assert (code, "a/holds" in capsys.readouterr().err) == (2, True)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
