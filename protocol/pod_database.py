@@ -82,12 +82,12 @@ class _Amounts(msgspec.Struct, frozen=True):
         return Resources(cpu_from_wire(f"{path}.cpu", self.cpu), mem_from_wire(f"{path}.mem", self.mem))
 
 
-class _Bounds(msgspec.Struct, frozen=True):
+class _AnnotatedBounds(msgspec.Struct, frozen=True):
     max: _Amounts
     min: _Amounts | None = None
 
 
-_BOUNDS: Final = msgspec.json.Decoder(_Bounds)
+_BOUNDS: Final = msgspec.json.Decoder(_AnnotatedBounds)
 _AMOUNTS: Final = msgspec.json.Decoder(_Amounts)
 
 

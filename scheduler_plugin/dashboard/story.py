@@ -200,7 +200,7 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     yield f"The scheduler, for {text(pod, 'pod')} on {text(pod, 'node')} ({text(pod, 'state')}):"
     floors = child(pod, "reservedBecause")
     because = ", ".join(f"{source} {_size(child(floors, source))}" for source in floors)
-    yield f"  It reserves {_size(child(pod, 'reserved'))}" + (f", the most of: {because}." if because else ".")
+    yield f"  It reserves {_size(child(pod, 'reserved'))}" + (f", the largest of: {because}." if because else ".")
     denied = child(pod, "denied")
     # The scheduler reports a denial of nothing as zeros.
     if text(denied, "cpu") not in {"", "0"} or text(denied, "mem") not in {"", "0"}:

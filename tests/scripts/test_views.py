@@ -145,7 +145,7 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
         "stalled on CPU 50% and on memory ? of the time.",
         "DENIED by the scheduler: it wanted 3 vCPU, 2Gi and got 2 vCPU, 2Gi, for 12 s, 3 times.",
         "TROUBLE with metrics for 3 s: time-out",
-        "It reserves 2 vCPU, 2Gi, the most of: permit 2 vCPU, 2Gi.",
+        "It reserves 2 vCPU, 2Gi, the largest of: permit 2 vCPU, 2Gi.",
         "It denies 1 vCPU, 0 because node n1 has 0 cpu free, for 12 s.",
         "It is waiting for 1 vCPU, 0.5 vCPU promised by neighbours.",
         "Its pod requests 2 vCPU, 2Gi for the guest.",
