@@ -12,7 +12,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # As many workers as there are cores: each of them collects all tests, and few tests wait for anything.
 WORKERS = -n $(shell nproc) --maxprocesses 8 --dist worksteal
-PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_working_sets.py tests/scenarios \
+PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/agent/cgroups/test_formats.py \
+	tests/replay/test_working_sets.py tests/scenarios \
 	tests/scheduler_plugin tests/deploy/images
 # For `make test TEST_ARGS='$(NOT_PURE)'` after `make coverage`: each test is played once.
 NOT_PURE := $(addprefix --ignore=,$(PURE_TESTS))

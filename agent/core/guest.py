@@ -36,12 +36,16 @@ FASTEST: Final = 1e12
 
 @dataclass(frozen=True, slots=True)
 class CpuSeconds:
-    """CPU time of one CPU since it came online, in seconds. ``kernel`` is the part of ``busy`` outside programs."""
+    """CPU time of one CPU since it came online, in seconds. ``kernel`` is the part of ``busy`` outside programs.
+
+    ``cpus`` is above 1 if one counter covers that many CPUs, as a control group's does.
+    """
 
     busy: float
     steal: float = 0.0
     iowait: float = 0.0
     kernel: float = 0.0
+    cpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +186,7 @@ def rates(before: ObservedSample | None, now: ObservedSample, cpus: int = 0) -> 
         **(cores if known else {}),
         **per_second,
         # CPUs that just came online, are missing from the page, or whose counter fell may have been busy or idle.
-        unknown=max(0.0, max(cpus, len(sample.cpus)) - known) if known else 0.0,
+        unknown=max(0.0, max(cpus, sum(cpu.cpus for cpu in sample.cpus.values())) - known) if known else 0.0,
         lost=frozenset(
             name
             for name, rate in per_second.items()
@@ -224,12 +228,13 @@ def _cores(
         # ``busy`` includes kernel time but not steal.
         parts = (a.busy - b.busy - in_kernel, in_kernel, stolen)
         # A CPU is never occupied for more than the whole span.
-        occupied = min(sum(max(0.0, part) for part in parts), span)
+        most = span * a.cpus
+        occupied = min(sum(max(0.0, part) for part in parts), most)
         busy += occupied
-        comparable += span if min(parts) > -FALL else occupied
-        steal += min(max(0.0, stolen), span)
-        kernel += min(max(0.0, in_kernel), span)
-        iowait += min(max(0.0, a.iowait - b.iowait), span)
+        comparable += most if min(parts) > -FALL else occupied
+        steal += min(max(0.0, stolen), most)
+        kernel += min(max(0.0, in_kernel), most)
+        iowait += min(max(0.0, a.iowait - b.iowait), most)
     cores = {"busy": busy / span, "steal": steal / span, "iowait": iowait / span, "kernel": kernel / span}
     return cores, comparable / span
 

@@ -166,3 +166,14 @@ def test_full_load_never_shrinks(
             assert found.busy <= CPUS + 0.001
             assert found.busy + found.unknown >= CPUS - 0.001 * CPUS - 4 * 0.01
         assert all(each.target.cpu == FULL.cpu for each in story.acts() if isinstance(each, PatchVm))
+
+
+def test_counter_of_several_cpus() -> None:
+    """A control group has one counter for all CPUs; one that fell leaves all of them unknown."""
+
+    def page(busy: float, at: float) -> ObservedSample:
+        return ObservedSample(GuestSample(cpus={"all": CpuSeconds(busy, cpus=4), "0": CpuSeconds(0.0)}), Instant(at))
+
+    assert rates(page(10.0, 0.0), page(13.0, 1.0), 2) == Rates(3.0, 0.0, 0.0, 0.0, span=1.0)
+    assert rates(page(10.0, 0.0), page(19.0, 1.0), 2) == Rates(4.0, 0.0, 0.0, 0.0, span=1.0)
+    assert rates(page(10.0, 0.0), page(3.0, 1.0), 2) == Rates(0.0, 0.0, 0.0, 0.0, span=1.0, unknown=4.0)

@@ -1,0 +1,138 @@
+"""Locates the control groups of a pod: version 1 or 2, systemd or cgroupfs driver, also below a prefix (B.7).
+
+Rules that hold here:
+
+- UIDs and container IDs come from the API. Nothing but a well-formed one becomes part of a path.
+- Only groups below a folder of a kubelet (``kubepods``) count; those of the node itself are never returned.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_UID: Final = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
+_CONTAINER: Final = re.compile(r"[0-9a-f]{16,128}")
+
+_CONTAINERS: Final = ("cri-containerd-{}.scope", "crio-{}.scope", "docker-{}.scope", "{}", "crio-{}")
+"""The names that runtimes give to a container's group. CRI-O keeps ``crio-conmon-ID`` beside it."""
+
+DEEPEST: Final = 5
+"""Levels from the root to a kubelet's folder. A node in a container of a service has four."""
+
+MOST_FOLDERS: Final = 5000
+"""Folders that one search reads: a busy node has some hundred outside of ``kubepods``."""
+
+SEARCH_EACH: Final = 60
+"""Only one of so many searches in vain reads the whole tree; the others look where kubelets usually keep pods."""
+
+
+class BadNameError(ValueError):
+    """A UID or a container ID is none, and must not become a path."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroup:
+    """A control group at ``path`` below ``root``; in version 1, below the folder of each controller."""
+
+    root: Path
+    is_v2: bool
+    path: str
+
+    def file(self, controller: str, name: str) -> Path:
+        """The path of a file of this group; version 2 has all controllers in one folder.
+
+        >>> ControlGroup(Path("/sys/fs/cgroup"), False, "kubepods/pod1").file("memory", "memory.stat").as_posix()
+        '/sys/fs/cgroup/memory/kubepods/pod1/memory.stat'
+        """
+        return _top(self.root, controller, is_v2=self.is_v2) / self.path / name
+
+    def container(self, container_id: str) -> ControlGroup | None:
+        """The group of one container of this pod; None if it has none. Raises ``BadNameError``."""
+        if _CONTAINER.fullmatch(container_id) is None:
+            raise BadNameError(f"container ID: expected hexadecimal digits, got {container_id[:80]!r}")
+        for form in _CONTAINERS:
+            group = ControlGroup(self.root, self.is_v2, f"{self.path}/{form.format(container_id)}")
+            if group.file("memory", "").is_dir():
+                return group
+        return None
+
+
+class Locator:
+    """Finds pods below one root. Remembers the kubelet's folder where it found the last one."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._kubepods: str | None = None
+        self._misses = 0
+
+    def pod(self, uid: str) -> ControlGroup | None:
+        """The group of a pod; None if there is none. Raises ``BadNameError``, or ``OSError`` if the root is unreadable.
+
+        Version 1 is searched by its memory controller; kubelets use the same path for all controllers.
+        """
+        if _UID.fullmatch(uid) is None:
+            raise BadNameError(f"pod UID: expected a UUID, got {uid[:80]!r}")
+        is_v2 = (self._root / "cgroup.controllers").exists()
+        top = _top(self._root, "memory", is_v2=is_v2)
+        for kubepods in self._folders(top):
+            for path in _candidates(kubepods, uid):
+                if (top / path).is_dir():
+                    self._kubepods, self._misses = kubepods, 0
+                    return ControlGroup(self._root, is_v2, path)
+        self._misses += 1
+        return None
+
+    def _folders(self, top: Path) -> Iterator[str]:
+        if self._kubepods is not None:
+            yield self._kubepods
+        # A root that has no pods at all would otherwise be read each second for each pod.
+        yield from kubepods_folders(top, DEEPEST if self._misses % SEARCH_EACH == 0 else 1)
+
+
+def kubepods_folders(top: Path, deepest: int) -> Iterator[str]:
+    """The folders of kubelets at most ``deepest`` levels below ``top``, relative to it, the nearest first."""
+    level, left = [""], MOST_FOLDERS
+    for _ in range(deepest):
+        below: list[str] = []
+        for folder in level[:left]:
+            for name in _subfolders_or_none(top / folder) if folder else _subfolders(top):
+                path = f"{folder}/{name}" if folder else name
+                if name in ("kubepods", "kubepods.slice") or name.endswith("-kubepods.slice"):
+                    yield path
+                else:
+                    below.append(path)
+        left, level = max(0, left - len(level)), below
+
+
+def _candidates(kubepods: str, uid: str) -> Iterator[str]:
+    """The paths that the kubelet may have given to a pod; one without any requests is never resized."""
+    if not kubepods.endswith(".slice"):
+        yield f"{kubepods}/burstable/pod{uid}"
+        yield f"{kubepods}/pod{uid}"
+        return
+    # In systemd, the name of a slice repeats those of its parents, and a dash would begin another level.
+    stem, name = kubepods.rpartition("/")[2].removesuffix(".slice"), uid.replace("-", "_")
+    yield f"{kubepods}/{stem}-burstable.slice/{stem}-burstable-pod{name}.slice"
+    yield f"{kubepods}/{stem}-pod{name}.slice"
+
+
+def _top(root: Path, controller: str, *, is_v2: bool) -> Path:
+    return root if is_v2 else root / controller
+
+
+def _subfolders_or_none(folder: Path) -> list[str]:
+    # Groups of the node come and go while it is read, and not all are for everybody's eyes.
+    try:
+        return _subfolders(folder)
+    except OSError:
+        return []
+
+
+def _subfolders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -1,0 +1,69 @@
+"""``python -m agent.reclaimer``: serves until SIGTERM or SIGINT, releases every hold, exits 0; 2 if it cannot start."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from agent import texts
+from agent.reclaimer.holds import Holds
+from agent.reclaimer.server import LOG, ReclaimServer
+from protocol import VERSION
+from protocol.runtime.json_log import log_as_json
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "CGROUP_ROOT": ("/host/cgroup", "the node's /sys/fs/cgroup, writable"),
+    "RECLAIMER_SOCKET": ("/run/reclaimer/reclaimer.sock", "the socket that the agent connects to"),
+}
+
+
+def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
+    """The entry point; returns the code to exit with."""
+    settings = _settings(arguments, environment)
+    log_as_json()
+    # Before any thread begins, so that this one alone receives them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    path = Path(settings["RECLAIMER_SOCKET"])
+    holds = Holds(Path(settings["CGROUP_ROOT"]), path.parent / "holds")
+    try:
+        restored = holds.restore()
+        server = ReclaimServer(path, holds)
+    except OSError as error:
+        print(f"reclaimer: cannot start: {error}", file=sys.stderr)
+        return 2
+    LOG.info(texts.RECLAIMER_SERVES, extra={"version": VERSION, **settings, "restored": restored})
+    threading.Thread(target=_stop_on_signal, args=(server,), daemon=True).start()
+    server.run()
+    return 0
+
+
+def _stop_on_signal(server: ReclaimServer) -> None:
+    signal.sigwait(SIGNALS)
+    server.stop()
+
+
+def _settings(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> dict[str, str]:
+    parser = argparse.ArgumentParser(
+        prog="python -m agent.reclaimer",
+        description="Holds the memory of pods below a size, for the agent of this node, while that tries whether less "
+        "is enough. Needs UID 0 and no capability. Every flag can be given as a variable of the same name.",
+    )
+    for name, (default, text) in OPTIONS.items():
+        flag = f"--{name.lower().replace('_', '-')}"
+        # Empty counts as unset: manifests often pass an empty variable.
+        value = environment.get(name) or default
+        parser.add_argument(flag, dest=name, metavar=name, default=value, help=f"{text} (default: {default})")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+    return {name: value or OPTIONS[name][0] for name, value in vars(parser.parse_args(arguments)).items()}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

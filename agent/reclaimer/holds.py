@@ -1,0 +1,162 @@
+"""Holds on the memory of pods, written into their control groups, and taken back (B.7).
+
+Rules that hold here:
+
+- Only the group of a pod is ever written, and only a limit that throttles or reclaims (``memory.high``; in version 1
+  ``memory.limit_in_bytes``, for a moment), never one that kills (``memory.max``).
+- A limit is written down before it is lowered, so that another process of this program puts it back after a crash.
+- Whoever else changes a limit meanwhile wins: only our own value is put back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent import texts
+from agent.cgroups.files import read, read_optional
+from agent.cgroups.formats import byte_limit, number
+from agent.cgroups.locate import BadNameError, ControlGroup, Locator
+from agent.cgroups.memory import MemoryFiles
+
+HEADROOM: Final = 32 * 1024**2
+"""Bytes that a hold leaves beyond what cannot be reclaimed: programs allocate while their limit is low."""
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class RefusedHoldError(Exception):
+    """The hold would harm the pod, or there is no such pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowered:
+    """A limit that is at ``held`` bytes now and was at ``was`` before (None: no limit)."""
+
+    file: Path
+    is_v2: bool
+    was: int | None
+    held: int
+
+    def put_back(self) -> None:
+        if read(self.file, byte_limit) == self.held:
+            none = b"max" if self.is_v2 else b"-1"
+            _write(self.file, none if self.was is None else b"%d" % self.was)
+
+
+class Holds:
+    """The holds of this process on pods below ``root``. ``records`` is a folder for what must be put back.
+
+    Calls about one pod come one after the other; those about several may come at once.
+    """
+
+    def __init__(self, root: Path, records: Path) -> None:
+        self._locator = Locator(root)
+        self._records = records
+        self._lowered: dict[str, _Lowered] = {}
+
+    def hold(self, pod_uid: str, size: int) -> int:
+        """Reclaim down to ``size`` bytes, and return the bytes that the pod uses after it; a second call goes on.
+
+        In version 2 the pod stays there until ``release``. Raises ``RefusedHoldError``, or ``OSError`` and
+        ``ValueError`` if the control group is gone or malformed.
+        """
+        group = self._pod(pod_uid)
+        files, size = MemoryFiles.of(group), size // _PAGE * _PAGE
+        least = max(files.read().needed, _protected(group)) + HEADROOM
+        if size < least:
+            raise RefusedHoldError(texts.HOLD_TOO_LOW.format(size=size, least=least))
+        self._lower(pod_uid, group, size)
+        # Version 1 has only the limit that kills. It is low until the kernel has reclaimed, and no longer.
+        if not group.is_v2:
+            self.release(pod_uid)
+        return read(files.used, number)
+
+    def release(self, pod_uid: str) -> None:
+        """End the hold on a pod, if there is one. Raises ``OSError`` or ``ValueError`` if the limit stays as it is."""
+        lowered = self._lowered.get(pod_uid)
+        if lowered is None:
+            return
+        # If the pod is gone, so is its limit.
+        with suppress(FileNotFoundError):
+            lowered.put_back()
+        del self._lowered[pod_uid]
+        (self._records / pod_uid).unlink(missing_ok=True)
+
+    def restore(self) -> list[str]:
+        """Put back what an earlier process left behind; returns the UIDs of those pods. Raises ``OSError``."""
+        self._records.mkdir(mode=0o700, exist_ok=True)
+        status = self._records.lstat()
+        # The folder above belongs to the agent, too, which must not choose what is written and removed here.
+        if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
+            raise OSError(errno.EPERM, texts.FOREIGN_RECORDS, str(self._records))
+        restored = []
+        for record in sorted(self._records.iterdir()):
+            try:
+                group = self._pod(record.name)
+                was, held = _read_record(record)
+                self._lowered[record.name] = _Lowered(_limit(group), group.is_v2, was, held)
+                self.release(record.name)
+                restored.append(record.name)
+            # No pod any more, or no record of ours.
+            except (RefusedHoldError, ValueError):
+                record.unlink()
+        return restored
+
+    def _pod(self, pod_uid: str) -> ControlGroup:
+        try:
+            group = self._locator.pod(pod_uid)
+        except BadNameError as error:
+            raise RefusedHoldError(str(error)) from None
+        if group is None:
+            raise RefusedHoldError(texts.NO_POD_GROUP.format(pod=pod_uid))
+        return group
+
+    def _lower(self, pod_uid: str, group: ControlGroup, size: int) -> None:
+        file, before = _limit(group), self._lowered.get(pod_uid)
+        now = read(file, byte_limit)
+        is_ours = before is not None and now == before.held
+        if not is_ours and now is not None and now <= size:
+            return
+        was = before.was if before is not None and is_ours else now
+        _write_record(self._records / pod_uid, was, size)
+        self._lowered[pod_uid] = _Lowered(file, group.is_v2, was, size)
+        try:
+            _write(file, b"%d" % size)
+        except OSError as error:
+            # Version 1: so much could not be reclaimed now, and the limit is still what it was.
+            if error.errno != errno.EBUSY:
+                raise
+
+
+def _limit(group: ControlGroup) -> Path:
+    return group.file("memory", "memory.high" if group.is_v2 else "memory.limit_in_bytes")
+
+
+def _protected(group: ControlGroup) -> int:
+    """Bytes that version 2's ``memory.min`` keeps from being reclaimed."""
+    file = group.file("memory", "memory.min")
+    return 0 if not group.is_v2 else read_optional(file, number) or 0
+
+
+def _write(file: Path, text: bytes) -> None:
+    # Without O_CREAT: in a group that has just gone there is nothing to make.
+    opened = os.open(file, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(opened, text)
+    finally:
+        os.close(opened)
+
+
+def _write_record(file: Path, was: int | None, held: int) -> None:
+    file.write_text(f"{'max' if was is None else was}\n{held}\n")
+
+
+def _read_record(file: Path) -> tuple[int | None, int]:
+    was, _, held = read(file, bytes).partition(b"\n")
+    return byte_limit(was), number(held)

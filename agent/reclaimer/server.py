@@ -1,0 +1,166 @@
+"""The reclaimer's door: a unix socket for the agent of its node, with one thread a connection (B.7).
+
+Rules that hold here:
+
+- The kernel tells who a peer is; only the agent's UID and root are heard.
+- A connection holds one pod, and nobody else does meanwhile. Its end releases it: by the peer, by silence, by a message
+  that is refused, or by the end of the program.
+- Threads, since a write into a control group returns only after the kernel has reclaimed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from agent import texts
+from agent.reclaimer.holds import Holds, RefusedHoldError
+from agent.reclaimer.messages import LONGEST_LINE, Held, read_hold, write_line
+
+LOG: Final = logging.getLogger("reclaimer")
+
+AGENT_UID: Final = 65532
+PEERS: Final = frozenset({0, AGENT_UID})
+
+MOST_CONNECTIONS: Final = 128
+"""A node has at most some 110 pods, and an agent holds few of them at once."""
+
+LONGEST_SILENCE: Final = 10.0
+"""Seconds after which a peer that says nothing has lost its hold; an agent repeats it each second."""
+
+_CREDENTIALS: Final = struct.Struct("3i")
+"""``struct ucred``: PID, UID and GID."""
+
+
+class ReclaimServer:
+    """Serves ``holds`` at ``path``."""
+
+    def __init__(self, path: Path, holds: Holds, peers: frozenset[int] = PEERS) -> None:
+        self._holds = holds
+        self._peers = peers
+        self._lock = threading.Lock()
+        self._connections: dict[socket.socket, threading.Thread] = {}
+        self._held: set[str] = set()
+        self._listener = _listen(path)
+
+    def run(self) -> None:
+        """Serve until ``stop``; returns when every hold has been released. Raises ``OSError``."""
+        try:
+            self._accept()
+        finally:
+            self._listener.close()
+            self._end_all()
+
+    def stop(self) -> None:
+        """End ``run``, from another thread."""
+        # A listener that is only closed would leave its thread waiting.
+        self._listener.shutdown(socket.SHUT_RDWR)
+
+    def _end_all(self) -> None:
+        with self._lock:
+            connections = dict(self._connections)
+        for connection, thread in connections.items():
+            # It may have ended by itself.
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # shut down
+                    return
+                raise
+            uid = _peer(connection)
+            if uid not in self._peers or len(self._connections) >= MOST_CONNECTIONS:
+                LOG.warning(texts.PEER_REFUSED, extra={"uid": uid, "connections": len(self._connections)})
+                connection.close()
+                continue
+            thread = threading.Thread(target=self._serve, args=(connection,))
+            with self._lock:
+                self._connections[connection] = thread
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection, suppress(OSError):
+                connection.settimeout(LONGEST_SILENCE)
+                self._converse(connection)
+        finally:
+            with self._lock:
+                del self._connections[connection]
+
+    def _converse(self, connection: socket.socket) -> None:
+        lines = _lines(connection)
+        try:
+            first = read_hold(next(lines, b""))
+            with self._claimed(first.pod):
+                connection.sendall(self._answer(first.pod, first.size))
+                for line in lines:
+                    message = read_hold(line)
+                    if message.pod != first.pod:
+                        raise RefusedHoldError(texts.OTHER_POD)
+                    connection.sendall(self._answer(first.pod, message.size))
+        except (RefusedHoldError, ValueError) as error:
+            connection.sendall(write_line(Held(refusal=str(error)[: LONGEST_LINE // 4])))
+
+    def _answer(self, pod_uid: str, size: int) -> bytes:
+        try:
+            return write_line(Held(self._holds.hold(pod_uid, size)))
+        except OSError as error:
+            raise RefusedHoldError(str(error)) from None
+
+    @contextmanager
+    def _claimed(self, pod_uid: str) -> Iterator[None]:
+        """Nobody else holds this pod within the block, and nobody at all after it."""
+        with self._lock:
+            if pod_uid in self._held:
+                raise RefusedHoldError(texts.HELD_ALREADY)
+            self._held.add(pod_uid)
+        try:
+            yield
+        finally:
+            try:
+                self._holds.release(pod_uid)
+            except (OSError, ValueError) as error:
+                LOG.error(texts.NOT_RELEASED, extra={"pod": pod_uid, "reason": str(error)})
+            with self._lock:
+                self._held.discard(pod_uid)
+
+
+def _listen(path: Path) -> socket.socket:
+    # Left over from a process that was killed.
+    if path.is_socket():
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(path))
+        # Anybody in this pod may connect; the kernel tells who it is.
+        path.chmod(0o666)
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _peer(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid: int = _CREDENTIALS.unpack(credentials)[1]
+    return uid
+
+
+def _lines(connection: socket.socket) -> Iterator[bytes]:
+    """Whole lines until the peer ends, sends a longer one, or says nothing for too long (``TimeoutError``)."""
+    with connection.makefile("rb") as file:
+        while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
+            yield line

@@ -1,0 +1,233 @@
+"""Holds in made control groups: what is written, what is refused, and what is put back after each kind of end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agent.reclaimer import holds
+from agent.reclaimer.holds import HEADROOM, Holds, RefusedHoldError
+from tests.agent.cgroups.trees import MIB, UID, UNLIMITED, Layout, Tree
+
+V1, V2 = Layout(is_v2=False, is_systemd=False), Layout(is_v2=True, is_systemd=True)
+BOTH = pytest.mark.parametrize("layout", [V1, V2], ids=str)
+SIZE = 300 * MIB
+USED = 400 * MIB
+"""Of these, 200 MiB can be reclaimed."""
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every text that is written into a control group, with the file's name."""
+    texts: list[str] = []
+    write = holds._write
+
+    def writing(file: Path, text: bytes) -> None:
+        texts.append(f"{file.name} {text.decode()}")
+        write(file, text)
+
+    monkeypatch.setattr(holds, "_write", writing)
+    return texts
+
+
+def holds_of(tree: Tree) -> Holds:
+    made = Holds(tree.root, tree.root / "holds")
+    made.restore()
+    return made
+
+
+def limit(tree: Tree) -> str:
+    """The limit of the pod that a hold lowers."""
+    name = "memory.high" if tree.layout.is_v2 else "memory.limit_in_bytes"
+    return tree.file(name, of_pod=True).read_text().strip()
+
+
+def set_limit(tree: Tree, text: str) -> None:
+    tree.write("memory.high" if tree.layout.is_v2 else "memory.limit_in_bytes", text, of_pod=True)
+
+
+def records(tree: Tree) -> list[str]:
+    return [path.name for path in (tree.root / "holds").iterdir()]
+
+
+def test_version_2_holds_until_release(tmp_path: Path, written: list[str]) -> None:
+    """Each call reclaims again; a page is the smallest step. The record is there exactly as long as the hold."""
+    tree = Tree(tmp_path, V2).make()
+    held = holds_of(tree)
+    assert [held.hold(UID, SIZE + 1), held.hold(UID, SIZE)] == [USED, USED]
+    assert (limit(tree), records(tree)) == (str(SIZE), [UID])
+    held.release(UID)
+    held.release(UID)
+    assert (limit(tree), records(tree)) == ("max", [])
+    assert written == [f"memory.high {SIZE}", f"memory.high {SIZE}", "memory.high max"]
+
+
+def test_version_1_holds_for_a_moment(tmp_path: Path, written: list[str]) -> None:
+    """Its limit kills, so it is low only while the kernel reclaims."""
+    tree = Tree(tmp_path, V1).make()
+    held = holds_of(tree)
+    assert held.hold(UID, SIZE) == USED
+    assert written == [f"memory.limit_in_bytes {SIZE}", f"memory.limit_in_bytes {512 * MIB}"]
+    assert (limit(tree), records(tree)) == (str(512 * MIB), [])
+
+
+def test_pod_without_a_limit_has_none_again(tmp_path: Path, written: list[str]) -> None:
+    tree = Tree(tmp_path, V1).make()
+    set_limit(tree, UNLIMITED)
+    holds_of(tree).hold(UID, SIZE)
+    assert written == [f"memory.limit_in_bytes {SIZE}", "memory.limit_in_bytes -1"]
+
+
+def test_version_1_that_cannot_reclaim_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel answers EBUSY and leaves the limit alone; the agent sees what is used."""
+    tree = Tree(tmp_path, V1).make()
+    held = holds_of(tree)
+
+    def busy(file: Path, text: bytes) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(holds, "_write", busy)
+    assert held.hold(UID, SIZE) == USED
+    assert (limit(tree), records(tree)) == (str(512 * MIB), [])
+
+
+@BOTH
+def test_hold_never_goes_below_what_is_needed(layout: Layout, tmp_path: Path, written: list[str]) -> None:
+    """200 MiB cannot be reclaimed, and some must stay free for what programs allocate meanwhile."""
+    tree = Tree(tmp_path, layout).make()
+    held = holds_of(tree)
+    least = 200 * MIB + HEADROOM
+    held.hold(UID, least)
+    with pytest.raises(RefusedHoldError, match=f"{least} bytes cannot be reclaimed, or must stay free"):
+        held.hold(UID, least - 1)
+    assert len(written) == (1 if layout.is_v2 else 2)
+
+
+def test_hold_never_goes_below_what_is_protected(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, V2).make()
+    tree.write("memory.min", f"{SIZE}\n", of_pod=True)
+    with pytest.raises(RefusedHoldError, match="cannot be reclaimed"):
+        holds_of(tree).hold(UID, SIZE)
+    assert limit(tree) == "max"
+
+
+@BOTH
+def test_lower_limit_of_others_stays(layout: Layout, tmp_path: Path, written: list[str]) -> None:
+    """A hold above a limit that is in force would lift it."""
+    tree = Tree(tmp_path, layout).make()
+    set_limit(tree, str(SIZE))
+    assert holds_of(tree).hold(UID, SIZE) == USED
+    assert written == []
+
+
+def test_limit_that_others_set_meanwhile_stays(tmp_path: Path, written: list[str]) -> None:
+    """Release puts back only its own value; the next hold remembers the new one."""
+    tree = Tree(tmp_path, V2).make()
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+    set_limit(tree, str(350 * MIB))
+    held.hold(UID, SIZE)
+    held.release(UID)
+    assert limit(tree) == str(350 * MIB)
+    held.hold(UID, SIZE)
+    set_limit(tree, str(360 * MIB))
+    held.release(UID)
+    assert (limit(tree), records(tree)) == (str(360 * MIB), [])
+
+
+def test_hold_may_be_raised(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, V2).make()
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+    held.hold(UID, SIZE + MIB)
+    assert limit(tree) == str(SIZE + MIB)
+    held.release(UID)
+    assert limit(tree) == "max"
+
+
+@BOTH
+def test_next_process_puts_back_after_a_crash(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at its worst moment, right after a limit was lowered."""
+    tree = Tree(tmp_path, layout).make()
+    crashed, before = holds_of(tree), limit(tree)
+    monkeypatch.setattr(Holds, "release", lambda *_: None)
+    crashed.hold(UID, SIZE)
+    monkeypatch.undo()
+    assert limit(tree) == str(SIZE)
+    again = Holds(tree.root, tree.root / "holds")
+    assert again.restore() == [UID]
+    assert (limit(tree), records(tree), again.restore()) == (before, [], [])
+
+
+@pytest.mark.parametrize("name", ["not-a-uid", "11111111-2222-4333-8444-555555555555", UID])
+def test_record_that_means_nothing_is_removed(name: str, tmp_path: Path, written: list[str]) -> None:
+    """Of a pod that is gone, or cut off by a full disk."""
+    tree = Tree(tmp_path, V2).make()
+    (tmp_path / "holds").mkdir()
+    (tmp_path / "holds" / name).write_text("max\n")
+    assert holds_of(tree).restore() == []
+    assert (records(tree), written) == ([], [])
+
+
+def test_folder_of_another_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent shares the folder above: it could lead this program anywhere."""
+    tree = Tree(tmp_path, V2).make()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "holds").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PermissionError, match="folder of this program's own"):
+        holds_of(tree)
+    (tmp_path / "holds").unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(PermissionError, match="folder of this program's own"):
+        holds_of(tree)
+
+
+def test_pod_that_goes_during_its_hold(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, V2).make()
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+    shutil.rmtree(tree.file("memory.high", of_pod=True).parent)
+    with pytest.raises(RefusedHoldError, match="no control group of a pod"):
+        held.hold(UID, SIZE)
+    held.release(UID)
+    assert records(tree) == []
+
+
+def test_release_that_fails_may_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Tree(tmp_path, V2).make()
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+
+    def failing(file: Path, text: bytes) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as faults:
+        faults.setattr(holds, "_write", failing)
+        with pytest.raises(OSError, match="Input/output"):
+            held.release(UID)
+    assert records(tree) == [UID]
+    held.release(UID)
+    assert (limit(tree), records(tree)) == ("max", [])
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["memory.stat", "usage", "limit"])
+def test_malformed_group_is_not_touched(layout: Layout, name: str, tmp_path: Path, written: list[str]) -> None:
+    names = {"usage": ("memory.usage_in_bytes", "memory.current"), "limit": ("memory.limit_in_bytes", "memory.high")}
+    tree = Tree(tmp_path, layout).make()
+    held = holds_of(tree)
+    tree.write(names.get(name, (name, name))[layout.is_v2], "nonsense\n", of_pod=True)
+    with pytest.raises(ValueError, match="expected"):
+        held.hold(UID, SIZE)
+    assert (written, records(tree)) == ([], [])
+
+
+@pytest.mark.parametrize("uid", ["", "..", f"../{UID}", "/", "system.slice"])
+def test_only_pods_are_held(uid: str, tmp_path: Path) -> None:
+    tree = Tree(tmp_path, V2).make()
+    with pytest.raises(RefusedHoldError, match="expected a UUID"):
+        holds_of(tree).hold(uid, SIZE)

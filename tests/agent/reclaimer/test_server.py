@@ -1,0 +1,181 @@
+"""The reclaimer's socket: who is heard, what is refused, and that a hold never outlives its connection."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.reclaimer import server
+from agent.reclaimer.messages import LONGEST_LINE, Held, Hold, read_held, read_hold, write_line
+from agent.reclaimer.server import ReclaimServer
+from tests.agent.cgroups.trees import MIB, UID, Layout, Tree
+from tests.agent.reclaimer.serving import SIZE, Serving, wait_until_released
+
+USED = 400 * MIB
+OTHER = "11111111-2222-4333-8444-555555555555"
+
+
+class Node(Serving):
+    """A server with a made tree of control groups."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tree = Tree(folder / "cgroup", Layout(is_v2=True, is_systemd=True)).make()
+        super().__init__(folder, self.tree.root)
+
+    @property
+    def limit(self) -> str:
+        return self.tree.file("memory.high", of_pod=True).read_text().strip()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_hold_ends_with_its_connection(node: Node) -> None:
+    with node.serving():
+        with node.connected() as client:
+            assert [client.hold(), client.hold(SIZE + MIB)] == [Held(USED), Held(USED)]
+            assert node.limit == str(SIZE + MIB)
+        wait_until_released(node)
+        assert node.limit == "max"
+
+
+def test_hold_ends_with_the_program(node: Node) -> None:
+    with node.serving(), node.connected() as client:
+        assert client.hold() == Held(USED)
+    assert node.limit == "max"
+
+
+def test_hold_ends_with_silence(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that hangs keeps nobody's memory."""
+    monkeypatch.setattr(server, "LONGEST_SILENCE", 0.05)
+    with node.serving(), node.connected() as client:
+        client.hold()
+        assert client.is_ended()
+        assert node.limit == "max"
+
+
+def test_one_connection_holds_one_pod(node: Node) -> None:
+    """Neither two connections the same pod, nor one connection two pods."""
+    with node.serving(), node.connected() as first, node.connected() as second:
+        assert first.hold() == Held(USED)
+        assert second.hold() == Held(refusal="another connection holds this pod")
+        assert second.is_ended()
+        assert node.limit == str(SIZE)
+        assert first.hold(pod=OTHER) == Held(refusal="a connection holds one pod only")
+        assert first.is_ended()
+        assert node.limit == "max"
+
+
+@pytest.mark.parametrize(
+    ("pod", "size", "refusal"),
+    [
+        (OTHER, SIZE, f"no control group of a pod with the UID {OTHER}"),
+        ("../system.slice", SIZE, "pod UID: expected a UUID, got '../system.slice'"),
+        (UID, 4096, "4096 bytes are too few: 243269632 bytes cannot be reclaimed, or must stay free"),
+    ],
+)
+def test_refused_holds_end_the_connection(node: Node, pod: str, size: int, refusal: str) -> None:
+    with node.serving(), node.connected() as client:
+        assert client.hold(size, pod) == Held(refusal=refusal)
+        assert client.is_ended()
+    assert node.limit == "max"
+
+
+def test_group_that_goes_during_the_hold(node: Node) -> None:
+    """The agent learns it, and the server serves on."""
+    with node.serving():
+        with node.connected() as client:
+            client.hold()
+            node.tree.file("memory.current", of_pod=True).unlink()
+            answer = client.hold()
+            assert answer is not None
+            assert "No such file" in answer.refusal
+        node.tree.write("memory.current", f"{USED}\n", of_pod=True)
+        with node.connected() as client:
+            assert client.hold() == Held(USED)
+
+
+def test_hold_that_cannot_be_released_is_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    with node.serving(), node.connected() as client:
+        client.hold()
+        node.tree.write("memory.high", "nonsense", of_pod=True)
+    assert [(record.message, record.__dict__["pod"]) for record in caplog.records] == [
+        ("a hold could not be released", UID)
+    ]
+
+
+def test_strangers_are_not_heard(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    with node.serving(frozenset({os.getuid() + 1})), node.connected() as client:
+        assert client.hold() is None
+        assert client.is_ended()
+    assert (node.limit, caplog.records[0].__dict__["uid"]) == ("max", os.getuid())
+
+
+def test_connections_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 1)
+    with node.serving(), node.connected() as first:
+        assert first.hold() == Held(USED)
+        with node.connected() as second:
+            assert second.hold() is None
+        assert first.hold() == Held(USED)
+
+
+HOSTILE = [
+    b"\n",
+    b"{}\n",
+    b"[" * 400 + b"\n",
+    b'{"pod":"a","size":-1}\n',
+    b'{"pod":"a","size":1,"path":"/"}\n',
+    b'{"pod":"' + b"a" * LONGEST_LINE,
+    b"\xff\n",
+]
+
+
+@pytest.mark.parametrize("line", HOSTILE)
+def test_hostile_lines_end_the_connection(node: Node, line: bytes) -> None:
+    with node.serving(), node.connected() as client:
+        answer = client.send(line)
+        assert answer is None or answer.refusal
+        assert client.is_ended()
+    assert node.limit == "max"
+
+
+def test_socket_of_a_killed_process_is_replaced(node: Node) -> None:
+    """Twice in the same place; what is no socket is left alone."""
+    for _ in range(2):
+        with node.serving(), node.connected() as client:
+            assert client.hold() == Held(USED)
+    node.path.unlink()
+    node.path.write_text("not a socket")
+    with pytest.raises(OSError, match="Address already in use"):
+        ReclaimServer(node.path, node.holds)
+
+
+def test_broken_listener_ends_the_program(node: Node) -> None:
+    """The kubelet starts it again; a program that no longer listens would hold nothing and look well."""
+    made = ReclaimServer(node.path, node.holds)
+    made._listener.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        made.run()
+
+
+@given(st.binary(max_size=LONGEST_LINE))
+def test_every_line_is_a_message_or_a_value_error(line: bytes) -> None:
+    for read in (read_hold, read_held):
+        try:
+            read(line)
+        except ValueError:
+            continue
+
+
+@given(st.text(max_size=64), st.integers(0, 2**62))
+@settings(max_examples=50)
+def test_messages_survive_the_wire(pod: str, size: int) -> None:
+    assert read_hold(write_line(Hold(pod, size))) == Hold(pod, size)
+    assert read_held(write_line(Held(size, pod))) == Held(size, pod)
