@@ -21,7 +21,8 @@ def adopt(state: State, vm: Vm, now: Instant) -> None:
         return
     if side.seen is not None and not side.seen.actual.within(vm.actual):
         side.fell_at = now
-    if side.seen is not None and vm.has_mem > side.seen.has_mem:
+    # An agreement is about one shrink from the memory that there was.
+    if side.seen is not None and vm.has_mem != side.seen.has_mem:
         state.monitor.agreed = None
     side.seen, side.pauses = vm, side.pauses.after(vm)
     # A VM that is opted out has no permit until it is opted in again.

@@ -78,6 +78,8 @@ def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, n
     refusal = side.refusal
     # A smaller target than the refused one would be refused as well.
     is_refused = refusal is not None and unasked.mem <= refusal.target and now < refusal.retry_at
-    if unasked.mem >= kept_by(side, vm, now) or is_refused:
+    # A pod's next trial would only disturb a shrink that is under way.
+    is_shrinking = vm.is_pod and (vm.use.mem != vm.actual.mem or kept_by(side, vm, now) < has)
+    if unasked.mem >= kept_by(side, vm, now) or is_refused or is_shrinking:
         return None
     return AskToShrink(Resources(unasked.cpu, unasked.mem))

@@ -66,7 +66,7 @@ class Alarm:
 class MonitorSide:
     """State of the monitor. ``version`` is None while none is connected. The counts of alarms only rise.
 
-    ``agreed`` is the memory that it agreed to last, None after a growth or a refusal.
+    ``agreed`` is the memory that it agreed to last, until the VM has another size or it refuses less.
     """
 
     version: int | None = None
