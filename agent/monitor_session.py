@@ -38,7 +38,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 CHECK: Final = Seconds(5.0)
-"""Between two health checks; the answer to one, or to anything else, must have come before the next."""
+"""Between two health checks; the answer to one must have come before the next."""
 
 RECONNECT: Final = Backoff(Seconds(1.0), Seconds(15.0))
 """After a conversation that has ended, or did not begin."""
@@ -92,7 +92,7 @@ class MonitorSession:
                 has_joined = True
                 self._begin(connection)
                 async with asyncio.TaskGroup() as tasks:
-                    for part in (self._read(connection), self._speak(connection), self._check()):
+                    for part in (self._read(connection), self._speak(connection), self._check(connection)):
                         tasks.create_task(part)
         except* PortError as errors:
             ended = _first(errors)
@@ -150,13 +150,13 @@ class MonitorSession:
             self._asked, self._asked_at = self._number, self._clock.now()
         return self._number
 
-    async def _check(self) -> None:
+    async def _check(self, connection: MonitorConnection) -> None:
         while True:
             await self._clock.sleep(CHECK)
-            # Anything asked must be answered before the next check, or be younger than one period.
-            is_late = self._asked is not None and self._clock.now() - self._asked_at >= CHECK
+            is_late = self._asked is not None and self._clock.now() - self._asked_at >= connection.patience
             if self._checked is not None or is_late:
-                raise PortError(Fault.GUEST, texts.MONITOR_DID_NOT_ANSWER.format(seconds=CHECK))
+                late = connection.patience if is_late else CHECK
+                raise PortError(Fault.GUEST, texts.MONITOR_DID_NOT_ANSWER.format(seconds=late))
             self._outbox.put_nowait(CheckHealth())
 
 

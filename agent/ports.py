@@ -84,9 +84,13 @@ DatabaseSource = Callable[[], Awaitable[DatabaseView]]
 
 
 class MonitorConnection(Protocol):
-    """A conversation with the guest's monitor; ``version`` is what both speak."""
+    """A conversation with the guest's monitor; ``version`` is what both speak.
+
+    One that has not answered a question within ``patience`` is given up.
+    """
 
     version: int
+    patience: Seconds
 
     async def receive(self) -> FromMonitor:
         """The next message. Raises ``PortError`` if the connection has ended or the message is malformed."""

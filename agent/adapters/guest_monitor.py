@@ -44,6 +44,9 @@ FRAMES_PER_SECOND = 200.0
 """Frames and pieces from the network that a guest may send: at once, and in the long run. Each takes time from the
 agent of the whole node, and the session's limit does not count pings, pongs and empty fragments."""
 
+PATIENCE = Seconds(5.0)
+"""Time for an answer: the monitor asks its database at most."""
+
 POLITE = Seconds(0.5)
 """Time for the closing handshake."""
 
@@ -161,6 +164,7 @@ class _Connection:
 
     def __init__(self, socket: ClientConnection, deadline: Seconds) -> None:
         self.version = 1
+        self.patience = PATIENCE
         self._socket = socket
         self._deadline = deadline
 

@@ -28,7 +28,7 @@ MOST_FOLDERS: Final = 5000
 """Folders that one search reads: a busy node has some hundred outside of ``kubepods``."""
 
 SEARCH_EACH: Final = 60
-"""Only one of so many searches in vain reads the whole tree; the others look where kubelets usually keep pods."""
+"""Of this many searches for a pod that has no group, one reads the whole tree; the others read its first level."""
 
 
 class BadNameError(ValueError):

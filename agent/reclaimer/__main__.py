@@ -29,8 +29,6 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     """The entry point; returns the code to exit with."""
     settings = _settings(arguments, environment)
     log_as_json()
-    # Before any thread begins, so that this one alone receives them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     path = Path(settings["RECLAIMER_SOCKET"])
     holds = Holds(Path(settings["CGROUP_ROOT"]), path.parent / "holds")
     try:
@@ -40,6 +38,8 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
         print(f"reclaimer: cannot start: {error}", file=sys.stderr)
         return 2
     LOG.info(texts.RECLAIMER_SERVES, extra={"version": VERSION, **settings, "restored": restored})
+    # Before any thread begins: only one of them waits for signals.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     threading.Thread(target=_stop_on_signal, args=(server,), daemon=True).start()
     server.run()
     return 0

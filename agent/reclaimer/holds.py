@@ -36,15 +36,15 @@ class RefusedHoldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Lowered:
-    """A limit that is at ``held`` bytes now and was at ``was`` before (None: no limit)."""
+    """A limit that is at ``lowered_to`` bytes now and was at ``was`` before (None: no limit)."""
 
     file: Path
     is_v2: bool
     was: int | None
-    held: int
+    lowered_to: int
 
     def put_back(self) -> None:
-        if read(self.file, byte_limit) == self.held:
+        if read(self.file, byte_limit) == self.lowered_to:
             none = b"max" if self.is_v2 else b"-1"
             _write(self.file, none if self.was is None else b"%d" % self.was)
 
@@ -99,8 +99,8 @@ class Holds:
         for record in sorted(self._records.iterdir()):
             try:
                 group = self._pod(record.name)
-                was, held = _read_record(record)
-                self._lowered[record.name] = _Lowered(_limit(group), group.is_v2, was, held)
+                was, lowered_to = _read_record(record)
+                self._lowered[record.name] = _Lowered(_limit(group), group.is_v2, was, lowered_to)
                 self.release(record.name)
                 restored.append(record.name)
             # No pod any more, or no record of ours.
@@ -120,7 +120,7 @@ class Holds:
     def _lower(self, pod_uid: str, group: ControlGroup, size: int) -> None:
         file, before = _limit(group), self._lowered.get(pod_uid)
         now = read(file, byte_limit)
-        is_ours = before is not None and now == before.held
+        is_ours = before is not None and now == before.lowered_to
         if not is_ours and now is not None and now <= size:
             return
         was = before.was if before is not None and is_ours else now
@@ -153,10 +153,10 @@ def _write(file: Path, text: bytes) -> None:
         os.close(opened)
 
 
-def _write_record(file: Path, was: int | None, held: int) -> None:
-    file.write_text(f"{'max' if was is None else was}\n{held}\n")
+def _write_record(file: Path, was: int | None, lowered_to: int) -> None:
+    file.write_text(f"{'max' if was is None else was}\n{lowered_to}\n")
 
 
 def _read_record(file: Path) -> tuple[int | None, int]:
-    was, _, held = read(file, bytes).partition(b"\n")
-    return byte_limit(was), number(held)
+    was, _, lowered_to = read(file, bytes).partition(b"\n")
+    return byte_limit(was), number(lowered_to)

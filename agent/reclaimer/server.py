@@ -22,7 +22,7 @@ from typing import Final
 
 from agent import texts
 from agent.reclaimer.holds import Holds, RefusedHoldError
-from agent.reclaimer.messages import LONGEST_LINE, Held, read_hold, write_line
+from agent.reclaimer.messages import LONGEST_LINE, HoldReply, read_hold, write_line
 
 LOG: Final = logging.getLogger("reclaimer")
 
@@ -111,11 +111,11 @@ class ReclaimServer:
                         raise RefusedHoldError(texts.OTHER_POD)
                     connection.sendall(self._answer(first.pod, message.size))
         except (RefusedHoldError, ValueError) as error:
-            connection.sendall(write_line(Held(refusal=str(error)[: LONGEST_LINE // 4])))
+            connection.sendall(write_line(HoldReply(refusal=str(error)[: LONGEST_LINE // 4])))
 
     def _answer(self, pod_uid: str, size: int) -> bytes:
         try:
-            return write_line(Held(self._holds.hold(pod_uid, size)))
+            return write_line(HoldReply(self._holds.hold(pod_uid, size)))
         except OSError as error:
             raise RefusedHoldError(str(error)) from None
 

@@ -11,6 +11,7 @@ import msgspec
 
 from agent.ports import MonitorConnection, PortError
 from protocol.guest.monitor_messages import FromMonitor, HealthCheck
+from protocol.units import Seconds
 from tests.fake_clock import settle
 
 
@@ -19,6 +20,7 @@ class FakeMonitor:
     """See ``MonitorSource``. Connections fail with the next of ``absent``; ``heard`` is all but health checks."""
 
     version: int = 2
+    patience: Seconds = Seconds(5.0)
     absent: list[PortError] = field(default_factory=list)
     is_well: bool = True
     heard: list[dict[str, object]] = field(default_factory=list)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agent.reclaimer.holds import Holds
-from agent.reclaimer.messages import Held, Hold, read_held, write_line
+from agent.reclaimer.messages import HoldReply, HoldRequest, read_held, write_line
 from agent.reclaimer.server import ReclaimServer
 from tests.agent.cgroups.trees import MIB, UID
 
@@ -58,7 +58,7 @@ class Client:
         self.connection = connection
         self._file = file
 
-    def send(self, line: bytes) -> Held | None:
+    def send(self, line: bytes) -> HoldReply | None:
         """The answer to a line; None if the server ends the connection."""
         try:
             self.connection.sendall(line)
@@ -67,8 +67,8 @@ class Client:
             return None
         return read_held(answer) if answer else None
 
-    def hold(self, size: int = SIZE, pod: str = UID) -> Held | None:
-        return self.send(write_line(Hold(pod, size)))
+    def hold(self, size: int = SIZE, pod: str = UID) -> HoldReply | None:
+        return self.send(write_line(HoldRequest(pod, size)))
 
     def is_ended(self) -> bool:
         """Return True once the server has closed the connection, and with it the hold."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.reclaimer.__main__ import main
-from agent.reclaimer.messages import LONGEST_LINE, Held, Hold, read_held, write_line
+from agent.reclaimer.messages import LONGEST_LINE, HoldReply, HoldRequest, read_held, write_line
 from protocol import VERSION
 from tests.agent.cgroups.trees import MIB, UID, Layout, Tree
 
@@ -31,8 +31,8 @@ def test_serves_until_a_signal(number: signal.Signals, tmp_path: Path) -> None:
         if os.getuid() in (0, 65532):
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.connect(str(path))
-                connection.sendall(write_line(Hold(UID, 300 * MIB)))
-                assert read_held(connection.recv(LONGEST_LINE)) == Held(400 * MIB)
+                connection.sendall(write_line(HoldRequest(UID, 300 * MIB)))
+                assert read_held(connection.recv(LONGEST_LINE)) == HoldReply(400 * MIB)
                 assert tree.file("memory.high", of_pod=True).read_text() == str(300 * MIB)
                 process.send_signal(number)
                 rest = process.stderr.read()
@@ -62,6 +62,8 @@ def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_socket_without_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The flag counts more than the variable."""
+    """The flag counts more than the variable. Signals are left alone until there is something to stop."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     code = main(["--reclaimer-socket", str(tmp_path / "a/b")], {"RECLAIMER_SOCKET": str(tmp_path / "c")})
     assert (code, "a/holds" in capsys.readouterr().err) == (2, True)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.reclaimer import server
-from agent.reclaimer.messages import LONGEST_LINE, Held, Hold, read_held, read_hold, write_line
+from agent.reclaimer.messages import LONGEST_LINE, HoldReply, HoldRequest, read_held, read_hold, write_line
 from agent.reclaimer.server import ReclaimServer
 from tests.agent.cgroups.trees import MIB, UID, Layout, Tree
 from tests.agent.reclaimer.serving import SIZE, Serving, wait_until_released
@@ -39,7 +39,7 @@ def node(tmp_path: Path) -> Node:
 def test_hold_ends_with_its_connection(node: Node) -> None:
     with node.serving():
         with node.connected() as client:
-            assert [client.hold(), client.hold(SIZE + MIB)] == [Held(USED), Held(USED)]
+            assert [client.hold(), client.hold(SIZE + MIB)] == [HoldReply(USED), HoldReply(USED)]
             assert node.limit == str(SIZE + MIB)
         wait_until_released(node)
         assert node.limit == "max"
@@ -47,7 +47,7 @@ def test_hold_ends_with_its_connection(node: Node) -> None:
 
 def test_hold_ends_with_the_program(node: Node) -> None:
     with node.serving(), node.connected() as client:
-        assert client.hold() == Held(USED)
+        assert client.hold() == HoldReply(USED)
     assert node.limit == "max"
 
 
@@ -63,11 +63,11 @@ def test_hold_ends_with_silence(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
 def test_one_connection_holds_one_pod(node: Node) -> None:
     """Neither two connections the same pod, nor one connection two pods."""
     with node.serving(), node.connected() as first, node.connected() as second:
-        assert first.hold() == Held(USED)
-        assert second.hold() == Held(refusal="another connection holds this pod")
+        assert first.hold() == HoldReply(USED)
+        assert second.hold() == HoldReply(refusal="another connection holds this pod")
         assert second.is_ended()
         assert node.limit == str(SIZE)
-        assert first.hold(pod=OTHER) == Held(refusal="a connection holds one pod only")
+        assert first.hold(pod=OTHER) == HoldReply(refusal="a connection holds one pod only")
         assert first.is_ended()
         assert node.limit == "max"
 
@@ -82,7 +82,7 @@ def test_one_connection_holds_one_pod(node: Node) -> None:
 )
 def test_refused_holds_end_the_connection(node: Node, pod: str, size: int, refusal: str) -> None:
     with node.serving(), node.connected() as client:
-        assert client.hold(size, pod) == Held(refusal=refusal)
+        assert client.hold(size, pod) == HoldReply(refusal=refusal)
         assert client.is_ended()
     assert node.limit == "max"
 
@@ -98,7 +98,7 @@ def test_group_that_goes_during_the_hold(node: Node) -> None:
             assert "No such file" in answer.refusal
         node.tree.write("memory.current", f"{USED}\n", of_pod=True)
         with node.connected() as client:
-            assert client.hold() == Held(USED)
+            assert client.hold() == HoldReply(USED)
 
 
 def test_hold_that_cannot_be_released_is_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -120,10 +120,10 @@ def test_strangers_are_not_heard(node: Node, caplog: pytest.LogCaptureFixture) -
 def test_connections_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 1)
     with node.serving(), node.connected() as first:
-        assert first.hold() == Held(USED)
+        assert first.hold() == HoldReply(USED)
         with node.connected() as second:
             assert second.hold() is None
-        assert first.hold() == Held(USED)
+        assert first.hold() == HoldReply(USED)
 
 
 HOSTILE = [
@@ -150,7 +150,7 @@ def test_socket_of_a_killed_process_is_replaced(node: Node) -> None:
     """Twice in the same place; what is no socket is left alone."""
     for _ in range(2):
         with node.serving(), node.connected() as client:
-            assert client.hold() == Held(USED)
+            assert client.hold() == HoldReply(USED)
     node.path.unlink()
     node.path.write_text("not a socket")
     with pytest.raises(OSError, match="Address already in use"):
@@ -177,5 +177,5 @@ def test_every_line_is_a_message_or_a_value_error(line: bytes) -> None:
 @given(st.text(max_size=64), st.integers(0, 2**62))
 @settings(max_examples=50)
 def test_messages_survive_the_wire(pod: str, size: int) -> None:
-    assert read_hold(write_line(Hold(pod, size))) == Hold(pod, size)
-    assert read_held(write_line(Held(size, pod))) == Held(size, pod)
+    assert read_hold(write_line(HoldRequest(pod, size))) == HoldRequest(pod, size)
+    assert read_held(write_line(HoldReply(size, pod))) == HoldReply(size, pod)

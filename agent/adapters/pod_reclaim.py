@@ -1,0 +1,270 @@
+"""The node's reclaimer in the place of a guest's monitor: it agrees to a shrink that it has tried (B.7).
+
+Rules that hold here:
+
+- Each question is a trial (``ShrinkTrial``); the pod is held below its new limit meanwhile, and until that is in force.
+- A pod that grows, a harm, a fault, and the end of the conversation release the pod within a second.
+- Without a reclaimer nothing is held, so only a pod that already uses less agrees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from agent import texts
+from agent.cgroups.files import read_optional
+from agent.cgroups.formats import stalled
+from agent.cgroups.locate import Locator
+from agent.cgroups.memory import MemoryFiles
+from agent.core.monitor.shrink_trial import PodView, ShrinkTrial, Verdict
+from agent.ports import MonitorConnection
+from agent.reclaimer.messages import LONGEST_LINE, HoldRequest, read_held, write_line
+from protocol.guest.monitor_messages import DownscaleResult, FromMonitor, HealthCheck, UpscaleConfirmation
+from protocol.runtime.clock import Clock
+from protocol.units import Bytes, Seconds
+
+STEP: Final = Seconds(1.0)
+"""Between two looks at a pod that is held. The reclaimer releases after 10 s of silence."""
+
+KEPT: Final = 60
+"""Steps that a hold lasts after a yes; a kubelet that has not lowered the limit by then will not."""
+
+PATIENCE: Final = Seconds(60.0)
+"""Time for an answer: a trial lasts up to 30 s, and each of its last steps may wait for a reclaim."""
+
+SLOWEST: Final = 5.0
+"""Seconds for one step of the reclaimer."""
+
+RELEASED: Final = 1.0
+"""Seconds in which the reclaimer confirms the end of a hold."""
+
+MARGIN_V1: Final = 0.15
+"""Of a new limit, kept free: in version 1 a pod is reclaimed once a step, and fills again between two steps."""
+
+MARGIN_V2: Final = 0.05
+"""In version 2 the kernel keeps the pod below its hold, but for what each CPU has set aside."""
+
+
+class PodReclaim:
+    """One container's memory; ``socket`` is the reclaimer's, None if the node has none."""
+
+    def __init__(self, socket: Path | None, root: Path, pod_uid: str, container_id: str, clock: Clock) -> None:
+        self._socket = socket
+        self._locator = Locator(root)
+        self._pod_uid = pod_uid
+        self._container_id = container_id
+        self._clock = clock
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[MonitorConnection]:
+        """See ``MonitorSource``. Never fails: without a conversation, memory would shrink untried."""
+        async with asyncio.TaskGroup() as tasks:
+            conversation = _Conversation(self, _Hold(self._socket, self._pod_uid), self._clock, tasks)
+            try:
+                yield conversation
+            finally:
+                await conversation.release()
+
+    def files(self) -> PodFiles:
+        """The files of the pod as it is now. Raises ``OSError`` or ``ValueError``."""
+        pod = self._locator.pod(self._pod_uid)
+        container = None if pod is None else pod.container(self._container_id)
+        if pod is None or container is None:
+            raise FileNotFoundError(texts.NO_CGROUP.format(pod=self._pod_uid, container=self._container_id))
+        pressure = container.file("", "memory.pressure") if pod.is_v2 else None
+        return PodFiles(MemoryFiles.of(pod), MemoryFiles.of(container), pressure)
+
+
+@dataclass(frozen=True, slots=True)
+class PodFiles:
+    """The files that tell a pod's memory and that of its container; ``pressure`` is None in version 1."""
+
+    pod: MemoryFiles
+    container: MemoryFiles
+    pressure: Path | None
+
+    @property
+    def margin(self) -> float:
+        """The share of a new limit that a hold keeps free."""
+        return MARGIN_V1 if self.pressure is None else MARGIN_V2
+
+    def view(self, clock: Clock) -> PodView:
+        """The memory now. Raises ``OSError`` or ``ValueError``."""
+        pod, container = self.pod.read(), self.container.read()
+        return PodView(
+            at=clock.now(),
+            pod_used=Bytes(pod.used),
+            pod_limit=None if pod.limit is None else Bytes(pod.limit),
+            used=Bytes(container.used),
+            limit=None if container.limit is None else Bytes(container.limit),
+            refaulted=container.refaulted,
+            stall=None if self.pressure is None else read_optional(self.pressure, stalled),
+        )
+
+
+class _Amounts(msgspec.Struct, frozen=True):
+    mem: int
+
+
+class _Content(msgspec.Struct, frozen=True):
+    target: _Amounts | None = None
+
+
+class _ToMonitor(msgspec.Struct, frozen=True):
+    """A message of the agent, as far as it is read here."""
+
+    id: int
+    type: str
+    content: _Content
+
+
+_READ: Final = msgspec.json.Decoder(_ToMonitor)
+
+
+class _Conversation:
+    """See ``MonitorConnection``. At most one trial runs, in a task of its own."""
+
+    def __init__(self, pod: PodReclaim, hold: _Hold, clock: Clock, tasks: asyncio.TaskGroup) -> None:
+        self.version = 1
+        self.patience = PATIENCE
+        self._pod = pod
+        self._hold = hold
+        self._clock = clock
+        self._tasks = tasks
+        self._trial: asyncio.Task[None] | None = None
+        self._outbox: asyncio.Queue[FromMonitor] = asyncio.Queue()
+
+    async def receive(self) -> FromMonitor:
+        """See ``MonitorConnection``."""
+        return await self._outbox.get()
+
+    async def send(self, text: str) -> None:
+        """See ``MonitorConnection``."""
+        message = _READ.decode(text)
+        match message.type, message.content.target:
+            case "HealthCheck", _:
+                self._outbox.put_nowait(HealthCheck(message.id))
+            case "DownscaleRequest", _Amounts(mem):
+                # A hold for an earlier yes moves on to the new size.
+                await self._stop()
+                self._trial = self._tasks.create_task(self._try(message.id, Bytes(mem)))
+            case "UpscaleNotification", _:
+                await self.release()
+                self._outbox.put_nowait(UpscaleConfirmation(message.id))
+
+    async def release(self) -> None:
+        """End the trial and the hold."""
+        await self._stop()
+        await self._hold.release()
+
+    async def _stop(self) -> None:
+        if self._trial is not None:
+            self._trial.cancel()
+            await asyncio.wait((self._trial,))
+
+    async def _try(self, number: int, target: Bytes) -> None:
+        try:
+            files = self._pod.files()
+            trial = ShrinkTrial(target, files.view(self._clock), files.margin, reclaims=self._hold.is_possible)
+        except (OSError, ValueError) as error:
+            self._answer(number, _untried(error))
+            return
+        verdict = await self._verdict(trial, files)
+        if verdict.ok:
+            self._answer(number, verdict)
+            # A fault ends the hold, and the kubelet judges without it.
+            with suppress(OSError, ValueError):
+                await self._keep(trial, files)
+        await self._hold.release()
+        if not verdict.ok:
+            self._answer(number, verdict)
+
+    def _answer(self, number: int, verdict: Verdict) -> None:
+        self._outbox.put_nowait(DownscaleResult(number, verdict.ok, verdict.reason))
+
+    async def _verdict(self, trial: ShrinkTrial, files: PodFiles) -> Verdict:
+        verdict = None
+        try:
+            while verdict is None:
+                await self._hold.at(trial.size)
+                verdict = trial.judge(files.view(self._clock))
+                if verdict is None:
+                    await self._clock.sleep(STEP)
+        except (OSError, ValueError) as error:
+            verdict = _untried(error)
+        return verdict
+
+    async def _keep(self, trial: ShrinkTrial, files: PodFiles) -> None:
+        """Hold on until the new limit is in force, harms, or does not come."""
+        for _ in range(KEPT):
+            await self._clock.sleep(STEP)
+            await self._hold.at(trial.size)
+            view = files.view(self._clock)
+            if trial.is_in_force(view) or trial.harm(view) is not None:
+                return
+
+
+def _untried(error: Exception) -> Verdict:
+    # A time-out says nothing by itself.
+    return Verdict(False, texts.SHRINK_NOT_TRIED.format(error=str(error) or type(error).__name__))
+
+
+class _Hold:
+    """A hold on one pod by the reclaimer at ``path``: a connection while it lasts."""
+
+    def __init__(self, path: Path | None, pod_uid: str) -> None:
+        self._path = path
+        self._pod_uid = pod_uid
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        """Return True if the node has a reclaimer."""
+        return self._path is not None
+
+    async def at(self, size: Bytes) -> None:
+        """Hold the pod at ``size`` and reclaim what it has more. Raises ``OSError`` or ``ValueError``."""
+        if self._path is None:
+            return
+        try:
+            async with asyncio.timeout(SLOWEST):
+                self._streams = self._streams or await asyncio.open_unix_connection(self._path, limit=LONGEST_LINE)
+                reader, writer = self._streams
+                writer.write(write_line(HoldRequest(self._pod_uid, size.value)))
+                await writer.drain()
+                line = await reader.readline()
+            if not line:
+                raise ConnectionResetError(texts.RECLAIMER_ENDED)
+            held = read_held(line)
+        except BaseException:
+            # The answer that is missing would be taken for the next one.
+            self._close()
+            raise
+        if held.refusal:
+            self._close()
+            raise ValueError(held.refusal)
+
+    async def release(self) -> None:
+        """End the hold; returns once the reclaimer has done so, or does not say so in time."""
+        if self._streams is None:
+            return
+        reader, writer = self._streams
+        try:
+            with suppress(OSError):
+                writer.write_eof()
+                async with asyncio.timeout(RELEASED):
+                    await reader.read()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
