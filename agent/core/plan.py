@@ -137,6 +137,10 @@ def _request(state: State, report: Resources, now: Instant) -> AgentRequest:
 
 def _metrics(state: State) -> Metrics | None:
     observed = state.guest.seen
-    if observed is None or observed.sample.load1 is None:
+    if observed is None:
         return None
-    return Metrics(observed.sample.load1, observed.sample.load5, observed.sample.mem_used)
+    sample, load1 = observed.sample, observed.sample.load1
+    # A control group has no load average: the cores that were busy are the nearest to it.
+    if load1 is None and state.vm.seen is not None and state.vm.seen.is_pod:
+        load1 = state.guest.rates.used
+    return None if load1 is None else Metrics(load1, sample.load5, sample.mem_used)
