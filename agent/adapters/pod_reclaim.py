@@ -23,7 +23,7 @@ from agent.cgroups.files import read_optional
 from agent.cgroups.formats import stalled
 from agent.cgroups.locate import Locator
 from agent.cgroups.memory import MemoryFiles
-from agent.core.monitor.shrink_trial import PodView, ShrinkTrial, Verdict
+from agent.core.monitor.shrink_trial import PodView, ShrinkTrial, TrialVerdict
 from agent.ports import MonitorConnection
 from agent.reclaimer.messages import LONGEST_LINE, HoldRequest, read_held, write_line
 from protocol.guest.monitor_messages import DownscaleResult, FromMonitor, HealthCheck, UpscaleConfirmation
@@ -66,7 +66,7 @@ class PodReclaim:
     async def connect(self) -> AsyncIterator[MonitorConnection]:
         """See ``MonitorSource``. Never fails: without a conversation, memory would shrink untried."""
         async with asyncio.TaskGroup() as tasks:
-            conversation = _Conversation(self, _Hold(self._socket, self._pod_uid), self._clock, tasks)
+            conversation = _Conversation(self, _ReclaimerHold(self._socket, self._pod_uid), self._clock, tasks)
             try:
                 yield conversation
             finally:
@@ -109,12 +109,12 @@ class PodFiles:
         )
 
 
-class _Amounts(msgspec.Struct, frozen=True):
+class _Target(msgspec.Struct, frozen=True):
     mem: int
 
 
 class _Content(msgspec.Struct, frozen=True):
-    target: _Amounts | None = None
+    target: _Target | None = None
 
 
 class _ToMonitor(msgspec.Struct, frozen=True):
@@ -131,7 +131,7 @@ _READ: Final = msgspec.json.Decoder(_ToMonitor)
 class _Conversation:
     """See ``MonitorConnection``. At most one trial runs, in a task of its own."""
 
-    def __init__(self, pod: PodReclaim, hold: _Hold, clock: Clock, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, pod: PodReclaim, hold: _ReclaimerHold, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self.version = 1
         self.patience = PATIENCE
         self._pod = pod
@@ -151,7 +151,7 @@ class _Conversation:
         match message.type, message.content.target:
             case "HealthCheck", _:
                 self._outbox.put_nowait(HealthCheck(message.id))
-            case "DownscaleRequest", _Amounts(mem):
+            case "DownscaleRequest", _Target(mem):
                 # A hold for an earlier yes moves on to the new size.
                 await self._stop()
                 self._trial = self._tasks.create_task(self._try(message.id, Bytes(mem)))
@@ -186,10 +186,10 @@ class _Conversation:
         if not verdict.ok:
             self._answer(number, verdict)
 
-    def _answer(self, number: int, verdict: Verdict) -> None:
+    def _answer(self, number: int, verdict: TrialVerdict) -> None:
         self._outbox.put_nowait(DownscaleResult(number, verdict.ok, verdict.reason))
 
-    async def _verdict(self, trial: ShrinkTrial, files: PodFiles) -> Verdict:
+    async def _verdict(self, trial: ShrinkTrial, files: PodFiles) -> TrialVerdict:
         verdict = None
         try:
             while verdict is None:
@@ -211,12 +211,12 @@ class _Conversation:
                 return
 
 
-def _untried(error: Exception) -> Verdict:
+def _untried(error: Exception) -> TrialVerdict:
     # A time-out says nothing by itself.
-    return Verdict(False, texts.SHRINK_NOT_TRIED.format(error=str(error) or type(error).__name__))
+    return TrialVerdict(False, texts.SHRINK_NOT_TRIED.format(error=str(error) or type(error).__name__))
 
 
-class _Hold:
+class _ReclaimerHold:
     """A hold on one pod by the reclaimer at ``path``: a connection while it lasts."""
 
     def __init__(self, path: Path | None, pod_uid: str) -> None:
@@ -242,14 +242,14 @@ class _Hold:
                 line = await reader.readline()
             if not line:
                 raise ConnectionResetError(texts.RECLAIMER_ENDED)
-            held = read_held(line)
+            reply = read_held(line)
         except BaseException:
             # The answer that is missing would be taken for the next one.
             self._close()
             raise
-        if held.refusal:
+        if reply.refusal:
             self._close()
-            raise ValueError(held.refusal)
+            raise ValueError(reply.refusal)
 
     async def release(self) -> None:
         """End the hold; returns once the reclaimer has done so, or does not say so in time."""

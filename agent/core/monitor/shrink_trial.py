@@ -47,7 +47,7 @@ class PodView:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialVerdict:
     """The end of a trial, and the reason."""
 
     ok: bool
@@ -70,22 +70,22 @@ class ShrinkTrial:
         self.size = target.scaled(1.0 - margin) + (others if keep is None else min(others, keep))
         self._pod_target = None if keep is None else target + keep
 
-    def judge(self, now: PodView) -> Verdict | None:
+    def judge(self, now: PodView) -> TrialVerdict | None:
         """The verdict after one more view; None as long as the trial goes on."""
         harm = self.harm(now)
         if harm is not None:
-            return Verdict(False, harm)
+            return TrialVerdict(False, harm)
         if now.limit != self._first.limit:
-            return Verdict(False, "its limit was changed meanwhile")
+            return TrialVerdict(False, "its limit was changed meanwhile")
         if self._is_above(now):
             self._below_since = None
             if self._reclaims and now.at - self._first.at < RECLAIMED:
                 return None
             used = f"the pod uses {_mib(now.pod_used)}, its container {_mib(now.used)} of it"
-            return Verdict(False, f"{used}, page cache included")
+            return TrialVerdict(False, f"{used}, page cache included")
         self._below_since = self._below_since or now.at
         if now.at - self._below_since >= AGE:
-            return Verdict(True, f"the pod has stayed below that for {AGE:.0f} s")
+            return TrialVerdict(True, f"the pod has stayed below that for {AGE:.0f} s")
         return None
 
     def harm(self, now: PodView) -> str | None:

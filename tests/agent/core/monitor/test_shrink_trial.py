@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.core.monitor.shrink_trial import AGE, PodView, ShrinkTrial, Verdict
+from agent.core.monitor.shrink_trial import AGE, PodView, ShrinkTrial, TrialVerdict
 from protocol.units import Bytes, Instant
 
 MIB = 1024**2
@@ -34,19 +34,19 @@ def tried(first: PodView = START, *, margin: float = 0.05, reclaims: bool = True
     return ShrinkTrial(TARGET, first, margin, reclaims=reclaims)
 
 
-def play(trial: ShrinkTrial, *views: PodView) -> list[Verdict | None]:
+def play(trial: ShrinkTrial, *views: PodView) -> list[TrialVerdict | None]:
     return [trial.judge(view) for view in views]
 
 
 def test_pod_that_stays_below_agrees() -> None:
     """For as long as the kubelet's number may be old, counted from when it came below."""
     verdicts = play(tried(), after(START, 1), after(BELOW, 5), after(BELOW, 24.9), after(BELOW, 25))
-    assert verdicts == [None, None, None, Verdict(True, "the pod has stayed below that for 20 s")]
+    assert verdicts == [None, None, None, TrialVerdict(True, "the pod has stayed below that for 20 s")]
 
 
 def test_pod_that_stays_above_refuses() -> None:
     """It gets some time to be reclaimed, and starts again whenever it rises."""
-    refused = Verdict(False, "the pod uses 1000 MiB, its container 990 MiB of it, page cache included")
+    refused = TrialVerdict(False, "the pod uses 1000 MiB, its container 990 MiB of it, page cache included")
     assert play(tried(), after(START, 1), after(START, 9.9), after(START, 10)) == [None, None, refused]
     assert play(tried(), after(BELOW, 1), after(START, 5), after(BELOW, 6), after(BELOW, 25.9)) == [None] * 4
     assert play(tried(), after(BELOW, 1), after(START, 15)) == [None, refused]
@@ -73,7 +73,7 @@ def test_without_a_reclaimer_only_a_pod_below_is_waited_for() -> None:
     ],
 )
 def test_harm(view: PodView, reason: str | None) -> None:
-    assert tried().judge(view) == (None if reason is None else Verdict(False, reason))
+    assert tried().judge(view) == (None if reason is None else TrialVerdict(False, reason))
 
 
 def test_a_little_rereading_is_no_harm() -> None:
