@@ -14,7 +14,7 @@ from protocol.messages import ObjectName
 class PodContainer:
     """The running container of a pod's database, ``container_id``, and the UID of its pod.
 
-    A container that was started again is another one, as is a pod that was made anew.
+    A restarted container is another one, and so is a recreated pod.
     """
 
     pod_uid: str

@@ -38,7 +38,7 @@ OBJECT_DELETED: Final = "{kind} {name} was deleted"
 OBJECT_UNREADABLE: Final = "the {kind} cannot be decoded: {reason}"
 POD_REPLACED: Final = "another pod has taken the place of {pod}"
 NO_RIGHT: Final = "cannot patch resource"
-NO_DATABASE_VIEW: Final = "a pod's database reports nothing of itself to the agent"
+NO_DATABASE_VIEW: Final = "databases in pods report nothing to the agent"
 CREDENTIAL_UNREADABLE: Final = "the token file {file} cannot be read: {error}"
 CREDENTIAL_EMPTY: Final = "the token file {file} is empty"
 

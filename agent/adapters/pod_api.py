@@ -17,7 +17,7 @@ from protocol.virtual_machine import VirtualMachine
 
 
 class PodApi(DatabaseObject):
-    """The pod ``name`` with the UID ``uid``; one that is made anew under this name is another pod."""
+    """The pod ``name`` with the UID ``uid``; a recreated one is another pod."""
 
     def __init__(self, api: LightKubernetesApi, name: ObjectName, uid: str) -> None:
         super().__init__(api, PODS, name)

@@ -81,8 +81,8 @@ class Pauses:
 
     def after(self, vm: Vm) -> Pauses:
         """The pauses that still count once ``vm`` was seen."""
-        kept = {pause.resource: pause for pause in self.known if not pause.is_over(vm)}
-        return Pauses(kept.get("cpu"), kept.get("mem"))
+        pauses = {pause.resource: pause for pause in self.known if not pause.is_over(vm)}
+        return Pauses(pauses.get("cpu"), pauses.get("mem"))
 
     def objected(self, resource: Resource, vm: Vm, now: Instant, jitter: float) -> Pauses:
         """These pauses once the requests of ``resource`` go back to what the pod has, for the kubelet's objection."""

@@ -15,16 +15,19 @@ from agent.core.events import (
     PatchConflicted,
     Patched,
     PatchFailed,
+    Scraped,
     Started,
 )
 from agent.core.explain import explain
+from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.vm import Vm, view
 from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGrown, UpscaleConfirmation
+from protocol.messages import Metrics
 from protocol.names import ANNOTATION_BOUNDS, LABEL_ENABLED
 from protocol.pod_database import DEFERRED, ERROR, INFEASIBLE, MEMORY_STEP, ResizeObjection, parse_pod_database
-from protocol.units import Resources
+from protocol.units import Bytes, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
-from tests.agent.core.story import Story
+from tests.agent.core.story import GIB, Story
 
 
 def size(cpu: int | str, mem: str) -> Resources:
@@ -201,6 +204,7 @@ def test_deferred_memory_makes_way_for_cpu() -> None:
     assert patches_in(story) == []
     loaded(story, 7.0, 0.25, used=0.6)
     assert patches_in(story) == [patched_to(size("500m", "1280Mi"), 5)]
+    assert because(story) == "growing for memory used", "a pause that is over is no news"
 
 
 def test_two_deferred_wishes_are_tried_one_by_one() -> None:
@@ -402,3 +406,13 @@ def test_lower_bound_is_tried_before_memory_goes() -> None:
     assert patches_in(story) == []
     says(story, AskToShrink(size("250m", "2Gi")), DownscaleResult(2, ok=True))
     assert patches_in(story) == [patched_to(size("250m", "2Gi"), 2)]
+
+
+def test_busy_cores_stand_for_the_load() -> None:
+    """A control group has no load average."""
+    story = settled_pod()
+    for second in (1.0, 2.0):
+        page = GuestSample(cpus={"all": CpuSeconds(0.1 * second)}, mem_total=Bytes(2 * GIB), mem_available=Bytes(GIB))
+        story.at(second).happens(Scraped(page))
+    asks = [action.request for action in story.at(8.0).acts() if isinstance(action, AskScheduler)]
+    assert [request.metrics for request in asks] == [Metrics(0.1, None, Bytes(GIB))]
