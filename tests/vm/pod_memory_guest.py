@@ -37,6 +37,7 @@ FILE = Path("/var/lib/filled")
 JOIN = "import os, sys; open(sys.argv[1] + '/cgroup.procs', 'w').write(str(os.getpid()));"
 FILL = JOIN + "f = open(sys.argv[2], 'wb'); [f.write(bytes(1 << 20)) for _ in range(330)]; f.flush(); os.fsync(f)"
 READ = JOIN + "f = open(sys.argv[2], 'rb', 0)\nwhile True:\n  f.seek(0)\n  while f.read(1 << 20): pass"
+GROW = JOIN + "x = [bytearray(os.urandom(1 << 20)) for _ in range(500)]"
 HOLD = JOIN + "x = bytearray(os.urandom(1 << 20) * 100); print('ready', flush=True); sys.stdin.read()"
 
 
@@ -76,6 +77,14 @@ def make_pod() -> None:
 def in_container(code: str) -> subprocess.Popen[bytes]:
     command = [PYTHON, "-c", code, str(container().file("", "")), str(FILE)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+@contextmanager
+def running(code: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in the container, until the block ends."""
+    with in_container(code) as process:
+        yield process
+        process.kill()
 
 
 def fill() -> None:
@@ -123,6 +132,11 @@ def answer(process: subprocess.Popen[bytes]) -> tuple[bool, str]:
     return ok, status
 
 
+def wait_until_held() -> None:
+    while limit("memory.high", pod()) == "max":
+        sleep(0.05)
+
+
 def seconds_until_released() -> float:
     began = monotonic()
     while limit("memory.high", pod()) != "max":
@@ -143,56 +157,74 @@ def kills() -> int:
 def main() -> Iterator[tuple[str, object]]:
     """The whole story."""
     make_pod()
+    for story in (metered, agreed, harmed, crashed, killed):
+        yield from story()
+
+
+def metered() -> Iterator[tuple[str, object]]:
+    """A pod full of page cache."""
     fill()
     sample = asyncio.run(CgroupMetrics(ROOT, UID, CONTAINER).scrape())
     yield "sample", {name: getattr(value, "value", value) for name, value in asdict(sample).items() if name != "cpus"}
     yield "scrape_microseconds", scrape_cost()
+    yield "full", used()
+
+
+def agreed() -> Iterator[tuple[str, object]]:
+    """It gives its page cache, and the hold goes once the limit is in force."""
+    began = monotonic()
+    with reclaimer(), asking(160 * MIB) as process:
+        wait_until_held()
+        yield "held_at", limit("memory.high", pod())
+        sleep(2)
+        yield "used_while_held", used()
+        yield "answer", answer(process)
+        yield "answered_after", monotonic() - began
+        # As the kubelet does.
+        for group in (container(), pod()):
+            limit("memory.max", group, 160 * MIB)
+        yield "released_after", seconds_until_released()
+    for group in (pod(), container()):
+        limit("memory.max", group, 300 * MIB)
+
+
+def harmed() -> Iterator[tuple[str, object]]:
+    """A pod that reads its page cache, one whose programs need it, and an agent that is none."""
+    fill()
     with reclaimer():
-        yield "full", used()
-        began = monotonic()
-        with asking(160 * MIB) as process:
-            while limit("memory.high", pod()) == "max":
-                sleep(0.05)
-            yield "held_at", limit("memory.high", pod())
-            sleep(2)
-            yield "used_while_held", used()
-            yield "answer", answer(process)
-            yield "answered_after", monotonic() - began
-            # As the kubelet does.
-            for group in (container(), pod()):
-                limit("memory.max", group, 160 * MIB)
-            yield "released_after", seconds_until_released()
-        for group in (pod(), container()):
-            limit("memory.max", group, 300 * MIB)
-        fill()
-        reading = in_container(READ)
-        sleep(3)
-        began = monotonic()
-        with asking(120 * MIB) as process:
-            yield "answer_of_a_reader", answer(process)
-            yield "reader_answered_after", monotonic() - began
-            yield "reader_released_after", seconds_until_released()
-        reading.kill()
-        reading.wait()
-        holding = in_container(HOLD)
-        assert holding.stdout is not None
-        holding.stdout.readline()
-        with asking(128 * MIB) as process:
-            yield "answer_of_a_program", answer(process)
-        yield "program_lives", holding.poll() is None
+        with running(READ):
+            sleep(3)
+            began = monotonic()
+            with asking(120 * MIB) as process:
+                yield "answer_of_a_reader", answer(process)
+                yield "reader_answered_after", monotonic() - began
+                yield "reader_released_after", seconds_until_released()
+        with running(HOLD) as program:
+            assert program.stdout is not None
+            program.stdout.readline()
+            with asking(128 * MIB) as process:
+                yield "answer_of_a_program", answer(process)
+            yield "program_lives", program.poll() is None
         with asking(160 * MIB, user=1000) as process:
             yield "answer_of_a_stranger", answer(process)
-        holding.kill()
-        holding.wait()
+
+
+def crashed() -> Iterator[tuple[str, object]]:
+    """A reclaimer that is killed while it holds."""
     with reclaimer() as process, asking(160 * MIB):
-        while limit("memory.high", pod()) == "max":
-            sleep(0.05)
+        wait_until_held()
         process.send_signal(signal.SIGKILL)
         process.wait()
         yield "left_by_a_crash", limit("memory.high", pod())
     with reclaimer():
         yield "after_the_next_start", limit("memory.high", pod())
+
+
+def killed() -> Iterator[tuple[str, object]]:
+    """Nothing has been killed so far; a program that grows beyond the limit is."""
     yield "kills", kills()
+    in_container(GROW).wait()
+    yield "kills_after_one", kills()
 
 
 def scrape_cost() -> float:
