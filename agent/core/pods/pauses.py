@@ -32,7 +32,7 @@ def with_amount(size: Resources, resource: Resource, other: Resources) -> Resour
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class ResizePause:
     """Until ``until`` the requests of ``resource`` do not grow, or do not shrink unless ``is_growth``.
 
     The pod had ``had`` of it when that failed for the ``count``-th time in a row, ``because`` of this.
@@ -65,11 +65,11 @@ class Pause:
 class Pauses:
     """The last pause of each resource, also if its time has passed: the next is longer."""
 
-    cpu: Pause | None = None
-    mem: Pause | None = None
+    cpu: ResizePause | None = None
+    mem: ResizePause | None = None
 
     @property
-    def known(self) -> tuple[Pause, ...]:
+    def known(self) -> tuple[ResizePause, ...]:
         """The pauses that there are."""
         return tuple(pause for pause in (self.cpu, self.mem) if pause is not None)
 
@@ -91,16 +91,16 @@ class Pauses:
         # What was only deferred may fit soon.
         backoff = DEFERRED_BACKOFF if is_deferred else REFUSED_GROWTH_BACKOFF
         return self._longer(
-            Pause(resource, is_growth, amount(vm.actual, resource), str(vm.objection)), backoff, now, jitter
+            ResizePause(resource, is_growth, amount(vm.actual, resource), str(vm.objection)), backoff, now, jitter
         )
 
     def refused(self, resource: Resource, vm: Vm, because: str, now: Instant, jitter: float) -> Pauses:
         """These pauses after the API refused a growth of ``resource``."""
         return self._longer(
-            Pause(resource, True, amount(vm.actual, resource), because), REFUSED_GROWTH_BACKOFF, now, jitter
+            ResizePause(resource, True, amount(vm.actual, resource), because), REFUSED_GROWTH_BACKOFF, now, jitter
         )
 
-    def _longer(self, pause: Pause, backoff: Backoff, now: Instant, jitter: float) -> Pauses:
+    def _longer(self, pause: ResizePause, backoff: Backoff, now: Instant, jitter: float) -> Pauses:
         last = self.cpu if pause.resource == "cpu" else self.mem
         count = last.count if last is not None and last.is_growth is pause.is_growth else 0
         # A withdrawal that conflicts is repeated, and is still about the same objection.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from agent.core.pods.pauses import WORDS, Pause, Pauses
+from agent.core.pods.pauses import WORDS, Pauses, ResizePause
 from agent.core.vm import Vm
 from protocol.kubernetes.objects import Json
 from protocol.pod_database import DEFERRED
@@ -50,7 +50,7 @@ def resize_state(vm: Vm | None, pauses: Pauses, now: Instant) -> Json | None:
     }
 
 
-def _paused(pause: Pause, now: Instant) -> str:
+def _paused(pause: ResizePause, now: Instant) -> str:
     change, left = "more" if pause.is_growth else "less", pause.until - now
     because = pause.because[:SHOWN]
     return f"no {change} {WORDS[pause.resource]} until try {pause.count + 1} in {left:.0f} s, after: {because}"
