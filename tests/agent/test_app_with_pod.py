@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from agent.app import run
 from agent.settings import read_settings
@@ -65,7 +66,7 @@ async def test_pod_is_found_measured_and_explained(tmp_path: Path) -> None:
                 tasks.create_task(run(settings, SystemClock(), stop))
                 await log.says("the scheduler gave no permit")
                 explained = f"http://127.0.0.1:{port}/explain/default/pod/pg-1"
-                known = {}
+                known: dict[str, Any] = {}
                 while known.get("metrics") is None:
                     await asyncio.sleep(0.05)
                     known = (await http.get(explained, headers={"Authorization": "Bearer secret"})).json()
