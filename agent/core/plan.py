@@ -76,7 +76,9 @@ def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
     if state.scheduler.migrate or state.scheduler.is_stood_back:
         return None
     waits = [state.begins_at, side.retry_at]
-    if vm.unfinished_shrink and side.shrunk_at is not None and not vm.use.within(patch.target):
+    # What is put back was never in force, so it is no shrink on top of another.
+    is_shrink = patch.puts_back is None and not vm.use.within(patch.target)
+    if is_shrink and vm.unfinished_shrink and side.shrunk_at is not None:
         waits.append(Instant(side.shrunk_at + timing.unfinished_shrink))
     return max(at for at in waits if at is not None)
 

@@ -399,6 +399,13 @@ def test_owner_edits_the_requests_meanwhile() -> None:
     assert story.state.vm.pauses.known == ()
 
 
+def test_owner_asks_for_too_much_during_a_shrink() -> None:
+    """What the kubelet will not do goes back at once, although a shrink that is not finished bars the next one."""
+    story = shrinking()
+    story.sees(pod(size(4, "1Gi"), 4, actual=size("250m", "2Gi"), verdict=INFEASIBLE))
+    assert patches_in(story) == [patched_to(size("250m", "2Gi"), 4, "cpu")]
+
+
 def test_lower_bound_is_tried_before_memory_goes() -> None:
     """The owner lowers the most that the pod may have; the kubelet could not take memory that is in use either."""
     has = size("250m", "4Gi")
