@@ -60,6 +60,6 @@ def _started(state: State, action: Action | MonitorMessage, now: Instant, jitter
         case AskScheduler():
             sent(state, action, now, jitter)
         case PatchVm():
-            sent_patch(state, action, now)
+            sent_patch(state, action, now, jitter)
         case _:  # MonitorMessage
-            state.monitor.asking = action
+            state.monitor.sent(action)

@@ -20,6 +20,7 @@ from agent.core.policy import (
     Timing,
 )
 from agent.core.state import Denial, State, failed_again
+from agent.core.vm import whole_slots
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, PluginResponse
 from protocol.units import Instant, Resources, Seconds
@@ -69,6 +70,9 @@ def answered(state: State, response: Response, now: Instant, jitter: float) -> N
         return
     request, side.asking = side.asking.request, None
     in_use = state.held or request.resources
+    if state.vm.seen is not None and state.vm.seen.is_pod:
+        # A pod may have begun with any size, which the scheduler knows but can answer only in whole slots.
+        in_use = whole_slots(in_use, state.vm.seen.slot_size)
     # If another writer has patched the VM above its permit, the excess gives no right to a larger one.
     complaint = objection(response.permit, request.resources, in_use.at_most(side.ceiling or in_use))
     if complaint is not None:

@@ -195,5 +195,8 @@ MONITOR_GRACE: Final = Seconds(60.0)
 REFUSED_GROWTH_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(300.0))
 """After a growth that the API refused for certain: a webhook or a policy that forbids it seldom changes its mind."""
 
+DEFERRED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
+"""After a wish that the kubelet deferred was withdrawn, because it was in the way of the other resource."""
+
 VM_API_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
 """After a failed patch."""
