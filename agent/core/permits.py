@@ -13,6 +13,7 @@ from agent.core.events import AskFailed, Fault
 from agent.core.policy import (
     DENIED_BACKOFF,
     MOST_OF_SUCCESSION,
+    POD_PERMIT_LASTS,
     SCHEDULER_BACKOFF,
     SOONEST,
     SUCCESSION_BACKOFF,
@@ -61,6 +62,15 @@ def _soon(rhythm: Rhythm | None, wait: Seconds, now: Instant) -> Instant:
         return Instant(now + wait)
     # A little later than wished rather than at the moment that has just been.
     return rhythm.quick.before(Instant(now + max(wait, rhythm.quick.step) + JUST_BEEN))
+
+
+def expire(state: State, now: Instant) -> None:
+    """Give up a pod's permit that has not been answered for ``POD_PERMIT_LASTS``."""
+    side, vm = state.scheduler, state.vm.seen
+    # A VM's permit is stored with the VM, so that every scheduler knows it.
+    if vm is None or not vm.is_pod or side.answered_at is None or now - side.answered_at < POD_PERMIT_LASTS:
+        return
+    side.permit = side.ceiling = None
 
 
 def answered(state: State, response: Response, now: Instant, jitter: float) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import (
+    AskFailed,
     Fault,
     MonitorAnswered,
     MonitorJoined,
@@ -109,6 +110,26 @@ def test_cpu_and_memory_grow_by_steps_of_their_own() -> None:
     assert story.plans().because == "growing for memory used"
     obeys(story).at(3.0).looks(cores=0.25, used=0.6)
     assert story.plans().because == "right for cpu busy and memory used"
+
+
+def test_permit_of_a_pod_ends_without_an_answer() -> None:
+    """Nothing is stored for a pod, so a scheduler that starts later does not know what the last one granted."""
+    story = settled_pod().looks(cores=0.25)
+    assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
+    obeys(story).happens(AskFailed(Fault.NETWORK, "no scheduler"))
+    assert loaded(story, 18.0, cores=0.25).state.ceiling == size("500m", "1Gi")
+    loaded(story, 19.0, cores=0.25)
+    assert (story.state.ceiling, story.state.scheduler.permit) == (None, None)
+    (asks,) = story.acts()
+    assert isinstance(asks, AskScheduler)
+    assert (asks.request.resources, asks.request.last_permit) == (size("500m", "1Gi"), None)
+
+
+def test_permit_of_a_vm_stays_without_an_answer() -> None:
+    story = Story().sees(replace(pod(FLOOR), is_pod=False)).looks()
+    story.acts()
+    loaded(story.answers(FLOOR), 60.0, cores=0.01)
+    assert story.state.ceiling == FLOOR
 
 
 def test_pod_of_odd_size_is_left_alone() -> None:
