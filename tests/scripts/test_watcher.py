@@ -45,8 +45,8 @@ async def test_a_database_in_a_pod_has_the_size_that_its_kubelet_reports() -> No
     sizes: list[Resources] = []
     watching = watcher(sizes)
     watching.vm = database_of(VM)
-    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-    watching._changed(ObjectChange(VM, None, pod_database("db", **ready)))
+    ready = [{"type": "Ready", "status": "True"}]
+    watching._changed(ObjectChange(VM, None, pod_database("db", conditions=ready)))
     snapshot = watching.snapshot()
     assert sizes == [Resources.parse(1, "1Gi")]
     assert (snapshot.node, snapshot.available, snapshot.most) == ("n1", True, Resources.parse(4, "8Gi"))
