@@ -72,7 +72,7 @@ class Watcher:
         return Snapshot(
             phase=text(status, "phase") or "Pending",
             node=database_node(self.found),
-            size=_size(self.found),
+            size=size_of(self.found),
             most=_most(self.found),
             available=text(available, "status") == "True",
             used_cpu=float(busy) if isinstance(busy, (int, float)) else None,
@@ -87,7 +87,7 @@ class Watcher:
             return
         # What is deleted has no state; fields of the old object would look alive.
         self.found = change.after or {}
-        size = _size(self.found)
+        size = size_of(self.found)
         if size is not None:
             self.on_size(size)
             # A new size is explained at once and not after the next second.
@@ -106,7 +106,7 @@ class Watcher:
                     await self._stir.wait()
 
     def _tell(self) -> None:
-        size = _size(self.found)
+        size = size_of(self.found)
         if size is not None and size != self._told:
             self._told = size
             self.on_reason(size, text(self.explained, "because"))
@@ -119,7 +119,8 @@ class Watcher:
         return await agent_says(self.site, self.found, SitePods.of(listed.objects))
 
 
-def _size(vm: Json) -> Resources | None:
+def size_of(vm: Json) -> Resources | None:
+    """The size that the VM or pod is seen to have; None while it has none (pure)."""
     if is_pod(vm):
         return _of_pod(vm)[0]
     cpu, mem = text(vm, "status", "cpus"), text(vm, "status", "memorySize")

@@ -20,6 +20,7 @@ from deploy.local.kubernetes.plan.installation_plan import (
     not_rolled_out,
 )
 from protocol.kubernetes.objects import Json
+from scripts.manifests.rendering import PLAIN
 from tests import plain_yaml
 from tests.deploy.manifests import FILES, ROOT
 
@@ -47,9 +48,7 @@ BOTH = pytest.mark.parametrize("of", [FOR_VMS, FOR_PODS], ids=["VMs", "pods"])
 
 @BOTH
 def test_installation_waits_for_all_workloads(of: Installation) -> None:
-    shipped = {*FILES, *(f"deploy/kubernetes/with-pods/{each}" for each in ("injector.yaml", "scheduler.yaml"))}
-    shipped.add("deploy/kubernetes/with-pods/agent-daemonset.yaml")
-    assert {(ROOT / each).resolve() for each in of.manifests} <= {(ROOT / each).resolve() for each in shipped}
+    assert {(ROOT / each).resolve() for each in of.manifests} <= {(ROOT / each).resolve() for each in (*FILES, *PLAIN)}
     found = [each for each in documents(of) if each["kind"] in {"Deployment", "DaemonSet"}]
     names = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in found}  # type: ignore[index]
     assert names == {(NAMESPACE, name) for name in of.workloads}

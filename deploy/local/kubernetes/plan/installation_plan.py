@@ -56,6 +56,7 @@ FOR_PODS: Final = Installation(
     images=("autoscale-injector", "autoscale-scheduler", "autoscaler-agent", POSTGRES),
     manifests=(
         *(f"deploy/kubernetes/with-pods/{name}.yaml" for name in ("injector", "scheduler", "agent-daemonset")),
+        "deploy/kubernetes/with-certificates/scheduler-leader.yaml",
         *(f"deploy/kubernetes/policies/{name}.yaml" for name in ("agents", "injector", "leases", "scheduler")),
     ),
     workloads=frozenset({"autoscaling-agent", "autoscaling-injector", "autoscaling-scheduler"}),
