@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.conditions import holds
-from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.objects import child, items, text
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from protocol.units import MilliCpu, Resources, Seconds
+from protocol.units import ZERO, MilliCpu, Resources, Seconds
 from scheduler_plugin.databases import database_url
 from scripts.autoscale.demonstration.pods.pod_database import idle_pod
 from scripts.autoscale.demonstration.report import RoomPoint
@@ -42,6 +42,8 @@ class FullNodeScenario:
         """Fills the node. Raises ``SiteError`` if that cannot be done."""
         node = self.watcher.snapshot().node
         free = await self._free(node)
+        if free is None:
+            raise SiteError(f"the scheduler does not say what is left of {node}")
         await self.site.client.create(PODS, NEIGHBOUR.namespace, idle_pod(NEIGHBOUR, node, free))
         if not await answers(self._runs, self.clock, _START):
             raise SiteError(f"{NEIGHBOUR.name} did not start on {node}")
@@ -66,19 +68,17 @@ class FullNodeScenario:
             room = Seconds(self.clock.now() - left) if grew else None
         return RoomPoint(NEIGHBOUR.name, before.node, _rounded(denied), reason, _rounded(room))
 
-    async def _free(self, node: str) -> MilliCpu:
-        found = await self._account(node)
-        try:
-            return MilliCpu.parse(text(found, "total", "cpu")) - MilliCpu.parse(text(found, "reserved", "cpu"))
-        except ValueError as error:
-            raise SiteError(f"the scheduler does not say what is left of {node}: {error}") from None
+    async def _free(self, node: str) -> MilliCpu | None:
+        """The CPU that the scheduler may still give there; None if it does not say."""
+        nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
+        account = next((account for account in nodes if text(account, "name") == node), None)
+        if account is None:
+            return None
+        total, reserved = (MilliCpu.parse(text(account, part, "cpu")) for part in ("total", "reserved"))
+        return total.minus_or_zero(reserved)
 
     async def _is_full(self, node: str) -> bool:
-        return not (await self._free(node)).value
-
-    async def _account(self, node: str) -> Json:
-        nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
-        return next((account for account in nodes if text(account, "name") == node), {})
+        return await self._free(node) == ZERO.cpu
 
     async def _runs(self) -> bool:
         return holds(await self.site.client.get(PODS, NEIGHBOUR), "Ready")
