@@ -264,5 +264,5 @@ async def fresh_stage(
         return
     async with fresh_kubernetes(name, spec, console, clock, FOR_PODS if pods else FOR_VMS) as installed:
         cluster_status = await ask_cluster(folder, "status")
-        guests = f"{'' if pods else 'QEMU in '}pods of {cluster_status.guests}"
+        guests = cluster_status.guests if pods else f"QEMU in pods of {cluster_status.guests}"
         yield DemoStage(installed.site, guests, cluster_status.network, clock, installed)
