@@ -139,6 +139,60 @@ def test_limit_that_others_set_meanwhile_stays(tmp_path: Path, written: list[str
     assert (limit(tree), records(tree)) == (str(360 * MIB), [])
 
 
+def test_hold_is_raised_to_the_limit_before_it_at_most(tmp_path: Path) -> None:
+    """A limit of somebody else's is not lifted, not even while its pod is held."""
+    tree = Tree(tmp_path, V2).make()
+    set_limit(tree, str(350 * MIB))
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+    held.hold(UID, 360 * MIB)
+    assert (limit(tree), records(tree)) == (str(350 * MIB), [])
+
+
+def test_growth_that_a_kubelet_writes_during_a_hold_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 1: the kernel reclaims for a second, and sets the lower limit after the kubelet's, which goes unseen."""
+    tree = Tree(tmp_path, V1).make()
+    held, write = holds_of(tree), holds._write
+
+    def late(file: Path, text: bytes) -> None:
+        set_limit(tree, str(1024 * MIB))
+        write(file, text)
+
+    with monkeypatch.context() as kernel:
+        kernel.setattr(holds, "_write", late)
+        held.hold(UID, SIZE)
+    held.settle(UID)
+    assert (limit(tree), held.unsettled()) == (str(512 * MIB), [UID])
+    # The kubelet goes on to the container.
+    tree.write("memory.limit_in_bytes", f"{1024 * MIB}\n")
+    held.settle(UID)
+    assert limit(tree) == str(1024 * MIB)
+    for _ in range(holds.LOOKS - 2):
+        held.settle(UID)
+    assert held.unsettled() == []
+
+
+def test_pod_with_a_limit_below_its_containers_keeps_it(tmp_path: Path) -> None:
+    """Requests of the whole pod set it so."""
+    tree = Tree(tmp_path, V1).make()
+    tree.write("memory.limit_in_bytes", f"{600 * MIB}\n")
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+    assert (limit(tree), held.unsettled()) == (str(512 * MIB), [])
+
+
+def test_pod_that_goes_is_not_settled(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, V1).make()
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+    shutil.rmtree(tree.file("memory.stat", of_pod=True).parent)
+    with pytest.raises(RefusedHoldError, match="no control group"):
+        held.settle(UID)
+    assert held.unsettled() == []
+
+
 def test_hold_may_be_raised(tmp_path: Path) -> None:
     tree = Tree(tmp_path, V2).make()
     held = holds_of(tree)
@@ -161,6 +215,26 @@ def test_next_process_puts_back_after_a_crash(layout: Layout, tmp_path: Path, mo
     again = Holds(tree.root, tree.root / "holds")
     assert again.restore() == [UID]
     assert (limit(tree), records(tree), again.restore()) == (before, [], [])
+
+
+def test_next_process_puts_back_what_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One file that cannot be written keeps neither the program from starting nor its record from the one after."""
+    tree = Tree(tmp_path, V2).make()
+    holds_of(tree).hold(UID, SIZE)
+
+    def failing(file: Path, text: bytes) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    again = Holds(tree.root, tree.root / "holds")
+    with monkeypatch.context() as faults:
+        faults.setattr(holds, "_write", failing)
+        assert (again.restore(), records(tree)) == ([], [UID])
+    assert [(record.message, record.__dict__["pod"]) for record in caplog.records] == [
+        ("a hold could not be released", UID)
+    ]
+    assert (again.restore(), limit(tree), records(tree)) == ([UID], "max", [])
 
 
 @pytest.mark.parametrize("name", ["not-a-uid", "11111111-2222-4333-8444-555555555555", UID])
@@ -193,6 +267,20 @@ def test_pod_that_goes_during_its_hold(tmp_path: Path) -> None:
     shutil.rmtree(tree.file("memory.high", of_pod=True).parent)
     with pytest.raises(RefusedHoldError, match="no control group of a pod"):
         held.hold(UID, SIZE)
+    held.release(UID)
+    assert records(tree) == []
+
+
+def test_pod_that_goes_while_its_limit_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel answers ENODEV for a file that was opened before its group went."""
+    tree = Tree(tmp_path, V2).make()
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+
+    def gone(path: Path, parse: object) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(holds, "read", gone)
     held.release(UID)
     assert records(tree) == []
 
