@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from agent import texts
-from agent.reclaimer.holds import Holds
-from agent.reclaimer.server import LOG, ReclaimServer
+from agent.reclaimer.holds import LOG, Holds
+from agent.reclaimer.server import ReclaimServer
 from protocol import VERSION
 from protocol.runtime.json_log import log_as_json
 
