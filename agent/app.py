@@ -14,22 +14,27 @@ from pathlib import Path
 
 import httpx2 as httpx
 
+from agent import texts
 from agent.adapters.guest_database import GuestDatabase
 from agent.adapters.guest_monitor import GuestMonitor
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
 from agent.adapters.node_scheduler import NodeScheduler
+from agent.adapters.pod_api import PodApi
+from agent.adapters.pod_reclaim import PodReclaim
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scheduler_line import SchedulerLine
 from agent.adapters.scrape import NodeExporter
 from agent.adapters.token import AgentToken, no_token
-from agent.assignments import Assignment, AssignmentSource, OwnVm
+from agent.assignments import Assignment, AssignmentSource, OwnVm, PodContainer
+from agent.cgroups.metrics import CgroupMetrics
 from agent.config import read_policy
+from agent.core.events import Fault
 from agent.core.growth import GrowthTimes
 from agent.core.policy import Policy, Rhythm
 from agent.exporter import explain_guard, routes
-from agent.ports import PortError, SchedulerClient, TokenSource
+from agent.ports import DatabaseView, PortError, SchedulerClient, TokenSource
 from agent.runner import Ports, Runner
 from agent.settings import AgentSettings
 from agent.supervisor import Make, Supervisor
@@ -108,7 +113,8 @@ def _access(settings: AgentSettings, api: LightKubernetesApi, clock: Clock) -> E
 def _source(settings: AgentSettings, api: LightKubernetesApi) -> AssignmentSource:
     if settings.assignment:
         return OwnVm(settings.assignment)
-    return NodePods(api, settings.node or "", settings.scheduler_name)
+    serves_pods = settings.cgroup_root is not None
+    return NodePods(api, settings.node or "", settings.scheduler_name, serves_pods=serves_pods)
 
 
 async def _until(
@@ -158,12 +164,14 @@ def _maker(
     phase = Instant(clock.now() + RHYTHM * clock.jitter())
     rhythm = Rhythm(RHYTHM, phase) if isinstance(scheduler, NodeScheduler) else None
 
-    def make(assignment: Assignment, policy: Policy, growths: GrowthTimes) -> Runner:
+    def ports_of(assignment: Assignment) -> Ports:
+        if assignment.container is not None and settings.cgroup_root is not None:
+            return _pod_ports(settings, clock, api, scheduler, assignment, assignment.container, settings.cgroup_root)
         # An IPv6 address needs brackets in a URL. A sidecar has no address here, and no {pod_ip} in its URLs.
         address = url_host(assignment.pod_ip) if assignment.pod_ip else ""
         metrics, database = (url.replace("{pod_ip}", address) for url in (settings.metrics_url, settings.database_url))
         monitor = settings.monitor_url and settings.monitor_url.replace("{pod_ip}", address)
-        ports = Ports(
+        return Ports(
             metrics=NodeExporter(metrics, SCRAPE_DEADLINE),
             scheduler=scheduler,
             vm_api=NeonVm(api, assignment.vm),
@@ -171,9 +179,11 @@ def _maker(
             clock=clock,
             monitor=GuestMonitor(monitor, MONITOR_DEADLINE).connect if monitor else None,
         )
+
+    def make(assignment: Assignment, policy: Policy, growths: GrowthTimes) -> Runner:
         return Runner(
             assignment,
-            ports,
+            ports_of(assignment),
             policy,
             # The wall clock as the first sequence number: a restarted agent counts on above its predecessor.
             time.time_ns(),
@@ -183,6 +193,30 @@ def _maker(
         )
 
     return make
+
+
+def _pod_ports(  # noqa: PLR0913, PLR0917 - a pod's part of the world
+    settings: AgentSettings,
+    clock: Clock,
+    api: LightKubernetesApi,
+    scheduler: SchedulerClient,
+    assignment: Assignment,
+    container: PodContainer,
+    root: Path,
+) -> Ports:
+    reclaim = PodReclaim(settings.reclaimer, root, container.pod_uid, container.container_id, clock)
+    return Ports(
+        metrics=CgroupMetrics(root, container.pod_uid, container.container_id),
+        scheduler=scheduler,
+        vm_api=PodApi(api, assignment.pod, container.pod_uid),
+        database=_no_view,
+        clock=clock,
+        monitor=reclaim.connect,
+    )
+
+
+async def _no_view() -> DatabaseView:
+    raise PortError(Fault.GUEST, texts.NO_DATABASE_VIEW)
 
 
 def plain_pool(verify: ssl.SSLContext) -> httpx.AsyncClient:

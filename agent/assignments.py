@@ -11,12 +11,24 @@ from protocol.messages import ObjectName
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class PodContainer:
+    """The running container of a pod's database, ``container_id``, and the UID of its pod.
+
+    A restarted container is another one, and so is a recreated pod.
+    """
+
+    pod_uid: str
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class Assignment:
-    """A VM, and the pod that it runs in."""
+    """A VM, and the pod that it runs in; or the database in a pod without a VM, and its ``container``."""
 
     vm: ObjectName
     pod: ObjectName
     pod_ip: str | None = None
+    container: PodContainer | None = None
 
 
 class AssignmentSource(Protocol):

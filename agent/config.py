@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from agent.core.policy import CpuPolicy, MemoryPolicy, MonitorPolicy, Policy, PolicySection, Smoothing, Timing
 from agent.original_config import in_our_words
@@ -85,6 +86,15 @@ def read_policy(text: str, base: Policy) -> Policy:
     if policy.smoothing.max_gap <= policy.timing.scrape:
         raise PolicyError(f"smoothing.maxGap: expected more than timing.scrape ({policy.timing.scrape:g} s)")
     return policy
+
+
+def for_pod(policy: Policy) -> Policy:
+    """``policy`` for a pod, whose control group counts all that its kernel holds.
+
+    >>> for_pod(Policy()).memory.kernel_allowance
+    Bytes(value=0)
+    """
+    return replace(policy, memory=structs.replace(policy.memory, kernel_allowance=Bytes(0)))
 
 
 def _smoothing(base: Smoothing, found: str | dict[str, object] | None) -> Smoothing:

@@ -190,7 +190,8 @@ def _of_vms(now: Instant) -> Iterator[OfVms]:
     yield _counter("monitor_reports", text, "outcome"), _reports
     text = "Since a VM needs more than it has, 0 if it does not."
     yield _gauge("growth_waiting_seconds", text), lambda runner: {"": _waiting(runner, now)}
-    yield _gauge("trouble", "1 while something is wrong, by what it is about.", "about"), _failing
+    text = "1 while something is wrong, by what it is about."
+    yield _gauge("trouble", text, "about"), lambda runner: _failing(runner, now)
 
 
 def _gauge(name: str, text: str, *label: str) -> GaugeMetricFamily:
@@ -230,8 +231,9 @@ def _waiting(runner: Runner, now: Instant) -> float:
     return now - runner.wishes[0].since if runner.wishes else 0.0
 
 
-def _failing(runner: Runner) -> Values:
+def _failing(runner: Runner, now: Instant) -> Values:
     state = runner.state
+    is_paused = any(pause.holds(now) for pause in state.vm.pauses.known)
     failures = {
         "scheduler": state.scheduler.failure,
         "resizing": state.vm.failure,
@@ -240,7 +242,8 @@ def _failing(runner: Runner) -> Values:
         "settings": state.settings_failure,
         "monitor": state.monitor_failure,
     }
-    return {about: failure is not None for about, failure in failures.items()}
+    troubles = {about: failure is not None for about, failure in failures.items()}
+    return troubles | {"resizing": troubles["resizing"] or is_paused}
 
 
 def _growths(growths: GrowthTimes) -> Metric:

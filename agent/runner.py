@@ -19,7 +19,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from agent.assignments import Assignment
-from agent.config import PolicyError, read_policy
+from agent.config import PolicyError, for_pod, read_policy
 from agent.core import events
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
@@ -89,7 +89,7 @@ class Runner:
         self._growths = growths
         self.wishes: tuple[PendingGrowth, ...] = ()
         self._ports = ports
-        self._base = policy
+        self._base = self._own(policy)
         self._annotation: str | None = None
         self._bounds: Bounds | None = None
         self._floor: Floor | None = None
@@ -99,7 +99,7 @@ class Runner:
         self._changed = asyncio.Event()
         self._never = asyncio.Event()
         now, jitter = ports.clock.now(), ports.clock.jitter()
-        self.state: State = begin(assignment.pod, policy, now, jitter, sequence, unit=unit, rhythm=rhythm)
+        self.state: State = begin(assignment.pod, self._base, now, jitter, sequence, unit=unit, rhythm=rhythm)
         self._session = None if ports.monitor is None else MonitorSession(ports.monitor, ports.clock, self._take)
 
     async def run(self) -> None:
@@ -114,12 +114,15 @@ class Runner:
 
     def use_policy(self, base: Policy) -> None:
         """Puts another policy for all VMs in force; the VM's own annotation still goes above it."""
-        self._base = base
+        self._base = self._own(base)
         self._read_policy()
 
     def refuse_policy(self, reason: str) -> None:
         """Record that a new policy for all VMs was refused; the old one stays in force."""
         self._take(events.PolicyRefused(reason))
+
+    def _own(self, policy: Policy) -> Policy:
+        return policy if self.assignment.container is None else for_pod(policy)
 
     def _take(self, event: Event) -> None:
         now = self._ports.clock.now()

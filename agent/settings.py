@@ -38,6 +38,8 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "COMPUTE_UNIT": ("", "v5.0: the step in which VMs are sized, CPU and memory: 250m,1Gi"),
     "SERVED_SCHEDULER_NAME": ("", "node: only VMs with this spec.schedulerName (default: all)"),
+    "CGROUP_ROOT": ("", "node: the node's /sys/fs/cgroup; pods that opted in are served with it (default: none are)"),
+    "RECLAIMER_SOCKET": ("", "node: socket of the reclaimer, which tries less memory for a pod"),
     "METRICS_URL": ("http://10.255.255.254:9100/metrics", "the guest's node_exporter; node: by {pod_ip}"),
     "DATABASE_URL": ("http://10.255.255.254:25183/database", "what the guest says of its database; node: by {pod_ip}"),
     "GUEST_CERTIFICATES": ("", "folder with tls.crt and tls.key of this agent, for a DATABASE_URL with https"),
@@ -68,7 +70,7 @@ class AgentSettings:
     """Checked settings. ``assignment`` is set in the sidecar form, ``node`` in the per-node form.
 
     ``compute_unit`` is set if ``protocol`` leaves it to the agent. ``scheduler_name``: empty for all VMs.
-    ``namespace`` is that of the agent's pod, empty if unknown.
+    ``namespace`` is that of the agent's pod, empty if unknown. Pods are served if there is a ``cgroup_root``.
     """
 
     assignment: Assignment | None
@@ -91,6 +93,8 @@ class AgentSettings:
     policy_file: Path | None
     namespace: str
     explain_token: Path | None
+    cgroup_root: Path | None
+    reclaimer: Path | None
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSettings:
@@ -123,6 +127,8 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         policy_file=_path(settings["AGENT_CONFIG"]),
         namespace=assignment.pod.namespace if assignment else settings["POD_NAMESPACE"] or _own_namespace(),
         explain_token=_path(settings["EXPLAIN_TOKEN_FILE"]),
+        cgroup_root=_of_node("CGROUP_ROOT", settings),
+        reclaimer=_of_node("RECLAIMER_SOCKET", settings),
     )
 
 
@@ -215,6 +221,13 @@ def _monitor(found: Mapping[str, str]) -> str | None:
 
 def _path(text: str) -> Path | None:
     return Path(text) if text else None
+
+
+def _of_node(name: str, found: Mapping[str, str]) -> Path | None:
+    """A path that only the per-node form knows what to do with."""
+    if found[name] and found["AGENT_MODE"] != "node":
+        raise SettingsError(f"{name}: only the per-node form serves pods")
+    return _path(found[name])
 
 
 def _present(name: str, found: Mapping[str, str]) -> Path | None:

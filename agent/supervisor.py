@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
+from typing import Final
 
 from agent import texts
 from agent.assignments import Assignment, AssignmentSource
 from agent.core.growth import GrowthTimes
+from agent.core.memory.kills import Kills
 from agent.core.policy import Policy
 from agent.ports import PortError
 from agent.runner import Runner
@@ -35,6 +37,9 @@ STEADY_WATCH = Seconds(1.0)
 """A watch that ends without an error after at least this long is resumed at once, a shorter one after a delay."""
 
 
+MOST_KILLS: Final = 256
+"""Pods whose kills are remembered while none of their containers runs; a node has at most some 110."""
+
 Make = Callable[[Assignment, Policy, GrowthTimes], Runner]
 """Makes the runner of one VM."""
 
@@ -51,6 +56,7 @@ class Supervisor:
         self._make = make
         self._policy = policy
         self._clock = clock
+        self._kills: dict[str, Kills] = {}
 
     async def run(self) -> None:
         """Looks after the set. Returns only by being cancelled."""
@@ -102,6 +108,7 @@ class Supervisor:
             while True:
                 # One histogram for all runners: the growths of those that have ended still count.
                 self.runners[assignment] = self._make(assignment, self._policy, self.growths)
+                self._recall(self.runners[assignment])
                 began = now()
                 try:
                     await self.runners[assignment].run()
@@ -111,7 +118,21 @@ class Supervisor:
                     LOG.error(texts.CRASHED, extra=fields)
                 await self._pause(retries, Seconds(now() - began))
         finally:
-            self.runners.pop(assignment, None)
+            self._remember(self.runners.pop(assignment, None))
+
+    def _remember(self, runner: Runner | None) -> None:
+        """Keep the kills of a pod for the agent of its next container: the killed one took its agent along."""
+        if runner is None or runner.assignment.container is None:
+            return
+        self._kills[runner.assignment.container.pod_uid] = runner.state.guest.kills
+        while len(self._kills) > MOST_KILLS:
+            del self._kills[next(iter(self._kills))]
+
+    def _recall(self, runner: Runner) -> None:
+        container = runner.assignment.container
+        kills = None if container is None else self._kills.pop(container.pod_uid, None)
+        if kills is not None:
+            runner.state.guest.kills = kills
 
     async def _pause(self, retries: Retries, ran: Seconds) -> None:
         await self._clock.sleep(retries.failed(self._clock.jitter(), ran))

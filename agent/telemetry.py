@@ -76,6 +76,11 @@ def _line(state: State, event: Event, now: Instant) -> Line | None:  # noqa: PLR
             return logging.WARNING, texts.RESTORED, {"version": vm.version}
         case events.VmSeen() if state.vm.lost is not None:
             return logging.INFO, texts.VM_READ_AGAIN, {"failures": state.vm.lost.count}
+        case events.VmSeen(vm) if vm.objection is not None and (
+            state.vm.seen is None or state.vm.seen.objection != vm.objection
+        ):
+            fields = {"verdict": vm.objection.verdict, "reason": vm.objection.message}
+            return logging.WARNING, texts.OBJECTED, {**fields, "cpu": str(vm.use.cpu), "mem": str(vm.use.mem)}
         case events.PolicyRefused(reason):
             return logging.ERROR, texts.POLICY_REFUSED, {"reason": reason}
         case events.PolicySet(problems=problems) if problems:

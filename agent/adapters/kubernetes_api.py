@@ -29,7 +29,7 @@ from protocol.kubernetes.pages import (
     read_page,
 )
 from protocol.kubernetes.refusals import Refusal, RefusalKind, read_refusal
-from protocol.kubernetes.resources import MERGE_PATCH
+from protocol.kubernetes.resources import MERGE_PATCH, STRATEGIC_PATCH
 from protocol.units import Seconds
 
 TIMES: Final = WatchTimes.spread(0.0)
@@ -66,8 +66,11 @@ class LightKubernetesApi:
 
     async def merge_patch(self, path: str, patch: Mapping[str, object]) -> Json:
         """The object at ``path`` after ``patch``. Raises ``PortError``: ``ConflictError`` if it had changed."""
-        body = await self._call("PATCH", path, body=msgspec.json.encode(patch), content_type=MERGE_PATCH)
-        return _read(read_object, body, texts.NO_OBJECT)
+        return await self._patch(path, patch, MERGE_PATCH)
+
+    async def strategic_patch(self, path: str, patch: Mapping[str, object]) -> Json:
+        """As ``merge_patch``, but lists merge by their keys: containers by name."""
+        return await self._patch(path, patch, STRATEGIC_PATCH)
 
     async def post(self, path: str, body: Mapping[str, object]) -> Json:
         """Create the object ``body``; the object as stored. Raises ``PortError``."""
@@ -90,6 +93,10 @@ class LightKubernetesApi:
             return
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(texts.API_SERVER.format(url=self._url), error, self._deadline) from None
+
+    async def _patch(self, path: str, patch: Mapping[str, object], content_type: str) -> Json:
+        body = await self._call("PATCH", path, body=msgspec.json.encode(patch), content_type=content_type)
+        return _read(read_object, body, texts.NO_OBJECT)
 
     @asynccontextmanager
     async def _stream(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[httpx.Response]:

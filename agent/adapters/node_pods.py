@@ -1,4 +1,4 @@
-"""The VMs of one node, by the pods that run there (S4.3, per-node form).
+"""The VMs of one node, by the pods that run there, and the pods that are databases themselves (S4.3, per-node form).
 
 A pod that cannot be decoded keeps its last known state and is listed in ``unreadable``; no other is affected.
 """
@@ -7,30 +7,40 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Final
 
 from agent.adapters.kubernetes_api import LightKubernetesApi
-from agent.assignments import Assignment
+from agent.assignments import Assignment, PodContainer
 from agent.ports import ExpiredError
 from protocol.kubernetes.objects import JsonObject, is_over, labels_of, name_of, text
 from protocol.kubernetes.pages import Page, Unreadable, WatchEvent
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
+from protocol.pod_database import is_pod_database, parse_pod_database
 from protocol.runtime.url_hosts import url_host
+from protocol.virtual_machine import InvalidObjectError
+
+RUNNING: Final = "Running"
 
 
 class NodePods:
-    """The VM pods of the node ``node``; only those of ``scheduler`` if it is named."""
+    """The VM pods of the node ``node``; only those of ``scheduler`` if it is named.
 
-    def __init__(self, api: LightKubernetesApi, node: str, scheduler: str = "") -> None:
+    ``serves_pods``: the pods too that opted in and run no VM, whatever scheduler they have (B.7).
+    """
+
+    def __init__(self, api: LightKubernetesApi, node: str, scheduler: str = "", *, serves_pods: bool = False) -> None:
         self.unreadable: dict[ObjectName, str] = {}
         self._api = api
         self._known: dict[ObjectName, Assignment] = {}
+        self._scheduler = scheduler
         # The server selects this node's opted-in pods, so that an agent's traffic does not grow with the cluster. VMs
         # of other schedulers are left to their own agents (B.11).
+        of_vms, by_scheduler = f",{LABEL_VM_NAME}", f",spec.schedulerName={scheduler}" if scheduler else ""
         self._selected = {
-            "fieldSelector": f"spec.nodeName={node}" + (f",spec.schedulerName={scheduler}" if scheduler else ""),
-            "labelSelector": f"{LABEL_ENABLED}=true,{LABEL_VM_NAME}",
+            "fieldSelector": f"spec.nodeName={node}" + ("" if serves_pods else by_scheduler),
+            "labelSelector": f"{LABEL_ENABLED}=true" + ("" if serves_pods else of_vms),
         }
 
     async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
@@ -47,9 +57,11 @@ class NodePods:
 
     def _listed(self, page: Page) -> None:
         # A pod that cannot be decoded keeps its runner: its VM is still there.
-        last_known = {pod.name: self._known[pod.name] for pod in page.unreadable if pod.name in self._known}
+        before, self._known = self._known, {}
         self.unreadable = {pod.name: pod.reason for pod in page.unreadable}
-        self._known = dict(filter(None, map(assignment_of, page.objects))) | last_known
+        for pod in page.objects:
+            self._read(pod)
+        self._known |= {name: before[name] for name in self.unreadable if name in before}
 
     def _apply(self, event: WatchEvent) -> None:
         self.unreadable.pop(event.name, None)
@@ -58,16 +70,32 @@ class NodePods:
         elif event.unreadable is not None:
             self._refuse(event.unreadable)
         else:
-            # Removed first, and added again if it still counts: it may have ended, or have a new address.
-            self._known.pop(event.name, None)
-            self._known.update(filter(None, [assignment_of(event.object)]))
+            self._read(event.object)
+
+    def _read(self, pod: JsonObject) -> None:
+        name = name_of(pod)
+        try:
+            assignment = self._assignment(pod)
+        except InvalidObjectError as error:
+            self.unreadable[name] = str(error)
+            return
+        # Removed first, and added again if it still counts: it may have ended, or have a new address.
+        self._known.pop(name, None)
+        if assignment is not None:
+            self._known[name] = assignment
+
+    def _assignment(self, pod: JsonObject) -> Assignment | None:
+        if LABEL_VM_NAME not in labels_of(pod):
+            return database_in(pod)
+        is_ours = not self._scheduler or text(pod, "spec", "schedulerName") == self._scheduler
+        return assignment_of(pod) if is_ours else None
 
     def _refuse(self, pod: Unreadable) -> None:
         self.unreadable[pod.name] = pod.reason
 
 
-def assignment_of(pod: JsonObject) -> tuple[ObjectName, Assignment] | None:
-    """The pod's name and its VM; None unless it is a running VM pod with an address. Never raises."""
+def assignment_of(pod: JsonObject) -> Assignment | None:
+    """The VM of ``pod``; None unless it is a running VM pod with an address. Never raises."""
     name, vm, address = name_of(pod), labels_of(pod).get(LABEL_VM_NAME), text(pod, "status", "podIP")
     # Without an address the guest cannot be reached yet. A pod that is terminating still counts: its VM may be
     # migrating away.
@@ -77,4 +105,16 @@ def assignment_of(pod: JsonObject) -> tuple[ObjectName, Assignment] | None:
         url_host(address)
     except ValueError:
         return None
-    return name, Assignment(ObjectName(name.namespace, vm), name, address)
+    return Assignment(ObjectName(name.namespace, vm), name, address)
+
+
+def database_in(pod: JsonObject) -> Assignment | None:
+    """The database in ``pod``; None unless it opted in and its container runs. Raises ``InvalidObjectError``."""
+    if not is_pod_database(pod) or is_over(pod):
+        return None
+    database = parse_pod_database(pod)
+    # A container that has ended has no control group, and no size.
+    if database.phase != RUNNING or not database.container_id:
+        return None
+    container = PodContainer(database.uid, database.container_id)
+    return Assignment(database.name, name_of(pod), database.pod_ip, container)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent.core.pods.pauses import Resource
 from protocol.guest.monitor_messages import AskToShrink, TellGrown
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Instant, Resources
@@ -24,12 +25,14 @@ class AskScheduler:
 class PatchVm:
     """Set the VM's ``use`` to ``target`` (slots of ``slot_size``), only if its object is still at version ``base``.
 
+    ``puts_back`` names the resource of a pod that it takes back for an objection of the kubelet.
     Outcomes: ``Patched``, ``PatchConflicted`` or ``PatchFailed``. One at a time.
     """
 
     target: Resources
     base: int
     slot_size: Bytes
+    puts_back: Resource | None = None
 
 
 Action = AskScheduler | PatchVm

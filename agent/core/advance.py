@@ -6,7 +6,7 @@ from agent.core import events
 from agent.core.actions import Action, AskScheduler, MonitorMessage, PatchVm
 from agent.core.events import Event
 from agent.core.patches import adopt, patch_conflicted, patch_failed, patched, restored, sent_patch
-from agent.core.permits import answered, ask_failed, sent
+from agent.core.permits import answered, ask_failed, expire, sent
 from agent.core.scrapes import scraped
 from agent.core.state import State, failed_again
 from protocol.units import Instant
@@ -14,6 +14,7 @@ from protocol.units import Instant
 
 def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  # noqa: PLR0912 - a branch for each event
     """Apply ``event`` to ``state``. ``now`` never goes back; ``jitter`` in 0..1 spreads the waits."""
+    expire(state, now)
     match event:
         case events.VmSeen(vm):
             state.vm.lost = None
@@ -60,6 +61,6 @@ def _started(state: State, action: Action | MonitorMessage, now: Instant, jitter
         case AskScheduler():
             sent(state, action, now, jitter)
         case PatchVm():
-            sent_patch(state, action, now)
+            sent_patch(state, action, now, jitter)
         case _:  # MonitorMessage
-            state.monitor.asking = action
+            state.monitor.sent(action)

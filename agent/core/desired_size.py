@@ -17,10 +17,11 @@ from agent.core.goal import NO_GOAL, NOTHING, Goal, Part
 from agent.core.memory.kills import MEMORY_KILLS
 from agent.core.memory.memory_view import kernel_share
 from agent.core.monitor.monitor_plan import kept_by, wanted_by, why_kept
+from agent.core.pods.requests import cpu_first
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import State
 from agent.core.vm import Sizes, Vm
-from protocol.units import Amount, ComputeUnit, Instant, MilliCpu, Resources
+from protocol.units import Amount, Bytes, ComputeUnit, Instant, MilliCpu, Resources
 
 A = TypeVar("A", bound=Amount)
 
@@ -41,13 +42,14 @@ def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     # The monitor's wishes count only while the VM can follow them.
     if unit is None or state.scheduler.migrate or not vm.resizable:
         return DesiredSize(base, because, base)
-    requested, reasons = wanted_by(side, vm, Sizes(unit, vm.bounds, vm.slot_size), now)
-    unasked = base.at_least(requested)
+    requested, reasons = wanted_by(side, vm, vm.sizes(unit), now)
+    wanted = base.at_least(requested)
+    unasked = cpu_first(vm, state.vm.pauses.limits(wanted, vm, now)) if vm.is_pod else wanted
     # ``unasked`` goes to the monitor as the question; the VM keeps its memory until the answer.
     size = unasked.at_least(Resources(NOTHING.cpu, kept_by(side, vm, now)))
     if size != unasked:
-        because = why_kept(side)
-    elif unasked != base:
+        because = why_kept(side, vm)
+    elif wanted != base:
         because = f"growing: {reasons}" if not size.within(vm.use) else f"holding: {reasons}"
     return DesiredSize(size, because, unasked)
 
@@ -81,7 +83,7 @@ def least_size(state: State, report: Resources, now: Instant) -> Resources | Non
     if not vm.resizable or not side.giving.offers(now):
         return None
     least = _by_policy(state, vm, side.compute_unit, now, is_lean=True)[0]
-    requested, _ = wanted_by(state.monitor, vm, Sizes(side.compute_unit, vm.bounds, vm.slot_size), now)
+    requested, _ = wanted_by(state.monitor, vm, vm.sizes(side.compute_unit), now)
     # A monitor that refused lately, or that may come back, refuses this memory, too.
     if state.monitor.refusal is not None or state.monitor.version is None:
         requested = requested.at_least(Resources(NOTHING.cpu, kept_by(state.monitor, vm, now)))
@@ -97,12 +99,12 @@ def _by_policy(
 ) -> tuple[Resources, str]:
     """The size by the policy, or by what was just needed, and the reason."""
     current, used = _known(state, now), in_use(state, vm, now)
-    sizes = Sizes(unit, vm.bounds_at(now), vm.slot_size)
+    sizes = vm.sizes(unit, vm.bounds_at(now))
     target = state.guest.stabilizer.just_needed(now) if is_lean else state.guest.stabilizer.target
     size, is_for_cache = _wanted(state, vm, sizes, target, now)
     if vm.floor is not None:
         # The floor is the reason only if the size would be smaller without it.
-        without, _ = _wanted(state, vm, Sizes(unit, vm.bounds, vm.slot_size), target, now)
+        without, _ = _wanted(state, vm, vm.sizes(unit), target, now)
         if not size.within(without.at_least(used)):
             return size.at_least(used), f"not below the floor of {sizes.bounds.min} that this hour has"
     size = size.at_least(used)
@@ -170,14 +172,14 @@ def _fresh(state: State, now: Instant) -> bool:
 
 def _because(vm: Vm, size: Resources, known: Goal, sizes: Sizes) -> str:
     if not size.within(vm.use):
-        return f"growing for {_strongest(known, sizes.unit) or MEMORY_KILLS}"
+        return f"growing for {_strongest(known, vm, sizes, size) or MEMORY_KILLS}"
     if known.need is None:
         what = "no metrics" if not known.parts else "some metrics are missing"
         return f"{what}: not below what the VM has"
     if size != vm.use:
         return f"shrinking: {size} is proven to be enough"
     if size.within(sizes.covering(known.need)):
-        return f"right for {_strongest(known, sizes.unit)}"
+        return f"right for {_strongest(known, vm, sizes, size)}"
     return "holding: less has not been proven to be enough"
 
 
@@ -188,9 +190,17 @@ def _for_the_cache(vm: Vm, size: Resources) -> str:
     return f"{what}keeping memory for the page cache"
 
 
-def _strongest(known: Goal, unit: ComputeUnit) -> str:
-    """The parts that decide: those that need as many compute units as all of them together."""
-    units = {part.name: _units(part, unit) for part in known.parts}
+def _strongest(known: Goal, vm: Vm, sizes: Sizes, size: Resources) -> str:
+    """The parts that decide: those that need as many compute units as all of them together.
+
+    Of a pod, the greatest part of each resource that grows to ``size``, or of both if none does.
+    """
+    if vm.is_pod:
+        grows: tuple[tuple[type[Amount], bool], ...] = (MilliCpu, size.cpu > vm.use.cpu), (Bytes, size.mem > vm.use.mem)
+        kinds = [kind for kind, is_growing in grows if is_growing] or [kind for kind, _ in grows]
+        of_kinds = [[part for part in known.parts if isinstance(part.need, kind)] for kind in kinds]
+        return " and ".join(max(parts, key=lambda part: part.need.value).name for parts in of_kinds if parts)
+    units = {part.name: _units(part, sizes.unit) for part in known.parts}
     most = max(units.values(), default=0)
     return " and ".join(name for name, count in units.items() if count == most)
 

@@ -11,6 +11,7 @@ from agent.core.desired_size import desired_size, least_size
 from agent.core.memory.memory_sentences import memory_sentences
 from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.plan import plan
+from agent.core.pods.sentences import resize_state, sentences
 from agent.core.state import State
 from agent.core.vm import Vm
 from protocol.kubernetes.objects import Json
@@ -42,6 +43,7 @@ class Explanation:
     working_set: tuple[str, ...]
     monitor: Json
     giving: Json
+    resize: Json | None
 
 
 def explain(state: State, vm_name: str, now: Instant) -> Explanation:
@@ -71,6 +73,7 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         working_set=_working_set(state, now),
         monitor=_monitor(state.monitor),
         giving=_giving(state, now),
+        resize=resize_state(vm, state.vm.pauses, now),
     )
 
 
@@ -147,6 +150,7 @@ def _headline(state: State, because: str, now: Instant) -> str:
         return (
             f"{because}; the API refused this growth; no more is asked for until try {side.refused + 1} in {left:.0f} s"
         )
+    because = "; ".join([because, *sentences(side.seen, side.pauses, now)])
     return because if denial is None else f"{because}; the scheduler granted {denial.granted} of {denial.wanted}"
 
 

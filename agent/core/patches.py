@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from agent.core.actions import PatchVm
 from agent.core.events import PatchFailed
+from agent.core.pods.requests import grown_by
 from agent.core.policy import REFUSED_GROWTH_BACKOFF, VM_API_BACKOFF
-from agent.core.state import State, failed_again
+from agent.core.state import State, VmSide, failed_again
 from agent.core.vm import Vm
 from protocol.units import Instant
 
@@ -20,7 +21,10 @@ def adopt(state: State, vm: Vm, now: Instant) -> None:
         return
     if side.seen is not None and not side.seen.actual.within(vm.actual):
         side.fell_at = now
-    side.seen = vm
+    # An agreement is about one shrink from the memory that there was.
+    if side.seen is not None and vm.has_mem != side.seen.has_mem:
+        state.monitor.agreed = None
+    side.seen, side.pauses = vm, side.pauses.after(vm)
     # A VM that is opted out has no permit until it is opted in again.
     if not vm.enabled:
         state.scheduler.forget_permit()
@@ -44,10 +48,12 @@ def restored(state: State, vm: Vm, now: Instant) -> None:
     adopt(state, vm, now)
 
 
-def sent_patch(state: State, patch: PatchVm, now: Instant) -> None:
+def sent_patch(state: State, patch: PatchVm, now: Instant, jitter: float) -> None:
     """Record that ``patch`` was sent."""
     side = state.vm
     side.patching = patch
+    if side.seen is not None and patch.puts_back is not None:
+        side.pauses = side.pauses.objected(patch.puts_back, side.seen, now, jitter)
     if side.seen is not None and not side.seen.use.within(patch.target):
         # From the order, not from the outcome: the guest may begin to shrink before the answer arrives.
         side.shrunk_at = now
@@ -82,13 +88,29 @@ def patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) 
     side = state.vm
     patch, side.patching = side.patching, None
     side.failure = failed_again(side.failure, event.fault, event.reason, now)
+    if event.refused and patch is not None and side.seen is not None:
+        if _pause_resource(side, side.seen, patch, event.reason, now, jitter):
+            return
+        _pause_growth(side, side.seen, patch, now, jitter)
     side.retry_at = Instant(now + VM_API_BACKOFF.delay(side.failure.count, jitter))
-    # Only a refused growth bars further ones; a refused shrink is simply tried again.
-    if event.refused and patch is not None and side.seen is not None and not patch.target.within(side.seen.use):
-        side.refused += 1
-        side.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(side.refused, jitter))
     if patch is None or event.refused or not _is_newest(side.seen, patch):
         return
     # Several patches with unknown outcomes: any of them may be in effect, so the largest counts.
     earlier = patch.target if side.unsettled is None else side.unsettled.target
     side.unsettled = replace(patch, target=patch.target.at_least(earlier))
+
+
+def _pause_resource(side: VmSide, pod: Vm, patch: PatchVm, because: str, now: Instant, jitter: float) -> bool:  # noqa: PLR0913, PLR0917
+    """Pause the resource of a pod that ``patch`` was to raise, if any. Then the next patch may come at once."""
+    grown = grown_by(pod, patch.target)
+    if grown is None:
+        return False
+    side.pauses = side.pauses.refused(grown, pod, because, now, jitter)
+    return True
+
+
+def _pause_growth(side: VmSide, vm: Vm, patch: PatchVm, now: Instant, jitter: float) -> None:
+    # Only a refused growth bars further ones; a refused shrink is simply tried again.
+    if not vm.is_pod and not patch.target.within(vm.use):
+        side.refused += 1
+        side.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(side.refused, jitter))

@@ -13,6 +13,7 @@ from agent.core.events import AskFailed, Fault
 from agent.core.policy import (
     DENIED_BACKOFF,
     MOST_OF_SUCCESSION,
+    POD_PERMIT_LASTS,
     SCHEDULER_BACKOFF,
     SOONEST,
     SUCCESSION_BACKOFF,
@@ -20,6 +21,7 @@ from agent.core.policy import (
     Timing,
 )
 from agent.core.state import Denial, State, failed_again
+from agent.core.vm import whole_slots
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, PluginResponse
 from protocol.units import Instant, Resources, Seconds
@@ -62,6 +64,15 @@ def _soon(rhythm: Rhythm | None, wait: Seconds, now: Instant) -> Instant:
     return rhythm.quick.before(Instant(now + max(wait, rhythm.quick.step) + JUST_BEEN))
 
 
+def expire(state: State, now: Instant) -> None:
+    """Give up a pod's permit that has not been answered for ``POD_PERMIT_LASTS``."""
+    side, vm = state.scheduler, state.vm.seen
+    # A VM's permit is stored with the VM, so that every scheduler knows it.
+    if vm is None or not vm.is_pod or side.answered_at is None or now - side.answered_at < POD_PERMIT_LASTS:
+        return
+    side.permit = side.ceiling = None
+
+
 def answered(state: State, response: Response, now: Instant, jitter: float) -> None:
     """Apply the scheduler's answer to the request in flight."""
     side = state.scheduler
@@ -69,6 +80,9 @@ def answered(state: State, response: Response, now: Instant, jitter: float) -> N
         return
     request, side.asking = side.asking.request, None
     in_use = state.held or request.resources
+    if state.vm.seen is not None and state.vm.seen.is_pod:
+        # A pod may have begun with any size, which the scheduler knows but can answer only in whole slots.
+        in_use = whole_slots(in_use, state.vm.seen.slot_size)
     # If another writer has patched the VM above its permit, the excess gives no right to a larger one.
     complaint = objection(response.permit, request.resources, in_use.at_most(side.ceiling or in_use))
     if complaint is not None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from agent.core.actions import Action, AskScheduler, PatchVm, Plan
 from agent.core.desired_size import desired_size, in_use, least_size
-from agent.core.monitor.monitor_plan import message_to
+from agent.core.goal import NOTHING
+from agent.core.monitor.monitor_plan import kept_by, message_to
+from agent.core.pods.requests import next_requests
 from agent.core.state import State
-from agent.core.vm import Sizes, Vm, whole_slots
+from agent.core.vm import Vm, whole_slots
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import Instant, Resources
 
@@ -34,25 +36,35 @@ def plan(state: State, now: Instant) -> Plan:
     patching = patch is not None and patch_at is not None and patch_at <= now
     # The patch of this plan may take effect before the answer, so the request must cover it.
     report = _report(state, vm, size, least.at_least(patch.target) if patch is not None and patching else least)
-    ask_at = _ask_at(state, size.at_least(least), report, now)
+    ask_at = _ask_at(state, _in_slots(vm, size.at_least(least)), report, now)
     actions: list[Action] = [patch] if patch is not None and patching else []
     if ask_at is not None and ask_at <= now:
         actions.append(AskScheduler(_request(state, report, now), vm.slot_size))
-    later = [at for at in (patch_at, ask_at, state.vm.grows_from) if at is not None and at > now]
+    pauses = [pause.until for pause in state.vm.pauses.known]
+    later = [at for at in (patch_at, ask_at, state.vm.grows_from, *pauses) if at is not None and at > now]
     message = message_to(state.monitor, vm, size, wanted.unasked, now)
     return Plan(tuple(actions), min(later, default=None), wanted.because, message)
 
 
 def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | None:
     """The patch that brings the VM as close to ``size`` as the permit allows; None if nothing changes."""
+    target, puts_back = size.at_most(_limit(state, vm, now)), None
+    if vm.is_pod:
+        target, puts_back = next_requests(vm, target)
+    return None if target == vm.use else PatchVm(target, vm.version, vm.slot_size, puts_back)
+
+
+def _limit(state: State, vm: Vm, now: Instant) -> Resources:
+    """The most that the VM may be patched to."""
     side = state.scheduler
     ceiling = vm.use if state.ceiling is None else whole_slots(state.ceiling, vm.slot_size)
     # If another writer has patched the VM above its permit and the request for that size was denied, the VM goes back
     # to the ceiling, though not below the memory in use.
-    overruled = side.denial is not None and vm.use.within(side.denial.wanted)
-    limit = ceiling.at_least(in_use(state, vm, now)) if overruled else ceiling.at_least(vm.use)
-    target = size.at_most(limit)
-    return None if target == vm.use else PatchVm(target, vm.version, vm.slot_size)
+    if side.denial is not None and vm.use.within(side.denial.wanted):
+        least = kept_by(state.monitor, vm, now) if vm.is_pod else NOTHING.mem
+        return ceiling.at_least(in_use(state, vm, now)).at_least(Resources(NOTHING.cpu, least))
+    # The scheduler counts what a pod has for as long as the pod has it, whatever it requests.
+    return ceiling.at_least(vm.holds if vm.is_pod else vm.use)
 
 
 def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
@@ -64,7 +76,9 @@ def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
     if state.scheduler.migrate or state.scheduler.is_stood_back:
         return None
     waits = [state.begins_at, side.retry_at]
-    if vm.unfinished_shrink and side.shrunk_at is not None and not vm.use.within(patch.target):
+    # What is put back was never in force, so it is no shrink on top of another.
+    is_shrink = patch.puts_back is None and not vm.use.within(patch.target)
+    if is_shrink and vm.unfinished_shrink and side.shrunk_at is not None:
         waits.append(Instant(side.shrunk_at + timing.unfinished_shrink))
     return max(at for at in waits if at is not None)
 
@@ -72,7 +86,12 @@ def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
 def _report(state: State, vm: Vm, size: Resources, held: Resources) -> Resources:
     """The amounts to request: the wanted size, but no less than the VM holds, in whole compute units (S4.6)."""
     amounts, unit = size.at_least(held), state.scheduler.compute_unit
-    return amounts if unit is None else Sizes(unit, vm.bounds, vm.slot_size).not_less(amounts)
+    return _in_slots(vm, amounts) if vm.is_pod or unit is None else vm.sizes(unit).not_less(amounts)
+
+
+def _in_slots(vm: Vm, amounts: Resources) -> Resources:
+    """What the scheduler can be asked for: it counts a pod's memory in whole slots, and knows the rest of it itself."""
+    return whole_slots(amounts, vm.slot_size) if vm.is_pod else amounts
 
 
 def _ask_at(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant | None:
@@ -120,6 +139,10 @@ def _request(state: State, report: Resources, now: Instant) -> AgentRequest:
 
 def _metrics(state: State) -> Metrics | None:
     observed = state.guest.seen
-    if observed is None or observed.sample.load1 is None:
+    if observed is None:
         return None
-    return Metrics(observed.sample.load1, observed.sample.load5, observed.sample.mem_used)
+    sample, load1 = observed.sample, observed.sample.load1
+    # A control group has no load average: the cores that were busy are the nearest to it.
+    if load1 is None and state.vm.seen is not None and state.vm.seen.is_pod:
+        load1 = state.guest.rates.used
+    return None if load1 is None else Metrics(load1, sample.load5, sample.mem_used)

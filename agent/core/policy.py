@@ -183,6 +183,11 @@ MOST_OF_SUCCESSION: Final = 8
 DENIED_BACKOFF: Final = Backoff(Seconds(2.0), Seconds(3.0), factor=1.5)
 """After a permit below the request: room that comes free is had within seconds, by whoever asks first."""
 
+POD_PERMIT_LASTS: Final = Seconds(18.0)
+"""A pod's permit holds this long after its answer. It is stored nowhere, and a new scheduler keeps its room for 30 s:
+longer than this, the wait for an answer (5 s), a scrape (2 s) and a patch (5 s) together.
+"""
+
 SOONEST: Final = Seconds(2.0)
 """The least time to the next request that only brings an answer, however soon the scheduler wishes it."""
 
@@ -194,6 +199,9 @@ MONITOR_GRACE: Final = Seconds(60.0)
 
 REFUSED_GROWTH_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(300.0))
 """After a growth that the API refused for certain: a webhook or a policy that forbids it seldom changes its mind."""
+
+DEFERRED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
+"""After a wish that the kubelet deferred was withdrawn, because it was in the way of the other resource."""
 
 VM_API_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
 """After a failed patch."""

@@ -21,6 +21,7 @@ from agent.core.guest import NO_COUNT, NO_RATES, CpuCount, GuestSample, Observed
 from agent.core.memory.kills import Kills
 from agent.core.memory.probing import Probing
 from agent.core.monitor.monitor_side import MonitorSide
+from agent.core.pods.pauses import NO_PAUSES, Pauses
 from agent.core.policy import SOONEST, Policy, Rhythm
 from agent.core.stabilizer import Stabilizer
 from agent.core.vm import Vm
@@ -164,7 +165,7 @@ class VmSide:
     ``stale_at`` is a version that a patch was refused for: until a newer one is seen no patch can succeed.
     ``shrunk_at`` is when the last order to shrink went out, ``fell_at`` when the VM was last seen to have less than
     before. ``failure`` is with patching, ``lost`` with reading. The API has refused ``refused`` growths in a row for
-    certain; none is tried or asked for until ``grows_from``.
+    certain; none is tried or asked for until ``grows_from``. A pod has ``pauses`` instead, for each resource.
     """
 
     seen: Vm | None = None
@@ -174,6 +175,7 @@ class VmSide:
     retry_at: Instant | None = None
     refused: int = 0
     grows_from: Instant | None = None
+    pauses: Pauses = NO_PAUSES
     shrunk_at: Instant | None = None
     fell_at: Instant | None = None
     failure: Failure | None = None
@@ -263,6 +265,9 @@ class State:
     def is_settling(self, since: Instant) -> bool:
         """Return True if a recent or unfinished shrink may have kept the guest busy ``since`` (it was never calm)."""
         side, timing, calm = self.vm, self.policy.timing, self.guest.calm_since
+        # Nothing is unplugged in a pod: one that waits right after a shrink has too little.
+        if side.seen is not None and side.seen.is_pod:
+            return False
         is_unfinished = side.seen is not None and side.seen.unfinished_shrink
         # A guest that still has more than was ordered is still unplugging.
         span = max(timing.settle, timing.unfinished_shrink) if is_unfinished else timing.settle

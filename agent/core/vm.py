@@ -1,5 +1,7 @@
 """The agent's view of its VirtualMachine object (S4.2), and the sizes that it may ask for (S4.6).
 
+A pod with a postgres (B.7) is seen as one, too: what its container requests is ``use``, what it has is ``actual``.
+
 Rules that hold here:
 
 - ``use`` is what the spec orders, ``actual`` what the status says the VM has. Neither is the agent's wish.
@@ -14,6 +16,7 @@ from math import lcm
 from typing import Final, TypeVar
 
 from protocol.kubernetes.objects import number
+from protocol.pod_database import PodDatabase, ResizeObjection
 from protocol.units import Amount, Bytes, ComputeUnit, Instant, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 
@@ -38,6 +41,7 @@ class Vm:
     ``enabled`` is the opt-in label: a scheduler counts no permits of a VM without it.
     ``resizable`` is False while its phase forbids a resize, and without the opt-in label. ``ours`` is True while the VM
     names this agent's pod as the one that it runs in: of the two pods of a migration always exactly one, or none.
+    ``is_pod``: a pod that is resized in place by its requests. ``objection``: why the kubelet does not apply them.
     """
 
     bounds: Bounds
@@ -50,11 +54,18 @@ class Vm:
     ours: bool = True
     enabled: bool = True
     floor: VmFloor | None = None
+    is_pod: bool = False
+    objection: ResizeObjection | None = None
 
     @property
     def holds(self) -> Resources:
         """The size to account for: the VM has it, or was ordered to have it."""
         return self.use.at_least(self.actual)
+
+    @property
+    def has_mem(self) -> Bytes:
+        """The memory that can be counted on: the VM has it, and keeps it."""
+        return min(self.use.mem, self.actual.mem)
 
     def bounds_at(self, now: Instant) -> Bounds:
         """The bounds with the floor that holds at ``now`` as their least."""
@@ -67,6 +78,10 @@ class Vm:
         """Return True if this view is newer than ``version``; a view that cannot be ordered follows every other."""
         return self.version == 0 or self.version > version
 
+    def sizes(self, unit: ComputeUnit, bounds: Bounds | None = None) -> Sizes:
+        """The sizes to ask for within ``bounds`` (None: its own) on a node with ``unit``."""
+        return Sizes(unit, bounds or self.bounds, self.slot_size, self.is_pod)
+
     @property
     def unfinished_shrink(self) -> bool:
         """Return True if the VM still has more than was ordered."""
@@ -78,8 +93,9 @@ def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
 
     A resource version that is no number cannot be ordered and counts as 0: such views replace each other as they come.
     """
+    is_pod = isinstance(found, PodDatabase)
     return Vm(
-        bounds=found.bounds,
+        bounds=_in_slots(found) if is_pod else found.bounds,
         use=found.use,
         actual=found.actual or found.use,
         slot_size=found.slot_size,
@@ -89,28 +105,56 @@ def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
         ours=found.pod_name == pod,
         enabled=found.enabled,
         floor=floor,
+        is_pod=is_pod,
+        objection=found.objection if isinstance(found, PodDatabase) else None,
     )
+
+
+def _in_slots(pod: VirtualMachine) -> Bounds:
+    """The bounds of a pod in whole slots, in which the scheduler counts memory; what it has now may be any size."""
+    low, high = pod.bounds.min.mem, pod.bounds.max.mem.down_to(pod.slot_size)
+    low = low if pod.use.mem == low else low.up_to(pod.slot_size)
+    # No size of whole slots fits, so the pod keeps its memory.
+    if low > high:
+        low = high = pod.use.mem
+    return Bounds(Resources(pod.bounds.min.cpu, low), Resources(pod.bounds.max.cpu, high))
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes that one VM may ask for: within its bounds, whole slots, and whole compute units of its node."""
+    """The sizes that one VM may ask for: within its bounds, whole slots, and whole compute units of its node.
+
+    Of a pod, CPU and memory move each by its own: in steps of the unit's CPU, and in slots.
+    """
 
     unit: ComputeUnit
     bounds: Bounds
     slot_size: Bytes
+    is_pod: bool = False
+
+    @property
+    def mem_step(self) -> Bytes:
+        """The step of memory."""
+        return self.slot_size if self.is_pod else Bytes(lcm(self.unit.mem.value, self.slot_size.value))
 
     def covering(self, need: Resources) -> Resources:
-        """The least size that covers ``need`` with whole compute units, within the bounds."""
+        """The least size that covers ``need`` with whole steps, within the bounds."""
+        if self.is_pod:
+            # The floor is the owner's own size, so a pod that needs no more keeps exactly that.
+            low = self.bounds.min
+            steps = Resources(need.cpu.up_to(self.unit.cpu), need.mem.up_to(self.slot_size))
+            return Resources(
+                low.cpu if need.cpu <= low.cpu else steps.cpu, low.mem if need.mem <= low.mem else steps.mem
+            ).at_most(self.bounds.max)
         # Bounds first, then steps: a minimum that is no multiple is rounded up as well.
         covered = (self.unit * need.units_up(self.unit)).at_least(self.bounds.min)
         return self.not_less(covered).at_most(self.bounds.max)
 
     def not_less(self, amounts: Resources) -> Resources:
         """Each amount up to a multiple, but not past the maximum unless the amount itself is past it."""
-        most, mem_step = self.bounds.max, lcm(self.unit.mem.value, self.slot_size.value)
+        most = self.bounds.max
         return Resources(
-            _stepped(amounts.cpu, self.unit.cpu.value, most.cpu), _stepped(amounts.mem, mem_step, most.mem)
+            _stepped(amounts.cpu, self.unit.cpu.value, most.cpu), _stepped(amounts.mem, self.mem_step.value, most.mem)
         )
 
 

@@ -232,7 +232,7 @@ class RunnerFixture:
         ports = Ports(self.guest, self.scheduler, self.vm_api, self.database.look, self.clock, connect)
         self.runner = Runner(ASSIGNMENT, ports, POLICY, 1, self.growths)
 
-    async def __aenter__(self) -> RunnerFixture:
+    async def __aenter__(self) -> Self:
         self.log.__enter__()
         self.task = asyncio.create_task(self.runner.run())
         await settle()

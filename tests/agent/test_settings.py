@@ -118,3 +118,15 @@ def test_help_names_every_variable(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "--scheduler-url" in text
     assert "AGENT_CONFIG" in text
+
+
+def test_only_node_agents_serve_pods() -> None:
+    node = {"AGENT_MODE": "node", "NODE_NAME": "node-1"}
+    found = read_settings([], node)
+    assert (found.cgroup_root, found.reclaimer) == (None, None)
+    paths = {"CGROUP_ROOT": "/host/cgroup", "RECLAIMER_SOCKET": "/run/reclaimer/reclaimer.sock"}
+    found = read_settings([], node | paths)
+    assert (found.cgroup_root, found.reclaimer) == tuple(map(Path, paths.values()))
+    for name, path in paths.items():
+        with pytest.raises(SettingsError, match=f"{name}: only the per-node form serves pods"):
+            read_settings([], SIDECAR | {name: path})

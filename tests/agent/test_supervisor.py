@@ -7,19 +7,25 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from agent.assignments import Assignment, OwnVm
+from agent.assignments import Assignment, OwnVm, PodContainer
 from agent.core.events import Fault
 from agent.core.growth import GrowthTimes, Wait, WaitStage
 from agent.core.policy import Policy
 from agent.ports import PortError
 from agent.runner import Ports, Runner
-from agent.supervisor import Supervisor
+from agent.supervisor import MOST_KILLS, Supervisor
 from protocol.messages import ObjectName
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
 from tests.agent.core.story import POLICY, holding
 from tests.agent.fake_ports import ASSIGNMENT, FakeDatabase, FakeGuest, FakeScheduler, FakeVmApi, Lines
 from tests.fake_clock import FakeClock, settle
+
+FIRST, SECOND = (
+    Assignment(ObjectName("default", "pod/pg"), ObjectName("default", "pg"), "10.0.0.1", PodContainer("u", container))
+    for container in ("c1", "c2")
+)
+"""A pod's container, and the one that followed it."""
 
 OTHER = Assignment(ObjectName("default", "vm-2"), ObjectName("default", "vm-2-pod"))
 
@@ -55,10 +61,11 @@ class Agents:
         self.node, self.clock, self.log = Node(), FakeClock(0.0, jitter=0.0), Lines()
         self.guests: list[FakeGuest] = []
         self.growths: dict[Assignment, GrowthTimes] = {}
+        self.kills = 0.0
         self.supervisor = Supervisor(self.node, self.make, POLICY, self.clock)
 
     def make(self, assignment: Assignment, policy: Policy, growths: GrowthTimes) -> Runner:
-        self.guests.append(FakeGuest(self.clock))
+        self.guests.append(FakeGuest(self.clock, oom_kills=self.kills))
         self.growths[assignment] = growths
         ports = Ports(self.guests[-1], FakeScheduler(), FakeVmApi(), FakeDatabase().look, self.clock)
         return Runner(assignment, ports, policy, 1, growths)
@@ -180,3 +187,30 @@ async def test_sidecar_keeps_its_own_vm() -> None:
     await settle()
     assert not waiting.done()
     waiting.cancel()
+
+
+async def test_killed_container_is_followed_by_larger_one() -> None:
+    """The kernel kills a pod's container, whose agent ends with it; its successor still hears of the kill."""
+    async with running() as agents:
+        agents.kills = 1.0
+        await agents.node.has(FIRST)
+        await agents.clock.advance(2.0)
+        await agents.node.has()
+        agents.kills = 2.0
+        await agents.node.has(SECOND)
+        await agents.clock.advance(2.0)
+        kills = agents.supervisor.runners[SECOND].state.guest.kills
+        assert (kills.counter, kills.total) == (2.0, 1)
+
+
+async def test_kills_of_ended_pods_are_forgotten() -> None:
+    pods = [replace(FIRST, container=PodContainer(f"u{number}", "c")) for number in range(MOST_KILLS + 1)]
+    async with running() as agents:
+        agents.kills = 1.0
+        await agents.node.has(*pods)
+        await agents.clock.advance(1.0)
+        await agents.node.has()
+        agents.kills = 2.0
+        await agents.node.has(*pods)
+        await agents.clock.advance(1.0)
+        assert sum(runner.state.guest.kills.total for runner in agents.supervisor.runners.values()) == MOST_KILLS

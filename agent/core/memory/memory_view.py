@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import lcm
 from typing import Final
 
 from agent.core.goal import MEMORY_USED, NOTHING, Goal
@@ -38,8 +37,10 @@ def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, known: Goal, un
     """The view of one sample. ``spent`` is the cost of the time since the last one, None if that is no evidence."""
     need, used = known.at_least.mem, _used(known)
     # A size must be a multiple of both the compute unit and the slot.
-    step = vm.slot_size if unit is None else Bytes(lcm(unit.mem.value, vm.slot_size.value))
-    view = MemoryView(vm.use.mem, vm.bounds.max.mem, step, need, cost=spent)
+    step = vm.slot_size if unit is None else vm.sizes(unit).mem_step
+    # A pod's wish may wait for room: no trial has begun before the pod has the memory.
+    use = vm.has_mem if vm.is_pod else vm.use.mem
+    view = MemoryView(use, vm.bounds.max.mem, step, need, cost=spent)
     if sample.shows_rereading and sample.mem_free is not None and sample.mem_available is not None:
         # A guest is not trusted: it cannot have more available than it has.
         available = min(sample.mem_available, vm.actual.mem)

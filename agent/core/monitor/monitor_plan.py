@@ -4,6 +4,7 @@ Rules that hold here:
 
 - Down: the agent asks the monitor first, and the VM keeps its memory until it agrees. Up: the agent reports the growth.
 - Without a monitor, or with one that has been gone for a while, nothing here changes anything.
+- A pod's monitor is the reclaimer on its node, which tries less memory before it agrees. Without it memory stays.
 """
 
 from __future__ import annotations
@@ -31,14 +32,20 @@ def wanted_by(side: MonitorSide, vm: Vm, sizes: Sizes, now: Instant) -> tuple[Re
 
 def kept_by(side: MonitorSide, vm: Vm, now: Instant) -> Bytes:
     """The memory that the VM keeps at ``now`` until its monitor agrees to less."""
+    if vm.is_pod:
+        # Without a valid agreement the reclaimer no longer holds the memory down.
+        has = vm.has_mem
+        return has if side.agreed is None else min(has, side.agreed)
     if not side.keeps(now):
         return NOTHING.mem
     # A refusal holds memory within the bounds only, and no more than the VM has been ordered.
     return min(vm.use.mem, vm.bounds.max.mem, vm.use.mem if side.told is None else side.told)
 
 
-def why_kept(side: MonitorSide) -> str:
+def why_kept(side: MonitorSide, vm: Vm) -> str:
     """The reason, in one line, why memory is not taken yet."""
+    if vm.is_pod:
+        return _why_kept_in_pod(side)
     if side.version is None:
         return "keeping memory: the guest's monitor is gone and may come back"
     if side.refusal is None:
@@ -46,12 +53,24 @@ def why_kept(side: MonitorSide) -> str:
     return f"keeping memory: the guest's monitor refused {side.refusal.target}: {side.refusal.status}"
 
 
+def _why_kept_in_pod(side: MonitorSide) -> str:
+    if side.version is None:
+        return "keeping memory: nothing on this node can try whether less is enough"
+    if side.refusal is None:
+        return "trying whether less memory is enough before it goes"
+    return f"keeping memory: {side.refusal.target} was tried and is too little: {side.refusal.status}"
+
+
 def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, now: Instant) -> MonitorMessage | None:
     """The message to send to the monitor now: the VM goes to ``size``, and would go to ``unasked`` if it agreed."""
-    if side.version is None or side.asking is not None:
-        return None
     # The smaller one: memory that is on its way in or out must not be counted on.
-    has = min(vm.actual.mem, vm.use.mem)
+    has = vm.has_mem
+    if side.version is None:
+        return None
+    if side.asking is not None:
+        # A trial of less memory takes a while. It ends at once if none is to go any more.
+        is_over = vm.is_pod and isinstance(side.asking, AskToShrink) and unasked.mem >= has
+        return TellGrown(Resources(vm.actual.cpu, has)) if is_over else None
     # A monitor whose database was away may still count on less memory, so the size is sent again.
     is_untold = side.untold is not None and now >= side.untold.retry_at
     if side.told is None or is_untold or min(has, size.mem) > side.told:
@@ -59,6 +78,8 @@ def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, n
     refusal = side.refusal
     # A smaller target than the refused one would be refused as well.
     is_refused = refusal is not None and unasked.mem <= refusal.target and now < refusal.retry_at
-    if unasked.mem >= kept_by(side, vm, now) or is_refused:
+    # A pod's next trial would only disturb a shrink that is under way.
+    is_shrinking = vm.is_pod and (vm.use.mem != vm.actual.mem or kept_by(side, vm, now) < has)
+    if unasked.mem >= kept_by(side, vm, now) or is_refused or is_shrinking:
         return None
     return AskToShrink(Resources(unasked.cpu, unasked.mem))

@@ -64,10 +64,14 @@ class Alarm:
 
 @dataclass(slots=True)
 class MonitorSide:
-    """State of the monitor. ``version`` is None while none is connected. The counts of alarms only rise."""
+    """State of the monitor. ``version`` is None while none is connected. The counts of alarms only rise.
+
+    ``agreed`` is the memory that it agreed to last, until the VM has another size or it refuses less.
+    """
 
     version: int | None = None
     told: Bytes | None = None
+    agreed: Bytes | None = None
     kept_until: Instant | None = None
     asking: MonitorMessage | None = None
     refusal: ShrinkRefusal | None = None
@@ -81,7 +85,7 @@ class MonitorSide:
         """A monitor connected. The first message to it is the VM's size."""
         self.version = version
         # A monitor that has just started may count on anything.
-        self.told = self.asking = self.untold = None
+        self.told = self.agreed = self.asking = self.untold = None
 
     def leave(self, now: Instant) -> None:
         """The monitor is gone, and its requests with it. What it counts on and refused is remembered for a while."""
@@ -90,11 +94,17 @@ class MonitorSide:
         has_answered = self.asking is None or self.kept_until is None
         if self.version is not None and has_answered:
             self.kept_until = Instant(now + MONITOR_GRACE)
-        self.version = self.asking = self.untold = self.request = None
+        self.version = self.agreed = self.asking = self.untold = self.request = None
 
     def keeps(self, now: Instant) -> bool:
         """Return True if memory may shrink only as far as the monitor has agreed."""
         return self.version is not None or (self.kept_until is not None and now < self.kept_until)
+
+    def sent(self, message: MonitorMessage) -> None:
+        """Record that ``message`` was sent. It may replace one that is in flight."""
+        self.asking = message
+        if isinstance(message, TellGrown):
+            self.agreed = None
 
     def answered(self, result: DownscaleResult | UpscaleConfirmation | None, now: Instant, jitter: float) -> None:
         """Apply the answer to the message in flight; ``result`` is None if the monitor failed."""
@@ -112,7 +122,9 @@ class MonitorSide:
         self.kept_until = None if result is not None else self.kept_until
         if isinstance(result, DownscaleResult) and result.ok:
             self.told, self.refusal, self.untold = message.target.mem, None, None
+            self.agreed = message.target.mem
         else:
+            self.agreed = None
             status = printable(result.status) if isinstance(result, DownscaleResult) else "it could not answer"
             count = 1 if self.refusal is None else self.refusal.count + 1
             retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))

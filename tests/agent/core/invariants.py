@@ -6,8 +6,12 @@ Each rule is one line of the result where it is broken. See ``docs/operations-ag
 from __future__ import annotations
 
 from agent.core.actions import AskScheduler, PatchVm, Plan
+from agent.core.desired_size import desired_size
 from agent.core.monitor.monitor_plan import kept_by
 from agent.core.state import State
+from agent.core.vm import whole_slots
+from protocol.guest.monitor_messages import AskToShrink, TellGrown
+from protocol.pod_database import DEFERRED
 from protocol.units import Instant
 
 
@@ -19,11 +23,33 @@ def violations(state: State, planned: Plan, now: Instant) -> list[str]:
             broken += _patch(state, action, now)
         else:
             broken += _ask(state, action, planned, now)
-    if planned.message is not None and (state.monitor.version is None or state.monitor.asking is not None):
+    # A trial of less memory for a pod may be called off.
+    is_called_off = isinstance(planned.message, TellGrown) and isinstance(state.monitor.asking, AskToShrink)
+    is_busy = state.monitor.asking is not None and not (state.vm.seen and state.vm.seen.is_pod and is_called_off)
+    if planned.message is not None and (state.monitor.version is None or is_busy):
         broken.append("speaks to a monitor that is not there, or has not answered yet")
     if planned.wake_at is not None and planned.wake_at <= now:
         broken.append(f"wakes at {planned.wake_at}, which has passed")
-    return broken
+    return broken + _in_the_way(state, planned, now)
+
+
+def _in_the_way(state: State, planned: Plan, now: Instant) -> list[str]:
+    """The kubelet's objection to one resource that this plan leaves in the way, although nothing else holds it up."""
+    vm, side, scheduler = state.vm.seen, state.vm, state.scheduler
+    if vm is None or vm.objection is None or any(isinstance(action, PatchVm) for action in planned.actions):
+        return []
+    waits = [state.begins_at, side.retry_at or Instant(0.0)]
+    if side.patching or side.stale_at is not None or max(waits) > now or not (vm.resizable and vm.ours):
+        return []
+    if scheduler.migrate or scheduler.is_stood_back:
+        return []
+    use, has = vm.use, vm.actual
+    if vm.objection.verdict != DEFERRED:
+        return [] if use == has else ["leaves a resize that the kubelet will not do"]
+    size = desired_size(state, vm, now).size.at_most(has if state.ceiling is None else state.ceiling.at_least(has))
+    both = use.cpu > has.cpu and use.mem > has.mem
+    cpu_waits, mem_waits = use.mem > has.mem and size.cpu > has.cpu, use.cpu > has.cpu and size.mem > has.mem
+    return ["leaves a deferred wish in the way of the other resource"] if both or cpu_waits or mem_waits else []
 
 
 def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
@@ -33,15 +59,22 @@ def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
     denial = state.scheduler.denial
     # A denied VM that has more than it was permitted goes back even against its monitor.
     overruled = denial is not None and vm.use.within(denial.wanted)
-    permitted = vm.use if ceiling is None else ceiling.at_least(vm.use)
+    # What a pod has is counted as long as it has it.
+    has = vm.holds if vm.is_pod else vm.use
+    permitted = has if ceiling is None else ceiling.at_least(has)
+    target, odd = patch.target, {vm.use.mem, vm.actual.mem, vm.bounds.min.mem} if vm.is_pod else set()
     rules = {
         f"patches to {patch.target}, above the permitted {permitted}": patch.target.within(permitted),
         "patches while a patch is in flight": state.vm.patching is None,
         "patches during its wait after a failure": state.vm.retry_at is None or state.vm.retry_at <= now,
         "patches while a migration is ordered": not state.scheduler.migrate,
         "takes memory that the guest's monitor has not given": kept_by(state.monitor, vm, now) <= patch.target.mem
-        or overruled,
-        "patches a part of a slot": patch.target.mem.is_multiple_of(vm.slot_size),
+        or (overruled and not vm.is_pod),
+        "patches a part of a slot": patch.target.mem.is_multiple_of(vm.slot_size) or patch.target.mem in odd,
+        "raises CPU and lowers memory at once": not vm.is_pod or target.cpu <= vm.use.cpu or target.mem >= vm.use.mem,
+        "takes memory while CPU is to grow": not vm.is_pod
+        or target.cpu <= vm.actual.cpu
+        or target.mem >= vm.actual.mem,
     }
     return [broken for broken, holds in rules.items() if not holds]
 
@@ -53,11 +86,18 @@ def _ask(state: State, ask: AskScheduler, planned: Plan, now: Instant) -> list[s
         return ["asks for a VM that was never seen"]
     for action in planned.actions:
         least = least.at_least(action.target) if isinstance(action, PatchVm) else least
-    # A maximum that is no multiple may be asked for exactly; see ``sizing``.
+    if vm.is_pod:
+        least = whole_slots(least, vm.slot_size)
+    # A maximum that is no multiple may be asked for exactly; see ``sizing``. A pod's CPU and memory are not coupled.
     top = vm.bounds.max
-    whole = unit is None or (
-        (requested.cpu.is_multiple_of(unit.cpu) or requested.cpu == top.cpu)
-        and (requested.mem.is_multiple_of(unit.mem) or requested.mem == top.mem)
+    whole = (
+        requested == whole_slots(requested, vm.slot_size)
+        if vm.is_pod
+        else unit is None
+        or (
+            (requested.cpu.is_multiple_of(unit.cpu) or requested.cpu == top.cpu)
+            and (requested.mem.is_multiple_of(unit.mem) or requested.mem == top.mem)
+        )
     )
     rules = {
         f"asks for {requested}, less than the VM holds ({least})": least.within(requested),

@@ -22,6 +22,7 @@ from protocol.virtual_machine import Bounds
 from tests.agent.core.invariants import violations
 
 GIB = 1024**3
+MIB = 1024**2
 POD = ObjectName("default", "vm-1-pod")
 UNIT = ComputeUnit(MilliCpu(250), Bytes(GIB))
 

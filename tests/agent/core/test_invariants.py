@@ -15,7 +15,9 @@ from agent.core.events import (
     Answered,
     AskFailed,
     Fault,
+    MonitorAnswered,
     MonitorJoined,
+    MonitorLost,
     PatchConflicted,
     Patched,
     PatchFailed,
@@ -29,12 +31,13 @@ from agent.core.plan import plan
 from agent.core.policy import Policy
 from agent.core.state import begin
 from agent.core.vm import Vm
-from protocol.guest.monitor_messages import TellGrown
+from protocol.guest.monitor_messages import DownscaleResult, TellGrown
 from protocol.messages import AgentRequest, PluginResponse
+from protocol.pod_database import DEFERRED, ERROR, INFEASIBLE, MEMORY_STEP, ResizeObjection
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from tests.agent.core.invariants import violations
-from tests.agent.core.story import GIB, POD, UNIT, Story, cu, holding, patches, settled, vm
+from tests.agent.core.story import GIB, MIB, POD, UNIT, Story, cu, holding, patches, settled, vm
 from tests.examples import examples
 
 
@@ -101,13 +104,17 @@ UNITS = st.sampled_from([UNIT, ComputeUnit(MilliCpu(500), Bytes(GIB)), ComputeUn
 class AnyOrderOfEvents(RuleBasedStateMachine):
     """One agent in a fixture where everything can happen at any time; the model is what a scheduler would reserve."""
 
-    @initialize(use=SIZES, jitter=st.floats(0, 1))
-    def begins(self, use: Resources, jitter: float) -> None:
+    @initialize(use=SIZES, jitter=st.floats(0, 1), is_pod=st.booleans(), odd=st.booleans())
+    def begins(self, use: Resources, jitter: float, is_pod: bool, odd: bool) -> None:
         self.now, self.jitter, self.version = 0.0, jitter, 10
         self.busy = self.stall = 0.0
         policy = Policy(smoothing=holding(3.0))
         self.state = begin(POD, policy, Instant(0.0), jitter, 1)
         self.seen = Vm(Bounds(cu(1), cu(12)), use.at_most(cu(12)), use.at_most(cu(12)), Bytes(GIB), 10)
+        if is_pod:
+            # Any size may be the first one of a pod.
+            use = Resources(use.cpu, use.mem + Bytes(MIB * odd)).at_most(cu(12))
+            self.seen = replace(self.seen, use=use, actual=use, slot_size=MEMORY_STEP, is_pod=True)
         self.promised = 0.0
         self.reserved = self.seen.holds
         self.send(VmSeen(self.seen))
@@ -127,10 +134,13 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
     @rule()
     def acts(self) -> None:
-        for action in plan(self.state, Instant(self.now)).actions:
+        planned = plan(self.state, Instant(self.now))
+        for action in planned.actions:
             self.send(Started(action))
             if isinstance(action, AskScheduler):
                 self.promised = self.now
+        if planned.message is not None:
+            self.send(Started(planned.message))
 
     @rule(seconds=st.floats(0.05, 4.0), jitter=st.floats(0, 1))
     def time_passes(self, seconds: float, jitter: float) -> None:
@@ -178,7 +188,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         fits = patch.base == self.version
         if fits and outcome != "refused" and (applied or outcome == "known"):
             self.version += 1
-            self.seen = replace(self.seen, use=patch.target, version=self.version)
+            self.seen = replace(self.seen, use=patch.target, version=self.version, objection=None)
         if outcome == "refused":
             self.send(PatchFailed(Fault.VM_API, "no", refused=True))
         elif outcome == "unknown":
@@ -189,8 +199,37 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @rule()
     def vm_catches_up(self) -> None:
         self.version += 1
-        self.seen = replace(self.seen, actual=self.seen.use, version=self.version)
+        self.seen = replace(self.seen, actual=self.seen.use, version=self.version, objection=None)
         self.send(VmSeen(self.seen))
+
+    @precondition(lambda self: self.seen.is_pod and self.seen.use != self.seen.actual)
+    @rule(verdict=st.sampled_from([DEFERRED, INFEASIBLE, ERROR]))
+    def kubelet_objects(self, verdict: str) -> None:
+        self.version += 1
+        self.seen = replace(self.seen, objection=ResizeObjection(verdict, "no"), version=self.version)
+        self.send(VmSeen(self.seen))
+
+    @precondition(lambda self: self.seen.is_pod)
+    @rule(use=SIZES)
+    def owner_edits_requests(self, use: Resources) -> None:
+        self.version += 1
+        self.seen = replace(self.seen, use=use.at_most(cu(12)), version=self.version, objection=None)
+        self.send(VmSeen(self.seen))
+
+    @precondition(lambda self: self.state.monitor.version is None)
+    @rule()
+    def monitor_joins(self) -> None:
+        self.send(MonitorJoined(2))
+
+    @precondition(lambda self: self.state.monitor.version is not None)
+    @rule()
+    def monitor_leaves(self) -> None:
+        self.send(MonitorLost(Fault.GUEST, "gone"))
+
+    @precondition(lambda self: self.state.monitor.asking is not None)
+    @rule(ok=st.booleans())
+    def monitor_answers(self, ok: bool) -> None:
+        self.send(MonitorAnswered(DownscaleResult(1, ok=ok, status="")))
 
     @rule(low=st.integers(1, 4), high=st.integers(4, 12))
     def bounds_change(self, low: int, high: int) -> None:
@@ -214,6 +253,6 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
 
 AnyOrderOfEvents.TestCase.settings = settings(
-    max_examples=examples(20, 80), stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(40, 160), stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
 )
 TestAnyOrderOfEvents = pytest.mark.filterwarnings("default")(AnyOrderOfEvents.TestCase)

@@ -1,0 +1,52 @@
+"""A pod with a postgres as the agent's VM: calls on one pod, which is resized in place (B.7)."""
+
+from __future__ import annotations
+
+from agent import texts
+from agent.adapters.database_object import DatabaseObject
+from agent.adapters.http_errors import SHOWN
+from agent.adapters.kubernetes_api import LightKubernetesApi
+from agent.core.events import Fault
+from agent.ports import RefusedError
+from protocol.kubernetes.objects import JsonObject, uid_of
+from protocol.kubernetes.resources import PODS
+from protocol.messages import ObjectName
+from protocol.pod_database import RESIZE, PodDatabase, parse_pod_database, resize_body
+from protocol.units import Bytes, Resources
+from protocol.virtual_machine import VirtualMachine
+
+
+class PodApi(DatabaseObject):
+    """The pod ``name`` with the UID ``uid``; a recreated one is another pod."""
+
+    def __init__(self, api: LightKubernetesApi, name: ObjectName, uid: str) -> None:
+        super().__init__(api, PODS, name)
+        self._uid = uid
+        self._seen: PodDatabase | None = None
+
+    async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:  # noqa: ARG002 - see ``VmApi``
+        """Makes the container request ``use``. Raises as ``VmApi`` says."""
+        last = self._seen or self._parsed(await self._api.get(self._path))
+        # The UID as well: the name may belong to another pod by now.
+        metadata = {"uid": self._uid, **({"resourceVersion": str(base)} if base else {})}
+        body = {"metadata": metadata, **resize_body(last, use)}
+        try:
+            return self._read(await self._api.strategic_patch(f"{self._path}/{RESIZE}", body))
+        except RefusedError as error:
+            raise _of_resize(error) from None
+
+    def _read(self, found: JsonObject) -> VirtualMachine:
+        if uid_of(found) != self._uid:
+            raise RefusedError(Fault.VM_API, texts.POD_REPLACED.format(pod=self._name))
+        return super()._read(found)
+
+    def _parsed(self, found: JsonObject) -> PodDatabase:
+        self._seen = parse_pod_database(found)
+        return self._seen
+
+
+def _of_resize(error: RefusedError) -> RefusedError:
+    """The API's own words, without the path before them."""
+    reason = (error.reason.partition(": ")[2] or error.reason)[:SHOWN]
+    # Only this 403 is about the agent's rights; quotas, policies and full nodes answer with the same status.
+    return RefusedError(Fault.AGENT if texts.NO_RIGHT in reason else Fault.VM_API, reason)

@@ -1,0 +1,114 @@
+"""Pauses between tries of a resize of a pod that the kubelet or the API did not carry out, of CPU and of memory (B.7).
+
+A pause of one resource never holds up the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from msgspec.structs import replace as with_fields
+
+from agent.core.policy import DEFERRED_BACKOFF, REFUSED_GROWTH_BACKOFF
+from agent.core.vm import Vm
+from protocol.backoff import Backoff
+from protocol.pod_database import DEFERRED
+from protocol.units import Amount, Instant, Resources
+
+Resource = Literal["cpu", "mem"]
+
+WORDS: Final[dict[Resource, str]] = {"cpu": "CPU", "mem": "memory"}
+
+
+def amount(size: Resources, resource: Resource) -> Amount:
+    """The amount of ``resource`` in ``size``."""
+    return size.cpu if resource == "cpu" else size.mem
+
+
+def with_amount(size: Resources, resource: Resource, other: Resources) -> Resources:
+    """``size`` with the amount of ``resource`` that ``other`` has."""
+    return with_fields(size, **{resource: amount(other, resource)})
+
+
+@dataclass(frozen=True, slots=True)
+class ResizePause:
+    """Until ``until`` the requests of ``resource`` do not grow, or do not shrink unless ``is_growth``.
+
+    The pod had ``had`` of it when that failed for the ``count``-th time in a row, ``because`` of this.
+    """
+
+    resource: Resource
+    is_growth: bool
+    had: Amount
+    because: str
+    count: int = 0
+    until: Instant = Instant(0.0)
+
+    def holds(self, now: Instant) -> bool:
+        """Return True if it is not over by its time."""
+        return now < self.until
+
+    def limits(self, size: Resources, vm: Vm, now: Instant) -> Resources:
+        """``size`` as far as the pause allows at ``now``."""
+        wanted, use = amount(size, self.resource), amount(vm.use, self.resource)
+        is_beyond = wanted > use if self.is_growth else wanted < use
+        return with_amount(size, self.resource, vm.use) if is_beyond and self.holds(now) else size
+
+    def is_over(self, vm: Vm) -> bool:
+        """Return True if the pod has got what it was refused, or a part of it."""
+        has = amount(vm.actual, self.resource)
+        return has > self.had if self.is_growth else has < self.had
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """The last pause of each resource, also if its time has passed: the next is longer."""
+
+    cpu: ResizePause | None = None
+    mem: ResizePause | None = None
+
+    @property
+    def known(self) -> tuple[ResizePause, ...]:
+        """The pauses that there are."""
+        return tuple(pause for pause in (self.cpu, self.mem) if pause is not None)
+
+    def limits(self, size: Resources, vm: Vm, now: Instant) -> Resources:
+        """``size`` as far as the pauses allow at ``now``."""
+        for pause in self.known:
+            size = pause.limits(size, vm, now)
+        return size
+
+    def after(self, vm: Vm) -> Pauses:
+        """The pauses that still count once ``vm`` was seen."""
+        pauses = {pause.resource: pause for pause in self.known if not pause.is_over(vm)}
+        return Pauses(pauses.get("cpu"), pauses.get("mem"))
+
+    def objected(self, resource: Resource, vm: Vm, now: Instant, jitter: float) -> Pauses:
+        """These pauses once the requests of ``resource`` go back to what the pod has, for the kubelet's objection."""
+        is_growth = amount(vm.use, resource) > amount(vm.actual, resource)
+        is_deferred = vm.objection is not None and vm.objection.verdict == DEFERRED
+        # What was only deferred may fit soon.
+        backoff = DEFERRED_BACKOFF if is_deferred else REFUSED_GROWTH_BACKOFF
+        return self._longer(
+            ResizePause(resource, is_growth, amount(vm.actual, resource), str(vm.objection)), backoff, now, jitter
+        )
+
+    def refused(self, resource: Resource, vm: Vm, because: str, now: Instant, jitter: float) -> Pauses:
+        """These pauses after the API refused a growth of ``resource``."""
+        return self._longer(
+            ResizePause(resource, True, amount(vm.actual, resource), because), REFUSED_GROWTH_BACKOFF, now, jitter
+        )
+
+    def _longer(self, pause: ResizePause, backoff: Backoff, now: Instant, jitter: float) -> Pauses:
+        last = self.cpu if pause.resource == "cpu" else self.mem
+        count = last.count if last is not None and last.is_growth is pause.is_growth else 0
+        # A withdrawal that conflicts is repeated, and is still about the same objection.
+        if last is not None and count and last.holds(now):
+            return self
+        until = Instant(now + backoff.delay(count + 1, jitter))
+        return replace(self, **{pause.resource: replace(pause, count=count + 1, until=until)})
+
+
+NO_PAUSES: Final = Pauses()
+"""Nothing has been refused yet."""

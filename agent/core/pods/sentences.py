@@ -1,0 +1,56 @@
+"""What is in the way of a pod's resize, in words for people (B.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from agent.core.pods.pauses import WORDS, Pauses, ResizePause
+from agent.core.vm import Vm
+from protocol.kubernetes.objects import Json
+from protocol.pod_database import DEFERRED
+from protocol.units import Instant
+
+SHOWN: Final = 200
+"""Characters of a message of the kubelet or the API."""
+
+
+def sentences(vm: Vm | None, pauses: Pauses, now: Instant) -> Iterator[str]:
+    """A sentence for the kubelet's objection, and one for each pause."""
+    objection = None if vm is None else vm.objection
+    if vm is not None and objection is not None:
+        message = objection.message[:SHOWN]
+        if objection.verdict == DEFERRED:
+            yield f"the kubelet puts off {vm.use} until the node has room: {message}"
+        else:
+            yield f"the kubelet does not resize the pod to {vm.use}: {objection.verdict}: {message}"
+    for pause in pauses.known:
+        if pause.holds(now):
+            yield _paused(pause, now)
+
+
+def resize_state(vm: Vm | None, pauses: Pauses, now: Instant) -> Json | None:
+    """The same as fields; None for a VM."""
+    if vm is None or not vm.is_pod:
+        return None
+    objection = vm.objection
+    return {
+        "objection": None if objection is None else {"verdict": objection.verdict, "message": objection.message},
+        "pauses": [
+            {
+                "resource": pause.resource,
+                "direction": "up" if pause.is_growth else "down",
+                "because": pause.because,
+                "times": pause.count,
+                "retry_seconds": round(pause.until - now, 3),
+            }
+            for pause in pauses.known
+            if pause.holds(now)
+        ],
+    }
+
+
+def _paused(pause: ResizePause, now: Instant) -> str:
+    change, left = "more" if pause.is_growth else "less", pause.until - now
+    because = pause.because[:SHOWN]
+    return f"no {change} {WORDS[pause.resource]} until try {pause.count + 1} in {left:.0f} s, after: {because}"

@@ -1,0 +1,446 @@
+"""A postgres in a pod: CPU and memory move each by its own, and what the kubelet will not do is taken back (B.7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.core.actions import AskScheduler, PatchVm
+from agent.core.events import (
+    AskFailed,
+    Fault,
+    MonitorAnswered,
+    MonitorJoined,
+    MonitorLost,
+    PatchConflicted,
+    Patched,
+    PatchFailed,
+    Scraped,
+    Started,
+)
+from agent.core.explain import explain
+from agent.core.guest import CpuSeconds, GuestSample
+from agent.core.vm import Vm, view
+from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGrown, UpscaleConfirmation
+from protocol.messages import Metrics
+from protocol.names import ANNOTATION_BOUNDS, LABEL_ENABLED
+from protocol.pod_database import DEFERRED, ERROR, INFEASIBLE, MEMORY_STEP, ResizeObjection, parse_pod_database
+from protocol.units import Bytes, Resources
+from protocol.virtual_machine import Bounds, VirtualMachine
+from tests.agent.core.story import GIB, Story
+
+
+def size(cpu: int | str, mem: str) -> Resources:
+    return Resources.parse(cpu, mem)
+
+
+FLOOR, MOST = size("250m", "1Gi"), size(4, "8Gi")
+
+
+def pod(use: Resources, version: int = 1, *, actual: Resources | None = None, verdict: str = "") -> Vm:
+    """A pod as the API shows it; with a ``verdict``, the kubelet objects to ``use``."""
+    objection = ResizeObjection(verdict, "no room") if verdict else None
+    return Vm(Bounds(FLOOR, MOST), use, actual or use, MEMORY_STEP, version, is_pod=True, objection=objection)
+
+
+def settled_pod(use: Resources = FLOOR) -> Story:
+    """An agent at one second that knows its pod, its permit, one sample of metrics, and a reclaimer."""
+    story = Story().sees(pod(use)).looks()
+    story.acts()
+    story.answers(use).happens(MonitorJoined(2))
+    return says(story, TellGrown(use), UpscaleConfirmation(2)).at(1.0)
+
+
+def says(story: Story, message: TellGrown | AskToShrink, answer: UpscaleConfirmation | DownscaleResult | None) -> Story:
+    """The agent says ``message`` to the reclaimer, and is answered (None: not yet)."""
+    assert story.plans().message == message
+    story.happens(Started(message))
+    return story if answer is None else story.happens(MonitorAnswered(answer))
+
+
+def patched_to(target: Resources, base: int, puts_back: str | None = None) -> PatchVm:
+    return PatchVm(target, base, MEMORY_STEP, puts_back)  # type: ignore[arg-type]
+
+
+def patches_in(story: Story, permit: Resources = MOST) -> list[PatchVm]:
+    """The patches that the agent sends now, once it was granted all that it asks for within ``permit``."""
+    patches: list[PatchVm] = []
+    while actions := story.acts():
+        for action in actions:
+            if isinstance(action, AskScheduler):
+                story.answers(action.request.resources.at_most(permit))
+            else:
+                patches.append(action)
+    return patches
+
+
+def obeys(story: Story) -> Story:
+    """The API takes the patch in flight, and the kubelet does it."""
+    accepts(story)
+    assert story.state.vm.seen is not None
+    return story.sees(replace(story.state.vm.seen, actual=story.state.vm.seen.use))
+
+
+def accepts(story: Story) -> Story:
+    """The API takes the patch in flight; the kubelet has not looked at it yet."""
+    seen, patch = story.state.vm.seen, story.state.vm.patching
+    assert seen is not None
+    assert patch is not None
+    return story.happens(Patched(replace(seen, use=patch.target, version=seen.version + 1, objection=None)))
+
+
+def because(story: Story) -> str:
+    return explain(story.state, "default/pod/pg-1", story.instant).because
+
+
+def loaded(story: Story, at: float, cores: float, used: float = 0.0) -> Story:
+    """Looks at a load each second until ``at``."""
+    while story.now < at:
+        story.at(story.now + 1.0).looks(cores=cores, used=used)
+    return story
+
+
+def test_cpu_and_memory_grow_by_steps_of_their_own() -> None:
+    story = settled_pod().looks(cores=0.25)
+    assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
+    assert story.plans().because == "growing for cpu busy"
+    obeys(story).at(2.0).looks(cores=0.25, used=0.6)
+    assert patches_in(story) == [patched_to(size("500m", "1280Mi"), 2)], "1.2 GiB in steps of 64Mi"
+    assert story.plans().because == "growing for memory used"
+    obeys(story).at(3.0).looks(cores=0.25, used=0.6)
+    assert story.plans().because == "right for cpu busy and memory used"
+
+
+def test_permit_of_a_pod_ends_without_an_answer() -> None:
+    """Nothing is stored for a pod, so a scheduler that starts later does not know what the last one granted."""
+    story = settled_pod().looks(cores=0.25)
+    assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
+    obeys(story).happens(AskFailed(Fault.NETWORK, "no scheduler"))
+    assert loaded(story, 18.0, cores=0.25).state.ceiling == size("500m", "1Gi")
+    loaded(story, 19.0, cores=0.25)
+    assert (story.state.ceiling, story.state.scheduler.permit) == (None, None)
+    (asks,) = story.acts()
+    assert isinstance(asks, AskScheduler)
+    assert (asks.request.resources, asks.request.last_permit) == (size("500m", "1Gi"), None)
+
+
+def test_permit_of_a_vm_stays_without_an_answer() -> None:
+    story = Story().sees(replace(pod(FLOOR), is_pod=False)).looks()
+    story.acts()
+    loaded(story.answers(FLOOR), 60.0, cores=0.01)
+    assert story.state.ceiling == FLOOR
+
+
+def test_pod_of_odd_size_is_left_alone() -> None:
+    """The floor is the owner's size, whole steps or not; the scheduler counts in whole slots and denies nothing."""
+    odd = size("100m", "500Mi")
+    seen = replace(pod(odd), bounds=Bounds(odd, size(4, "8000Mi")))
+    story = Story().sees(seen).looks()
+    whole, actions = size("100m", "448Mi"), story.acts()
+    for second in range(1, 9):
+        story.answers(whole).at(float(second)).looks(cores=0.01)
+        actions += story.acts()
+    assert {action.request.resources for action in actions if isinstance(action, AskScheduler)} == {whole}
+    assert [action for action in actions if isinstance(action, PatchVm)] == []
+    assert (story.state.scheduler.rejected, story.state.scheduler.denial) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("requests", "low", "high", "bounds"),
+    [
+        ("500Mi", "500Mi", "1000Mi", ("500Mi", "960Mi")),
+        ("512Mi", "500Mi", "1000Mi", ("512Mi", "960Mi")),
+        ("500Mi", "500Mi", "510Mi", ("500Mi", "500Mi")),
+        ("1Gi", "1Gi", "8Gi", ("1Gi", "8Gi")),
+    ],
+)
+def test_bounds_of_a_pod_in_whole_slots(requests: str, low: str, high: str, bounds: tuple[str, str]) -> None:
+    seen = view(pod_database(requests, low, high), "pg-1")
+    assert (str(seen.bounds.min.mem), str(seen.bounds.max.mem)) == bounds
+    assert (seen.is_pod, seen.ours, seen.resizable, seen.slot_size) == (True, True, True, MEMORY_STEP)
+
+
+def pod_database(requests: str, low: str, high: str) -> VirtualMachine:
+    """A running pod, as its API object says."""
+    bounds = f'{{"min": {{"cpu": 1, "mem": "{low}"}}, "max": {{"cpu": 4, "mem": "{high}"}}}}'
+    resources = {"requests": {"cpu": "1", "memory": requests}}
+    return parse_pod_database(
+        {
+            "metadata": {
+                "namespace": "default",
+                "name": "pg-1",
+                "labels": {LABEL_ENABLED: "true"},
+                "annotations": {ANNOTATION_BOUNDS: bounds},
+            },
+            "spec": {"containers": [{"name": "postgres", "resources": resources}]},
+            "status": {
+                "phase": "Running",
+                "containerStatuses": [
+                    {"name": "postgres", "state": {"running": {"startedAt": "now"}}, "resources": resources}
+                ],
+            },
+        }
+    )
+
+
+def test_deferred_wish_waits_for_room() -> None:
+    story = settled_pod().looks(cores=0.25)
+    assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
+    wish = pod(size("500m", "1Gi"), 3, actual=FLOOR, verdict=DEFERRED)
+    accepts(story).sees(wish)
+    loaded(story, 20.0, 0.25)
+    assert patches_in(story) == []
+    assert story.state.scheduler.permit == size("500m", "1Gi"), "so the ledger keeps the room"
+    assert because(story) == (
+        "right for cpu busy and memory used; the kubelet puts off 500m cpu, 1Gi until the node has room: no room"
+    )
+    story.sees(pod(size("500m", "1Gi"), 4))
+    assert because(story) == "right for cpu busy and memory used"
+
+
+def test_deferred_wish_ends_with_its_need() -> None:
+    story = settled_pod().looks(cores=0.25)
+    patches_in(story)
+    accepts(story).sees(pod(size("500m", "1Gi"), 3, actual=FLOOR, verdict=DEFERRED))
+    loaded(story, 5.0, 0.0)
+    assert patches_in(story) == []
+    loaded(story, 7.0, 0.0)
+    assert patches_in(story) == [patched_to(FLOOR, 3)]
+    assert obeys(story).state.vm.pauses.known == ()
+
+
+def test_deferred_memory_makes_way_for_cpu() -> None:
+    """A wish for memory waits for room when CPU is needed: it is withdrawn, and asked for again seconds later."""
+    story = settled_pod().looks(used=0.6)
+    wish = size("250m", "1280Mi")
+    assert patches_in(story) == [patched_to(wish, 1)]
+    accepts(story).sees(pod(wish, 3, actual=FLOOR, verdict=DEFERRED))
+    story.at(2.0).looks(cores=0.25, used=0.6)
+    assert patches_in(story) == [patched_to(FLOOR, 3, "mem")], "one after the other"
+    assert patches_in(obeys(story)) == [patched_to(size("500m", "1Gi"), 4)]
+    obeys(story)
+    assert because(story).endswith("no more memory until try 2 in 5 s, after: Deferred: no room")
+    loaded(story, 6.0, 0.25, used=0.6)
+    assert patches_in(story) == []
+    loaded(story, 7.0, 0.25, used=0.6)
+    assert patches_in(story) == [patched_to(size("500m", "1280Mi"), 5)]
+    assert because(story) == "growing for memory used", "a pause that is over is no news"
+
+
+def test_two_deferred_wishes_are_tried_one_by_one() -> None:
+    story = settled_pod().looks(cores=0.25, used=0.6)
+    both = size("500m", "1280Mi")
+    assert patches_in(story) == [patched_to(both, 1)]
+    accepts(story).sees(pod(both, 3, actual=FLOOR, verdict=DEFERRED))
+    assert patches_in(story) == [patched_to(size("500m", "1Gi"), 3, "mem")]
+    accepts(story).sees(pod(size("500m", "1Gi"), 5, actual=FLOOR, verdict=DEFERRED))
+    loaded(story, 5.0, 0.25, used=0.6)
+    assert patches_in(story) == [], "CPU waits"
+    loaded(story, 6.0, 0.25, used=0.6)
+    assert patches_in(story) == [patched_to(size("250m", "1280Mi"), 5, "cpu")], "the turn of memory"
+
+
+@pytest.mark.parametrize("verdict", [INFEASIBLE, ERROR])
+def test_what_the_kubelet_will_not_do_is_taken_back_at_once(verdict: str) -> None:
+    story = settled_pod().looks(cores=0.25)
+    assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
+    accepts(story).sees(pod(size("500m", "1Gi"), 3, actual=FLOOR, verdict=verdict))
+    assert because(story).endswith(f"the kubelet does not resize the pod to 500m cpu, 1Gi: {verdict}: no room")
+    assert patches_in(story) == [patched_to(FLOOR, 3, "cpu")]
+    obeys(story)
+    assert patches_in(story) == []
+    assert story.state.scheduler.permit == FLOOR, "what cannot be used is left to others"
+    story.at(2.0).looks(cores=0.25, used=0.6)
+    assert patches_in(story) == [patched_to(size("250m", "1280Mi"), 4)], "memory is not held up"
+    obeys(story)
+    found = explain(story.state, "default/pod/pg-1", story.instant)
+    assert found.resize == {
+        "objection": None,
+        "pauses": [
+            {
+                "resource": "cpu",
+                "direction": "up",
+                "because": f"{verdict}: no room",
+                "times": 1,
+                "retry_seconds": 4.0,
+            }
+        ],
+    }
+    loaded(story, 6.0, 0.25, used=0.6)
+    assert patches_in(story) == [patched_to(size("500m", "1280Mi"), 5)]
+    accepts(story).sees(pod(size("500m", "1280Mi"), 7, actual=size("250m", "1280Mi"), verdict=verdict))
+    assert patches_in(story) == [patched_to(size("250m", "1280Mi"), 7, "cpu")]
+    obeys(story)
+    assert because(story).endswith(f"no more CPU until try 3 in 10 s, after: {verdict}: no room")
+
+
+def shrinking(*, verdict: str = "") -> Story:
+    """At 7 s a pod of 2Gi has been ordered to have 1Gi, which it does not have yet."""
+    has = size("250m", "2Gi")
+    story = loaded(settled_pod(has), 7.0, 0.1)
+    assert patches_in(story) == []
+    assert because(story) == "trying whether less memory is enough before it goes"
+    says(story, AskToShrink(FLOOR), DownscaleResult(2, ok=True))
+    assert patches_in(story) == [patched_to(FLOOR, 1)]
+    return accepts(story).sees(pod(FLOOR, 3, actual=has, verdict=verdict))
+
+
+def test_failed_shrink_makes_way_for_cpu_within_a_second() -> None:
+    """The kubelet cannot lower the limit, and the load begins in the same second."""
+    story = shrinking(verdict=ERROR)
+    story.at(7.9).looks(cores=0.25, span=0.9)
+    assert patches_in(story) == [patched_to(size("250m", "2Gi"), 3, "mem")]
+    assert patches_in(obeys(story)) == [patched_to(size("500m", "2Gi"), 4)]
+    says(obeys(story), TellGrown(size("500m", "2Gi")), UpscaleConfirmation(4))
+    assert (
+        because(story)
+        == "holding: less has not been proven to be enough; no less memory until try 2 in 5 s, after: Error: no room"
+    )
+
+
+def test_failed_shrink_is_tried_again_after_a_pause() -> None:
+    story = shrinking(verdict=ERROR)
+    assert patches_in(story) == [patched_to(size("250m", "2Gi"), 3, "mem")]
+    says(obeys(story), TellGrown(size("250m", "2Gi")), UpscaleConfirmation(4))
+    loaded(story, 11.0, 0.1)
+    assert story.plans().message is None
+    loaded(story, 12.0, 0.1)
+    says(story, AskToShrink(FLOOR), DownscaleResult(6, ok=True))
+    assert patches_in(story) == [patched_to(FLOOR, 4)]
+    obeys(story)
+    assert story.state.vm.pauses.known == (), "once it has less, nothing is remembered"
+
+
+def test_unfinished_shrink_is_taken_back_for_cpu() -> None:
+    story = shrinking()
+    story.at(7.5).looks(cores=0.2, span=0.5)
+    assert patches_in(story) == [patched_to(size("250m", "2Gi"), 3)]
+    assert patches_in(obeys(story)) == [patched_to(size("500m", "2Gi"), 4)]
+
+
+def test_trial_is_called_off_for_cpu() -> None:
+    story = loaded(settled_pod(size("250m", "2Gi")), 7.0, 0.1)
+    says(story, AskToShrink(FLOOR), None)
+    loaded(story, 7.0, 0.1)
+    assert story.plans().message is None, "the trial goes on"
+    story.at(8.0).looks(cores=0.25)
+    says(story, TellGrown(size("250m", "2Gi")), UpscaleConfirmation(4))
+    assert patches_in(story) == [patched_to(size("500m", "2Gi"), 1)]
+
+
+def test_agreement_lapses_while_cpu_grows() -> None:
+    """The reclaimer holds memory down until the patch; that must not slow a load that comes in between."""
+    story = loaded(settled_pod(size("250m", "2Gi")), 7.0, 0.1)
+    says(story, AskToShrink(FLOOR), DownscaleResult(2, ok=True))
+    story.at(7.9).looks(cores=0.25, span=0.9)
+    assert patches_in(story) == [patched_to(size("500m", "2Gi"), 1)]
+    says(story, TellGrown(size("250m", "2Gi")), UpscaleConfirmation(4))
+
+
+def test_memory_stays_without_reclaimer() -> None:
+    """What it agreed to before it went does not count either: it has let go of the memory."""
+    has = size("250m", "2Gi")
+    story = loaded(settled_pod(has), 7.0, 0.1)
+    says(story, AskToShrink(FLOOR), DownscaleResult(2, ok=False, status="reread too much"))
+    assert because(story) == "keeping memory: 1Gi was tried and is too little: reread too much"
+    story.happens(MonitorLost(Fault.GUEST, "gone"))
+    loaded(story, 600.0, 0.1)
+    assert patches_in(story) == []
+    assert because(story) == "keeping memory: nothing on this node can try whether less is enough"
+    story.happens(MonitorJoined(2))
+    says(story, TellGrown(has), UpscaleConfirmation(2))
+    says(story, AskToShrink(FLOOR), DownscaleResult(4, ok=True)).happens(MonitorLost(Fault.GUEST, "gone"))
+    assert patches_in(story) == []
+
+
+def test_quota_for_memory_does_not_hold_up_cpu() -> None:
+    story = settled_pod().looks(cores=0.25, used=0.6)
+    assert patches_in(story) == [patched_to(size("500m", "1280Mi"), 1)]
+    story.happens(PatchFailed(Fault.VM_API, "exceeded quota", refused=True))
+    assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
+    obeys(story)
+    assert patches_in(story) == []
+    assert story.state.scheduler.permit == size("500m", "1Gi")
+    assert because(story).endswith("no more memory until try 2 in 5 s, after: exceeded quota")
+    loaded(story, 6.0, 0.25, used=0.6)
+    assert patches_in(story) == [patched_to(size("500m", "1280Mi"), 2)]
+    story.happens(PatchFailed(Fault.VM_API, "exceeded quota", refused=True))
+    assert because(story).endswith("no more memory until try 3 in 10 s, after: exceeded quota")
+
+
+def test_refused_shrink_waits_as_for_a_vm() -> None:
+    story = loaded(settled_pod(size("500m", "1Gi")), 7.0, 0.0)
+    assert patches_in(story) == [patched_to(FLOOR, 1)]
+    story.happens(PatchFailed(Fault.AGENT, "403", refused=True))
+    loaded(story, 11.0, 0.0)
+    assert patches_in(story) == []
+    loaded(story, 12.0, 0.0)
+    assert patches_in(story) == [patched_to(FLOOR, 1)]
+    assert story.state.vm.pauses.known == ()
+
+
+def test_repeated_withdrawal_is_one_refusal() -> None:
+    """The kubelet's own write to the status gets in between."""
+    story = settled_pod().looks(cores=0.25)
+    patches_in(story)
+    wish = pod(size("500m", "1Gi"), 3, actual=FLOOR, verdict=INFEASIBLE)
+    accepts(story).sees(wish)
+    assert patches_in(story) == [patched_to(FLOOR, 3, "cpu")]
+    story.happens(PatchConflicted()).sees(replace(wish, version=4))
+    assert patches_in(story) == [patched_to(FLOOR, 4, "cpu")]
+    (pause,) = story.state.vm.pauses.known
+    assert (pause.count, pause.until) == (1, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [("", []), (DEFERRED, []), (ERROR, [patched_to(size("250m", "2Gi"), 9, "mem")])],
+    ids=["under way", "deferred", "failed"],
+)
+def test_restarted_agent_finds_a_resize(verdict: str, expected: list[PatchVm]) -> None:
+    """An agent that ended in the middle of a shrink; its successor asks for what the pod may come to have."""
+    story = Story().sees(pod(FLOOR, 9, actual=size("250m", "2Gi"), verdict=verdict)).looks()
+    actions = story.acts()
+    assert [action for action in actions if isinstance(action, PatchVm)] == expected
+    (ask,) = (action for action in actions if isinstance(action, AskScheduler))
+    assert ask.request.resources == size("250m", "2Gi")
+
+
+def test_owner_edits_the_requests_meanwhile() -> None:
+    """The operator puts its own size into the pod while a wish of the agent waits: the agent goes on from there."""
+    story = settled_pod().looks(cores=0.25)
+    patches_in(story)
+    accepts(story).sees(pod(size("500m", "1Gi"), 3, actual=FLOOR, verdict=DEFERRED)).sees(pod(FLOOR, 4))
+    story.at(2.0).looks(cores=0.25)
+    assert patches_in(story) == [patched_to(size("500m", "1Gi"), 4)]
+    larger = size(2, "4Gi")
+    obeys(story).sees(pod(larger, 6))
+    assert patches_in(story, permit=size("500m", "1Gi")) == [patched_to(size("500m", "4Gi"), 6)]
+    assert story.state.vm.pauses.known == ()
+
+
+def test_owner_asks_for_too_much_during_a_shrink() -> None:
+    """What the kubelet will not do goes back at once, although a shrink that is not finished bars the next one."""
+    story = shrinking()
+    story.sees(pod(size(4, "1Gi"), 4, actual=size("250m", "2Gi"), verdict=INFEASIBLE))
+    assert patches_in(story) == [patched_to(size("250m", "2Gi"), 4, "cpu")]
+
+
+def test_lower_bound_is_tried_before_memory_goes() -> None:
+    """The owner lowers the most that the pod may have; the kubelet could not take memory that is in use either."""
+    has = size("250m", "4Gi")
+    story = settled_pod(has).sees(replace(pod(has, 2), bounds=Bounds(FLOOR, size(4, "2Gi")))).looks()
+    assert patches_in(story) == []
+    says(story, AskToShrink(size("250m", "2Gi")), DownscaleResult(2, ok=True))
+    assert patches_in(story) == [patched_to(size("250m", "2Gi"), 2)]
+
+
+def test_busy_cores_stand_for_the_load() -> None:
+    """A control group has no load average."""
+    story = settled_pod()
+    for second in (1.0, 2.0):
+        page = GuestSample(cpus={"all": CpuSeconds(0.1 * second)}, mem_total=Bytes(2 * GIB), mem_available=Bytes(GIB))
+        story.at(second).happens(Scraped(page))
+    asks = [action.request for action in story.at(8.0).acts() if isinstance(action, AskScheduler)]
+    assert [request.metrics for request in asks] == [Metrics(0.1, None, Bytes(GIB))]

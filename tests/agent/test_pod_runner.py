@@ -1,0 +1,227 @@
+"""The agent of a postgres in a pod, with time moved by hand, a kubelet that objects, and faults at every port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace as changed
+
+from msgspec.structs import replace
+
+from agent.assignments import Assignment, PodContainer
+from agent.core.events import Fault
+from agent.core.explain import explain
+from agent.ports import ConflictError, PortError, RefusedError
+from agent.runner import Ports, Runner
+from protocol.guest.monitor_messages import DownscaleResult, UpscaleConfirmation
+from protocol.messages import ObjectName
+from protocol.pod_database import DEFERRED, ERROR, INFEASIBLE, MEMORY_STEP, PodDatabase, ResizeObjection
+from protocol.units import Bytes, Resources
+from protocol.virtual_machine import Bounds, VirtualMachine
+from tests.agent.core.story import POLICY
+from tests.agent.fake_monitor import FakeMonitor
+from tests.agent.fake_ports import FakeVmApi, RunnerFixture
+
+NAME = ObjectName("default", "pod/pg-1")
+ASSIGNMENT = Assignment(NAME, ObjectName("default", "pg-1"), "10.0.0.1", PodContainer("u", "c1"))
+AWAY = PortError(Fault.NETWORK, "away")
+
+
+def size(cpu: int | str, mem: str) -> Resources:
+    return Resources.parse(cpu, mem)
+
+
+FLOOR = size("250m", "1Gi")
+
+
+class FakePod(FakeVmApi):
+    """One pod; its kubelet does what is ordered, unless ``verdict`` says what is in the way of ``blocks``."""
+
+    def __init__(self, use: Resources) -> None:
+        super().__init__()
+        self.verdict = ""
+        self.blocks: Callable[[Resources, Resources], bool] = lambda _use, _has: True
+        self.found: VirtualMachine = PodDatabase(
+            name=NAME,
+            uid="u",
+            resource_version="1",
+            labels={},
+            annotations={},
+            bounds=Bounds(FLOOR, size(4, "8Gi")),
+            use=use,
+            actual=use,
+            slot_size=MEMORY_STEP,
+            pod_name="pg-1",
+            node="node-1",
+            pod_ip=None,
+            phase="Running",
+            enabled=True,
+            permit=None,
+        )
+
+    async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
+        """See ``VmApi``."""
+        self.patched.append((use, base))
+        if self.patch_errors:
+            raise self.patch_errors.pop(0)
+        if base != int(self.found.resource_version):
+            raise ConflictError(Fault.VM_API, "changed")
+        self.change(shown=False, use=use, objection=None)
+        answer = self.found
+        self.looks()
+        return answer
+
+    def looks(self) -> None:
+        """The kubelet looks at what is ordered."""
+        use, has = self.found.use, self.found.actual
+        assert has is not None
+        if use == has:
+            return
+        if self.verdict and self.blocks(use, has):
+            self.change(objection=ResizeObjection(self.verdict, "no room"))
+        else:
+            self.change(actual=use, objection=None)
+
+    @property
+    def targets(self) -> list[Resources]:
+        """The sizes that were ordered."""
+        return [use for use, _ in self.patched]
+
+
+class PodFixture(RunnerFixture):
+    """One runner of a pod, and fakes at all of its ports."""
+
+    def __init__(self, use: Resources = FLOOR) -> None:
+        self.reclaimer = FakeMonitor()
+        super().__init__(monitor=self.reclaimer)
+        self.pod = self.vm_api = FakePod(use)
+        self.runner = self.successor()
+
+    def successor(self) -> Runner:
+        """Another agent of the same pod, which knows nothing yet."""
+        ports = Ports(self.guest, self.scheduler, self.pod, self.database.look, self.clock, self.reclaimer.connect)
+        return Runner(ASSIGNMENT, ports, POLICY, 1, self.growths)
+
+    @property
+    def because(self) -> str:
+        return explain(self.runner.state, str(NAME), self.clock.now()).because
+
+
+async def test_load_grows_cpu_alone_within_a_second() -> None:
+    async with PodFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(1.0)
+        assert fixture.pod.targets == [size("500m", "1Gi")]
+        assert fixture.scheduler.asked[-1] == size("500m", "1Gi")
+
+
+async def test_deferred_wish_is_kept_until_there_is_room() -> None:
+    async with PodFixture() as fixture:
+        fixture.pod.verdict = DEFERRED
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(30.0)
+        assert fixture.pod.targets == [size("500m", "1Gi")]
+        assert set(fixture.scheduler.asked[2:]) == {size("500m", "1Gi")}, "so the ledger keeps the room"
+        assert fixture.log.messages.count("the kubelet objects to a resize") == 1
+        fixture.pod.verdict = ""
+        fixture.pod.looks()
+        await fixture.clock.advance(1.0)
+        assert fixture.pod.found.actual == size("500m", "1Gi")
+        assert fixture.because == "right for cpu busy and memory used"
+
+
+async def test_infeasible_wish_is_tried_ever_more_seldom() -> None:
+    async with PodFixture() as fixture:
+        fixture.pod.verdict = INFEASIBLE
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(120.0)
+        assert fixture.pod.targets == [size("500m", "1Gi"), FLOOR] * 5, "after 5, 10, 20 and 40 s"
+        assert fixture.pod.found.use == FLOOR
+        assert fixture.scheduler.asked[-1] == FLOOR
+
+
+async def test_failed_shrink_is_taken_back_for_load_in_same_second() -> None:
+    async with PodFixture(size("250m", "2Gi")) as fixture:
+        fixture.guest.cores = 0.1
+        await fixture.clock.advance(0.0)
+        await fixture.reclaimer.says(UpscaleConfirmation(2))
+        await fixture.clock.advance(9.0)
+        assert fixture.reclaimer.heard[-1]["type"] == "DownscaleRequest"
+        fixture.pod.verdict, fixture.pod.blocks = ERROR, lambda use, has: use.mem < has.mem
+        await fixture.reclaimer.says(DownscaleResult(fixture.reclaimer.last_number, ok=True))
+        fixture.guest.cores = 0.5
+        await fixture.clock.advance(1.0)
+        assert fixture.pod.targets == [FLOOR, size("250m", "2Gi"), size(1, "2Gi")]
+        assert fixture.pod.found.actual == size(1, "2Gi")
+
+
+async def test_quota_is_told_and_leaves_the_other_resource_alone() -> None:
+    async with PodFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.pod.patch_errors = [RefusedError(Fault.VM_API, "exceeded quota: team")] * 2
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(1.0)
+        assert fixture.pod.targets == [size("500m", "1Gi")]
+        assert fixture.pod.told == [
+            (
+                "ResizeRefused",
+                "refused to grow to 500m cpu, 1Gi, no room is kept for it meanwhile: exceeded quota: team",
+            )
+        ]
+        assert fixture.because.endswith("no more CPU until try 2 in 5 s, after: exceeded quota: team")
+        await fixture.clock.advance(60.0)
+        assert fixture.pod.found.use == size("500m", "1Gi")
+
+
+async def test_replaced_pod_is_left_alone() -> None:
+    """The pod was made anew under its name: until the supervisor ends this agent, it changes nothing."""
+    async with PodFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        gone = RefusedError(Fault.VM_API, "another pod has taken the place of default/pg-1")
+        fixture.pod.get_errors = [gone] * 100
+        fixture.pod.patch_errors = [ConflictError(Fault.VM_API, "the UID in the precondition is another")] * 100
+        fixture.pod.end_watch(gone)
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(30.0)
+        assert len(fixture.pod.patched) == 1
+        troubles = explain(fixture.runner.state, str(NAME), fixture.clock.now()).troubles
+        assert ("reading the VM", gone.reason) in [(trouble["with_"], trouble["reason"]) for trouble in troubles]
+
+
+async def test_api_that_is_away_is_asked_again() -> None:
+    async with PodFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.pod.patch_errors = fixture.pod.get_errors = [AWAY]
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(5.0)
+        assert len(fixture.pod.patched) == 1
+        await fixture.clock.advance(2.0)
+        assert fixture.pod.found.actual == size("500m", "1Gi")
+
+
+async def test_restarted_agent_ends_what_its_predecessor_began() -> None:
+    fixture = PodFixture(size("250m", "2Gi"))
+    fixture.pod.change(use=FLOOR, objection=ResizeObjection(ERROR, "in use"))
+    async with fixture:
+        await fixture.clock.advance(2.0)
+        assert fixture.pod.targets == [size("250m", "2Gi")]
+        assert fixture.scheduler.asked[0] == size("250m", "2Gi")
+
+
+async def test_owner_resizes_pod_meanwhile() -> None:
+    async with PodFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.pod.change(shown=False, use=size(2, "2Gi"), actual=size(2, "2Gi"))
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(3.0)
+        assert fixture.pod.targets == [size("500m", "1Gi")], "decided on an older version"
+        assert fixture.scheduler.asked[-1] == size(2, "2Gi")
+        await fixture.clock.advance(6.0)
+        assert fixture.pod.found.use == size("500m", "2Gi"), "CPU by proof, memory only after a trial"
+
+
+async def test_kernel_allowance_of_a_pod_is_its_own() -> None:
+    policy = changed(POLICY, memory=replace(POLICY.memory, kernel_allowance=Bytes(1)))
+    async with PodFixture() as fixture:
+        fixture.runner.use_policy(policy)
+        assert fixture.runner.state.policy.memory.kernel_allowance == Bytes(0)
