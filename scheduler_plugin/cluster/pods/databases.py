@@ -33,8 +33,8 @@ def read_database(pod: JsonObject) -> ClusterDatabase:
     """A pod that opted in. Raises ``InvalidObjectError``."""
     database = parse_pod_database(pod)
     # Anybody may put hundreds of kilobytes into the others, for each of thousands of pods.
-    kept = {name: text for name, text in database.annotations.items() if name == ANNOTATION_RESIZE}
-    return ClusterDatabase(**asdict(database) | {"annotations": kept}, owner=_owner(pod, database))
+    switch = {name: text for name, text in database.annotations.items() if name == ANNOTATION_RESIZE}
+    return ClusterDatabase(**asdict(database) | {"annotations": switch}, owner=_owner(pod, database))
 
 
 def _owner(pod: JsonObject, database: PodDatabase) -> Target | None:
