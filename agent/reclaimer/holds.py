@@ -85,7 +85,7 @@ class Holds:
         # Version 1 has only the limit that kills. It is low until the kernel has reclaimed, and no longer.
         if not group.is_v2 and not _is_below_containers(group):
             self._looks[pod_uid] = LOOKS
-        self._lower(pod_uid, group, size)
+        self._lower(pod_uid, group, max(size, _left_by_reclaim(group, files, size)))
         if not group.is_v2:
             self.release(pod_uid)
         return read(files.used, number)
@@ -182,6 +182,25 @@ def _containers_limit(group: ControlGroup) -> int:
 def _is_below_containers(group: ControlGroup) -> bool:
     limit = read(_limit(group), byte_limit)
     return limit is not None and limit < _containers_limit(group)
+
+
+def _left_by_reclaim(group: ControlGroup, files: MemoryFiles, size: int) -> int:
+    """Have the kernel reclaim down to ``size``, and return the bytes that the pod uses after it; 0 if it cannot.
+
+    A limit far below what is used stops every task that allocates for up to two seconds, again and again until all has
+    been reclaimed, which takes long if it has to be written first. This stops nobody, so the limit only follows it.
+    """
+    reclaim, used = group.file("memory", "memory.reclaim"), read(files.used, number)
+    # Version 1 lacks the file, and so do kernels before 5.19.
+    if not group.is_v2 or used <= size or not reclaim.exists():
+        return 0
+    try:
+        _write(reclaim, b"%d" % (used - size))
+    except OSError as error:
+        # The kernel did not find so much now. The next call goes on.
+        if error.errno != errno.EAGAIN:
+            raise
+    return read(files.used, number) // _PAGE * _PAGE
 
 
 def _protected(group: ControlGroup) -> int:

@@ -66,6 +66,43 @@ def test_version_2_holds_until_release(tmp_path: Path, written: list[str]) -> No
     assert written == [f"memory.high {SIZE}", f"memory.high {SIZE}", "memory.high max"]
 
 
+@pytest.mark.parametrize(("left", "lowered"), [(SIZE, SIZE), (290 * MIB, SIZE), (350 * MIB + 1, 350 * MIB)])
+def test_version_2_reclaims_before_it_limits(
+    left: int, lowered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: list[str]
+) -> None:
+    """A limit far below what is used would stop the database: it follows what has been reclaimed, and no further."""
+    tree = Tree(tmp_path, V2).make()
+    tree.write("memory.reclaim", "", of_pod=True)
+    write = holds._write
+
+    def reclaiming(file: Path, text: bytes) -> None:
+        write(file, text)
+        if file.name == "memory.reclaim":
+            tree.write("memory.current", f"{left}\n", of_pod=True)
+            if left > SIZE:
+                raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(holds, "_write", reclaiming)
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+    assert (written, limit(tree)) == ([f"memory.reclaim {USED - SIZE}", f"memory.high {lowered}"], str(lowered))
+    held.release(UID)
+    assert limit(tree) == "max"
+
+
+def test_reclaim_that_fails_limits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Tree(tmp_path, V2).make()
+    tree.write("memory.reclaim", "", of_pod=True)
+
+    def failing(file: Path, text: bytes) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(holds, "_write", failing)
+    with pytest.raises(PermissionError):
+        holds_of(tree).hold(UID, SIZE)
+    assert (limit(tree), records(tree)) == ("max", [])
+
+
 def test_version_1_holds_for_a_moment(tmp_path: Path, written: list[str]) -> None:
     """Its limit kills, so it is low only while the kernel reclaims."""
     tree = Tree(tmp_path, V1).make()
