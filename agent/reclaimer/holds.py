@@ -31,6 +31,9 @@ LOG: Final = logging.getLogger("reclaimer")
 HEADROOM: Final = 32 * 1024**2
 """Bytes that a hold leaves beyond what cannot be reclaimed: programs allocate while their limit is low."""
 
+AT_ONCE: Final = 8 * 1024**2
+"""Bytes to reclaim in one write: kernels take up to half more than they are asked for."""
+
 LOOKS: Final = 60
 """Calls of ``settle``, one a second, for which a pod of version 1 is looked at: a kubelet resizes within seconds."""
 
@@ -195,7 +198,12 @@ def _left_by_reclaim(group: ControlGroup, files: MemoryFiles, size: int) -> int:
     if not group.is_v2 or used <= size or not reclaim.exists():
         return 0
     try:
-        _write(reclaim, b"%d" % (used - size))
+        # A bound, since what is reclaimed may be filled again at once.
+        for _ in range((used - size) // AT_ONCE + 1):
+            _write(reclaim, b"%d" % min(used - size, AT_ONCE))
+            used = read(files.used, number)
+            if used <= size:
+                break
     except OSError as error:
         # The kernel did not find so much now. The next call goes on.
         if error.errno != errno.EAGAIN:

@@ -66,9 +66,24 @@ def test_version_2_holds_until_release(tmp_path: Path, written: list[str]) -> No
     assert written == [f"memory.high {SIZE}", f"memory.high {SIZE}", "memory.high max"]
 
 
-@pytest.mark.parametrize(("left", "lowered"), [(SIZE, SIZE), (290 * MIB, SIZE), (350 * MIB + 1, 350 * MIB)])
-def test_version_2_reclaims_before_it_limits(
-    left: int, lowered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: list[str]
+@pytest.mark.parametrize(
+    ("taken", "found", "lowered", "writes"),
+    [
+        (8 * MIB, 400 * MIB, SIZE, [8 * MIB] * 12 + [4 * MIB]),
+        (60 * MIB, 400 * MIB, SIZE, [8 * MIB] * 2),
+        (8 * MIB, 40 * MIB - 1, 360 * MIB, [8 * MIB] * 5),
+        (0, 400 * MIB, USED, [8 * MIB] * 13),
+    ],
+    ids=["as asked", "more than asked", "no more found", "filled again"],
+)
+def test_version_2_reclaims_before_it_limits(  # noqa: PLR0917 - a story with its numbers
+    taken: int,
+    found: int,
+    lowered: int,
+    writes: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    written: list[str],
 ) -> None:
     """A limit far below what is used would stop the database: it follows what has been reclaimed, and no further."""
     tree = Tree(tmp_path, V2).make()
@@ -77,15 +92,19 @@ def test_version_2_reclaims_before_it_limits(
 
     def reclaiming(file: Path, text: bytes) -> None:
         write(file, text)
-        if file.name == "memory.reclaim":
-            tree.write("memory.current", f"{left}\n", of_pod=True)
-            if left > SIZE:
-                raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        if file.name != "memory.reclaim":
+            return
+        used = int(tree.file("memory.current", of_pod=True).read_text())
+        left = max(used - min(taken, int(text) if taken == 8 * MIB else taken), USED - found)
+        tree.write("memory.current", f"{left}\n", of_pod=True)
+        if left == USED - found:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(holds, "_write", reclaiming)
     held = holds_of(tree)
     held.hold(UID, SIZE)
-    assert (written, limit(tree)) == ([f"memory.reclaim {USED - SIZE}", f"memory.high {lowered}"], str(lowered))
+    expected = [*(f"memory.reclaim {size}" for size in writes), f"memory.high {lowered}"]
+    assert (written, limit(tree)) == (expected, str(lowered))
     held.release(UID)
     assert limit(tree) == "max"
 
