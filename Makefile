@@ -19,7 +19,7 @@ PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/agent/cgroups/
 NOT_PURE := $(addprefix --ignore=,$(PURE_TESTS))
 QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers and not browser and not terminal
 # An installation beside other things: installed, upgraded, attacked, checked. Suites with a target of their own.
-ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability chart check injector neon page)
+ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability chart check injector neon page pods)
 # What `.ci/run` plays of all these.
 FIRST_HOUR_TESTS := $(addprefix tests/kubernetes/,attacks chart/test_pipelines.py chart/test_refusals.py failing/test_restored_store.py \
 	adoption/test_first_hour.py)
@@ -73,7 +73,7 @@ test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: 
 	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),-n 3 --dist loadgroup $(addprefix --ignore=,$(ALONE_TESTS) $(ADOPTION_TESTS) $(LAST_TESTS)))
 	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs $(ALONE_TESTS))
 
-test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, two schedulers, `autoscale check`, the injector, the original beside it, a group of VMs, a demonstration that is ended
+test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, two schedulers, `autoscale check`, the injector, the original beside it, postgres in pods, a group of VMs, a demonstration that is ended
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench browser
 	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),$(ADOPTION_TESTS))
 	$(if $(TEST_ARGS),,$(foreach each,$(LAST_TESTS),$(BIN)/pytest -m kubernetes -rs $(each) &&) true)

@@ -92,7 +92,9 @@ _AMOUNTS: Final = msgspec.json.Decoder(_Amounts)
 
 
 def is_pod_database(pod: JsonObject) -> bool:
-    """Return True if the pod runs no VirtualMachine and has opted in.
+    """Return True if the pod runs no VirtualMachine and no Job, and has opted in.
+
+    CloudNativePG gives the labels of its instances to the Jobs that make their data, too.
 
     >>> is_pod_database({"metadata": {"labels": {"autoscaling.neon.tech/enabled": "true"}}})
     True
@@ -101,7 +103,7 @@ def is_pod_database(pod: JsonObject) -> bool:
     if labels.get(names.LABEL_ENABLED) != "true" or names.LABEL_VM_NAME in labels:
         return False
     owners = items(pod, "metadata", "ownerReferences")
-    return not any(text(owner, "apiVersion").partition("/")[0] == names.VM_GROUP for owner in owners)
+    return not any(text(owner, "apiVersion").partition("/")[0] in (names.VM_GROUP, "batch") for owner in owners)
 
 
 def database_of(pod: ObjectName) -> ObjectName:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.local.kubernetes.programs.versions import ModuleSet
+from deploy.local.kubernetes.programs.build import MODULES
+from deploy.local.kubernetes.programs.versions import ModuleSet, required_version
 
 _NEON: Final = "github.com/neondatabase/autoscaling"
 _NEON_KINDS: Final = ("ippools", "virtualmachinemigrations", "virtualmachines")
@@ -30,3 +31,17 @@ CERT_MANAGER: Final = ModuleSet(
     files=tuple(f"deploy/crds/cert-manager.io_{kind}.yaml" for kind in _CERT_MANAGER_KINDS),
 )
 """Only the controllers that the chart's authority needs: tests install the chart with it."""
+
+_CLOUDNATIVE_PG: Final = "github.com/cloudnative-pg/cloudnative-pg"
+_CLOUDNATIVE_PG_NAME: Final = "cloudnative-pg"
+CLOUDNATIVE_PG_VERSION: Final = required_version(
+    (MODULES / _CLOUDNATIVE_PG_NAME / "go.mod").read_text(), _CLOUDNATIVE_PG
+).removeprefix("v")
+CLOUDNATIVE_PG: Final = ModuleSet(
+    _CLOUDNATIVE_PG_NAME,
+    _CLOUDNATIVE_PG,
+    (f"{_CLOUDNATIVE_PG}/cmd/manager",),
+    # Its module has the manifest of each of its releases.
+    files=(f"releases/cnpg-{CLOUDNATIVE_PG_VERSION}.yaml",),
+)
+"""The operator whose pods of postgres ours resize."""

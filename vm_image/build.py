@@ -63,6 +63,16 @@ def ensure_image(report: Report, origin: Origin = NEWEST) -> GuestImage:
     return GuestImage.at(image_store().get(name, lambda work: _make_image(work, origin, report), report))
 
 
+def ensure_base(report: Report, origin: Origin = NEWEST) -> Path:
+    """The root file system that images are made from, as a tar: Debian with postgres, and what a guest boots from.
+    Built if it is missing (about a minute). Raises ``BuildError``.
+    """
+    # A store of its own, so that a changed script in the image does not fetch packages again.
+    return (
+        _layers().get(_name(recipe.base_key(), origin), lambda work: _make_base(work, origin, report), report) / _BASE
+    )
+
+
 def inputs_of(image: GuestImage) -> str:
     """Inputs of an image: its recipe and, as a digest, its base layer. Equal inputs give equal images."""
     # The base is named by digest: the same recipe has other packages after a rebuild.
@@ -102,9 +112,7 @@ def _make_image(work: Path, origin: Origin, report: Report) -> None:
     host.ensure_tools(report)
     host.check_rootless()
     report("2/4 packages, kernel and an empty database (once, about a minute)")
-    name = _name(recipe.base_key(), origin)
-    # The base has a store of its own, so that a changed script in the image does not fetch packages again.
-    base = _layers().get(name, lambda layer: _make_base(layer, origin, report), report) / _BASE
+    base = ensure_base(report, origin)
     report("3/4 kernel and initrd")
     try:
         # An old or damaged base may lack a file that this version needs.

@@ -34,7 +34,7 @@ STEP: Final = Seconds(1.0)
 """Between two looks at a pod that is held. The reclaimer releases after 10 s of silence."""
 
 KEPT: Final = 60
-"""Steps that a hold lasts after a yes; a kubelet that has not lowered the limit by then will not."""
+"""Steps that a hold lasts after a yes; a kubelet that has not lowered the limit in this time never will."""
 
 PATIENCE: Final = Seconds(60.0)
 """Time for an answer: a trial lasts up to 30 s, and each of its last steps may wait for a reclaim."""

@@ -81,8 +81,9 @@ def answered(state: State, response: Response, now: Instant, jitter: float) -> N
     request, side.asking = side.asking.request, None
     in_use = state.held or request.resources
     if state.vm.seen is not None and state.vm.seen.is_pod:
-        # A pod may have begun with any size, which the scheduler knows but can answer only in whole slots.
-        in_use = whole_slots(in_use, state.vm.seen.slot_size)
+        # A pod may have begun with any size, which the scheduler knows but can answer only in whole slots. A wish that
+        # the kubelet has not granted is not in use: a new scheduler does not count it if its node is full.
+        in_use = whole_slots(in_use.at_most(state.vm.seen.actual), state.vm.seen.slot_size)
     # If another writer has patched the VM above its permit, the excess gives no right to a larger one.
     complaint = objection(response.permit, request.resources, in_use.at_most(side.ceiling or in_use))
     if complaint is not None:

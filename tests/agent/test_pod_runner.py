@@ -168,7 +168,7 @@ async def test_quota_is_told_and_leaves_the_other_resource_alone() -> None:
                 "refused to grow to 500m cpu, 1Gi, no room is kept for it meanwhile: exceeded quota: team",
             )
         ]
-        assert fixture.because.endswith("no more CPU until try 2 in 5 s, after: exceeded quota: team")
+        assert fixture.because.endswith("no more CPU until try 2 in 4 s, after: exceeded quota: team")
         await fixture.clock.advance(60.0)
         assert fixture.pod.found.use == size("500m", "1Gi")
 

@@ -238,12 +238,14 @@ def test_objection_of_kubelet(conditions: list[object], verdict: str | None) -> 
     assert str(objection_of(found) or "") == (f"{verdict}: so" if verdict else "")
 
 
-def test_opted_in_pod_of_a_vm_is_no_pod_database() -> None:
-    of_vm, owned, off = pod(), pod(), pod()
+def test_opted_in_pod_of_a_vm_or_a_job_is_no_pod_database() -> None:
+    """The Job ``pg-2-join`` of CloudNativePG has the labels of the instances."""
+    of_vm, owned, job, off = pod(), pod(), pod(), pod()
     of_vm["metadata"]["labels"][names.LABEL_VM_NAME] = "db"
     owned["metadata"]["ownerReferences"] = [{"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration"}]
+    job["metadata"]["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": "pg-2-join"}]
     off["metadata"]["labels"] = {}
-    assert [is_pod_database(found) for found in (pod(), of_vm, owned, off)] == [True, False, False, False]
+    assert [is_pod_database(found) for found in (pod(), of_vm, owned, job, off)] == [True, False, False, False, False]
 
 
 def test_names_of_pods_and_vms_never_meet() -> None:

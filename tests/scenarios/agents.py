@@ -154,9 +154,10 @@ class Agents:
             return
         agent.asking = None
         self.answers += response is not None
-        agent.answered_at = agent.answered_at if response is None else now
         event = AskFailed(Fault.NETWORK, "no answer") if response is None else Answered(response)
         self._tell(agent, event, now)
+        # An answer that the agent rejects renews nothing.
+        agent.answered_at = agent.state.scheduler.answered_at or agent.answered_at
 
     def land(self, patch: Patch, now: Instant, *, reply: bool) -> None:
         """The API takes a patch, or refuses it because the object has changed."""
@@ -237,4 +238,5 @@ class Agents:
 
 
 def _view(vm: VmObject) -> Vm:
-    return Vm(Bounds(vm.least, vm.most), vm.use, vm.status or vm.use, SLOT, vm.version, True, vm.permit)
+    actual = vm.status or vm.use
+    return Vm(Bounds(vm.least, vm.most), vm.use, actual, SLOT, vm.version, True, vm.permit, is_pod=vm.is_pod)

@@ -125,6 +125,20 @@ def test_permit_of_a_pod_ends_without_an_answer() -> None:
     assert (asks.request.resources, asks.request.last_permit) == (size("500m", "1Gi"), None)
 
 
+def test_wish_that_a_new_scheduler_does_not_count_is_withdrawn() -> None:
+    """It has no room for the memory that the kubelet defers, and must be able to say so and grant CPU."""
+    story = settled_pod().looks(cores=0.25, used=0.9)
+    assert patches_in(story) == [patched_to(size("500m", "1856Mi"), 1)]
+    accepts(story).sees(pod(size("500m", "1856Mi"), 3, actual=size("500m", "1Gi"), verdict=DEFERRED))
+    loaded(story, 20.0, cores=0.25, used=0.9)
+    (asks,) = story.acts()
+    assert isinstance(asks, AskScheduler)
+    assert asks.request.resources == size("500m", "1856Mi")
+    story.answers(size("500m", "1Gi"))
+    assert (story.state.scheduler.rejected, story.state.ceiling) == (0, size("500m", "1Gi"))
+    assert patches_in(story, size("500m", "1Gi")) == [patched_to(size("500m", "1Gi"), 3)]
+
+
 def test_permit_of_a_vm_stays_without_an_answer() -> None:
     story = Story().sees(replace(pod(FLOOR), is_pod=False)).looks()
     story.acts()

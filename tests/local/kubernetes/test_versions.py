@@ -16,10 +16,12 @@ from deploy.local.kubernetes.programs.versions import (
     required_version,
     staging_of,
 )
-from tests.module_sets import CERT_MANAGER, NEON
+from tests.module_sets import CERT_MANAGER, CLOUDNATIVE_PG, NEON
 
 SETS = {
-    each.name: each for minor in SUPPORTED for each in (CERT_MANAGER, HELM, NEON, *module_sets(minor, list(ADD_ONS)))
+    each.name: each
+    for minor in SUPPORTED
+    for each in (CERT_MANAGER, CLOUDNATIVE_PG, HELM, NEON, *module_sets(minor, list(ADD_ONS)))
 }
 UPSTREAM = """module k8s.io/kubernetes
 

@@ -1,0 +1,43 @@
+"""Our chart with ``pods.enabled`` and CloudNativePG on one cluster, which the modules here share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.kubernetes.adoption.release import Release, bring_images, telling
+from tests.kubernetes.pods.pod_stage import PodStage, with_operator
+from tests.kubernetes.pods.pod_watch import PodWatch, watching
+from tests.kubernetes.real_kubernetes import RealKubernetes, running
+
+VALUES: Final = {
+    "pods.enabled": "true",
+    # One of each is enough here, and the machine has two cores.
+    **dict.fromkeys(("scheduler.replicas", "injector.replicas", "neonvm.controller.replicas"), "1"),
+    # VMs let most peaks pass before they move.
+    **dict.fromkeys((f"scheduler.settings.migration.settle{each}Seconds" for each in ("", "Denied")), "3"),
+}
+
+
+@pytest.fixture(scope="package")
+def stage(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodStage]:
+    """Everything runs; a test leaves no pods of its own."""
+    with running(RealKubernetes("pods", home), "--nodes", "2") as cluster:
+        folder = tmp_path_factory.mktemp("images")
+        cluster.kubectl("delete", "crds", "--all")
+        bring_images(cluster, folder)
+        with telling(cluster), with_operator(cluster, folder):
+            release = Release(cluster)
+            settings = ",".join(f"{name}={value}" for name, value in VALUES.items())
+            release.helm("install", "--wait", "--timeout=6m", "--create-namespace", f"--set={settings}")
+            yield PodStage(release)
+
+
+@pytest.fixture
+def watch(stage: PodStage) -> Iterator[PodWatch]:
+    """What becomes of the pods while a test runs."""
+    with watching(stage.cluster) as pods:
+        yield pods

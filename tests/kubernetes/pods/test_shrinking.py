@@ -1,0 +1,86 @@
+"""Memory that is taken away from a postgres at work, again and again (B.7)."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from protocol.units import Resources
+from tests.kubernetes.pods.load import load
+from tests.kubernetes.pods.plain_pods import applied, pod_of
+from tests.kubernetes.pods.pod_stage import PodStage, actual, desired, objections, restarts
+from tests.kubernetes.pods.pod_watch import Moment, PodWatch
+from tests.kubernetes.pods.postgres import CEILING, FLOOR, quantities, template, workload
+
+pytestmark = pytest.mark.kubernetes
+
+CYCLES: Final = int(os.environ.get("AUTOSCALE_SHRINKS", "4"))
+LARGE: Final = Resources.parse("500m", "1Gi")
+SCALE: Final = 5
+"""75 MB of tables are read all the time."""
+
+COLD: Final = "/data/cold"
+"""A file that is read once: it fills the memory of either size, and is not needed again."""
+
+IN_ERROR: Final = 30.0
+"""Seconds that the kubelet may say of a resize that it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """Seconds from when less was allowed until the pod requested less, and from then until it had less."""
+
+    tried: float
+    done: float
+
+
+def shrink(stage: PodStage, watch: PodWatch, pod: str) -> Shrink:
+    grows = time.monotonic()
+    stage.bound(pod, CEILING, LARGE)
+    watch.until(pod, lambda each: actual(each).mem == desired(each).mem == LARGE.mem, grows, 30.0)
+    stage.cluster.kubectl("exec", pod, "--", "sh", "-c", f"cat {COLD} >/dev/null")
+    began = time.monotonic()
+    stage.bound(pod, CEILING)
+    asked = watch.until(pod, lambda each: desired(each).mem < LARGE.mem, began, 180.0).at
+    done = watch.until(pod, lambda each: actual(each).mem == desired(each).mem == FLOOR.mem, asked, 120.0).at
+    shrunk = Shrink(asked - began, done - asked)
+    print(shrunk)
+    return shrunk
+
+
+def longest_error(moments: list[Moment]) -> float:
+    """For how long at most the kubelet said that a resize fails."""
+    longest, since = 0.0, None
+    for each in moments:
+        if objections(each.pod).get("PodResizeInProgress") == "Error":
+            since = each.at if since is None else since
+            longest = max(longest, each.at - since)
+        else:
+            longest, since = max(longest, 0.0 if since is None else each.at - since), None
+    return longest
+
+
+def test_memory_comes_and_goes_under_load_and_no_client_notices(stage: PodStage, watch: PodWatch) -> None:
+    sizes = quantities(FLOOR)
+    with applied(stage, workload("StatefulSet", "shrinks", template("shrinks", sizes, sizes))):
+        pod = pod_of(stage, "shrinks")
+        server = stage.server(pod)
+        server.prepare(SCALE)
+        stage.cluster.kubectl("exec", pod, "--", "sh", "-c", f"head -c 900M /dev/zero >{COLD}")
+        began = time.monotonic()
+        with load(server, "--rate=20", clients=2), load(server, "-S", "--rate=200", clients=4) as reads:
+            shrinks = [shrink(stage, watch, pod) for _ in range(CYCLES)]
+            done = reads.transactions()
+        in_error = longest_error(watch.of(pod, began))
+        tried, took = sorted(each.tried for each in shrinks), sorted(each.done for each in shrinks)
+        print(
+            f"{CYCLES} shrinks in {time.monotonic() - began:.0f} s: asked for after {statistics.median(tried):.1f} s,"
+            f" {tried[-1]:.1f} s at most, then done after {statistics.median(took):.2f} s, {took[-1]:.2f} s at most;"
+            f" in error for {in_error:.1f} s at most; {done:.0f} reads"
+        )
+        assert (restarts(stage.pod(pod)), in_error <= IN_ERROR) == (0, True)
