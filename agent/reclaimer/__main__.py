@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from agent import texts
-from agent.reclaimer.holds import Holds
-from agent.reclaimer.server import LOG, ReclaimServer
+from agent.reclaimer.holds import LOG, Holds
+from agent.reclaimer.server import ReclaimServer
 from protocol import VERSION
 from protocol.runtime.json_log import log_as_json
 
@@ -22,6 +22,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "CGROUP_ROOT": ("/host/cgroup", "the node's /sys/fs/cgroup, writable"),
     "RECLAIMER_SOCKET": ("/run/reclaimer/reclaimer.sock", "the socket that the agent connects to"),
+    "RECLAIMER_RECORDS": ("/run/reclaimer/holds", "a folder of its own, which outlives this pod: limits to put back"),
 }
 
 
@@ -29,11 +30,10 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     """The entry point; returns the code to exit with."""
     settings = _settings(arguments, environment)
     log_as_json()
-    path = Path(settings["RECLAIMER_SOCKET"])
-    holds = Holds(Path(settings["CGROUP_ROOT"]), path.parent / "holds")
+    holds = Holds(Path(settings["CGROUP_ROOT"]), Path(settings["RECLAIMER_RECORDS"]))
     try:
         restored = holds.restore()
-        server = ReclaimServer(path, holds)
+        server = ReclaimServer(Path(settings["RECLAIMER_SOCKET"]), holds)
     except OSError as error:
         print(f"reclaimer: cannot start: {error}", file=sys.stderr)
         return 2

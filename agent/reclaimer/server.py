@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import errno
-import logging
+import os
 import socket
 import struct
 import threading
@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from agent import texts
-from agent.reclaimer.holds import Holds, RefusedHoldError
+from agent.reclaimer.holds import LOG, Holds, RefusedHoldError
 from agent.reclaimer.messages import LONGEST_LINE, HoldReply, read_hold, write_line
-
-LOG: Final = logging.getLogger("reclaimer")
 
 AGENT_UID: Final = 65532
 PEERS: Final = frozenset({0, AGENT_UID})
@@ -34,6 +32,9 @@ MOST_CONNECTIONS: Final = 128
 
 LONGEST_SILENCE: Final = 10.0
 """Seconds after which a peer that says nothing has lost its hold; an agent repeats it each second."""
+
+SETTLE_EACH: Final = 1.0
+"""Seconds between two looks at the limits that were put back."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
 """``struct ucred``: PID, UID and GID."""
@@ -48,13 +49,16 @@ class ReclaimServer:
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._held: set[str] = set()
+        self._has_ended = threading.Event()
         self._listener = _listen(path)
 
     def run(self) -> None:
         """Serve until ``stop``; returns when every hold has been released. Raises ``OSError``."""
+        threading.Thread(target=self._settle, daemon=True).start()
         try:
             self._accept()
         finally:
+            self._has_ended.set()
             self._listener.close()
             self._end_all()
 
@@ -85,10 +89,26 @@ class ReclaimServer:
                 LOG.warning(texts.PEER_REFUSED, extra={"uid": uid, "connections": len(self._connections)})
                 connection.close()
                 continue
-            thread = threading.Thread(target=self._serve, args=(connection,))
-            with self._lock:
-                self._connections[connection] = thread
-            thread.start()
+            self._start(connection, uid)
+
+    def _start(self, connection: socket.socket, uid: int) -> None:
+        thread = threading.Thread(target=self._serve, args=(connection,))
+        with self._lock:
+            try:
+                thread.start()
+            # The pod has too many processes. What is held stays held.
+            except RuntimeError as error:
+                LOG.warning(texts.PEER_REFUSED, extra={"uid": uid, "reason": str(error)})
+                connection.close()
+                return
+            # After the start, since only a thread that runs can be waited for. It cannot end before: it needs the lock.
+            self._connections[connection] = thread
+
+    def _settle(self) -> None:
+        while not self._has_ended.wait(SETTLE_EACH):
+            for pod_uid in self._holds.unsettled():
+                with suppress(RefusedHoldError, OSError, ValueError), self._claimed(pod_uid):
+                    self._holds.settle(pod_uid)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -142,14 +162,17 @@ def _listen(path: Path) -> socket.socket:
     if path.is_socket():
         path.unlink()
     listener = socket.socket(socket.AF_UNIX)
+    # Anybody in this pod may connect; the kernel tells who it is. Not by chmod: the agent shares the folder, and could
+    # have put a link in the place of the socket.
+    mask = os.umask(0o111)
     try:
         listener.bind(str(path))
-        # Anybody in this pod may connect; the kernel tells who it is.
-        path.chmod(0o666)
         listener.listen()
     except OSError:
         listener.close()
         raise
+    finally:
+        os.umask(mask)
     return listener
 
 
@@ -160,7 +183,8 @@ def _peer(connection: socket.socket) -> int:
 
 
 def _lines(connection: socket.socket) -> Iterator[bytes]:
-    """Whole lines until the peer ends, sends a longer one, or says nothing for too long (``TimeoutError``)."""
-    with connection.makefile("rb") as file:
-        while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
-            yield line
+    """Whole lines until the peer ends, sends anything else, or says nothing for too long (``TimeoutError``)."""
+    # An agent sends a line at once and waits for the answer. One that comes in pieces could take hours, and the pod
+    # would be held all the time.
+    while (line := connection.recv(LONGEST_LINE + 1)).endswith(b"\n"):
+        yield line

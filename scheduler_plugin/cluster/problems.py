@@ -94,6 +94,8 @@ def pod_events(feed: Feed, pod: PodFacts) -> list[EventRecord]:
     return [
         EventRecord(about, reason, note, name=_event_name(pod.name, reason, note))
         for reason, note in pod_problems(feed, pod)
+        # Over within seconds, or the fault of the API server. Thousands of these would hold up other events for long.
+        if note != explanations.NOT_READ_YET
     ]
 
 

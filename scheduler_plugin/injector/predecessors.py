@@ -59,7 +59,12 @@ class Predecessors:
         self._forget_old()
         if (ended := self._ended.get(name)) is not None:
             return ended.pod.size
-        siblings = (ended.pod.size for ended in reversed(self._ended.values()) if owner and ended.pod.owner == owner)
+        # Whoever creates a pod can write any owner: those of other namespaces are none of its business.
+        siblings = (
+            ended.pod.size
+            for sibling, ended in reversed(self._ended.items())
+            if owner and ended.pod.owner == owner and sibling.namespace == name.namespace
+        )
         return next(siblings, None)
 
     def _changed(self, change: FactChange[PodSize | None]) -> None:

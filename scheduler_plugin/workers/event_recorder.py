@@ -20,6 +20,9 @@ from scheduler_plugin.texts import events, logs
 QUIET: Final = Seconds(300.0)
 # At most five events a second in the whole cluster: they are for people.
 PAUSE: Final = Seconds(0.2)
+MOST_WAITING: Final = 10_000
+"""Events that wait to be written, half an hour's; more are dropped."""
+
 REMEMBERED: Final = 10_000
 """The time of the last event is remembered for at most this many VMs; the oldest are forgotten first."""
 
@@ -58,7 +61,10 @@ class SchedulerEvents:
 
     def tell(self, notice: EventRecord) -> None:
         """Queue an event; it replaces one of the same name, or else one about the same object."""
-        self._pile.put(notice.name or str(notice.about.name), notice)
+        key = f"{notice.path}/{notice.name}" if notice.name else str(notice.about.name)
+        # Users can write thousands of objects with ever new problems. Metrics and ``/explain`` say the same.
+        if len(self._pile) < MOST_WAITING or self._pile.find(key) is not None:
+            self._pile.put(key, notice)
 
     async def run(self) -> Never:
         """Writes events for ever."""
@@ -74,7 +80,7 @@ class SchedulerEvents:
         if notice.name is not None and isinstance(error, ApiUnknownError):
             # Safe to repeat: an event with a name of its own cannot be written twice. Any other one is dropped, because
             # metrics and ``/explain`` say the same.
-            self._pile.put(notice.name, notice)
+            self.tell(notice)
         elif not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.ALREADY_EXISTS):
             details = {"object": str(notice.about.name), "event": notice.reason, "reason": str(error)}
             LOG.warning(logs.EVENT_DROPPED, extra=details)

@@ -264,7 +264,10 @@ def test_a_workload_selects_its_own_pods() -> None:
 
 
 def test_reclaimer_has_no_token() -> None:
-    """Of the agent's pod only the agent speaks to the API and to the scheduler; both see the cgroups and the socket."""
+    """Of the agent's pod only the agent speaks to the API and to the scheduler; both see the cgroups and the socket.
+
+    The reclaimer's records are its own, and outlive the pod: a limit that was left low is put back by the next one.
+    """
     (agents,) = (each for each in pods_of(FOR_PODS) if each.owner == "DaemonSet/kube-system/autoscaling-agent")
     assert agents.spec["automountServiceAccountToken"] is False
     agent, reclaimer = agents.containers
@@ -273,9 +276,13 @@ def test_reclaimer_has_no_token() -> None:
     ]
     shared = {"cgroup": True, "reclaimer": False}
     tokens = {"identity": True, "api-access": True, "policy": True, "guests": True}
-    assert mounts == [tokens | shared, {"cgroup": False, "reclaimer": False}]
+    assert mounts == [tokens | shared, {"cgroup": False, "reclaimer": False, "holds": False}]
+    (holds,) = (volume for volume in agents.spec["volumes"] if volume["name"] == "holds")
+    assert holds["hostPath"] == {"path": "/run/autoscaling-reclaimer", "type": "DirectoryOrCreate"}
     variables = {each["name"]: each.get("value") for each in agent["env"]}
-    assert all(variables[each["name"]] == each["value"] for each in reclaimer["env"])
+    own = {each["name"]: each["value"] for each in reclaimer["env"]}
+    assert own.pop("RECLAIMER_RECORDS") == reclaimer["volumeMounts"][-1]["mountPath"]
+    assert own == {name: variables[name] for name in own}
     assert (reclaimer["image"], reclaimer["command"][-1]) == (agent["image"], "agent.reclaimer")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from scheduler_plugin.workers import event_recorder
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import CLUSTERS, HPAS, NODES, PODS, VMS, VPAS, FakeCluster, Fault
 from tests.scheduler_plugin.objects import Obj, has, node, plain_pod, postgres_pod, token_of, vm, vm_pod
@@ -252,6 +253,8 @@ async def test_growth_waits_for_other_kinds(cluster: FakeCluster) -> None:
         assert await permit(scheduler, 2, 4, sequence=1) == ("1", 4)
         (pod,) = (await scheduler.probe("explain/default/pod/pg-1")).json()["pods"]
         assert pod["requestsProblem"] == "the scheduler has not read yet which autoscalers and operators size it, too"
+        await scheduler.clock.advance(15)
+        assert [event["reason"] for event in cluster.notices] == ["GrowthDenied"]
         slow.set()
         await settle()
         assert await permit(scheduler, 2, 4, sequence=2) == ("2", 4)
@@ -301,6 +304,23 @@ async def test_pod_that_cannot_be_served_says_why(cluster: FakeCluster) -> None:
     assert problem.startswith("pod default/pg-1 is not resized: metadata.annotations[autoscaling.neon.tech/bounds]: ")
     (event,) = cluster.notices
     assert (event["reason"], event["message"]) == ("NotResized", problem)
+
+
+@pytest.mark.parametrize(("waiting", "written"), [(2, ["default", "other"]), (1, ["default"])])
+async def test_pods_of_one_name_are_reported_in_each_namespace(
+    cluster: FakeCluster, waiting: int, written: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every team calls its Cluster pg. Events are dropped only if too many wait."""
+    monkeypatch.setattr(event_recorder, "MOST_WAITING", waiting)
+    for namespace in ("default", "other"):
+        odd = postgres_pod("pg-1", "1", "1Gi", "n1")
+        odd["metadata"] |= {"namespace": namespace, "uid": f"pg-1-of-{namespace}"}
+        odd["metadata"]["labels"]["autoscaling.neon.tech/weight"] = "heavy"
+        cluster.put(PODS, odd)
+    clock = FakeClock()
+    async with running(cluster, clock):
+        await clock.advance(30)
+    assert sorted(event["metadata"]["namespace"] for event in cluster.notices) == written
 
 
 async def test_unreadable_weight_is_reported(cluster: FakeCluster) -> None:

@@ -32,7 +32,9 @@ class ClusterDatabase(PodDatabase, frozen=True):
 def read_database(pod: JsonObject) -> ClusterDatabase:
     """A pod that opted in. Raises ``InvalidObjectError``."""
     database = parse_pod_database(pod)
-    return ClusterDatabase(**asdict(database), owner=_owner(pod, database))
+    # Anybody may put hundreds of kilobytes into the others, for each of thousands of pods.
+    switch = {name: text for name, text in database.annotations.items() if name == ANNOTATION_RESIZE}
+    return ClusterDatabase(**asdict(database) | {"annotations": switch}, owner=_owner(pod, database))
 
 
 def _owner(pod: JsonObject, database: PodDatabase) -> Target | None:
@@ -132,13 +134,14 @@ class PodDatabases:
                     del self._conflicts[before.target]
             if after is not None and after.why:
                 self._conflicts.setdefault(after.target, {})[key] = after.why
-            self._tell({conflict.target for conflict in (before, after) if conflict is not None})
+            # Most autoscalers are about nothing here, and looking for their pods goes through all that have opted in.
+            self._tell({conflict.target for conflict in (before, after) if conflict is not None and conflict.why})
 
         return follow
 
     def _tell(self, targets: Set[Target]) -> None:
         # All are looked at once everything has been read.
-        for pod in self.known.values() if not self._unread else ():
+        for pod in self.known.values() if targets and not self._unread else ():
             if isinstance(pod.database, ClusterDatabase) and pod.database.owner in targets:
                 self._changed(pod.database)
 

@@ -28,6 +28,7 @@ from protocol.runtime.kubernetes.watches.kinds import Watched
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from protocol.vm_arguments import SPEC_FLAG, ArgumentsError, unpacked, value_of
+from scheduler_plugin.cluster.events import LONGEST_NOTE
 from scheduler_plugin.cluster.pods.databases import read_database
 from scheduler_plugin.cluster.pods.requests import counted, deferred, other_requests, runner_requests
 from scheduler_plugin.cluster.pods.shapes import (
@@ -112,7 +113,7 @@ def _with_database(facts: PodFacts, pod: Pod, obj: JsonObject) -> PodFacts:
         _, around = counted(pod.metadata, pod.spec, pod.status or PodStatus(), database.container)
     except InvalidObjectError as error:
         # A plain pod: nobody resizes it.
-        return replace(facts, unserved=str(error))
+        return replace(facts, unserved=str(error)[:LONGEST_NOTE])
     # A resize that its kubelet defers is what a VM is denied.
     return replace(facts, vm=database.name, vm_uid=facts.uid, around=around, asks_room=True, database=database)
 
@@ -198,7 +199,8 @@ def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, 
             migration = ObjectName(meta.namespace, owner.name)
             return ObjectName(meta.namespace, vm) if vm else None, "", migration, owner.uid
     for owner in owners:
-        if owner.kind == VM_KIND:
+        # The API server takes any owner. A name with a slash is that of a database in a pod, which owns no pods.
+        if owner.kind == VM_KIND and "/" not in owner.name:
             return ObjectName(meta.namespace, owner.name), owner.uid, None, ""
     return None, "", None, ""
 

@@ -72,7 +72,11 @@ class Client:
 
     def is_ended(self) -> bool:
         """Return True once the server has closed the connection, and with it the hold."""
-        return self._file.read() == b""
+        try:
+            return self._file.read() == b""
+        # The server has left something unread.
+        except ConnectionResetError:
+            return True
 
 
 def wait_until_released(server: Serving) -> None:

@@ -66,6 +66,62 @@ def test_version_2_holds_until_release(tmp_path: Path, written: list[str]) -> No
     assert written == [f"memory.high {SIZE}", f"memory.high {SIZE}", "memory.high max"]
 
 
+@pytest.mark.parametrize(
+    ("taken", "found", "lowered", "writes"),
+    [
+        (8 * MIB, 400 * MIB, SIZE, [8 * MIB] * 12 + [4 * MIB]),
+        (60 * MIB, 400 * MIB, SIZE, [8 * MIB] * 2),
+        (8 * MIB, 40 * MIB - 1, 360 * MIB, [8 * MIB] * 5),
+        (0, 400 * MIB, USED, [8 * MIB] * 13),
+    ],
+    ids=["as asked", "more than asked", "no more found", "filled again"],
+)
+def test_version_2_reclaims_before_it_limits(  # noqa: PLR0917 - a story with its numbers
+    taken: int,
+    found: int,
+    lowered: int,
+    writes: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    written: list[str],
+) -> None:
+    """A limit far below what is used would stop the database: it follows what has been reclaimed, and no further."""
+    tree = Tree(tmp_path, V2).make()
+    tree.write("memory.reclaim", "", of_pod=True)
+    write = holds._write
+
+    def reclaiming(file: Path, text: bytes) -> None:
+        write(file, text)
+        if file.name != "memory.reclaim":
+            return
+        used = int(tree.file("memory.current", of_pod=True).read_text())
+        left = max(used - min(taken, int(text) if taken == 8 * MIB else taken), USED - found)
+        tree.write("memory.current", f"{left}\n", of_pod=True)
+        if left == USED - found:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(holds, "_write", reclaiming)
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+    expected = [*(f"memory.reclaim {size}" for size in writes), f"memory.high {lowered}"]
+    assert (written, limit(tree)) == (expected, str(lowered))
+    held.release(UID)
+    assert limit(tree) == "max"
+
+
+def test_reclaim_that_fails_limits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Tree(tmp_path, V2).make()
+    tree.write("memory.reclaim", "", of_pod=True)
+
+    def failing(file: Path, text: bytes) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(holds, "_write", failing)
+    with pytest.raises(PermissionError):
+        holds_of(tree).hold(UID, SIZE)
+    assert (limit(tree), records(tree)) == ("max", [])
+
+
 def test_version_1_holds_for_a_moment(tmp_path: Path, written: list[str]) -> None:
     """Its limit kills, so it is low only while the kernel reclaims."""
     tree = Tree(tmp_path, V1).make()
@@ -139,6 +195,60 @@ def test_limit_that_others_set_meanwhile_stays(tmp_path: Path, written: list[str
     assert (limit(tree), records(tree)) == (str(360 * MIB), [])
 
 
+def test_hold_is_raised_to_the_limit_before_it_at_most(tmp_path: Path) -> None:
+    """A limit of somebody else's is not lifted, not even while its pod is held."""
+    tree = Tree(tmp_path, V2).make()
+    set_limit(tree, str(350 * MIB))
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+    held.hold(UID, 360 * MIB)
+    assert (limit(tree), records(tree)) == (str(350 * MIB), [])
+
+
+def test_growth_that_a_kubelet_writes_during_a_hold_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 1: the kernel reclaims for a second, and sets the lower limit after the kubelet's, which goes unseen."""
+    tree = Tree(tmp_path, V1).make()
+    held, write = holds_of(tree), holds._write
+
+    def late(file: Path, text: bytes) -> None:
+        set_limit(tree, str(1024 * MIB))
+        write(file, text)
+
+    with monkeypatch.context() as kernel:
+        kernel.setattr(holds, "_write", late)
+        held.hold(UID, SIZE)
+    held.settle(UID)
+    assert (limit(tree), held.unsettled()) == (str(512 * MIB), [UID])
+    # The kubelet goes on to the container.
+    tree.write("memory.limit_in_bytes", f"{1024 * MIB}\n")
+    held.settle(UID)
+    assert limit(tree) == str(1024 * MIB)
+    for _ in range(holds.LOOKS - 2):
+        held.settle(UID)
+    assert held.unsettled() == []
+
+
+def test_pod_with_a_limit_below_its_containers_keeps_it(tmp_path: Path) -> None:
+    """Requests of the whole pod set it so."""
+    tree = Tree(tmp_path, V1).make()
+    tree.write("memory.limit_in_bytes", f"{600 * MIB}\n")
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+    assert (limit(tree), held.unsettled()) == (str(512 * MIB), [])
+
+
+def test_pod_that_goes_is_not_settled(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, V1).make()
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+    shutil.rmtree(tree.file("memory.stat", of_pod=True).parent)
+    with pytest.raises(RefusedHoldError, match="no control group"):
+        held.settle(UID)
+    assert held.unsettled() == []
+
+
 def test_hold_may_be_raised(tmp_path: Path) -> None:
     tree = Tree(tmp_path, V2).make()
     held = holds_of(tree)
@@ -161,6 +271,26 @@ def test_next_process_puts_back_after_a_crash(layout: Layout, tmp_path: Path, mo
     again = Holds(tree.root, tree.root / "holds")
     assert again.restore() == [UID]
     assert (limit(tree), records(tree), again.restore()) == (before, [], [])
+
+
+def test_next_process_puts_back_what_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One file that cannot be written keeps neither the program from starting nor its record from the one after."""
+    tree = Tree(tmp_path, V2).make()
+    holds_of(tree).hold(UID, SIZE)
+
+    def failing(file: Path, text: bytes) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    again = Holds(tree.root, tree.root / "holds")
+    with monkeypatch.context() as faults:
+        faults.setattr(holds, "_write", failing)
+        assert (again.restore(), records(tree)) == ([], [UID])
+    assert [(record.message, record.__dict__["pod"]) for record in caplog.records] == [
+        ("a hold could not be released", UID)
+    ]
+    assert (again.restore(), limit(tree), records(tree)) == ([UID], "max", [])
 
 
 @pytest.mark.parametrize("name", ["not-a-uid", "11111111-2222-4333-8444-555555555555", UID])
@@ -193,6 +323,20 @@ def test_pod_that_goes_during_its_hold(tmp_path: Path) -> None:
     shutil.rmtree(tree.file("memory.high", of_pod=True).parent)
     with pytest.raises(RefusedHoldError, match="no control group of a pod"):
         held.hold(UID, SIZE)
+    held.release(UID)
+    assert records(tree) == []
+
+
+def test_pod_that_goes_while_its_limit_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel answers ENODEV for a file that was opened before its group went."""
+    tree = Tree(tmp_path, V2).make()
+    held = holds_of(tree)
+    held.hold(UID, SIZE)
+
+    def gone(path: Path, parse: object) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(holds, "read", gone)
     held.release(UID)
     assert records(tree) == []
 

@@ -24,6 +24,7 @@ def test_serves_until_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     tree = Tree(tmp_path / "cgroup", Layout(is_v2=True, is_systemd=False)).make()
     path = tmp_path / "reclaimer.sock"
     environment = {**os.environ, "CGROUP_ROOT": str(tree.root), "RECLAIMER_SOCKET": str(path)}
+    environment["RECLAIMER_RECORDS"] = str(tmp_path / "holds")
     command = [sys.executable, "-m", "agent.reclaimer"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -48,6 +49,7 @@ def test_serves_until_a_signal(number: signal.Signals, tmp_path: Path) -> None:
         "version": VERSION,
         "CGROUP_ROOT": str(tree.root),
         "RECLAIMER_SOCKET": str(path),
+        "RECLAIMER_RECORDS": str(tmp_path / "holds"),
         "restored": [],
     }
 
@@ -64,6 +66,9 @@ def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
 def test_socket_without_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The flag counts more than the variable. Signals are left alone until there is something to stop."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    code = main(["--reclaimer-socket", str(tmp_path / "a/b")], {"RECLAIMER_SOCKET": str(tmp_path / "c")})
-    assert (code, "a/holds" in capsys.readouterr().err) == (2, True)
+    socket_path, records = str(tmp_path / "a/b"), str(tmp_path / "holds")
+    code = main(
+        ["--reclaimer-socket", socket_path], {"RECLAIMER_SOCKET": str(tmp_path / "c"), "RECLAIMER_RECORDS": records}
+    )
+    assert (code, "cannot start: [Errno 2] No such file" in capsys.readouterr().err) == (2, True)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,14 @@ OTHER = "11111111-2222-4333-8444-555555555555"
 class Node(Serving):
     """A server with a made tree of control groups."""
 
-    def __init__(self, folder: Path) -> None:
-        self.tree = Tree(folder / "cgroup", Layout(is_v2=True, is_systemd=True)).make()
+    def __init__(self, folder: Path, *, is_v2: bool = True) -> None:
+        self.tree = Tree(folder / "cgroup", Layout(is_v2=is_v2, is_systemd=True)).make()
         super().__init__(folder, self.tree.root)
 
     @property
     def limit(self) -> str:
-        return self.tree.file("memory.high", of_pod=True).read_text().strip()
+        name = "memory.high" if self.tree.layout.is_v2 else "memory.limit_in_bytes"
+        return self.tree.file(name, of_pod=True).read_text().strip()
 
 
 @pytest.fixture
@@ -58,6 +60,46 @@ def test_hold_ends_with_silence(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
         client.hold()
         assert client.is_ended()
         assert node.limit == "max"
+
+
+def test_line_in_pieces_ends_the_hold(node: Node) -> None:
+    """A byte every nine seconds is no silence, and would keep the pod for an hour without another look at it."""
+    with node.serving(), node.connected() as client:
+        client.hold()
+        client.connection.sendall(b"{")
+        assert client.is_ended()
+        assert node.limit == "max"
+
+
+def test_growth_is_settled_after_the_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 1: a kubelet raised the limit while it was low; it has raised the container's by now."""
+    monkeypatch.setattr(server, "SETTLE_EACH", 0.01)
+    node = Node(tmp_path, is_v2=False)
+    with node.serving(), node.connected() as client:
+        assert client.hold() == HoldReply(USED)
+        node.tree.write("memory.limit_in_bytes", f"{1024 * MIB}\n")
+        assert node.limit == str(512 * MIB)
+        client.connection.close()
+        while node.limit != str(1024 * MIB):
+            pass
+
+
+def test_thread_that_cannot_start_ends_its_connection_alone(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Too many processes: what is held stays held."""
+
+    def failing(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with node.serving(), node.connected() as first:
+        assert first.hold() == HoldReply(USED)
+        with monkeypatch.context() as faults:
+            faults.setattr(threading.Thread, "start", failing)
+            with node.connected() as second:
+                assert second.is_ended()
+        assert (first.hold(), node.limit) == (HoldReply(USED), str(SIZE))
+    assert [record.__dict__["reason"] for record in caplog.records] == ["can't start new thread"]
 
 
 def test_one_connection_holds_one_pod(node: Node) -> None:

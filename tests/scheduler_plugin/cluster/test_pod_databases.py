@@ -21,7 +21,7 @@ from scheduler_plugin.cluster.pods.conflicts import (
 from scheduler_plugin.cluster.pods.databases import ClusterDatabase, database_facts, read_database
 from scheduler_plugin.cluster.pods.reading import decode_pod, read_pod, watched_pod
 from scheduler_plugin.ledger.facts import PodFacts, VmFacts
-from tests.scheduler_plugin.objects import Obj, has, owner_of, postgres_pod
+from tests.scheduler_plugin.objects import Obj, has, owner_of, plain_pod, postgres_pod
 
 NAME = ObjectName("default", "pg-1")
 DATABASE = ObjectName("default", "pod/pg-1")
@@ -69,6 +69,24 @@ def test_facts_ignore_permit_annotations() -> None:
         weight=30,
         is_pod=True,
     )
+
+
+def test_annotations_of_others_are_not_kept() -> None:
+    """They may be as long as the API allows, on as many pods as a namespace holds; so may what is wrong with them."""
+    obj = postgres_pod("pg-1", "2", "4Gi", "n1")
+    obj["metadata"]["annotations"] |= {"notes": "x" * 200_000, "autoscaling.neon.tech/resize": "true"}
+    assert read_database(obj).annotations == {"autoscaling.neon.tech/resize": "true"}
+    obj["metadata"]["annotations"]["autoscaling.neon.tech/container"] = "x" * 200_000
+    assert len(read_pod(obj).unserved) == 1024
+
+
+def test_no_pod_runs_the_database_of_another() -> None:
+    """Its creator names a VirtualMachine of that name as the owner, with the other pod's UID."""
+    obj = plain_pod("forged", "1", "1Gi", "n2")
+    obj["metadata"]["ownerReferences"] = [
+        {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": "pod/pg-1", "uid": "pod-pg-1"}
+    ]
+    assert (read_pod(obj).vm, read_pod(obj).vm_uid) == (None, "")
 
 
 def test_refused_database_keeps_its_size() -> None:

@@ -15,6 +15,7 @@ from jsonpatch import apply_patch
 from protocol.floors import decode_floor
 from protocol.kubernetes.objects import name_of
 from protocol.kubernetes.resources import PODS
+from protocol.messages import ObjectName
 from protocol.pod_database import parse_pod_database
 from protocol.units import Resources
 from protocol.virtual_machine import InvalidObjectError
@@ -175,6 +176,18 @@ async def test_pods_made_again_ask_for_the_size_that_they_had(tmp_path: Path) ->
         counted = program.telemetry.page().decode()
     assert 'autoscale_injector_reviews_total{outcome="first_requests"} 5.0' in counted
     assert 'autoscale_injector_reviews_total{outcome="replaces"} 4.0' in counted
+
+
+async def test_sizes_of_other_namespaces_stay_there() -> None:
+    """Whoever creates a pod can name the controller of another team as its owner."""
+    predecessors = Predecessors(FakeClock(), InjectorTelemetry())
+    informer = predecessors._pods
+    theirs = postgres("pg-x", "2", "3Gi", owner="rs-1")
+    theirs["metadata"] |= {"uid": "u-1", "resourceVersion": "1"}
+    informer.learn(theirs)
+    informer.forget(name_of(theirs))
+    sizes = [predecessors.size_before(ObjectName(namespace, "pg-y"), "rs-1") for namespace in ("default", "mine")]
+    assert sizes == [Resources.parse(2, "3Gi"), None]
 
 
 async def test_pods_that_cannot_be_resized_are_created_with_the_reason(tmp_path: Path) -> None:

@@ -139,6 +139,19 @@ def test_agent_that_is_never_heard_holds_nothing() -> None:
     assert story.ledger.nodes["n1"].room.free == amount(4.5)
 
 
+def test_pods_that_opt_in_later_hold_up_nobody() -> None:
+    """Nobody fills a node by labelling pods that no agent serves, nor by making one again and again."""
+    story = fleet()
+    free = story.ledger.nodes["n1"].room.free
+    for made in range(3):
+        story.apply(VmSeen(structs.replace(database("x", amount(1)), uid=f"uid-x-{made}")))
+        story.apply(PodSeen(replace(pod("x", amount(1)), uid=f"uid-x-{made}", vm_uid=f"uid-x-{made}")))
+        assert story.ledger.nodes["n1"].room.free == free.minus_or_zero(amount(1.5))
+        story.apply(PodGone(f"uid-x-{made}"))
+        story.apply(VmGone(name("pod/x")))
+    assert story.ledger.nodes["n1"].room.free == free
+
+
 def test_permit_outlives_the_container() -> None:
     starts = structs.replace(database("pg", amount(2)), phase="Pending")
     story = Fleet(node(total=11), starts, pod("pg", amount(2)))
