@@ -32,6 +32,7 @@ class Node:
     vm = DEMO_POD
     neighbours: list[Json] = field(default_factory=list)
     has_left: bool = False
+    unanswered: int = 1
 
     @property
     def client(self) -> Node:
@@ -48,7 +49,8 @@ class Node:
 
     async def of_scheduler(self, path: str) -> Json:
         if path == "/explain/default/pod/demo-0":
-            return {"pods": [{"deniedBy": FULL}]}
+            self.unanswered -= 1
+            return {"pods": [{"deniedBy": None if self.unanswered >= 0 else FULL}]}
         reserved = "6" if self.neighbours and self.is_counted else "1500m"
         return {"nodes": [{"name": "node-1", "total": {"cpu": "6"}, "reserved": {"cpu": reserved}}]}
 
@@ -58,7 +60,7 @@ class Node:
 
     def snapshot(self) -> Snapshot:
         size = LARGE if self.has_left and self.gives_room else SMALL
-        return Snapshot("Running", "node-1", size, LARGE, True, 0.4, Bytes(1), "")
+        return Snapshot("Running", "node-1", size, LARGE, True, 0.4, Bytes(1), "granted too little")
 
 
 def act(node: Node, told: list[str]) -> FullNodeScenario:
@@ -102,6 +104,10 @@ async def test_a_pod_on_a_full_node_is_denied_more_and_grows_when_its_neighbour_
 async def test_the_outcome_is_one_line(is_denied: bool, gives_room: bool, line: str) -> None:
     node = Node(SleepingClock(), is_denied=is_denied, gives_room=gives_room)
     assert _waited(await play(node, [])) == line
+
+
+async def test_the_agent_says_why_if_the_scheduler_does_not() -> None:
+    assert (await play(Node(SleepingClock(), unanswered=1000), [])).reason == "granted too little"
 
 
 async def test_a_neighbour_that_the_scheduler_does_not_count_ends_the_demonstration() -> None:

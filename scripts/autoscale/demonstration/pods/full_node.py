@@ -24,6 +24,7 @@ NEIGHBOUR: Final = ObjectName("default", "neighbour")
 _START: Final = Seconds(30.0)
 _SEEN: Final = Seconds(15.0)
 """Until the scheduler counts the neighbour, and until a denial is explained."""
+_ASKED: Final = Seconds(3.0)
 _STAYS: Final = Seconds(8.0)
 """How long the database works with what it has."""
 _ROOM: Final = Seconds(15.0)
@@ -58,7 +59,7 @@ class FullNodeScenario:
             tasks.create_task(load())
             is_denied = await comes(self._is_denied, self.clock, _SEEN)
             denied = Seconds(self.clock.now() - began) if is_denied else None
-            reason = await self._reason()
+            reason = await self._reason() if is_denied else ""
             self.tell(f"denied: {reason}" if is_denied else "nothing was denied")
             await self.clock.sleep(_STAYS)
             left = self.clock.now()
@@ -87,8 +88,17 @@ class FullNodeScenario:
         return bool(child(self.watcher.explained, "denied"))
 
     async def _reason(self) -> str:
-        explained = await self.site.of_scheduler(f"/explain/{database_url(self.watcher.vm)}") or {}
-        return next((text(pod, "deniedBy") for pod in items(explained, "pods")), "")
+        """The scheduler's words; the agent's if the scheduler does not answer in time."""
+        reasons = [""]
+
+        async def is_explained() -> bool:
+            explained = await self.site.of_scheduler(f"/explain/{database_url(self.watcher.vm)}") or {}
+            reasons.extend(reason for pod in items(explained, "pods") if (reason := text(pod, "deniedBy")))
+            return bool(reasons[-1])
+
+        # On a busy machine the scheduler may not answer for a moment.
+        await answers(is_explained, self.clock, _ASKED)
+        return reasons[-1] or self.watcher.snapshot().because
 
     def _has_more_than(self, size: Resources | None) -> bool:
         now = self.watcher.snapshot().size
