@@ -190,6 +190,8 @@ def _of_vms(now: Instant) -> Iterator[OfVms]:
     yield _counter("monitor_reports", text, "outcome"), _reports
     text = "Since a VM needs more than it has, 0 if it does not."
     yield _gauge("growth_waiting_seconds", text), lambda runner: {"": _waiting(runner, now)}
+    text = "1 while the kubelet has not carried out a pod's resize, by its verdict."
+    yield _gauge("resize_objection", text, "verdict"), _objection
     text = "1 while something is wrong, by what it is about."
     yield _gauge("trouble", text, "about"), lambda runner: _failing(runner, now)
 
@@ -229,6 +231,11 @@ def _reports(runner: Runner) -> Values:
 def _waiting(runner: Runner, now: Instant) -> float:
     # The oldest wish comes first.
     return now - runner.wishes[0].since if runner.wishes else 0.0
+
+
+def _objection(runner: Runner) -> Values:
+    vm = runner.state.vm.seen
+    return {} if vm is None or vm.objection is None else {vm.objection.verdict: 1.0}
 
 
 def _failing(runner: Runner, now: Instant) -> Values:

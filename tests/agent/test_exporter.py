@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 
 import httpx2 as httpx
@@ -20,6 +21,7 @@ from agent.ports import DatabaseView, PortError
 from agent.supervisor import Supervisor
 from protocol.kubernetes.access_reviews import Scope
 from protocol.messages import ObjectName
+from protocol.pod_database import DEFERRED, ResizeObjection
 from protocol.runtime.explaining.explain_access import AccessDenial, Caller
 from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MOST_CONNECTIONS, listening
 from protocol.runtime.serving.http_requests import HttpResponse
@@ -264,3 +266,22 @@ async def test_listener_keeps_only_the_newest_connections() -> None:
                 assert await idle[0][0].read() == b""
         for _, writer in idle:
             writer.close()
+
+
+async def test_objection_is_exported_by_its_verdict(served: Served) -> None:
+    """Only while it stands, so that an alert on it begins again after a withdrawal."""
+    fixture, supervisor, http = served
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+    pages = list[str]()
+    async with fixture:
+        await fixture.clock.advance(2.0)
+        seen = fixture.runner.state.vm.seen
+        assert seen is not None
+        for objection in (None, ResizeObjection(DEFERRED, "no room")):
+            fixture.runner.state.vm.seen = replace(seen, objection=objection)
+            pages.append((await http.get("/metrics")).text)
+    samples = [[line for line in page.splitlines() if line.startswith("autoscale_agent_resize")] for page in pages]
+    assert samples == [
+        [],
+        ['autoscale_agent_resize_objection{namespace="default",verdict="Deferred",vm="vm-1"} 1.0'],
+    ]

@@ -107,6 +107,43 @@ def test_a_pod_without_readable_bounds_may_shrink() -> None:
     assert refused(before, after) == ""
 
 
+BELOW = "autoscaling-agents-pods: the pod shrinks below its minimum"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "first", "why"),
+    [
+        ('{"max":{"cpu":4,"mem":"8Gi"},"min":{"mem":"1Gi","cpu":"500m"}}', None, ""),
+        ('{"max":{"cpu":4,"mem":"8Gi"},"min":{"cpu":0.5,"mem":"1025Mi"}}', None, BELOW),
+        ('{"max":{"cpu":4,"mem":"8Gi"},"min":{"cpu":"501m","mem":"1Gi"}}', '{"cpu":"100m","mem":"1Gi"}', BELOW),
+        ('{"max":{"cpu":4,"mem":"8Gi"},"min":{"cpu":"100m","mem":"1Gi"}}', '{"cpu":"1","mem":"2Gi"}', ""),
+        ('{"max":{"cpu":4,"mem":"8Gi"}}', '{"cpu": "500m", "mem": "1Gi"}', ""),
+        ('{"max":{"cpu":4,"mem":"8Gi"}}', '{"cpu":"501m","mem":"1Gi"}', BELOW),
+        ('{"max":{"cpu":4,"mem":"8Gi"}}', "?", ""),
+        ("none", '{"cpu":"500m","mem":"2Gi"}', BELOW),
+    ],
+)
+def test_agent_shrinks_to_the_minimum_and_never_below(bounds: str, first: str | None, why: str) -> None:
+    """The pod goes from 1 CPU and 2 GiB to half of that."""
+    before = postgres("pg-1")
+    after = resized(before, Resources.parse("500m", "1Gi"))
+    for each in (before, after):
+        each["metadata"]["annotations"] = {"autoscaling.neon.tech/bounds": bounds} | (
+            {} if first is None else {"autoscaling.neon.tech/first-requests": first}
+        )
+    assert refused(before, after) == why
+
+
+def test_agent_takes_back_what_the_kubelet_does_not_give_a_pod_below_its_minimum() -> None:
+    """A minimum above the template is a wish like any other."""
+    before = postgres("pg-1", bounds='{"min":{"cpu":"1","mem":"2Gi"},"max":{"cpu":4,"mem":"8Gi"}}')
+    before["status"]["containerStatuses"] = [
+        {"name": "postgres", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
+    ]
+    sizes = ("500m", "1Gi"), ("400m", "1Gi"), ("500m", "1023Mi")
+    assert [refused(before, resized(before, Resources.parse(*size))) for size in sizes] == ["", BELOW, BELOW]
+
+
 SIZES = st.tuples(st.integers(min_value=1, max_value=9_000), st.integers(min_value=1, max_value=18_000))
 
 
