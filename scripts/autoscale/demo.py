@@ -1,4 +1,4 @@
-"""``autoscale demo``: shows a postgres VM in a fresh local cluster that follows its load."""
+"""``autoscale demo``: shows a postgres, VM or pod, in a fresh local cluster that follows its load."""
 
 from __future__ import annotations
 
@@ -26,9 +26,17 @@ from scripts.autoscale.clusters import ClusterFlags
 from scripts.autoscale.demonstration.group_scenario import GroupScenario
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.pgbench import PgbenchError, find_pgbench
+from scripts.autoscale.demonstration.pods.full_node import FullNodeScenario
 from scripts.autoscale.demonstration.port_forwards import PortForwards
-from scripts.autoscale.demonstration.report import GroupReport, MigrationPoint, Observations, Report, report
-from scripts.autoscale.demonstration.scenario import POLICY, Scenario
+from scripts.autoscale.demonstration.report import (
+    GroupReport,
+    MigrationPoint,
+    Observations,
+    Report,
+    RoomPoint,
+    report,
+)
+from scripts.autoscale.demonstration.scenario import POD, POLICY, VM, Scenario
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.statements import statements
 from scripts.autoscale.local import GuestKind, KubernetesVersion
@@ -73,22 +81,28 @@ async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     kubernetes: Annotated[
         bool, typer.Option("--kubernetes", help="On a real Kubernetes of two nodes (as root), with VMs in pods.")
     ] = False,
+    pods: Annotated[
+        bool, typer.Option("--pods", help="With --kubernetes: a postgres in an ordinary pod, resized in place.")
+    ] = False,
     kubernetes_version: KubernetesVersion = SUPPORTED[0],
     web: Annotated[bool, typer.Option(help="Serve the live page beside it, and print its link first.")] = True,
 ) -> int:
     """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
 
-    Exits 0 only if it grew, it shrank, a neighbour moved, and not one transaction failed.
+    With --pods it is a pod, which is denied more on the full node until a neighbour leaves: pods do not move.
+
+    Exits 0 only if it grew, it shrank, a neighbour made room, and not one transaction failed.
     """
-    spec = _spec(guests, network, groups=groups, kubernetes=kubernetes_version if kubernetes else "")
-    console, clock, observations = Console(), SystemClock(), Observations(is_simulated=spec.guests == "simulated")
+    spec = _spec(guests, network, groups=groups, kubernetes=kubernetes_version if kubernetes else "", pods=pods)
+    console, clock = Console(), SystemClock()
+    observations = Observations(is_simulated=spec.guests == "simulated", database=(POD if pods else VM).word)
     began = clock.now()
     try:
         if not observations.is_simulated:
             # Without pgbench the demonstration would fail only after minutes of starting a cluster.
             find_pgbench()
         async with (
-            fresh_stage(NAME, spec, console, clock) as stage,
+            fresh_stage(NAME, spec, console, clock, pods=pods) as stage,
             page_beside(stage.site, ClusterFlags(NAME), console) if web else nullcontext(),
         ):
             acts = _acts(stage, observations, console, began, seconds, migration=migration, groups=groups)
@@ -111,8 +125,10 @@ async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     return 0 if outcome.success else 1
 
 
-def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: str) -> ClusterSpec:
+def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: str, pods: bool = False) -> ClusterSpec:
     """The cluster for the demonstration. Raises ``typer.BadParameter``."""
+    if pods and not kubernetes:
+        raise typer.BadParameter("--pods needs --kubernetes: the embedded cluster runs no containers")
     if kubernetes and (groups or guests != "qemu"):
         raise typer.BadParameter("--kubernetes shows two acts with real guests: no --groups, no --guests simulated")
     # Kubernetes' own programs and images are built from a checkout, which a wheel does not contain.
@@ -172,8 +188,12 @@ async def _acts(  # noqa: PLR0913 - what is shown, and where
     async with AsyncExitStack() as stack:
         forwards = PortForwards(NAME, site, clock, stack, seen.is_simulated)
         with Screen(console, "autoscale demo") as screen:
-            scenario = Scenario(site, screen, clock, seen, forwards.load_of, seconds, began, stage.watch)
-            if migration:
+            subject = POD if seen.database == POD.word else VM
+            scenario = Scenario(site, screen, clock, seen, forwards.load_of, seconds, began, stage.watch, subject)
+            if migration and subject is POD:
+                scenario.say("live migration is left out: a pod stays on its node")
+                scenario.full_node = FullNodeScenario(site, clock, scenario.say, scenario.watcher)
+            elif migration:
                 scenario.second = MigrationScenario(site, clock, scenario.say, forwards.clients_of)
             if groups:
                 third = GroupScenario(site, clock, scenario.say, scenario.elapsed, forwards.read_load, POLICY)
@@ -201,16 +221,19 @@ def _draw(outcome: Report, path: Path, console: Console) -> None:
 
 def _print(console: Console, outcome: Report) -> None:
     good = outcome.success
-    verdict = "[bold green]The VM followed its load.[/]" if good else "[bold red]The demonstration has failed.[/]"
-    console.print(verdict)
+    followed = f"[bold green]The {outcome.database} followed its load.[/]"
+    console.print(followed if good else "[bold red]The demonstration has failed.[/]")
     for problem in outcome.problems:
         console.print(f"  [red]✗[/red] {problem}", soft_wrap=True)
     if outcome.grew_to is not None:
         console.print(f"  vCPU {outcome.started_at:g} → {outcome.grew_to:g} → {outcome.shrank_to or 0:g}")
     if outcome.reaction_seconds is not None:
-        console.print(f"  more CPU in the guest {outcome.reaction_seconds:.1f} s after the load began")
+        inside = "guest" if outcome.database == VM.word else outcome.database
+        console.print(f"  more CPU in the {inside} {outcome.reaction_seconds:.1f} s after the load began")
     for move in outcome.migrations:
         console.print(f"  {_moved(move)}", soft_wrap=True)
+    if outcome.room is not None:
+        console.print(f"  {_waited(outcome.room)}", soft_wrap=True)
     if outcome.group is not None:
         console.print(f"  {_read(outcome.group)}", soft_wrap=True)
     transactions = outcome.note or f"{outcome.transactions} transactions, {outcome.failed} failed"
@@ -218,6 +241,13 @@ def _print(console: Console, outcome: Report) -> None:
     # A busy host may explain a failure.
     if not good and (busy := _busy_host(os.getloadavg()[0], os.cpu_count() or 1)):
         console.print(f"  {busy}", soft_wrap=True)
+
+
+def _waited(room: RoomPoint) -> str:
+    if room.denied_seconds is None:
+        return f"nothing was denied on {room.node}"
+    then = "no more CPU after" if room.room_seconds is None else f"more CPU {room.room_seconds:.1f} s after"
+    return f"denied {room.denied_seconds:.1f} s after the load began ({room.reason}); {then} {room.neighbour} had left"
 
 
 def _read(group: GroupReport) -> str:

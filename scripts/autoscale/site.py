@@ -222,8 +222,9 @@ async def _first_line(process: asyncio.subprocess.Process, target: str) -> str:
 
 
 async def exposed_vm(folder: ClusterFolder, vm: Json, port: int) -> int:
-    """The loopback port that leads to the VM's own address, in a local cluster. Raises ``NoAnswerError``."""
-    return (await ask_cluster(folder, "expose", text(vm, "status", "extraNetIP"), port)).port
+    """The loopback port that leads to the own address of a VM or pod, in a local cluster. Raises ``NoAnswerError``."""
+    address = text(vm, "status", "podIP" if is_pod(vm) else "extraNetIP")
+    return (await ask_cluster(folder, "expose", address, port)).port
 
 
 def _decoded(body: bytes) -> Json | None:

@@ -23,7 +23,7 @@ from deploy.local.cluster.launch import LaunchedCluster, launch, log_tail
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine import installation
-from deploy.local.kubernetes.plan.installation_plan import hopeless
+from deploy.local.kubernetes.plan.installation_plan import FOR_PODS, FOR_VMS, Installation, hopeless
 from deploy.local.kubernetes.programs.ensure import NoProgramsError
 from deploy.local.kubernetes.programs.images import InstallationParts
 from protocol.kubernetes.conditions import condition_of
@@ -129,11 +129,12 @@ _ARCHIVES: Final = "images"
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A cluster on which all runs that VMs need."""
+    """A cluster on which all runs that its databases need."""
 
     site: Site
     folder: ClusterFolder
     parts: InstallationParts
+    installation: Installation = FOR_VMS
 
     async def kubectl(self, *arguments: str) -> str:
         """Output of kubectl. Raises ``InstallationError``."""
@@ -141,7 +142,9 @@ class Installed:
 
 
 @asynccontextmanager
-async def fresh_kubernetes(name: str, spec: ClusterSpec, console: Console, clock: Clock) -> AsyncIterator[Installed]:
+async def fresh_kubernetes(
+    name: str, spec: ClusterSpec, console: Console, clock: Clock, what: Installation
+) -> AsyncIterator[Installed]:
     """Builds images while the cluster comes up; then loads and applies all, and waits until it runs.
 
     Its logs stay, and the disks of its nodes do not. Raises as ``fresh_cluster``.
@@ -154,13 +157,14 @@ async def fresh_kubernetes(name: str, spec: ClusterSpec, console: Console, clock
         with StepView(console) as view:
             # Building images and bringing the cluster up take minutes each, and neither needs the other.
             async with asyncio.TaskGroup() as tasks:
-                building = tasks.create_task(_build(spec.kubernetes, folder.root / _ARCHIVES, view))
+                building = tasks.create_task(_build(spec.kubernetes, folder.root / _ARCHIVES, view, what))
                 tasks.create_task(cluster.follow(view.show))
         parts = building.result()
         async with watched(name, cluster) as site:
+            installed = Installed(site, folder, parts, what)
             with StepView(console) as view:
-                await _install(Installed(site, folder, parts), view, clock)
-            yield Installed(site, folder, parts)
+                await _install(installed, view, clock)
+            yield installed
 
 
 def _remove_disks(folder: ClusterFolder) -> None:
@@ -171,7 +175,7 @@ def _remove_disks(folder: ClusterFolder) -> None:
             shutil.rmtree(disk_folder, ignore_errors=True)
 
 
-async def _build(minor: str, archives: Path, view: StepView) -> InstallationParts:
+async def _build(minor: str, archives: Path, view: StepView, what: Installation) -> InstallationParts:
     told = ""
 
     def named(line: str) -> None:
@@ -183,7 +187,7 @@ async def _build(minor: str, archives: Path, view: StepView) -> InstallationPart
             note(name)
 
     with _step("images", view) as note:
-        return await installation.built_parts(minor, archives, named)
+        return await installation.built_parts(minor, archives, named, what)
 
 
 async def _install(found: Installed, view: StepView, clock: Clock) -> None:
@@ -193,8 +197,8 @@ async def _install(found: Installed, view: StepView, clock: Clock) -> None:
             # An archive takes hundreds of megabytes, and the nodes have it now.
             await asyncio.to_thread(archive.unlink)
     with _step("autoscaler", view) as note:
-        await installation.apply_manifests(found.folder.kubeconfig, found.parts)
-        await installation.rolled_out(found.site.client, clock, note)
+        await installation.apply_manifests(found.folder.kubeconfig, found.parts, found.installation)
+        await installation.rolled_out(found.site.client, clock, note, found.installation)
 
 
 @contextmanager
@@ -210,9 +214,6 @@ def _step(name: str, view: StepView) -> Iterator[partial[None]]:
     except (NoProgramsError, installation.ImageLoadError, installation.InstallationError, OSError) as error:
         raise StepFailedError(f"{name}: {error}") from error
     say(StepState.DONE)
-
-
-_SHOWN: Final = ("get", "neonvm,pods", "--output=wide")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,23 +242,27 @@ class DemoStage:
         """Summary at the end of what people ask first; empty for the embedded cluster: ``autoscale top`` shows more."""
         if self.installed is None:
             return ""
+        kinds = "neonvm,pods" if self.installed.installation is FOR_VMS else "pods"
+        command = ("get", kinds, "--output=wide")
         try:
-            return f"$ kubectl {' '.join(_SHOWN)}\n{await self.installed.kubectl(*_SHOWN)}"
+            return f"$ kubectl {' '.join(command)}\n{await self.installed.kubectl(*command)}"
         except installation.InstallationError as error:
             # The summary is an extra: its failure must not hide the outcome.
             return str(error)
 
 
 @asynccontextmanager
-async def fresh_stage(name: str, spec: ClusterSpec, console: Console, clock: Clock) -> AsyncIterator[DemoStage]:
-    """A new cluster, removed at the end. Raises as ``fresh_cluster``."""
+async def fresh_stage(
+    name: str, spec: ClusterSpec, console: Console, clock: Clock, *, pods: bool = False
+) -> AsyncIterator[DemoStage]:
+    """A new cluster for VMs, or for databases in ``pods``; removed at the end. Raises as ``fresh_cluster``."""
     folder = ClusterFolder.of(name)
     if not spec.kubernetes:
         async with fresh_cluster(name, spec, console) as site:
             cluster_status = await ask_cluster(folder, "status")
             yield DemoStage(site, cluster_status.guests, cluster_status.network, clock)
         return
-    async with fresh_kubernetes(name, spec, console, clock) as installed:
+    async with fresh_kubernetes(name, spec, console, clock, FOR_PODS if pods else FOR_VMS) as installed:
         cluster_status = await ask_cluster(folder, "status")
-        guests = f"QEMU in pods of {cluster_status.guests}"
+        guests = cluster_status.guests if pods else f"QEMU in pods of {cluster_status.guests}"
         yield DemoStage(installed.site, guests, cluster_status.network, clock, installed)

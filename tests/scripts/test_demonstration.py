@@ -19,7 +19,7 @@ from scripts.autoscale.demonstration.pgbench import (
     run_pgbench,
     tps_of,
 )
-from scripts.autoscale.demonstration.report import LoadPoint, Observations, SizePoint, report
+from scripts.autoscale.demonstration.report import LoadPoint, Observations, RoomPoint, SizePoint, report
 from scripts.autoscale.demonstration.screen import Screen, line
 from scripts.autoscale.demonstration.watcher import Snapshot
 
@@ -62,6 +62,27 @@ def test_anything_less_is_not_and_the_reason_is_said(observed: Observations, pro
     outcome = report(observed, Seconds(50.0))
     assert not outcome.success
     assert problem in outcome.problems
+
+
+@pytest.mark.parametrize(
+    ("room", "problems"),
+    [
+        (RoomPoint("neighbour", "node-1", 2.0, "node-1 is full", 1.5), []),
+        (
+            RoomPoint("neighbour", "node-1", None, "", 1.5),
+            ["the pod was denied nothing, although neighbour had filled node-1"],
+        ),
+        (
+            RoomPoint("neighbour", "node-1", 2.0, "node-1 is full", None),
+            ["the pod did not grow after neighbour had left node-1"],
+        ),
+    ],
+)
+def test_a_pod_has_to_be_denied_more_on_a_full_node_and_to_grow_later(room: RoomPoint, problems: list[str]) -> None:
+    observed = seen((2.0, SMALL), (12.0, LARGE), (40.0, SMALL))
+    observed.database, observed.room = "pod", room
+    outcome = report(observed, Seconds(50.0))
+    assert (outcome.database, outcome.room, outcome.problems) == ("pod", room, problems)
 
 
 def test_simulated_guests_claim_no_transactions() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from deploy.local.cluster.control import ControlResponse, ServiceForwards, Ways,
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubeconfigs import kubeconfig, tokened
+from deploy.local.kubernetes.plan.installation_plan import FOR_PODS
 from deploy.local.kubernetes.programs.images import InstallationParts
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
@@ -30,6 +32,7 @@ from scripts.autoscale.site import RemoteSite, SiteError, open_site
 from scripts.autoscale.stages import DemoStage, Installed
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
+from tests.pod_databases import pod_database
 from tests.scripts.clusters import cluster_at
 
 STAYS = "autoscaling.neon.tech/auto-migration-enabled"
@@ -72,6 +75,8 @@ async def test_guests_are_told_with_the_reason_for_their_speed_and_pods_shown_at
     assert (shown.guests_of(vm), shown.guests_of({})) == ("QEMU in pods (there is no /dev/kvm)", "QEMU in pods")
     asked = f"--kubeconfig={folder.kubeconfig} get neonvm,pods --output=wide"
     assert await shown.last_look() == f"$ kubectl get neonvm,pods --output=wide\n{asked}\n"
+    of_pods = DemoStage(shown.site, "pods", "", FakeClock(), replace(shown.installed, installation=FOR_PODS))  # type: ignore[type-var]
+    assert "get pods --output=wide" in await of_pods.last_look()
     kubectl.write_text("#!/bin/sh\necho gone >&2\nexit 1\n")
     assert await shown.last_look() == "kubectl get: gone"
 
@@ -111,6 +116,8 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
             vm: Json = {"status": {"extraNetIP": "10.111.0.9", "podIP": "10.244.1.2"}}
             async with site.into_vm(vm, 5432) as place:
                 assert (place, network.asked) == (("127.0.0.1", 7), ("10.111.0.9", 5432))
+            async with site.into_vm(pod_database(), 5432) as place:
+                assert (place, network.asked) == (("127.0.0.1", 7), ("10.0.0.7", 5432))
             assert (type(site), site.title) == (RemoteSite, f"local cluster {name!r}")
 
 
@@ -131,3 +138,8 @@ def test_the_vm_that_is_shown_stays_and_neighbours_stay_until_their_clients_are_
     vm = small_vm(ObjectName("default", "neighbour-1"))
     assert kept_in_place(vm)["metadata"]["annotations"] == {STAYS: "false"}  # type: ignore[index]
     assert MAY_MOVE == {"metadata": {"annotations": {STAYS: None}}}
+
+
+def test_pods_need_a_real_kubernetes() -> None:
+    with pytest.raises(BadParameter, match="--pods needs --kubernetes: the embedded cluster runs no containers"):
+        _spec("qemu", NetworkKind.AUTO, groups=False, kubernetes="", pods=True)

@@ -9,6 +9,7 @@ from protocol.kubernetes.objects import Json, name_of
 from protocol.runtime.kubernetes.http_api import HttpApi
 from scripts.autoscale.demonstration.statements import statement, statements
 from scripts.autoscale.site import Site
+from tests.pod_databases import pod_database
 
 VM: Json = {
     "metadata": {"namespace": "default", "name": "demo"},
@@ -28,6 +29,13 @@ def test_a_guest_that_answers_beside_clients_that_wait_points_at_the_network() -
         "the agent saw 0.1 CPUs busy, 0.0 waiting for the disk, 90Mi used; "
         "its size: the page cache needs 512Mi; guest: no answer within 3 s; "
         "the database has 8 sessions, 80.5 s since the oldest transaction began"
+    )
+
+
+def test_a_pod_speaks_through_its_agent_alone() -> None:
+    assert statement(pod_database(), EXPLAINED, None) == (
+        "pg-1: Running on n1, 1 CPU, 1Gi; the agent saw 0.1 CPUs busy, 0.0 waiting for the disk, 90Mi used; "
+        "its size: the page cache needs 512Mi; guest: no answer within 3 s"
     )
 
 

@@ -6,10 +6,12 @@ from typing import cast
 from deploy.kube.informer import ObjectChange
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
+from protocol.pod_database import database_of
 from protocol.units import Resources
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site
 from tests.fake_clock import FakeClock, settle
+from tests.pod_databases import pod_database
 
 VM = ObjectName("default", "db")
 SIZED: Json = {"metadata": {"name": "db"}, "status": {"cpus": "2", "memorySize": "1Gi"}}
@@ -37,3 +39,16 @@ async def test_a_size_is_told_at_once_and_other_vms_are_nobodys_business() -> No
     watching._changed(ObjectChange(VM, SIZED, None))
     assert sizes == [Resources.parse(2, "1Gi")]
     assert watching.snapshot().phase == "Pending"
+
+
+async def test_a_database_in_a_pod_has_the_size_that_its_kubelet_reports() -> None:
+    sizes: list[Resources] = []
+    watching = watcher(sizes)
+    watching.vm = database_of(VM)
+    ready = [{"type": "Ready", "status": "True"}]
+    watching._changed(ObjectChange(VM, None, pod_database("db", conditions=ready)))
+    snapshot = watching.snapshot()
+    assert sizes == [Resources.parse(1, "1Gi")]
+    assert (snapshot.node, snapshot.available, snapshot.most) == ("n1", True, Resources.parse(4, "8Gi"))
+    watching._changed(ObjectChange(VM, None, pod_database("db", bounds="")))
+    assert (watching.snapshot().size, watching.snapshot().available) == (None, False)

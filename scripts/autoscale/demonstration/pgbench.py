@@ -117,10 +117,12 @@ async def press(  # noqa: PLR0913 - each is an option of pgbench
     rate: int | None = None,
     *,
     reads_only: bool = False,
+    more: Sequence[str] = (),
 ) -> Outcome:
     """Runs transactions for ``seconds`` with ``clients`` connections; ``on_tps`` hears about every second.
 
-    ``rate`` is how many are begun in a second; None is as many as the server does. Raises ``PgbenchError``.
+    ``rate`` is how many are begun in a second; None is as many as the server does. ``more`` are further options of
+    pgbench. Raises ``PgbenchError``.
     """
 
     def heard(line: str) -> None:
@@ -128,7 +130,7 @@ async def press(  # noqa: PLR0913 - each is an option of pgbench
         if tps is not None:
             on_tps(tps)
 
-    options = [*([] if rate is None else ["-R", str(rate)]), *(["-S"] if reads_only else [])]
+    options = [*([] if rate is None else ["-R", str(rate)]), *(["-S"] if reads_only else []), *more]
     # `-n` skips the vacuum, which a read replica cannot run.
     run = ["-n", "-c", str(clients), "-j", "1", "-T", str(seconds), "-P", "1", *options, "postgres"]
     return await run_pgbench(server, run, heard, Seconds(seconds + GRACE))

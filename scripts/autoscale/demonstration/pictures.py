@@ -120,7 +120,7 @@ def _words(panel: Axes, report: Report, load: float) -> None:
         )
     done = report.note or f"{report.transactions:,} transactions, {report.failed} failed"
     kind = report.guests.partition(" (")[0]
-    panel.set_title(f"One postgres VM ({kind}): {done}", loc="left", fontsize=11, color=INK)
+    panel.set_title(f"One postgres {report.database} ({kind}): {done}", loc="left", fontsize=11, color=INK)
 
 
 _COLOURS = (INK, LEAF, RED, SKY)

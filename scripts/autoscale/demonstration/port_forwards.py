@@ -14,9 +14,11 @@ from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from scheduler_plugin.databases import is_pod
 from scripts.autoscale.demonstration.group_scenario import GROUP, PRIMARY
 from scripts.autoscale.demonstration.loads import ReadLoad, VmLoad, nothing, read_in_waves, share_demand, simulated_load
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, prepare, press
+from scripts.autoscale.demonstration.pods.sums import press_with_sums
 from scripts.autoscale.demonstration.vm_clients import VmClients, no_clients, pgbench_clients
 from scripts.autoscale.demonstration.vm_database import database_of
 from scripts.autoscale.site import Site
@@ -42,7 +44,8 @@ class PortForwards:
         if self.is_simulated:
             return VmLoad(nothing, partial(simulated_load, partial(self._control, name_of(vm)), self.clock, _DEMAND))
         server = await self._postgres(vm)
-        return VmLoad(partial(prepare, server, _SCALE), partial(press, server, _CLIENTS))
+        run = press_with_sums if is_pod(vm) else press
+        return VmLoad(partial(prepare, server, _SCALE), partial(run, server, _CLIENTS))
 
     async def clients_of(self, vm: Json) -> VmClients:
         """The clients of a neighbour, once it runs."""

@@ -157,8 +157,20 @@ def migration_point(move: ObservedMove, longest_stall: Seconds | None, failed: i
     )
 
 
+class RoomPoint(msgspec.Struct, frozen=True):
+    """A database on a full node: seconds of load until it was denied more, and from the end of its ``neighbour`` until
+    it had more; None if that did not happen.
+    """
+
+    neighbour: str
+    node: str
+    denied_seconds: float | None
+    reason: str
+    room_seconds: float | None
+
+
 class Report(msgspec.Struct, frozen=True):
-    """The outcome. ``grew_to`` and ``shrank_to`` are vCPUs; None if nothing was seen.
+    """The outcome. ``database`` is VM or pod. ``grew_to`` and ``shrank_to`` are vCPUs; None if nothing was seen.
 
     ``reaction_seconds`` is the time from the start of the load until the guest had more CPU. ``load_began`` and
     ``load_ended`` are None if the load did not come to that.
@@ -185,11 +197,13 @@ class Report(msgspec.Struct, frozen=True):
     load_ended: float | None = None
     migrations: list[MigrationPoint] = []
     group: GroupReport | None = None
+    database: str = "VM"
+    room: RoomPoint | None = None
 
 
 @dataclass(slots=True)
 class Observations:
-    """Observations of the demonstration. ``shrunk_at`` is when the VM was back, or waited for no more;
+    """Observations of the demonstration. ``shrunk_at`` is when the database was back, or waited for no more;
     what it does later belongs to another act. ``client_failures`` are those of the neighbours' clients.
     """
 
@@ -207,6 +221,8 @@ class Observations:
     migrations: list[MigrationPoint] | None = None
     client_failures: list[str] = field(default_factory=list)
     group: GroupObservations | None = None
+    database: str = "VM"
+    room: RoomPoint | None = None
 
     def saw(self, at: Seconds, size: Resources) -> bool:
         """The guest has ``size``; returns whether that is new."""
@@ -265,6 +281,8 @@ def report(seen: Observations, total: Seconds) -> Report:
         load_ended=_rounded(seen.load_ended),
         migrations=seen.migrations or [],
         group=group,
+        database=seen.database,
+        room=seen.room,
     )
 
 
@@ -288,16 +306,26 @@ def _problems(
     if seen.load_problem:
         problems.append(seen.load_problem)
     if top.cpu <= start.cpu:
-        problems.append(f"the VM did not grow: it had {start.cpu} vCPU before the load and never more")
+        problems.append(f"the {seen.database} did not grow: it had {start.cpu} vCPU before the load and never more")
     if not (last.cpu < top.cpu and last.mem <= top.mem):
-        problems.append(f"the VM did not shrink: it reached {top} and has {last} at the end")
+        problems.append(f"the {seen.database} did not shrink: it reached {top} and has {last} at the end")
     if seen.failed:
         problems.append(f"{seen.failed} transactions failed")
     # Simulated guests run no transactions, so none is expected of them.
     if not seen.is_simulated and not seen.transactions:
         problems.append("no transaction was run")
     # Success: the VM grew, shrank again, a neighbour moved unless that act was left out, and no transaction failed.
-    return [*problems, *_migration_problems(seen.migrations), *seen.client_failures]
+    return [*problems, *_migration_problems(seen.migrations), *_room_problems(seen.room), *seen.client_failures]
+
+
+def _room_problems(room: RoomPoint | None) -> Sequence[str]:
+    if room is None:
+        return []
+    if room.denied_seconds is None:
+        return [f"the pod was denied nothing, although {room.neighbour} had filled {room.node}"]
+    return (
+        [] if room.room_seconds is not None else [f"the pod did not grow after {room.neighbour} had left {room.node}"]
+    )
 
 
 def _migration_problems(migrations: Sequence[MigrationPoint] | None) -> Sequence[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
+from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
@@ -15,6 +17,8 @@ from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.group_scenario import GroupScenario
 from scripts.autoscale.demonstration.loads import VmLoad
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
+from scripts.autoscale.demonstration.pods.full_node import FullNodeScenario
+from scripts.autoscale.demonstration.pods.pod_database import DEMO_POD, create_pod_database
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
 from scripts.autoscale.demonstration.vm_database import create_vm, kept_in_place, postgres_vm
@@ -47,9 +51,22 @@ def demo_vm() -> Json:
     return kept_in_place({**vm, "metadata": {**child(vm, "metadata"), "annotations": {ANNOTATION_CONFIG: POLICY}}})
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The database that is shown, VM or pod, and what creates it."""
+
+    name: ObjectName
+    word: str
+    create: Callable[[ApiClient], Awaitable[None]]
+
+
+VM: Final = Subject(DEMO_VM, "VM", lambda client: create_vm(client, demo_vm()))
+POD: Final = Subject(DEMO_POD, "pod", partial(create_pod_database, policy=POLICY))
+
+
 @dataclass(slots=True)
 class Scenario:
-    """One demonstration. ``make_load`` is called once the VM answers; ``watch`` raises if the cluster has failed."""
+    """One demonstration. ``make_load`` is called once ``subject`` answers; ``watch`` raises if the cluster fails."""
 
     site: Site
     screen: Screen
@@ -59,15 +76,17 @@ class Scenario:
     load_seconds: int
     began: Instant
     watch: Callable[[], Coroutine[object, object, None]]
+    subject: Subject = VM
     second: MigrationScenario | None = None
     third: GroupScenario | None = None
+    full_node: FullNodeScenario | None = None
     act: str = "boot"
     tps: float | None = None
     fleet: Fleet = ()
     watcher: Watcher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.watcher = Watcher(self.site, DEMO_VM, self.clock, self._sized, self._reasoned)
+        self.watcher = Watcher(self.site, self.subject.name, self.clock, self._sized, self._reasoned)
 
     async def run(self) -> None:
         """Plays all acts. Raises ``SiteError`` if one cannot be played, and as soon as one of the VMs has ended."""
@@ -77,10 +96,11 @@ class Scenario:
             await self._acts()
 
     async def _acts(self) -> None:
-        await create_vm(self.site.client, demo_vm())
+        await self.subject.create(self.site.client)
+        word = self.subject.word
         if not await comes(lambda: self.watcher.snapshot().available, self.clock, _BOOT):
-            raise SiteError(f"the VM did not come up within {_BOOT:g} s: {self.watcher.snapshot().condition}")
-        self.say("the VM runs" if self.seen.is_simulated else "the VM runs and its database answers")
+            raise SiteError(f"the {word} did not come up within {_BOOT:g} s: {self.watcher.snapshot().condition}")
+        self.say(f"the {word} runs" if self.seen.is_simulated else f"the {word} runs and its database answers")
         self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {POLICY}")
         load = await self.make_load(self.watcher.found)
         self.act = "prepare"
@@ -101,11 +121,13 @@ class Scenario:
             await self._migrate(self.second, load)
         if self.third is not None:
             await self._groups(self.third)
+        if self.full_node is not None:
+            await self._fill(self.full_node, load)
 
     async def _wait_for_room(self) -> None:
         """Returns once the VM is small enough to be seen to grow. Raises ``SiteError``."""
         if not await comes(self._has_room, self.clock, _MAKE_ROOM):
-            raise SiteError("the VM stays large without load, so it could not be seen to grow")
+            raise SiteError(f"the {self.subject.word} stays large without load, so it could not be seen to grow")
 
     async def _migrate(self, second: MigrationScenario, load: VmLoad) -> None:
         self.act = "neighbours"
@@ -115,6 +137,12 @@ class Scenario:
         self.act = "full node"
         self.seen.migrations = await second.play(lambda seconds: self._load(load, seconds), _CROWDED)
         self.seen.client_failures = second.client_failures
+
+    async def _fill(self, full_node: FullNodeScenario, load: VmLoad) -> None:
+        self.act = "neighbour"
+        await full_node.move_in()
+        self.act = "full node"
+        self.seen.room = await full_node.play(lambda: self._load(load, _CROWDED))
 
     async def _groups(self, third: GroupScenario) -> None:
         # Without a second act the picture shows the group's rows.
@@ -177,11 +205,12 @@ class Scenario:
             await self.clock.sleep(_FRAME)
 
     async def _look_around(self) -> None:
-        while self.second is not None or self.third is not None:
-            if self.second is not None:
+        while self.second is not None or self.third is not None or self.full_node is not None:
+            if self.second is not None or self.full_node is not None:
                 nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
+                moves = [] if self.second is None else self.second.moves
                 # The scheduler may not answer for a moment; the last picture stays.
-                self.fleet = [fleet_row(node, self.second.moves) for node in nodes] or self.fleet
+                self.fleet = [fleet_row(node, moves) for node in nodes] or self.fleet
             elif self.third is not None and self.third.watcher.vms:
                 self.fleet, self.tps = self.third.watcher.rows(), self.third.tps
             await self.clock.sleep(_LOOK_AROUND)

@@ -1,4 +1,4 @@
-"""Status lines of the VMs of a demonstration that failed: their phase, agents and databases."""
+"""Status lines of the VMs and pods of a demonstration that failed: their phase, agents and databases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Final
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
+from protocol.pod_database import is_pod_database
 from scheduler_plugin.dashboard.core.said import troubles_in
+from scheduler_plugin.databases import database_node, is_pod
+from scripts.autoscale.demonstration.watcher import size_of
 from scripts.autoscale.site import Site, SitePods, agent_says
 
 _TIMES: Final = 3
@@ -27,14 +30,15 @@ _COUNTED: Final = {"sessions": "sessions", "oldestTransactionSeconds": "s since 
 
 
 async def statements(site: Site) -> list[str]:
-    """One line for each VM of the cluster; none if its API does not answer."""
+    """One line for each VM and each pod that opted in; none if the cluster's API does not answer."""
     try:
         vms, pods = (await site.client.list(VIRTUAL_MACHINES)).objects, (await site.client.list(PODS)).objects
     except ApiError:
         # Without the API there is no list of VMs to ask.
         return []
     index = SitePods.of(pods)
-    return await asyncio.gather(*(_asked(site, vm, index) for vm in sorted(vms, key=name_of)))
+    databases = [*vms, *filter(is_pod_database, pods)]
+    return await asyncio.gather(*(_asked(site, vm, index) for vm in sorted(databases, key=name_of)))
 
 
 async def _asked(site: Site, vm: Json, pods: SitePods) -> str:
@@ -42,7 +46,8 @@ async def _asked(site: Site, vm: Json, pods: SitePods) -> str:
     # Agent and database answer over a private link, which clients do not use: if they answer and clients get no
     # answer, the network is at fault; if they do not, the guest is.
     database: Json | None = None
-    for _ in range(_TIMES):
+    # An agent asks no database in a pod.
+    for _ in range(0 if is_pod(vm) else _TIMES):
         database = database or await agent_says(site, vm, pods, "/database")
     return statement(vm, explained, database)
 
@@ -50,11 +55,12 @@ async def _asked(site: Site, vm: Json, pods: SitePods) -> str:
 def statement(vm: Json, explained: Json | None, database: Json | None) -> str:
     """Status of one VM. ``explained`` and ``database`` are None if nobody answered (pure)."""
     status = child(vm, "status")
-    size = f"{text(status, 'cpus') or '?'} CPU, {text(status, 'memorySize') or '?'}"
+    size = size_of(vm)
+    has = "? CPU, ?" if size is None else f"{size.cpu} CPU, {size.mem}"
     guest = "the agent gives no answer" if explained is None else _of_guest(explained)
     inside = "the database gives no answer" if database is None else _said("the database has", database, _COUNTED)
-    where = f"{text(status, 'phase') or 'Pending'} on {text(status, 'node') or 'no node'}"
-    return f"{name_of(vm).name}: {where}, {size}; {guest}; {inside}"
+    where = f"{text(status, 'phase') or 'Pending'} on {database_node(vm) or 'no node'}"
+    return "; ".join((f"{name_of(vm).name}: {where}, {has}", guest, *([] if is_pod(vm) else [inside])))
 
 
 def _of_guest(explained: Json) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from deploy.local.kubernetes.programs.postgres_image import postgres_image
 from protocol.names import ANNOTATION_BOUNDS
 from protocol.pod_database import PREFIX
 from protocol.units import Resources
@@ -123,7 +124,7 @@ def restarts(pod: Obj) -> int:
 @contextmanager
 def with_operator(cluster: RealKubernetes, folder: Path) -> Iterator[None]:
     """CloudNativePG runs, and nodes have the image and the volumes for its postgres."""
-    for archive in (images.operator_image(folder), images.postgres_image(folder)):
+    for archive in (images.operator_image(folder), postgres_image(folder, print)):
         done = cluster.autoscale("load", str(archive))
         assert done.returncode == 0, done.stderr
     cluster.apply(*volumes(cluster))

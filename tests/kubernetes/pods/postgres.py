@@ -6,10 +6,10 @@ import json
 import subprocess
 from typing import Any, Final
 
+from deploy.local.kubernetes.plan.installation_plan import POSTGRES_IMAGE, POSTGRES_UID
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, LABEL_ENABLED
 from protocol.units import Resources
 from tests.kubernetes.adoption.release import nodes_of
-from tests.kubernetes.pods.images import POSTGRES_IMAGE, POSTGRES_UID
 from tests.kubernetes.real_kubernetes import RealKubernetes
 
 Obj = dict[str, Any]

@@ -6,11 +6,13 @@ import pytest
 
 from deploy.images.catalogue import IMAGES
 from deploy.local.kubernetes.plan.installation_plan import (
-    MANIFESTS,
+    FOR_PODS,
+    FOR_VMS,
     NAMESPACE,
-    OWN_IMAGES,
+    POSTGRES,
     REFERENCE,
     WORKLOADS,
+    Installation,
     for_version,
     hopeless,
     kube_scheduler_image,
@@ -18,12 +20,13 @@ from deploy.local.kubernetes.plan.installation_plan import (
     not_rolled_out,
 )
 from protocol.kubernetes.objects import Json
+from scripts.manifests.rendering import PLAIN
 from tests import plain_yaml
 from tests.deploy.manifests import FILES, ROOT
 
 
-def documents() -> list[Json]:
-    return [each for name in MANIFESTS for each in plain_yaml.load_all((ROOT / name).read_text()) if each]
+def documents(of: Installation) -> list[Json]:
+    return [each for name in of.manifests for each in plain_yaml.load_all((ROOT / name).read_text()) if each]
 
 
 def workload(kind: str, name: str, spec: Json, status: Json) -> Json:
@@ -40,19 +43,24 @@ def waiting(reason: str, message: str = "", **more: object) -> Json:
     return {"state": {"waiting": {"reason": reason, "message": message}}, **more}
 
 
-def test_installation_waits_for_all_workloads() -> None:
-    assert {(ROOT / each).resolve() for each in MANIFESTS} <= {(ROOT / each).resolve() for each in FILES}
-    found = [each for each in documents() if each["kind"] in {"Deployment", "DaemonSet"}]
+BOTH = pytest.mark.parametrize("of", [FOR_VMS, FOR_PODS], ids=["VMs", "pods"])
+
+
+@BOTH
+def test_installation_waits_for_all_workloads(of: Installation) -> None:
+    assert {(ROOT / each).resolve() for each in of.manifests} <= {(ROOT / each).resolve() for each in (*FILES, *PLAIN)}
+    found = [each for each in documents(of) if each["kind"] in {"Deployment", "DaemonSet"}]
     names = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in found}  # type: ignore[index]
-    assert names == {(NAMESPACE, name) for name in WORKLOADS}
+    assert names == {(NAMESPACE, name) for name in of.workloads}
 
 
-def test_every_image_that_they_name_is_built() -> None:
-    text = "".join(for_version((ROOT / name).read_text(), "v1.36.3") for name in MANIFESTS)
-    built = {REFERENCE.format(name=name) for name in OWN_IMAGES} | {kube_scheduler_image("v1.36.3")}
+@BOTH
+def test_every_image_that_they_name_is_built(of: Installation) -> None:
+    text = "".join(for_version((ROOT / name).read_text(), "v1.36.3") for name in of.manifests)
+    built = {REFERENCE.format(name=name) for name in of.images} | {kube_scheduler_image("v1.36.3")}
     named = {line.split("image: ")[1].split(" ")[0] for line in text.splitlines() if "image: " in line}
     assert named <= built
-    assert set(OWN_IMAGES) <= set(IMAGES)
+    assert set(of.images) <= {*IMAGES, POSTGRES}
 
 
 def test_kube_scheduler_has_the_version_of_the_cluster() -> None:
@@ -75,6 +83,7 @@ def test_installed_means_all_rolled_out() -> None:
     ]
     assert not_rolled_out(done) == ["autoscaling-scheduler"]
     assert not_rolled_out([]) == sorted(WORKLOADS)
+    assert not_rolled_out(done, FOR_PODS) == ["autoscaling-agent", "autoscaling-injector", "autoscaling-scheduler"]
 
 
 def _on(nodes: int, available: int) -> Json:

@@ -12,8 +12,9 @@ import msgspec
 from deploy.kube.client import ApiClient
 from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
 from deploy.local.kubernetes.plan.installation_plan import (
-    MANIFESTS,
+    FOR_VMS,
     NAMESPACE,
+    Installation,
     for_version,
     hopeless,
     moving_soon,
@@ -75,25 +76,29 @@ class InstallationError(Exception):
     """The autoscaler could not be installed; the message says why."""
 
 
-async def built_parts(minor: str, folder: Path, report: Callable[[str], None]) -> InstallationParts:
+async def built_parts(
+    minor: str, folder: Path, report: Callable[[str], None], of: Installation = FOR_VMS
+) -> InstallationParts:
     """Builds the images and writes their archives into ``folder``. Raises ``NoProgramsError``."""
-    output = await built_apart("deploy.local.kubernetes.programs.images", [minor, str(folder)], report)
+    output = await built_apart("deploy.local.kubernetes.programs.images", [minor, str(folder), *of.images], report)
     return msgspec.json.decode(output, type=InstallationParts)
 
 
-async def apply_manifests(kubeconfig: Path, parts: InstallationParts) -> None:
+async def apply_manifests(kubeconfig: Path, parts: InstallationParts, of: Installation = FOR_VMS) -> None:
     """Applies the manifests. Raises ``InstallationError`` with what kubectl says."""
-    texts = [moving_soon(for_version((_PROJECT / manifest).read_text(), parts.version)) for manifest in MANIFESTS]
+    texts = [moving_soon(for_version((_PROJECT / manifest).read_text(), parts.version)) for manifest in of.manifests]
     # Takes over fields that somebody applied by hand without --server-side, instead of failing with a conflict.
     how = ("apply", "--server-side", "--force-conflicts", "--filename=-")
     await kubectl(kubeconfig, parts, *how, typed="\n---\n".join(texts))
 
 
-async def rolled_out(client: ApiClient, clock: Clock, report: Callable[[str], None]) -> None:
+async def rolled_out(
+    client: ApiClient, clock: Clock, report: Callable[[str], None], of: Installation = FOR_VMS
+) -> None:
     """Returns once all that was applied runs. Raises ``InstallationError`` when it cannot, or not in time."""
     deadline = Instant(clock.now() + _PATIENCE)
     reported = list[str]()
-    while left := await _left(client):
+    while left := await _left(client, of):
         if clock.now() >= deadline:
             raise InstallationError(f"after {_PATIENCE:g} s there is still no {', '.join(left)}")
         # Polled several times a second, but only changes are printed.
@@ -103,7 +108,7 @@ async def rolled_out(client: ApiClient, clock: Clock, report: Callable[[str], No
         await clock.sleep(_PAUSE)
 
 
-async def _left(client: ApiClient) -> list[str]:
+async def _left(client: ApiClient, of: Installation) -> list[str]:
     try:
         # Checked in every round, so that a wait that can no longer succeed ends at once, with the reason.
         if reason := hopeless((await client.list(PODS, NAMESPACE)).objects):
@@ -111,7 +116,7 @@ async def _left(client: ApiClient) -> list[str]:
         lists = [await client.list(kind, NAMESPACE) for kind in (DEPLOYMENTS, _DAEMON_SETS)]
     except ApiError as error:
         return [f"answer of the API server ({error})"]
-    return not_rolled_out(workload for workloads in lists for workload in workloads.objects)
+    return not_rolled_out((workload for workloads in lists for workload in workloads.objects), of)
 
 
 async def kubectl(kubeconfig: Path, parts: InstallationParts, *arguments: str, typed: str = "") -> str:

@@ -7,7 +7,8 @@ kube-scheduler and for how soon VMs move.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.objects import Json, child, is_leaving, items, labels_of, name_of, text, whole
@@ -33,6 +34,35 @@ NAMESPACE: Final = "kube-system"
 WORKLOADS: Final = frozenset({"autoscaling-scheduler", "neonvm-controller", "neonvm-devices", "neonvm-network"})
 """The Deployments and DaemonSets of the manifests, all in ``NAMESPACE``."""
 
+POSTGRES: Final = "postgresql"
+"""The name of the image of a postgres in a pod, which is not one of ours."""
+
+POSTGRES_IMAGE: Final = "localhost/postgresql:15"
+POSTGRES_UID: Final = 26
+"""The user that CloudNativePG starts postgres as."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Images by name, the manifests that use them, and the workloads that run afterwards."""
+
+    images: Sequence[str]
+    manifests: Sequence[str]
+    workloads: Collection[str]
+
+
+FOR_VMS: Final = Installation(OWN_IMAGES, MANIFESTS, WORKLOADS)
+FOR_PODS: Final = Installation(
+    images=("autoscale-injector", "autoscale-scheduler", "autoscaler-agent", POSTGRES),
+    manifests=(
+        *(f"deploy/kubernetes/with-pods/{name}.yaml" for name in ("injector", "scheduler", "agent-daemonset")),
+        "deploy/kubernetes/with-certificates/scheduler-leader.yaml",
+        *(f"deploy/kubernetes/policies/{name}.yaml" for name in ("agents", "injector", "leases", "scheduler")),
+    ),
+    workloads=frozenset({"autoscaling-agent", "autoscaling-injector", "autoscaling-scheduler"}),
+)
+"""The chart's part with ``pods.enabled`` that postgres in pods needs, without NeonVM."""
+
 _KUBE_SCHEDULER: Final = "registry.k8s.io/kube-scheduler"
 _PULLS: Final = frozenset({"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
 _NEVER_STARTS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
@@ -57,10 +87,10 @@ def moving_soon(manifest: str) -> str:
     return re.sub(r"(settle(?:Denied)?Seconds): \d+", r"\1: 3", manifest)
 
 
-def not_rolled_out(workloads: Iterable[Json]) -> list[str]:
+def not_rolled_out(workloads: Iterable[Json], of: Installation = FOR_VMS) -> list[str]:
     """The names of those of our Deployments and DaemonSets that are not rolled out, or do not exist."""
     done = {name_of(workload).name for workload in workloads if _is_rolled_out(workload)}
-    return sorted(WORKLOADS - done)
+    return sorted(set(of.workloads) - done)
 
 
 def _is_rolled_out(workload: Json) -> bool:

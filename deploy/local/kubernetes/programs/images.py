@@ -22,9 +22,10 @@ from deploy.images.formats.elf import read_binary
 from deploy.images.formats.tree import File, Tree, directory, symlink, tree
 from deploy.images.inputs.checkout import Checkout
 from deploy.local.kubernetes.plan import cluster_plan
-from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE, kube_scheduler_image
+from deploy.local.kubernetes.plan.installation_plan import POSTGRES, REFERENCE, kube_scheduler_image
 from deploy.local.kubernetes.programs import versions
 from deploy.local.kubernetes.programs.build import MODULES, Builder, printed
+from deploy.local.kubernetes.programs.postgres_image import postgres_image
 from deploy.local.kubernetes.programs.toolchain import find_go
 from vm_image.recipe import Origin
 from vm_image.store import Report
@@ -126,8 +127,8 @@ class InstallationParts(msgspec.Struct, frozen=True):
     kubectl: str
 
 
-def build_parts(minor: str, folder: Path, report: Report) -> InstallationParts:
-    """Builds what is not in the cache, and writes the archives into ``folder``.
+def build_parts(minor: str, folder: Path, names: Sequence[str], report: Report) -> InstallationParts:
+    """Builds what is not in the cache, and writes the archives of the images with ``names`` into ``folder``.
 
     Raises ``BuildError``, ``LockError``, ``BuildFailedError`` and ``NoGoError``.
     """
@@ -140,14 +141,15 @@ def build_parts(minor: str, folder: Path, report: Report) -> InstallationParts:
     version = versions.required_version((MODULES / kubernetes.name / "go.mod").read_text(), versions.KUBERNETES)
     scheduler = folder / "kube-scheduler.tar"
     write_image(ProgramImage(kube_scheduler_image(version), programs / "kube-scheduler"), scheduler, report)
-    own = [build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path for name in OWN_IMAGES]
-    return InstallationParts([str(path) for path in (scheduler, *own)], version, str(programs / "kubectl"))
+    own = [build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path for name in names if name in IMAGES]
+    others = [postgres_image(folder, report)] if POSTGRES in names else []
+    return InstallationParts([str(path) for path in (scheduler, *own, *others)], version, str(programs / "kubectl"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Builds; returns the exit code."""
-    minor, folder = sys.argv[1:] if arguments is None else arguments
-    return printed(lambda report: msgspec.json.encode(build_parts(minor, Path(folder), report)).decode())
+    minor, folder, *names = sys.argv[1:] if arguments is None else arguments
+    return printed(lambda report: msgspec.json.encode(build_parts(minor, Path(folder), names, report)).decode())
 
 
 if __name__ == "__main__":

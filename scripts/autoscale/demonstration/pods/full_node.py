@@ -1,0 +1,109 @@
+"""The second part with a database in a pod: its node is full, so it is denied more until a neighbour leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import child, items, text
+from protocol.kubernetes.resources import PODS
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.units import ZERO, MilliCpu, Resources, Seconds
+from scheduler_plugin.databases import database_url
+from scripts.autoscale.demonstration.pods.pod_database import idle_pod
+from scripts.autoscale.demonstration.report import RoomPoint
+from scripts.autoscale.demonstration.waiting import answers, comes
+from scripts.autoscale.demonstration.watcher import Watcher
+from scripts.autoscale.site import Site, SiteError
+
+NEIGHBOUR: Final = ObjectName("default", "neighbour")
+_START: Final = Seconds(30.0)
+_SEEN: Final = Seconds(15.0)
+"""Until the scheduler counts the neighbour, and until a denial is explained."""
+_ASKED: Final = Seconds(3.0)
+_STAYS: Final = Seconds(8.0)
+"""How long the database works with what it has."""
+_ROOM: Final = Seconds(15.0)
+
+
+@dataclass(slots=True)
+class FullNodeScenario:
+    """A neighbour takes all that is left of the node of ``watcher``'s database, and leaves under load."""
+
+    site: Site
+    clock: Clock
+    tell: Callable[[str], None]
+    watcher: Watcher
+
+    async def move_in(self) -> None:
+        """Fills the node. Raises ``SiteError`` if that cannot be done."""
+        node = self.watcher.snapshot().node
+        free = await self._free(node)
+        if free is None:
+            raise SiteError(f"the scheduler does not say what is left of {node}")
+        await self.site.client.create(PODS, NEIGHBOUR.namespace, idle_pod(NEIGHBOUR, node, free))
+        if not await answers(self._runs, self.clock, _START):
+            raise SiteError(f"{NEIGHBOUR.name} did not start on {node}")
+        if not await answers(lambda: self._is_full(node), self.clock, _SEEN):
+            raise SiteError(f"the scheduler does not count {NEIGHBOUR.name} on {node}")
+        self.tell(f"{NEIGHBOUR.name} has taken the {free.as_cores:g} vCPU that were left of {node}")
+
+    async def play(self, load: Callable[[], Coroutine[object, object, None]]) -> RoomPoint:
+        """Loads the database until it is denied more, lets the neighbour leave, and waits for the growth."""
+        before, began = self.watcher.snapshot(), self.clock.now()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(load())
+            is_denied = await comes(self._is_denied, self.clock, _SEEN)
+            denied = Seconds(self.clock.now() - began) if is_denied else None
+            reason = await self._reason() if is_denied else ""
+            self.tell(f"denied: {reason}" if is_denied else "nothing was denied")
+            await self.clock.sleep(_STAYS)
+            left = self.clock.now()
+            await self.site.client.delete(PODS, NEIGHBOUR)
+            self.tell(f"{NEIGHBOUR.name} has left")
+            grew = await comes(lambda: self._has_more_than(before.size), self.clock, _ROOM)
+            room = Seconds(self.clock.now() - left) if grew else None
+        return RoomPoint(NEIGHBOUR.name, before.node, _rounded(denied), reason, _rounded(room))
+
+    async def _free(self, node: str) -> MilliCpu | None:
+        """The CPU that the scheduler may still give there; None if it does not say."""
+        nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
+        account = next((account for account in nodes if text(account, "name") == node), None)
+        if account is None:
+            return None
+        total, reserved = (MilliCpu.parse(text(account, part, "cpu")) for part in ("total", "reserved"))
+        return total.minus_or_zero(reserved)
+
+    async def _is_full(self, node: str) -> bool:
+        return await self._free(node) == ZERO.cpu
+
+    async def _runs(self) -> bool:
+        return holds(await self.site.client.get(PODS, NEIGHBOUR), "Ready")
+
+    def _is_denied(self) -> bool:
+        return bool(child(self.watcher.explained, "denied"))
+
+    async def _reason(self) -> str:
+        """The scheduler's words; the agent's if the scheduler does not answer in time."""
+        reasons = [""]
+
+        async def is_explained() -> bool:
+            explained = await self.site.of_scheduler(f"/explain/{database_url(self.watcher.vm)}") or {}
+            reasons.extend(reason for pod in items(explained, "pods") if (reason := text(pod, "deniedBy")))
+            return bool(reasons[-1])
+
+        # On a busy machine the scheduler may not answer for a moment.
+        await answers(is_explained, self.clock, _ASKED)
+        return reasons[-1] or self.watcher.snapshot().because
+
+    def _has_more_than(self, size: Resources | None) -> bool:
+        now = self.watcher.snapshot().size
+        return size is not None and now is not None and now.cpu > size.cpu
+
+
+def _rounded(seconds: Seconds | None) -> float | None:
+    return None if seconds is None else round(seconds, 2)
