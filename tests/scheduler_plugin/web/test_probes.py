@@ -6,7 +6,7 @@ from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.ledger.ledger import LATELY
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
-from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.objects import node, plain_pod, postgres_pod, vm, vm_pod
 from tests.scheduler_plugin.running import running
 
 POD = vm_pod("db", "n1")
@@ -138,8 +138,7 @@ async def test_explain_known_vm_or_404() -> None:
 async def test_name_of_pod_is_explained() -> None:
     """It has a slash, as ``pod/NAME``; beside it there may be a VM of the name that follows."""
     cluster = small_cluster()
-    cluster.put(VMS, vm("pod/db"))
-    cluster.put(PODS, vm_pod("pod/db", "n1"))
+    cluster.put(PODS, postgres_pod("db", "1", "4Gi", "n1"))
     async with running(cluster, FakeClock()) as scheduler:
         views = [(await scheduler.probe(f"explain/default/{name}")).json()["vm"] for name in ("pod/db", "pod%2Fdb")]
         assert views == ["default/pod/db"] * 2
