@@ -29,7 +29,7 @@ STARTS: Final = int(os.environ.get("AUTOSCALE_STARTS", "5"))
 MEDIAN, NEARLY_ALL = 2.0, 4.0
 """Seconds from the start of a load until its pod has more CPU: of half of all loads, and of 19 in 20.
 
-The aim is 1.0 and 1.5 on a quiet machine; where other tests run, a load takes a while to be one.
+A quiet machine needs 0.6 and 0.8; where other tests run, a load takes a while to be one.
 """
 BACK: Final = 40.0
 """Seconds until a pod without load has given back what it does not need: five of its policy, and a trial of memory."""
@@ -126,6 +126,8 @@ def test_a_failover_in_the_middle_of_a_resize_leaves_two_instances_of_the_right_
 ) -> None:
     lost, before = postgres.primary, postgres.pods
     (other,) = before.keys() - {lost}
+    # A pod that still has what the last load needed is not resized.
+    rests(postgres, watch, lost)
     with load(postgres.server(lost), "-S", may_fail=True) as burst:
         watch.until(lost, lambda pod: desired(pod) != actual(pod), burst.began, NEEDED)
         postgres.stage.cluster.kubectl("delete", "pod", lost, "--grace-period=0", "--force")
