@@ -163,6 +163,15 @@ def annotations_of(source: JsonObject) -> dict[str, str]:
     return texts(source, "metadata", "annotations")
 
 
+def controller_of(source: JsonObject) -> Json:
+    """The owner reference of the object's controller; empty if it has none.
+
+    >>> controller_of({"metadata": {"ownerReferences": [{"name": "a"}, {"name": "b", "controller": True}]}})
+    {'name': 'b', 'controller': True}
+    """
+    return next((owner for owner in items(source, "metadata", "ownerReferences") if flag(owner, "controller")), {})
+
+
 def is_leaving(source: JsonObject) -> bool:
     """Return True if deletion of the object has begun.
 

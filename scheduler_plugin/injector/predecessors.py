@@ -7,16 +7,16 @@ from typing import Final, Never
 import msgspec
 
 from protocol.kubernetes.api import KubernetesApi
-from protocol.kubernetes.objects import JsonObject, flag, items, text
+from protocol.kubernetes.objects import JsonObject, controller_of, text
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
-from protocol.names import LABEL_ENABLED
 from protocol.pod_database import is_pod_database, parse_pod_database
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind, WatchReport
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import InvalidObjectError
+from scheduler_plugin.databases import OPTED_IN
 
 REMEMBERED: Final = Seconds(3600.0)
 """Seconds that an ended pod is remembered: longer than an upgrade, or the loss of a node, takes to replace it."""
@@ -42,7 +42,7 @@ class Predecessors:
 
     def __init__(self, clock: Clock, report: WatchReport) -> None:
         self._clock = clock
-        kind: Kind[PodSize | None] = Kind(PODS.plural, PODS.path(), _read, labels=f"{LABEL_ENABLED}=true")
+        kind: Kind[PodSize | None] = Kind(PODS.plural, PODS.path(), _read, labels=OPTED_IN)
         self._pods = FactInformer(kind, self._changed, report)
         # In the order in which they ended.
         self._ended: dict[ObjectName, _Ended] = {}
@@ -83,16 +83,10 @@ class Predecessors:
             del self._ended[name]
 
 
-def controller_of(pod: JsonObject) -> str:
-    """The UID of the controller that owns the pod; empty if none does."""
-    owners = (text(owner, "uid") for owner in items(pod, "metadata", "ownerReferences") if flag(owner, "controller"))
-    return next(owners, "")
-
-
 def _read(pod: JsonObject) -> PodSize | None:
     if not is_pod_database(pod):
         return None
     try:
-        return PodSize(controller_of(pod), parse_pod_database(pod).use)
+        return PodSize(text(controller_of(pod), "uid"), parse_pod_database(pod).use)
     except InvalidObjectError:
         return None

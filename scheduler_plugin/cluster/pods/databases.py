@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import asdict
 
-from protocol.kubernetes.objects import JsonObject, items, number, text
+from protocol.kubernetes.objects import JsonObject, controller_of, number, text
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_RESIZE
 from protocol.pod_database import PodDatabase, database_of, parse_pod_database
@@ -38,14 +38,14 @@ def read_database(pod: JsonObject) -> ClusterDatabase:
 
 
 def _owner(pod: JsonObject, database: PodDatabase) -> Target | None:
-    for owner in items(pod, "metadata", "ownerReferences"):
-        if owner.get("controller") is True:
-            kind, name = text(owner, "kind"), text(owner, "name")
-            if kind == "ReplicaSet":
-                # A Deployment names its ReplicaSets so, and that saves reading them.
-                kind, name = "Deployment", name.removesuffix(f"-{database.labels.get(_TEMPLATE_HASH, '')}")
-            return Target(database.name.namespace, text(owner, "apiVersion").partition("/")[0], kind, name)
-    return None
+    owner = controller_of(pod)
+    if not owner:
+        return None
+    kind, name = text(owner, "kind"), text(owner, "name")
+    if kind == "ReplicaSet":
+        # A Deployment names its ReplicaSets so, and that saves reading them.
+        kind, name = "Deployment", name.removesuffix(f"-{database.labels.get(_TEMPLATE_HASH, '')}")
+    return Target(database.name.namespace, text(owner, "apiVersion").partition("/")[0], kind, name)
 
 
 def database_facts(database: PodDatabase, refused: str = "") -> VmFacts:

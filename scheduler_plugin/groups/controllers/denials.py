@@ -9,13 +9,13 @@ from typing import Annotated, Final, Protocol
 import httpx2 as httpx
 import msgspec
 
-from protocol.kubernetes.resources import escaped
 from protocol.messages import ObjectName
-from protocol.pod_database import PREFIX
+from protocol.pod_database import database_of
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import AUDIENCE
 from protocol.units import Resources, Seconds
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
+from scheduler_plugin.databases import database_url
 from scheduler_plugin.groups.core.tandem import DeniedRoom
 from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 
@@ -54,7 +54,7 @@ class HttpDenials:
 
     async def of(self, pod: ObjectName) -> DeniedRoom | None:
         """See ``Denials``."""
-        path = f"/explain/{escaped(pod.namespace)}/{PREFIX}{escaped(pod.name)}"
+        path = f"/explain/{database_url(database_of(pod))}"
         try:
             headers = shown(await self.tokens(AUDIENCE))
             answer = await self.http.get(f"{self.scheduler.rstrip('/')}{path}", headers=headers, timeout=_TIMEOUT)

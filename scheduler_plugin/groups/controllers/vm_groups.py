@@ -12,7 +12,7 @@ from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, child, is_leaving, name_of, text, uid_of, version_of, whole
+from protocol.kubernetes.objects import Json, child, controller_of, is_leaving, name_of, text, uid_of, version_of, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.kubernetes.timestamps import timestamp
@@ -51,7 +51,7 @@ from scheduler_plugin.groups.objects.vm_group import (
     scaling_status,
     taken_by,
 )
-from scheduler_plugin.groups.objects.writes import Write, controller_of
+from scheduler_plugin.groups.objects.writes import Write
 
 UNSETTLED: Final = Seconds(1.0)
 """How soon a group is looked at again whose replicas start or leave: their databases send no events."""
@@ -259,7 +259,7 @@ class VmGroupController(QueuedController):
 
     def _vm_changed(self, change: FactChange[Json]) -> None:
         # Both sides: the owner of a VM may have changed.
-        owners = [controller_of(vm or {}) or {} for vm in (change.before, change.after)]
+        owners = [controller_of(vm or {}) for vm in (change.before, change.after)]
         before, after = (
             [ObjectName(change.name.namespace, text(owner, "name"))] if text(owner, "kind") == VM_GROUPS.kind else []
             for owner in owners

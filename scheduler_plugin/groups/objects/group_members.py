@@ -17,6 +17,7 @@ from protocol.kubernetes.objects import (
     JsonObject,
     annotations_of,
     child,
+    controller_of,
     flag,
     is_leaving,
     items,
@@ -32,7 +33,7 @@ from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, NewMember
 from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role, role_of
 from scheduler_plugin.groups.objects.vm_group import VmGroup
-from scheduler_plugin.groups.objects.writes import controller_of, owner_reference
+from scheduler_plugin.groups.objects.writes import owner_reference
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -75,7 +76,7 @@ def _owner(group: VmGroup) -> Json:
 
 def is_of(vm: JsonObject, group: VmGroup) -> bool:
     """Return True if the VM belongs to the group: the group is its controller."""
-    return text(controller_of(vm) or {}, "uid") == group.uid
+    return text(controller_of(vm), "uid") == group.uid
 
 
 def is_impostor(vm: JsonObject, group: VmGroup) -> bool:

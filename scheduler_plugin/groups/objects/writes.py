@@ -16,6 +16,7 @@ from protocol.kubernetes.objects import (
     JsonObject,
     annotations_of,
     child,
+    controller_of,
     items,
     name_of,
     text,
@@ -108,16 +109,10 @@ def owner_reference(owner: JsonObject) -> Json:
     }
 
 
-def controller_of(found: JsonObject) -> Json | None:
-    """The owner reference of the object's controller; None if it has none."""
-    owners = (owner for owner in items(found, "metadata", "ownerReferences") if owner.get("controller") is True)
-    return next(owners, None)
-
-
 def is_owned_by(found: JsonObject, owner: JsonObject) -> bool:
     """Return True if ``owner`` is the object's controller."""
     reference = controller_of(found)
-    return reference is not None and text(reference, "uid") == uid_of(owner)
+    return bool(reference) and text(reference, "uid") == uid_of(owner)
 
 
 def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, owned: bool = True) -> Write:
@@ -135,7 +130,7 @@ def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> 
     """Raises ``ForeignObjectError`` if the object has another controller than ``group``."""
     owner = controller_of(found)
     # By UID: a group that was made again under the same name is another owner.
-    if owner is not None and text(owner, "uid") != uid_of(group):
+    if owner and text(owner, "uid") != uid_of(group):
         whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
         raise ForeignObjectError(texts.OWNED.format(kind=resource.kind, name=name_of(found).name, owner=whose))
 
@@ -158,7 +153,7 @@ def kept_by(target: JsonObject) -> str:
     """Kind and name of the target's controller if that can be a target itself, such as a ReplicaSet's Deployment; else
     empty. Other controllers, such as operators, may leave sizes and replicas to a group.
     """
-    owner = controller_of(target) or {}
+    owner = controller_of(target)
     reference = api_group(owner), text(owner, "kind")
     # Such a controller would undo every write.
     return f"{reference[1]} {text(owner, 'name')}" if reference in TARGET_KINDS else ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
-from protocol.kubernetes.objects import Json, text
+from protocol.kubernetes.objects import Json, controller_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.messages import ObjectName
@@ -22,7 +22,7 @@ from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.first_size import annotate
 from scheduler_plugin.injector.admission.injection import AgentTemplate, Left, RefusedPod, judge
 from scheduler_plugin.injector.admission.reviews import PodReview, answer, read_review, refusal
-from scheduler_plugin.injector.predecessors import Predecessors, controller_of
+from scheduler_plugin.injector.predecessors import Predecessors
 
 LOG: Final = logging.getLogger("autoscale.injector")
 
@@ -84,7 +84,7 @@ class Injector:
 
     def _annotated(self, question: PodReview, pod: Json) -> bytes:
         name = ObjectName(question.namespace, text(pod, "metadata", "name"))
-        before = self.predecessors.size_before(name, controller_of(pod))
+        before = self.predecessors.size_before(name, text(controller_of(pod), "uid"))
         try:
             operations = annotate(pod, before, self.clock.wall() + FLOOR_FOR)
         except InvalidObjectError as error:

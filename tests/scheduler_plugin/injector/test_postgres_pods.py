@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonpatch import apply_patch
 
 from protocol.floors import decode_floor
-from protocol.kubernetes.objects import name_of
+from protocol.kubernetes.objects import controller_of, name_of, text
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.pod_database import parse_pod_database
@@ -21,7 +21,7 @@ from protocol.units import Resources
 from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.injector.admission.first_size import annotate
 from scheduler_plugin.injector.app import InjectorProgram
-from scheduler_plugin.injector.predecessors import AT_MOST, Predecessors, controller_of
+from scheduler_plugin.injector.predecessors import AT_MOST, Predecessors
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.injector.injecting import Cluster, installed
@@ -132,7 +132,7 @@ def test_unreadable_pod_is_refused_with_the_advice() -> None:
 def test_controller_is_the_owner_that_controls() -> None:
     pod = postgres(owner="rs-1")
     pod["metadata"]["ownerReferences"].insert(0, {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n-1"})
-    assert [controller_of(each) for each in (pod, postgres())] == ["rs-1", ""]
+    assert [text(controller_of(each), "uid") for each in (pod, postgres())] == ["rs-1", ""]
 
 
 async def asked(program: InjectorProgram, pod: Any) -> str:
