@@ -1,1 +1,1 @@
-"""One autoscaler-agent: it watches the load of postgres VMs, asks the scheduler, and resizes them (S4.3)."""
+"""autoscaler-agent: watches the load of postgres VMs, requests permits from the scheduler, and resizes VMs (S4.3)."""

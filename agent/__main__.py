@@ -1,4 +1,4 @@
-"""``autoscaler-agent``: reads its settings, runs until SIGTERM or SIGINT, exits 0."""
+"""``autoscaler-agent``: reads its settings and runs until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from protocol.runtime.json_log import log_as_json
 
 
 def main() -> None:
-    """The entry point. Exits with code 2 if the settings cannot be used."""
+    """The entry point. Exits with code 2 if the settings are invalid."""
     try:
         settings = read_settings(sys.argv[1:], os.environ)
     except SettingsError as error:
-        # On plain stderr, because the log is not set up yet: whoever mistyped a flag reads a line, not JSON.
+        # Plain text for a mistyped flag; the JSON log is not set up yet.
         sys.stderr.write(f"autoscaler-agent: {error}\n")
         sys.exit(2)
     log_as_json()

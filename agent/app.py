@@ -1,7 +1,4 @@
-"""One agent process: settings in, a supervisor and a listener running until it is stopped.
-
-This is the only place where adapters meet the core; nothing exists before ``run`` is called.
-"""
+"""One agent process: wires adapters, supervisor and HTTP server from the settings. No effects at import."""
 
 from __future__ import annotations
 
@@ -65,19 +62,19 @@ ASK_DEADLINE = Seconds(5.0)
 API_DEADLINE = Seconds(5.0)
 
 RHYTHM = Seconds(5.0)
-"""A third of the usual tick: the VMs of a node fall into three messages."""
+"""A third of the default tick, so that the requests of a node's VMs go in three batches."""
 
 NOBODY_WAITS_LONGER = 30.0
-"""The clients' own time-out; every call has a shorter deadline, or says its own."""
+"""Default time-out of the HTTP clients; every call has its own, usually shorter deadline."""
 
 
 async def run(settings: AgentSettings, clock: Clock, stop: asyncio.Event) -> None:
-    """Runs the agent until ``stop`` is set. Raises ``OSError`` if it cannot listen."""
+    """Run the agent until ``stop`` is set. Raises ``OSError`` if it cannot listen."""
     to_scheduler = _trust("scheduler", settings.scheduler_url, settings.scheduler_ca)
     to_api = _trust("kubernetes-api", settings.api_url, settings.api_ca)
     to_guests = _shown(settings.guest_certificates)
     async with AsyncExitStack() as stack:
-        # One pool of connections for each kind of peer, each trusting only whom it must.
+        # One connection pool per kind of peer, each with its own trust.
         guests, to_ask, http = [
             await stack.enter_async_context(plain_pool(tls)) for tls in (to_guests, to_scheduler, to_api)
         ]
@@ -130,12 +127,11 @@ async def _until(
             running.append(tasks.create_task(scheduler.run()))
         if settings.policy_file is not None:
             file = FollowedFile(settings.policy_file, partial(read_policy, base=Policy()))
-            # Read the file before the supervisor's task first runs, so that no VM starts with the default policy.
+            # Read the file before the supervisor's task runs, so that no VM starts with the default policy.
             file.begin(supervisor)
             running.append(tasks.create_task(file.follow(supervisor, clock)))
         await stop.wait()
-        # Nothing here is worth waiting for on a stop: what is in flight counts as in effect until the next start has
-        # seen otherwise.
+        # Stop without waiting: a restarted agent allows for anything still in flight.
         for task in running:
             task.cancel()
 
@@ -143,10 +139,10 @@ async def _until(
 def _scheduler(
     settings: AgentSettings, clock: Clock, client: httpx.AsyncClient, tls: ssl.SSLContext
 ) -> SchedulerClient:
-    """A node's agent sends the requests of many VMs in one message if the scheduler speaks our own version."""
+    """The client of the scheduler, with batches for a node's agent."""
     identity, url = _identity(settings.scheduler_token), settings.scheduler_url
     alone = HttpScheduler(client, url, identity, ASK_DEADLINE, settings.protocol)
-    # Only our own wire version has batches, and a sidecar has just one VM to ask for.
+    # Only the current wire version has batches, and a sidecar has only one VM.
     if settings.node is None or settings.protocol is not AGENT_SPEAKS:
         return alone
     return NodeScheduler(alone, SchedulerLine(url, tls, identity, ASK_DEADLINE), clock)
@@ -159,8 +155,8 @@ def _maker(
     guests: httpx.AsyncClient,
     scheduler: SchedulerClient,
 ) -> Make:
-    # All VMs of the node share one phase, so that their requests fall due together and fit into few messages. The
-    # jitter keeps the nodes of a cluster out of step.
+    # All VMs of the node share a phase, so that their requests are due together and go in few batches. The jitter
+    # spreads the nodes of a cluster.
     phase = Instant(clock.now() + RHYTHM * clock.jitter())
     rhythm = Rhythm(RHYTHM, phase) if isinstance(scheduler, NodeScheduler) else None
 
@@ -185,7 +181,7 @@ def _maker(
             assignment,
             ports_of(assignment),
             policy,
-            # The wall clock as the first sequence number: a restarted agent counts on above its predecessor.
+            # The wall clock as the first sequence number, so that a restarted agent continues above its predecessor.
             time.time_ns(),
             growths,
             unit=settings.compute_unit,
@@ -220,29 +216,31 @@ async def _no_view() -> DatabaseView:
 
 
 def plain_pool(verify: ssl.SSLContext) -> httpx.AsyncClient:
-    """A client that trusts no environment: a proxy must not come between an agent and its guest."""
-    # httpx's default limit of connections would let the VMs of a large node wait for each other.
+    """A client that ignores proxies and certificates from the environment."""
+    # With httpx's default limit of connections, the VMs of a large node would wait for each other.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
     return httpx.AsyncClient(transport=probed_transport(verify, limits), trust_env=False, timeout=NOBODY_WAITS_LONGER)
 
 
 def no_authorities() -> ssl.SSLContext:
-    """For plain HTTP: loading the world's authorities costs memory beside every VM."""
+    """A context for plain HTTP, without the system's CAs, which would cost memory in every sidecar."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _trust(name: str, url: str, authority: Path | None) -> ssl.SSLContext:
-    """The context for calls to ``url``. While the authority's file is missing, no connection is made."""
+    """The TLS context for ``url``. While the CA file is missing, connections fail."""
     if not url.startswith("https://"):
         return no_authorities()
-    # No file named: the system's authorities.
+    # By default, the system's CAs.
     if authority is None:
         return trusting()
     return following(client_tls(name, authority), ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _shown(folder: Path | None) -> ssl.SSLContext:
-    """A runner's certificate is the pod's own and proves nothing, and what a guest says is not trusted either."""
+    """The TLS context with the agent's certificate for guests. It does not verify the runner's, because guests are not
+    trusted anyway.
+    """
     if folder is None:
         return no_authorities()
     return following(shown_tls("guests", folder / "tls.crt", folder / "tls.key"), ssl.PROTOCOL_TLS_CLIENT)

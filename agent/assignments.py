@@ -1,4 +1,4 @@
-"""The VMs that an agent is responsible for, and who names them (S4.3)."""
+"""The VMs that an agent is responsible for (S4.3)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from protocol.messages import ObjectName
 
 @dataclass(frozen=True, slots=True, order=True)
 class PodContainer:
-    """The running container of a pod's database, ``container_id``, and the UID of its pod.
-
-    A restarted container is another one, and so is a recreated pod.
-    """
+    """The running database container of a pod. A restart or a new pod gives another one."""
 
     pod_uid: str
     container_id: str
@@ -23,7 +20,7 @@ class PodContainer:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Assignment:
-    """A VM, and the pod that it runs in; or the database in a pod without a VM, and its ``container``."""
+    """A VM and its runner pod, or a database in a plain pod and its ``container``."""
 
     vm: ObjectName
     pod: ObjectName
@@ -32,18 +29,18 @@ class Assignment:
 
 
 class AssignmentSource(Protocol):
-    """Names the VMs."""
+    """A source of assignments."""
 
     @property
     def unreadable(self) -> Mapping[ObjectName, str]:
-        """Pods that cannot be read, and why; their last known assignments stay."""
+        """Pods that cannot be decoded, and why; their last assignments stay."""
 
     def sets(self) -> AsyncIterator[frozenset[Assignment]]:
-        """The whole set, now and after each change. May end or raise ``PortError``: then it is asked again."""
+        """The whole set, now and after each change. May end or raise ``PortError``; the caller calls it again."""
 
 
 class OwnVm:
-    """The set of one: the VM of the pod that this agent is a sidecar of."""
+    """The VM of the pod that this agent is a sidecar of."""
 
     unreadable: Mapping[ObjectName, str] = {}
 
@@ -51,7 +48,7 @@ class OwnVm:
         self._assignment = assignment
 
     async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
-        """The one set, for ever."""
+        """The only set; never ends."""
         yield frozenset({self._assignment})
         # If the iterator ended, the supervisor would call ``sets`` again and again.
         await asyncio.Event().wait()

@@ -1,6 +1,6 @@
-"""Policies as people write them: a YAML file for all VMs, and an annotation for one (S0.7).
+"""Decodes policies: a YAML file for all VMs, and an annotation for one (S0.7).
 
-A document changes what it names; one that is refused changes nothing.
+A document overrides the fields that it names; an invalid document changes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,19 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from agent.core.policy import CpuPolicy, MemoryPolicy, MonitorPolicy, Policy, PolicySection, Smoothing, Timing
+from agent.core.policy import (
+    SHORTEST_QUIET,
+    CpuPolicy,
+    MemoryPolicy,
+    MonitorPolicy,
+    Policy,
+    PolicySection,
+    SleepPolicy,
+    Smoothing,
+    Timing,
+)
+from agent.core.sleep.windows import parse_window
+from agent.local_time import local_time
 from agent.original_config import in_our_words
 from protocol.durations import parse_duration
 from protocol.field_errors import field_message, shown
@@ -23,14 +35,14 @@ from protocol.units import Bytes, QuantityError, Seconds
 from protocol.yaml_text import read_yaml
 
 SOONEST_SCRAPE: Final = 0.25
-"""Seconds: over a shorter time the counters of a guest say little."""
+"""Minimum scrape interval in seconds; over shorter ones the counters say little."""
 
 LONGEST_POLICY: Final = 8192
-"""Characters of a policy. Any VM's annotation may hold one, and parsing it holds up the agent's other VMs."""
+"""Maximum length of a policy in characters: users write annotations, and parsing one blocks the agent's other VMs."""
 
 
 class PolicyError(ValueError):
-    """A policy that cannot be used; the message begins with the path of the bad value."""
+    """An invalid policy; the message begins with the path of the bad value."""
 
 
 class _Document(PolicySection, frozen=True):
@@ -38,11 +50,12 @@ class _Document(PolicySection, frozen=True):
     memory: MemoryPolicy
     timing: Timing
     monitor: MonitorPolicy
+    sleep: SleepPolicy
     smoothing: str | dict[str, object] | None = None
 
 
 AMOUNTS: Final = frozenset({"memory.kernelAllowance", "memory.cache.trickle"})
-"""Fields that are amounts of memory."""
+"""Fields in bytes."""
 
 LIMITS: Final[dict[str, tuple[float, float]]] = {
     "memory.killHold": (0.0, 86_400.0),
@@ -53,6 +66,7 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
     "memory.cache.remember": (5.0, 30 * 86_400.0),
     "monitor.hold": (0.0, 60.0),
     "monitor.request": (0.0, 300.0),
+    "sleep.after": (0.0, 7 * 86_400.0),
     "smoothing.maxGap": (1.0, 3600.0),
     "timing.tick": (1.0, 15.0),
     "timing.tickJitter": (0.0, 10.0),
@@ -63,21 +77,24 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
     "timing.stale": (1.0, 300.0),
     "timing.scrape": (SOONEST_SCRAPE, 60.0),
 }
-"""The bounds of every interval, in seconds. The scheduler counts on a request every 15 s."""
+"""Bounds of the fields in seconds. The scheduler relies on a request every 15 s."""
 
 
 def read_policy(text: str, base: Policy) -> Policy:
-    """``base`` with what the YAML or JSON document ``text`` names. Raises ``PolicyError``."""
+    """``base`` with the fields of the YAML or JSON document ``text``. Raises ``PolicyError``."""
     try:
-        # Policies of the original agent are understood too; see ``original_config``.
+        # Policies of the original project are accepted, too.
         document, passed_over = in_our_words(read_yaml(text, LONGEST_POLICY))
         decoded = msgspec.convert(_over(_written(base), {} if document is None else document), _Document)
         smoothing = _smoothing(base.smoothing, decoded.smoothing)
-        policy = Policy(decoded.cpu, decoded.memory, smoothing, decoded.timing, decoded.monitor, passed_over)
-    # A document nested deeply enough overflows the decoder, and it may come from any user of the VM.
+        _check_sleep(decoded.sleep)
+        policy = Policy(
+            decoded.cpu, decoded.memory, smoothing, decoded.timing, decoded.monitor, decoded.sleep, passed_over
+        )
+    # Any user of a VM may write a document nested deeply enough to overflow the decoder.
     except (ValueError, RecursionError) as error:
         raise PolicyError(field_message(error)) from None
-    # Checks that take two fields come after the merge: one of the two may be the default.
+    # Checks of two fields come after the merge, because one of them may be the default.
     if policy.timing.tick_jitter >= policy.timing.tick:
         raise PolicyError(f"timing.tickJitter: expected less than timing.tick ({policy.timing.tick:g} s)")
     if policy.cpu.pressure_from >= policy.cpu.pressure_full:
@@ -92,7 +109,7 @@ def read_policy(text: str, base: Policy) -> Policy:
 
 
 def for_pod(policy: Policy) -> Policy:
-    """``policy`` for a pod, whose control group counts all that its kernel holds, and costs little to read.
+    """``policy`` for a pod, whose cgroup includes kernel memory and is cheap to read.
 
     >>> for_pod(Policy()).memory.kernel_allowance, for_pod(Policy()).timing.scrape
     (Bytes(value=0), 0.5)
@@ -100,13 +117,23 @@ def for_pod(policy: Policy) -> Policy:
     return replace(
         policy,
         memory=structs.replace(policy.memory, kernel_allowance=Bytes(0)),
-        # Half of the wait until a load is seen goes, at a tenth of the cost of a guest's page.
+        # This halves the delay until a load is seen, at a tenth of the cost of scraping a guest.
         timing=structs.replace(policy.timing, scrape=Seconds(max(SOONEST_SCRAPE, policy.timing.scrape / 2))),
     )
 
 
+def _check_sleep(sleep: SleepPolicy) -> None:
+    if 0.0 < sleep.after < SHORTEST_QUIET:
+        raise ValueError(f"sleep.after: expected 0 (never) or at least {SHORTEST_QUIET:g} seconds, got {sleep.after:g}")
+    for place, text in enumerate(sleep.keep_awake):
+        try:
+            local_time(0.0, parse_window(text).zone)
+        except ValueError as error:
+            raise ValueError(f"sleep.keepAwake[{place}]: {error}") from None
+
+
 def _smoothing(base: Smoothing, found: str | dict[str, object] | None) -> Smoothing:
-    """``default`` for all of our defaults; or ``cpu`` and ``memory``, each ``default`` or stages, and ``maxGap``."""
+    """Decode ``smoothing``: ``default``, or ``maxGap`` and ``cpu`` and ``memory``, each ``default`` or stages."""
     if found is None:
         return base
     if isinstance(found, str):
@@ -132,19 +159,21 @@ def _stages(found: object, resource: Resource) -> Stages:
         return DEFAULT_CPU if resource == "cpu" else DEFAULT_MEMORY
     path = f"smoothing.{resource}"
     stages = parse_policy(found, resource, path)
-    # A document of stages names its resource; the other's would count in the wrong unit.
+    # Stages name their resource, because those of the other one are in another unit.
     if stages.resource != resource:
         raise ValueError(f"{path}.resource: expected {resource}, got {stages.resource}")
     return stages
 
 
 def _written(policy: Policy) -> Json:
-    """The sections of ``policy`` as a document has them."""
-    return {name: msgspec.to_builtins(getattr(policy, name)) for name in ("cpu", "memory", "timing", "monitor")}
+    """The sections of ``policy`` as a document."""
+    return {
+        name: msgspec.to_builtins(getattr(policy, name)) for name in ("cpu", "memory", "timing", "monitor", "sleep")
+    }
 
 
 def _over(base: Json, document: object, path: str = "") -> object:
-    """``base`` with what ``document``, the section below ``path``, names. The decoder judges what is no section."""
+    """``base`` overridden by ``document``, the section at ``path``. The decoder reports what is not a section."""
     if not isinstance(document, dict):
         return document
     named = {name: value for name, value in document.items() if value is not None or not path}
@@ -152,13 +181,13 @@ def _over(base: Json, document: object, path: str = "") -> object:
 
 
 def _read(base: object, value: object, place: str) -> object:
-    """The value as seconds or bytes if the field is a time or an amount of memory."""
+    """The value, parsed to seconds or bytes if the field at ``place`` is in these."""
     if place in LIMITS:
         return _seconds(place, value)
     if place not in AMOUNTS:
         return _over(base, value, f"{place}.") if isinstance(base, dict) else value
     try:
-        return Bytes.parse(value)  # type: ignore[arg-type]  # it refuses what is no number and no text
+        return Bytes.parse(value)  # type: ignore[arg-type]  # it refuses other types
     except QuantityError as error:
         raise ValueError(f"{place}: {error}") from None
 

@@ -1,6 +1,6 @@
 """Prometheus metrics, probes, ``/explain`` and ``/database`` of one agent process.
 
-Numbers are read from the runners on each scrape; a VM costs no objects in between.
+Metrics are computed from the runners' state on each scrape.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VM_LABELS = ("namespace", "vm")
 
 
 class AgentCollector(Collector):
-    """The state of every runner as metrics; ``messages`` to the scheduler are counted where batches are sent."""
+    """The state of every runner as metrics. ``messages``: counts of messages to the scheduler, if it takes batches."""
 
     def __init__(self, supervisor: Supervisor, clock: Clock, messages: Mapping[str, int] | None = None) -> None:
         self._supervisor = supervisor
@@ -46,12 +46,12 @@ class AgentCollector(Collector):
         self._messages = messages
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as it is now."""
+        """All metrics of the VMs, as of now."""
         supervisor, runners, now = self._supervisor, list(self._supervisor.runners.values()), self._clock.now()
-        yield GaugeMetricFamily("autoscale_agent_vms", "VMs that this agent looks after.", len(runners))
-        text = "Agents of a VM that ended by a bug."
+        yield GaugeMetricFamily("autoscale_agent_vms", "VMs that this agent scales.", len(runners))
+        text = "Crashes of a VM's agent because of a bug."
         yield CounterMetricFamily("autoscale_agent_crashes", text, supervisor.crashes)
-        text, unreadable = "Pods of this node that cannot be read.", len(supervisor.source.unreadable)
+        text, unreadable = "Pods of this node that cannot be decoded.", len(supervisor.source.unreadable)
         yield GaugeMetricFamily("autoscale_agent_unreadable_pods", text, unreadable)
         if self._messages is not None:
             text = "Messages to the scheduler, for one VM alone or for many together."
@@ -77,14 +77,14 @@ def routes(
     alone: bool,
     messages: Mapping[str, int] | None = None,
 ) -> Mapping[str, Route]:
-    """The listener's routes. ``alone``: the sidecar form, where ``/explain`` and ``/database`` need no name. ``tls``:
-    the files that the metrics report on. ``messages``: see ``AgentCollector``.
+    """The routes of the HTTP server. ``alone``: a sidecar, for which ``/explain`` and ``/database`` need no name.
+    ``tls``: certificates to export metrics of. ``messages``: see ``AgentCollector``.
     """
     registry = registry_of(supervisor, clock, messages)
     watch_tls(registry, tls)
     return {
         "/metrics": lambda _: HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
-        # Alive as long as the event loop turns. An API server that is down must not restart the agent.
+        # Live as long as the event loop runs: an API server outage must not restart the agent.
         "/healthz": lambda _: HttpResponse(b"ok\n"),
         "/readyz": lambda _: _ready(supervisor),
         "/explain": lambda rest: _explain(supervisor, clock, rest, alone=alone),
@@ -93,12 +93,12 @@ def routes(
 
 
 def explain_guard(access: ExplainAccess, alone: Assignment | None) -> Guard:
-    """Everyone may read metrics and probes; ``access`` decides on explanations. ``alone``: the sidecar's VM."""
+    """A guard that authorizes ``/explain`` and ``/database`` by ``access``. ``alone``: the sidecar's VM."""
 
     async def guard(route: str, rest: str, caller: Caller) -> HttpResponse | None:
         if route not in _EXPLANATIONS:
             return None
-        # Access is granted by namespace and kind: by the first part of the path, and the beginning of the second.
+        # Rights are per namespace and kind, which the path contains.
         namespace, _, name = rest.removeprefix("/").partition("/")
         vm = ObjectName(namespace, name) if alone is None else alone.vm
         denial = await access.denial(caller, Scope(vm.namespace, of_pods=pod_of(vm) is not None))
@@ -109,7 +109,7 @@ def explain_guard(access: ExplainAccess, alone: Assignment | None) -> Guard:
 
 def registry_of(supervisor: Supervisor, clock: Clock, messages: Mapping[str, int] | None = None) -> CollectorRegistry:
     """All metrics of the process."""
-    # With ``auto_describe`` a collector is collected once while it is registered.
+    # ``auto_describe`` would collect the metrics at registration.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(AgentCollector(supervisor, clock, messages))
     describe_process(registry, "autoscaler-agent")
@@ -118,7 +118,7 @@ def registry_of(supervisor: Supervisor, clock: Clock, messages: Mapping[str, int
 
 def _ready(supervisor: Supervisor) -> HttpResponse:
     unseen = [str(assignment.vm) for assignment, runner in supervisor.runners.items() if runner.state.vm.seen is None]
-    # Before the first list, no runner is unseen either: an empty set would look ready.
+    # Before the first list the set is empty, and would look ready.
     if not supervisor.is_listed:
         return HttpResponse(texts.VMS_UNKNOWN.encode(), HTTPStatus.SERVICE_UNAVAILABLE)
     if unseen:
@@ -129,7 +129,7 @@ def _ready(supervisor: Supervisor) -> HttpResponse:
 
 def _explain(supervisor: Supervisor, clock: Clock, rest: str, *, alone: bool) -> HttpResponse:
     if not rest.removeprefix("/") and not alone:
-        # Without a name, the per-node form lists what can be asked for.
+        # Without a name, a node's agent lists its VMs.
         unreadable = {str(pod): reason for pod, reason in sorted(supervisor.source.unreadable.items())}
         return _json({"vms": sorted(_by_vm(supervisor)), "unreadable": unreadable})
     runner = _chosen(supervisor, rest, alone=alone)
@@ -149,9 +149,9 @@ async def _database(supervisor: Supervisor, rest: str, *, alone: bool) -> HttpRe
 
 
 def _chosen(supervisor: Supervisor, rest: str, *, alone: bool) -> Runner | HttpResponse:
-    """The runner of the VM that the path names, or of the only one; a 404 response if there is none."""
+    """The runner of the VM in the path, or the only runner; a 404 response if there is none."""
     wanted, runners = rest.removeprefix("/"), _by_vm(supervisor)
-    # A sidecar may be asked by the name of its VM as well.
+    # A sidecar accepts the name of its VM as well.
     runner = next(iter(runners.values()), None) if alone and not wanted else runners.get(wanted)
     if runner is None:
         return _json({"error": texts.NO_SUCH_VM.format(vm=wanted or "none yet")}, HTTPStatus.NOT_FOUND)
@@ -167,32 +167,47 @@ def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
 
 
 Values = Mapping[str, float | None]
-"""One VM's values by the metric's own label, which is empty if it has none; a value of None is left out."""
+"""One VM's values by the metric's own label (empty if it has none); None is not exported."""
 
 OfVms = tuple[CounterMetricFamily | GaugeMetricFamily, Callable[[Runner], Values]]
 
 
 def _of_vms(now: Instant) -> Iterator[OfVms]:
-    """The metrics that each VM has, empty, with what fills them."""
-    yield _gauge("cpu_cores", "CPU of a VM, by what it is.", "kind"), _cpu
-    yield _gauge("memory_bytes", "Memory of a VM.", "kind"), _memory
-    text = "1 while less is permitted than asked for."
+    """The metric families of VMs, each with the function that computes its values."""
+    yield _gauge("cpu_cores", "CPU of a VM, by kind.", "kind"), _cpu
+    yield _gauge("memory_bytes", "Memory of a VM, by kind.", "kind"), _memory
+    text = "1 while less is granted than requested."
     yield _gauge("denied", text), lambda runner: {"": runner.state.scheduler.denial is not None}
-    yield _gauge("migrating", "1 while nothing may be changed."), lambda runner: {"": runner.state.scheduler.migrate}
     yield (
-        _counter("events", "What happened to a VM's agent.", "kind"),
+        _gauge("migrating", "1 while the VM must not be resized."),
+        lambda runner: {"": runner.state.scheduler.migrate},
+    )
+    yield (
+        _counter("events", "Events of a VM's agent.", "kind"),
         lambda runner: dict(sorted(runner.tally.items())),
     )
-    yield _counter("rejected_permits", "Permits not believed."), lambda runner: {"": runner.state.scheduler.rejected}
-    text = "Processes that a guest's kernel killed for lack of memory."
+    yield (
+        _counter("rejected_permits", "Permits that the agent rejected."),
+        lambda runner: {"": runner.state.scheduler.rejected},
+    )
+    text = "Processes that a guest's kernel killed because memory ran out."
     yield _counter("guest_oom_kills", text), lambda runner: {"": runner.state.guest.kills.total}
-    text = "Loads that a guest's monitor reported and its VM grew for, by what looks then showed."
+    text = "Load reports of a guest's monitor on which its VM grew, by what later scrapes showed."
     yield _counter("monitor_reports", text, "outcome"), _reports
-    text = "Since a VM needs more than it has, 0 if it does not."
+    text = "1 while a VM is asleep or waking."
+    yield _gauge("asleep", text), lambda runner: {"": runner.state.sleeps}
+    text = "Seconds for which a VM has been waking; 0 if it is not."
+    yield _gauge("waking_seconds", text), lambda runner: {"": _waking(runner, now)}
+    text = "1 if a VM was ordered to sleep again without client activity since its last wake."
+    yield _gauge("woken_for_nothing", text), lambda runner: {"": _is_unused(runner)}
+    yield _counter("wakes", "Wakes of a VM, by source.", "by"), lambda runner: dict(runner.state.sleep.wakes)
+    text = "Time since a client of a guest's database last did anything, as the guest reports."
+    yield _gauge("database_quiet_seconds", text), lambda runner: {"": _quiet(runner)}
+    text = "Time since a VM has needed more than it has, otherwise 0."
     yield _gauge("growth_waiting_seconds", text), lambda runner: {"": _waiting(runner, now)}
     text = "1 while the kubelet has not carried out a pod's resize, by its verdict."
     yield _gauge("resize_objection", text, "verdict"), _objection
-    text = "1 while something is wrong, by what it is about."
+    text = "1 while there is a problem, by the part it concerns."
     yield _gauge("trouble", text, "about"), lambda runner: _failing(runner, now)
 
 
@@ -224,13 +239,28 @@ def _memory(runner: Runner) -> Values:
     return {**sizes, "used": None if used is None else used.value}
 
 
+def _waking(runner: Runner, now: Instant) -> float:
+    since = runner.state.sleep.waking_from
+    return 0.0 if since is None else now - since
+
+
+def _is_unused(runner: Runner) -> bool:
+    wake = runner.state.sleep.wake
+    return wake is not None and wake.is_unused
+
+
+def _quiet(runner: Runner) -> float | None:
+    observed = runner.state.guest.seen
+    return None if observed is None else observed.sample.quiet
+
+
 def _reports(runner: Runner) -> Values:
     return {"right": runner.state.monitor.right_alarms, "false": runner.state.monitor.false_alarms}
 
 
 def _waiting(runner: Runner, now: Instant) -> float:
-    # The oldest wish comes first.
-    return now - runner.wishes[0].since if runner.wishes else 0.0
+    # The oldest growth comes first.
+    return now - runner.pending[0].since if runner.pending else 0.0
 
 
 def _objection(runner: Runner) -> Values:
@@ -248,13 +278,14 @@ def _failing(runner: Runner, now: Instant) -> Values:
         "guest": state.guest.failure,
         "settings": state.settings_failure,
         "monitor": state.monitor_failure,
+        "sleep": state.sleep_failure,
     }
     troubles = {about: failure is not None for about, failure in failures.items()}
     return troubles | {"resizing": troubles["resizing"] or is_paused}
 
 
 def _growths(growths: GrowthTimes) -> Metric:
-    text = "From a VM's need to its permit, and to its size."
+    text = "Time from a VM's need to its permit, and to its size."
     family = HistogramMetricFamily("autoscale_agent_growth_seconds", text, labels=("stage",))
     for stage, buckets, total in growths.histograms():
         family.add_metric((stage,), buckets, total)

@@ -1,9 +1,9 @@
-"""The conversation with the monitor in a guest: resumed after each end, checked, and ended if it misbehaves (B.8).
+"""Keeps the connection to the guest's monitor: reconnects, checks its health, and closes it on misbehaviour (B.8).
 
 Rules that hold here:
 
-- Nothing is decided here: messages of the monitor become events, and messages to it come from the plan.
-- A guest is not trusted. Too many messages, or no answer in time, end the conversation; the wait for the next one
+- This module makes no decisions: messages of the monitor become events, and messages to it come from the plan.
+- The guest is not trusted. Too many messages, or a late answer, close the connection; the delay before the next one
   grows each time.
 """
 
@@ -38,17 +38,17 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 CHECK: Final = Seconds(5.0)
-"""Between two health checks; the answer to one must have come before the next."""
+"""Interval of health checks, and the time-out of their answers."""
 
 RECONNECT: Final = Backoff(Seconds(1.0), Seconds(15.0))
-"""After a conversation that has ended, or did not begin."""
+"""Delay before the next connection."""
 
 STEADY: Final = Seconds(60.0)
-"""After a conversation that lasted this long, the next begins as soon as after a first failure."""
+"""After a connection that lasted this long, the delay starts over."""
 
 MOST_AT_ONCE: Final = 20.0
 PER_SECOND: Final = 10.0
-"""Messages that a monitor may send: at once, and in the long run."""
+"""Burst and rate limit of a monitor's messages."""
 
 
 class MonitorSession:
@@ -66,26 +66,26 @@ class MonitorSession:
         self._allowed = TokenBucket(MOST_AT_ONCE, PER_SECOND, Instant(0.0))
 
     def say(self, message: MonitorMessage) -> None:
-        """Sends the message; the outcome is an event."""
+        """Queue ``message``; its outcome will be an event."""
         self._outbox.put_nowait(message)
 
     async def run(self) -> None:
-        """Converses. Returns only by being cancelled."""
+        """Run until cancelled."""
         retries, never = Retries(RECONNECT, STEADY), asyncio.Event()
         while True:
             began = self._clock.now()
-            # In a task of its own: with Python 3.11, a group that fails leaves its task unfit for time-outs.
+            # In a separate task: with Python 3.11, a failed task group breaks later time-outs of its task.
             async with asyncio.TaskGroup() as tasks:
                 conversation = tasks.create_task(self._once())
             has_joined, error = conversation.result()
-            # A guest without a monitor is no trouble and causes no event.
+            # A guest without a monitor is not a failure.
             if has_joined or error.fault is Fault.GUEST:
                 self._take(MonitorLost(error.fault, error.reason))
             wait = retries.failed(self._clock.jitter(), Seconds(self._clock.now() - began))
             await self._clock.wait(never, Instant(self._clock.now() + wait))
 
     async def _once(self) -> tuple[bool, PortError]:
-        """Hold one conversation. Returns True if it had begun, and the reason why it ended."""
+        """Connect once and run until the connection ends. Return True if it was established, and why it ended."""
         has_joined, ended = False, PortError(Fault.GUEST, texts.MONITOR_ENDED.format(why=""))
         try:
             async with self._source() as connection:
@@ -99,8 +99,8 @@ class MonitorSession:
         return has_joined, ended
 
     def _begin(self, connection: MonitorConnection) -> None:
-        self._outbox = asyncio.Queue()  # what was meant for the last conversation is not sent in this one
-        # Numbers of the last conversation must not match answers in this one.
+        self._outbox = asyncio.Queue()  # drop messages queued for the last connection
+        # Answers on this connection must not match ids from the last one.
         self._asked = self._checked = None
         self._allowed = TokenBucket(MOST_AT_ONCE, PER_SECOND, self._clock.now())
         self._take(MonitorJoined(connection.version))
@@ -114,10 +114,10 @@ class MonitorSession:
 
     def _hear(self, message: FromMonitor, version: int) -> None:
         match message:
-            # An answer to an earlier check proves nothing about now.
+            # Ignore answers to earlier checks.
             case HealthCheck(number) if number == self._checked:
                 self._checked = None
-            # A monitor that agreed on version 1 must not use what only version 2 has.
+            # ``LoadReport`` needs version 2.
             case LoadReport(number) if version < 2:
                 self._outbox.put_nowait(NotUnderstood(number, texts.OF_VERSION_2))
             case UpscaleRequest() | LoadReport():
@@ -128,7 +128,7 @@ class MonitorSession:
                 self._outbox.put_nowait(NotUnderstood(number, texts.UNKNOWN_MESSAGE))
 
     def _answered(self, message: UpscaleConfirmation | DownscaleResult | InternalError | InvalidMessage) -> None:
-        """An answer counts only if it has the number of the question; a late one changes nothing."""
+        """Accept an answer with the id of the message in flight; ignore a late one."""
         if message.id == self._asked:
             self._asked = None
             self._take(MonitorAnswered(None if isinstance(message, InternalError | InvalidMessage) else message))
@@ -139,8 +139,8 @@ class MonitorSession:
             await connection.send(write_to_monitor(message, self._numbered(message)))
 
     def _numbered(self, message: ToMonitor) -> int:
-        """The number to send ``message`` with; by it the monitor's answer is recognized."""
-        # An answer of ours has the number of its question.
+        """The id for ``message``, which the monitor's answer repeats."""
+        # Our answers repeat the id of the monitor's message.
         if isinstance(message, NotUnderstood):
             return message.id
         self._number += 2

@@ -1,4 +1,4 @@
-"""Scaling policies as the original agent's users write them, in the words of ours (B.1, B.11). Pure."""
+"""Translates scaling policies of the original project's agent (B.1, B.11). Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 from protocol.field_errors import shown
 
 TARGETS: Final[Mapping[str, str]] = {"loadAverageFractionTarget": "cpu", "memoryUsageFractionTarget": "memory"}
-"""The shares of CPU and memory that may be in use, and the section of ours that says the same."""
+"""Target shares of CPU and memory, and the sections of this project's policy that have them."""
 
-# These tune the original's own algorithm (its zones, its file cache). Our policy measures what they guess.
+# Parameters of the original's algorithm (its zones, its file cache), which this project measures instead.
 WITHOUT_COUNTERPART: Final = frozenset({
     "memoryTotalFractionTarget",
     *("enableLFCMetrics", "lfcUseLargestWindow", "lfcToMemoryRatio", "lfcWindowSizeMinutes"),
@@ -19,18 +19,18 @@ WITHOUT_COUNTERPART: Final = frozenset({
 })  # fmt: skip
 
 _FIELDS: Final = frozenset(TARGETS) | WITHOUT_COUNTERPART
-_OURS: Final = frozenset({"cpu", "memory", "timing", "monitor", "smoothing"})
-"""Sections of our policies: a document with one of these is not translated, so the decoder refuses a mixture."""
+_OURS: Final = frozenset({"cpu", "memory", "timing", "monitor", "sleep", "smoothing"})
+"""Sections of this project's policy. A document with one of them is not translated, so the decoder refuses a mix."""
 
 _WHOLE: Final = "scaling"
 _DEFAULTS: Final = "defaultConfig"
 
 
 def in_our_words(document: object) -> tuple[object, tuple[str, ...]]:
-    """A policy of the original's as ours; any other document as it is. Also lists what is passed over, by its field: a
-    target of 0, by which the original divides, and fields that neither knows.
+    """Translate a policy of the original project; return any other document unchanged. Also return the fields without
+    effect: a target of 0, by which the original divides, and unknown fields.
 
-    A target above 1 (a load average above the CPUs) becomes 1: no more than all of a CPU can be in use.
+    A target above 1 (a load average above the number of CPUs) becomes 1, because usage cannot exceed the CPUs.
 
     >>> in_our_words({"loadAverageFractionTarget": 0.7, "enableLFCMetrics": True})
     ({'cpu': {'target': 0.7}}, ())
@@ -39,13 +39,13 @@ def in_our_words(document: object) -> tuple[object, tuple[str, ...]]:
     """
     if not isinstance(document, dict):
         return document, ()
-    # The whole ``config.json``: all but its default policy is about the original agent's process.
+    # A whole ``config.json``: only its default policy is about scaling.
     if isinstance(scaling := document.get(_WHOLE), dict) and isinstance(scaling.get(_DEFAULTS), dict):
         return in_our_words(scaling[_DEFAULTS])
     if _FIELDS.isdisjoint(document) or not _OURS.isdisjoint(document):
         return document, ()
     values = {field: document.get(field) for field in TARGETS}
-    # ``False == 0`` in Python, but a boolean is an error for the decoder to report.
+    # ``False == 0``, but a boolean is an error for the decoder to report.
     zeros = [field for field, value in values.items() if value == 0 and not isinstance(value, bool)]
     passed_over = [f"{field}: passed over: expected a share above 0, got 0" for field in zeros]
     unknown = [name for name in document if name not in _FIELDS]

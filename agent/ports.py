@@ -1,9 +1,9 @@
-"""Ports of the agent. Tests inject faults here, and the agent's modes differ only behind them.
+"""Ports of the agent. Tests inject faults here, and the agent's modes differ only in the adapters behind them.
 
 Rules that hold here:
 
-- A port does one thing once, within a deadline of its own. Retrying and waiting belong to the core.
-- Every failure is one of the errors below and says whose fault it is. Nothing else but ``CancelledError`` is raised.
+- A call makes one attempt within its own deadline. Retries and backoff belong to the core.
+- Every failure is one of the errors below and names the party at fault. Only ``CancelledError`` is raised besides.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from protocol.virtual_machine import VirtualMachine
 
 
 class PortError(Exception):
-    """A call through a port failed; the message is for people.
+    """A call through a port failed, for the human-readable ``reason``.
 
-    ``retry_after`` is how long a scheduler asks one to wait; ``is_others_turn``: it answers another agent of the VM.
+    ``retry_after`` is from the scheduler; ``is_others_turn``: it answers another agent of the VM.
     """
 
     def __init__(
@@ -40,36 +40,36 @@ class PortError(Exception):
 
 
 class ConflictError(PortError):
-    """The object has changed since it was read; the patch took no effect."""
+    """The object has changed since it was read, so the patch took no effect."""
 
 
 class RefusedError(PortError):
-    """The API refuses the request, and would again, or has no such object: a patch took no effect."""
+    """The API refused the request permanently, or has no such object: a patch took no effect."""
 
 
 class ExpiredError(PortError):
-    """The version to watch from is too old: list the objects again at once."""
+    """The version to watch from has expired: list the objects again at once."""
 
 
 class MetricsSource(Protocol):
     """The guest's node_exporter."""
 
     async def scrape(self) -> GuestSample:
-        """A sample of the guest's metrics. Raises ``PortError``."""
+        """Scrape the guest's metrics. Raises ``PortError``."""
 
     def close(self) -> None:
-        """Release the connection kept between scrapes; another scrape may follow."""
+        """Close the connection kept between scrapes; another scrape may follow."""
 
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
 
 
 class DatabaseView(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a postgres. ``sessions`` counts clients; ``oldest_transaction_seconds`` is the age of the oldest
-    transaction that a client has open.
+    """Status of a postgres. ``sessions`` counts clients; ``oldest_transaction_seconds`` is the age of their oldest open
+    transaction.
 
-    A standby is ``streaming`` while it receives its primary's changes; ``lag_seconds`` is how far it is behind what it
-    received, None if unknown.
+    A standby is ``streaming`` while it receives WAL from its primary; ``lag_seconds`` is its replay lag, None if
+    unknown.
     """
 
     standby: bool
@@ -80,34 +80,31 @@ class DatabaseView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 DatabaseSource = Callable[[], Awaitable[DatabaseView]]
-"""The status of the guest's database now, as the daemon in the guest reports it. Raises ``PortError``."""
+"""Fetches the database's status from the daemon in the guest. Raises ``PortError``."""
 
 
 class MonitorConnection(Protocol):
-    """A conversation with the guest's monitor; ``version`` is what both speak.
-
-    One that has not answered a question within ``patience`` is given up.
-    """
+    """A connection to the guest's monitor, with protocol ``version``. ``patience`` is the time-out of answers."""
 
     version: int
     patience: Seconds
 
     async def receive(self) -> FromMonitor:
-        """The next message. Raises ``PortError`` if the connection has ended or the message is malformed."""
+        """The next message. Raises ``PortError`` if the connection is closed or the message is malformed."""
 
     async def send(self, text: str) -> None:
-        """Sends one message. Raises ``PortError``."""
+        """Send a message. Raises ``PortError``."""
 
 
 MonitorSource = Callable[[], AbstractAsyncContextManager[MonitorConnection]]
-"""Begins a conversation with the guest's monitor (B.8), which ends with the block. Raises ``PortError``."""
+"""Connects to the guest's monitor (B.8) for the duration of the block. Raises ``PortError``."""
 
 
 class SchedulerClient(Protocol):
-    """The scheduler, as agents ask it (S4.4)."""
+    """The scheduler (S4.4)."""
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        """Sends one request and returns the answer. Raises ``PortError``."""
+        """Send one request and return its answer. Raises ``PortError``."""
 
 
 class VmApi(Protocol):
@@ -117,20 +114,26 @@ class VmApi(Protocol):
         """The object now. Raises ``PortError``."""
 
     def watch(self) -> AsyncIterator[VirtualMachine]:
-        """The object as it is and after each change, until the server ends the watch. Raises like ``get``."""
+        """The object now and after each change, until the server ends the watch. Raises like ``get``."""
 
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
-        """Sets ``use`` if the object is still at version ``base`` (0: whatever it is); returns the object after it.
+        """Set ``use`` if the object is still at version ``base`` (0: any); return the patched object.
 
         Raises ``ConflictError``, ``RefusedError``, or ``PortError`` if the outcome is unknown.
         """
 
-    async def tell(self, reason: str, note: str, wall: float) -> None:
-        """Writes an Event about the object: ``reason`` in CamelCase, ``note`` for people. Raises ``PortError``.
+    async def order_sleep(self, order: str, base: int) -> VirtualMachine:
+        """Write the order to sleep if the object is still at version ``base``; return the patched object.
 
-        ``wall`` is the present, in seconds since 1970.
+        Raises like ``patch``.
+        """
+
+    async def tell(self, reason: str, note: str, wall: float) -> None:
+        """Write an Event about the object: ``reason`` in CamelCase, ``note`` for people. Raises ``PortError``.
+
+        ``wall`` is the time of the Event in seconds since 1970.
         """
 
 
 TokenSource = Callable[[], str | None]
-"""Proof of who this agent is: the bearer token to send now; None if none is configured. Raises ``PortError``."""
+"""The bearer token of this agent; None if none is configured. Raises ``PortError``."""

@@ -1,11 +1,10 @@
-"""The life of one VM's agent: tasks that feed one core, and whatever the core wants done (S4.3).
+"""Runs the agent of one VM: tasks feed events to the core and execute its actions (S4.3).
 
 Rules that hold here:
 
-- Nothing is decided here. Every event goes through ``_take``, and then a new plan is made.
-- Every task belongs to the runner's task group, and ends with it.
-- A failing port is an event, not an end. What is no ``PortError`` is a bug: it ends the runner, and the supervisor
-  restarts it.
+- The runner makes no decisions. Every event goes through ``_take`` and causes a new plan.
+- Every task belongs to the runner's task group.
+- A ``PortError`` becomes an event. Any other exception is a bug: it ends the runner, and the supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import asyncio
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -21,14 +21,16 @@ from msgspec.structs import replace
 from agent.assignments import Assignment
 from agent.config import PolicyError, for_pod, read_policy
 from agent.core import events
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import Action, AskScheduler, OrderSleep, PatchVm
 from agent.core.advance import advance
 from agent.core.events import Event
 from agent.core.growth import GrowthTimes, PendingGrowth, follow
 from agent.core.plan import plan
 from agent.core.policy import Policy, Rhythm
+from agent.core.sleep.windows import window_now
 from agent.core.state import State, begin
 from agent.core.vm import Vm, VmFloor, view
+from agent.local_time import local_time
 from agent.monitor_session import MonitorSession
 from agent.notices import Notices
 from agent.ports import (
@@ -44,22 +46,23 @@ from agent.ports import (
 from agent.telemetry import note
 from protocol.backoff import Backoff
 from protocol.floors import Floor, decode_floor
+from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.names import ANNOTATION_CONFIG, ANNOTATION_FLOOR
 from protocol.runtime.clock import Clock
 from protocol.units import ComputeUnit, Instant, Seconds
 from protocol.virtual_machine import Bounds, VirtualMachine
 
 WATCH_BACKOFF = Backoff(Seconds(1.0), Seconds(20.0))
-"""Between two watches of the VM, even if the server ended the first without an error."""
+"""Delay between two watches of the VM, even if the server ended the first without an error."""
 
 
 LONGEST_FLOOR: Final = 86_400.0
-"""Seconds: a floor that claims to hold for longer comes from a clock that is wrong."""
+"""Maximum duration of a floor in seconds: a longer one comes from a wrong clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """One VM's part of the world. ``monitor`` is None if guests' monitors are not used."""
+    """The ports of one VM. ``monitor`` is None if guest monitors are disabled."""
 
     metrics: MetricsSource
     scheduler: SchedulerClient
@@ -70,7 +73,7 @@ class Ports:
 
 
 class Runner:
-    """Looks after one VM until it is cancelled."""
+    """Runs the agent of one VM."""
 
     def __init__(  # noqa: PLR0913 - what a VM's agent is made of
         self,
@@ -87,7 +90,7 @@ class Runner:
         self.look_at_database = ports.database
         self.tally: Counter[str] = Counter()
         self._growths = growths
-        self.wishes: tuple[PendingGrowth, ...] = ()
+        self.pending: tuple[PendingGrowth, ...] = ()
         self._ports = ports
         self._base = self._own(policy)
         self._annotation: str | None = None
@@ -98,27 +101,27 @@ class Runner:
         self._notices = Notices(ports.vm_api, ports.clock)
         self._changed = asyncio.Event()
         self._never = asyncio.Event()
+        self._guest_runs, self._guest_sleeps = asyncio.Event(), asyncio.Event()
         now, jitter = ports.clock.now(), ports.clock.jitter()
         self.state: State = begin(assignment.pod, self._base, now, jitter, sequence, unit=unit, rhythm=rhythm)
         self._session = None if ports.monitor is None else MonitorSession(ports.monitor, ports.clock, self._take)
 
     async def run(self) -> None:
-        """Looks after the VM. Returns only by being cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
-            tasks.create_task(self._scrape())
+            tasks.create_task(self._attend())
             tasks.create_task(self._act(tasks))
             tasks.create_task(self._notices.run())
-            if self._session is not None:
-                tasks.create_task(self._session.run())
+            tasks.create_task(self._follow_windows())
 
     def use_policy(self, base: Policy) -> None:
-        """Puts another policy for all VMs in force; the VM's own annotation still goes above it."""
+        """Apply a new base policy; the VM's annotation overrides it."""
         self._base = self._own(base)
         self._read_policy()
 
     def refuse_policy(self, reason: str) -> None:
-        """Record that a new policy for all VMs was refused; the old one stays in force."""
+        """Record that a new base policy is invalid; the previous one stays in force."""
         self._take(events.PolicyRefused(reason))
 
     def _own(self, policy: Policy) -> Policy:
@@ -126,28 +129,40 @@ class Runner:
 
     def _take(self, event: Event) -> None:
         now = self._ports.clock.now()
-        # Log and notices compare the event with the state before it, so they come first.
+        # First, because log and notices compare the event with the state before it.
         note(self.tally, self.assignment.vm, self.state, event, now)
         self._notices.take(self.state, event, now)
         advance(self.state, event, now, self._ports.clock.jitter())
-        self.wishes, ended = follow(self.state, self.wishes, now)
+        self.pending, ended = follow(self.state, self.pending, now)
         self._growths.add(ended)
         self._changed.set()
+        if self.state.vm.seen is not None:
+            begins, ends = self._guest_runs, self._guest_sleeps
+            (ends if self.state.sleeps else begins).set()
+            (begins if self.state.sleeps else ends).clear()
 
     async def _act(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            # Cleared before the plan is made: an event that comes meanwhile makes another plan.
+            # Before planning, so that an event during it causes another plan.
             self._changed.clear()
             planned = plan(self.state, self._ports.clock.now())
             for action in planned.actions:
-                # Before the call, not after it: from here on it may take effect, and the next plan must know.
+                # Before the call: the action may take effect from here on, and the next plan must allow for it.
                 self._take(events.Started(action))
-                doing = self._ask(action) if isinstance(action, AskScheduler) else self._patch(action)
-                tasks.create_task(doing)
+                tasks.create_task(self._do(action))
             if planned.message is not None and self._session is not None:
                 self._take(events.Started(planned.message))
                 self._session.say(planned.message)
             await self._ports.clock.wait(self._changed, planned.wake_at)
+
+    async def _do(self, action: Action) -> None:
+        match action:
+            case AskScheduler():
+                await self._ask(action)
+            case PatchVm():
+                await self._patch(action)
+            case OrderSleep():
+                await self._order_sleep(action)
 
     async def _ask(self, action: AskScheduler) -> None:
         try:
@@ -161,28 +176,38 @@ class Runner:
             self._take(events.Patched(self._view(patched)))
         except ConflictError:
             self._take(events.PatchConflicted())
-            # The patch was based on an old version; without the new one it would conflict again.
+            # Read the new version; a patch based on the old one would conflict again.
             await self._look()
         except RefusedError as error:
             self._take(events.PatchFailed(error.fault, error.reason, refused=True))
         except PortError as error:
-            # The outcome is unknown: the API may have applied the patch. A newer version of the VM settles it.
+            # The API may have applied the patch; a newer version of the VM settles it.
             self._take(events.PatchFailed(error.fault, error.reason, refused=False))
             await self._look()
 
+    async def _order_sleep(self, action: OrderSleep) -> None:
+        try:
+            # Each order is a new text, so that the controller never repeats one.
+            ordered = await self._ports.vm_api.order_sleep(micro_timestamp(self._ports.clock.wall()), action.base)
+            self._take(events.SleepOrdered(self._view(ordered)))
+        except PortError as error:
+            self._take(events.SleepNotOrdered(error.fault, error.reason))
+            # The object has or may have changed: read it before the next order.
+            await self._look()
+
     async def _look(self) -> None:
-        """Read the VM at once: the watch may take a while to report it."""
+        """Read the VM at once, because the watch may lag."""
         try:
             await self._read()
         except PortError as error:
             self._take(events.VmLost(error.fault, error.reason))
 
     async def _read(self) -> None:
-        """Read the object, and see if the store was restored."""
+        """Read the object, and detect a restored store."""
         last = self.state.vm.seen
         vm = await self._ports.vm_api.get()
         view = self._view(vm)
-        # A read is never stale, unlike a watch: only a store restored from a backup brings an older version back.
+        # Unlike a watch, a read is never stale: an older version means that the store was restored from a backup.
         is_older = last is not None and not view.follows(last.version - 1)
         self._note(vm, events.VmRestored(view) if is_older else events.VmSeen(view))
 
@@ -190,7 +215,7 @@ class Runner:
         failures = 0
         while True:
             try:
-                # Versions seen by a watch prove nothing about a restored store, so each watch begins with a read.
+                # A watch cannot tell a restored store from a stale event, so start with a read.
                 await self._read()
                 async for changed in self._ports.vm_api.watch():
                     failures = 0
@@ -199,14 +224,13 @@ class Runner:
             except PortError as error:
                 failures += 1
                 self._take(events.VmLost(error.fault, error.reason))
-            # A watch that ended without an error waits like one failure: an API server that ends watches at once must
-            # not be hammered.
+            # Delay even after a watch without an error, in case the API server ends watches at once.
             wait = WATCH_BACKOFF.delay(max(1, failures), self._ports.clock.jitter())
             await self._ports.clock.wait(self._never, Instant(self._ports.clock.now() + wait))
 
     def _note(self, found: VirtualMachine, event: events.VmSeen | events.VmRestored) -> None:
         self._take(event)
-        # Most events of a watch leave the annotation as it was.
+        # Most events do not change the annotation.
         annotation, problems = found.annotations.get(ANNOTATION_CONFIG), (*found.problems, *_read_floor(found)[1])
         if (annotation, problems) != (self._annotation, self._problems):
             self._annotation, self._problems = annotation, problems
@@ -216,12 +240,11 @@ class Runner:
         return view(self._with_old_bounds(found), self.assignment.pod.name, self._held_floor(found))
 
     def _held_floor(self, found: VirtualMachine) -> VmFloor | None:
-        """The object's floor, with its end by the agent's own clock."""
+        """The object's floor, with its end on the agent's clock."""
         floor, clock = _read_floor(found)[0], self._ports.clock
         if floor != self._floor:
             self._floor, self._held = floor, None
-        # The floor's end is a wall-clock time. It is turned into our own clock once, when it is first seen: each
-        # further view would move it.
+        # Convert the wall-clock end only once, when it is first seen: later conversions would move it.
         if floor is not None and self._held is None:
             lasts = min(LONGEST_FLOOR, floor.until - clock.wall())
             self._held = VmFloor(floor.size, Instant(clock.now() + lasts))
@@ -233,7 +256,7 @@ class Runner:
             self._bounds = found.bounds
             return found
         spec, old = found.bounds, self._bounds
-        # The spec may have become narrower than the old annotation.
+        # The bounds in the spec may now be narrower than the old annotation.
         low, high = (size.at_least(spec.min).at_most(spec.max) for size in (old.min, old.max))
         return replace(found, bounds=Bounds(low, high))
 
@@ -243,16 +266,43 @@ class Runner:
         except PolicyError as error:
             self._take(events.PolicyRefused(f"annotation {ANNOTATION_CONFIG}: {error}"))
             return
-        # Without an annotation the policy is the base, whose settings are listed already.
+        # Without an annotation the policy is the base, whose ignored settings are included already.
         own = () if self._annotation is None else policy.passed_over
         passed_over = (*self._base.passed_over, *(f"annotation {ANNOTATION_CONFIG}: {setting}" for setting in own))
         self._take(events.PolicySet(policy, (*self._problems, *passed_over)))
+        # Before the next plan, so that a new window counts at once.
+        self._see_window()
+
+    def _see_window(self) -> None:
+        clock = partial(local_time, self._ports.clock.wall())
+        window = window_now(self.state.policy.sleep.keep_awake, clock)
+        if window != self.state.sleep.window:
+            self._take(events.WindowSeen(window))
+
+    async def _follow_windows(self) -> None:
+        """Evaluate the windows each minute, at which they begin and end."""
+        clock = self._ports.clock
+        while True:
+            self._see_window()
+            await clock.wait(self._never, Instant(clock.now() + 60.0 - clock.wall() % 60.0))
+
+    async def _attend(self) -> None:
+        """Scrape and connect to the guest while it runs; even a connection attempt could wake a sleeping VM."""
+        while True:
+            await self._guest_runs.wait()
+            async with asyncio.TaskGroup() as tasks:
+                conversing = [tasks.create_task(self._scrape())]
+                if self._session is not None:
+                    conversing.append(tasks.create_task(self._session.run()))
+                await self._guest_sleeps.wait()
+                for task in conversing:
+                    task.cancel()
 
     async def _scrape(self) -> None:
-        """Scrape for ever. The first one comes within an interval, so that the agents of a node are not in step."""
+        """Scrape until cancelled, with a random start so that the scrapes of a node spread over the interval."""
         interval = self.state.policy.timing.scrape
         at = Instant(self._ports.clock.now() + interval * self._ports.clock.jitter())
-        # The connection to the guest must not outlive the runner: the pod may be gone.
+        # Close the connection with the runner, because the pod may be gone.
         with closing(self._ports.metrics) as metrics:
             while True:
                 await self._ports.clock.wait(self._never, at)
@@ -260,7 +310,7 @@ class Runner:
                     self._take(events.Scraped(await metrics.scrape()))
                 except PortError as error:
                     self._take(events.ScrapeFailed(error.fault, error.reason))
-                # A fixed rhythm, without catching up on scrapes that a slow guest has missed.
+                # A fixed interval, without catching up on missed scrapes.
                 at = Instant(max(at + self.state.policy.timing.scrape, self._ports.clock.now()))
 
 

@@ -1,10 +1,10 @@
-"""The set of VMs that one agent process looks after: those of a node, or the one of its own pod (S4.3).
+"""Runs one runner per VM of an agent process: all VMs of a node, or the VM of its own pod (S4.3).
 
 Rules that hold here:
 
-- Level-triggered: what counts is the whole set as it is now. A VM that is in it has a runner, one that is not has none.
-- Runners are isolated from each other. One that crashes is logged and restarted after a wait, as by a restart of the
-  process: nothing proven, nothing permitted.
+- Level-triggered: exactly the VMs in the current set have a runner.
+- Runners are isolated. One that crashes is logged and restarted after a delay with a new state, in which nothing is
+  proven or permitted.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
 
 BACKOFF = Backoff(Seconds(2.0), Seconds(60.0))
-"""Delay before something that should not have ended starts again."""
+"""Delay before a restart of a runner or watch that ended unexpectedly."""
 
 HEALTHY = Seconds(600.0)
-"""A runner that lived this long before it crashed restarts as after a first failure."""
+"""A runner that ran this long before it crashed restarts with the initial delay."""
 
 STEADY_WATCH = Seconds(1.0)
 """A watch that ends without an error after at least this long is resumed at once, a shorter one after a delay."""
 
 
 MOST_KILLS: Final = 256
-"""Pods whose kills are remembered while none of their containers runs; a node has at most some 110."""
+"""Maximum pods whose kills are remembered between containers; a node has about 110 pods."""
 
 Make = Callable[[Assignment, Policy, GrowthTimes], Runner]
-"""Makes the runner of one VM."""
+"""Creates the runner of one VM."""
 
 
 class Supervisor:
-    """Keeps a runner for every VM in the set."""
+    """Keeps one runner for every VM in the set."""
 
     def __init__(self, source: AssignmentSource, make: Make, policy: Policy, clock: Clock) -> None:
         self.runners: dict[Assignment, Runner] = {}
@@ -59,7 +59,7 @@ class Supervisor:
         self._kills: dict[str, Kills] = {}
 
     async def run(self) -> None:
-        """Looks after the set. Returns only by being cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tended: dict[Assignment, asyncio.Task[None]] = {}
             retries, now = Retries(BACKOFF, STEADY_WATCH), self._clock.now
@@ -73,20 +73,20 @@ class Supervisor:
                     LOG.warning(texts.PODS_NOT_READ, extra=fields)
                 else:
                     if now() - began >= STEADY_WATCH:
-                        # The API server ends each watch after a while; that is no failure.
+                        # The API server ends watches regularly; that is not a failure.
                         retries.succeeded()
                         continue
                 await self._pause(retries, Seconds(now() - began))
 
     def accept(self, policy: Policy, generation: int) -> None:
-        """Put a new policy in force for all VMs, present and future; ``generation`` counts them from 1."""
+        """Apply a new policy to all VMs, current and future; ``generation`` counts policies from 1."""
         self._policy = policy
         LOG.info(texts.POLICY_IN_FORCE, extra={"generation": generation})
         for runner in self.runners.values():
             runner.use_policy(policy)
 
     def refuse(self, error: FileRefusedError) -> None:
-        """Tell every runner that a policy file was refused, so that ``explain`` says why the old one holds."""
+        """Report an invalid policy file to every runner, so that ``explain`` shows it."""
         LOG.error(texts.POLICY_REFUSED, extra={"reason": str(error)})
         for runner in self.runners.values():
             runner.refuse_policy(str(error))
@@ -96,7 +96,7 @@ class Supervisor:
     ) -> None:
         # Also with an empty set: a node without VMs is ready.
         self.is_listed = True
-        # A pod with a new address is another assignment: its runner starts again at the new one.
+        # A pod with a new address is another assignment, and gets a new runner.
         for assignment in tended.keys() - wanted:
             tended.pop(assignment).cancel()
         for assignment in wanted - tended.keys():
@@ -106,13 +106,13 @@ class Supervisor:
         retries, now = Retries(BACKOFF, HEALTHY), self._clock.now
         try:
             while True:
-                # One histogram for all runners: the growths of those that have ended still count.
+                # One histogram for all runners, so that the growths of former runners still count.
                 self.runners[assignment] = self._make(assignment, self._policy, self.growths)
                 self._recall(self.runners[assignment])
                 began = now()
                 try:
                     await self.runners[assignment].run()
-                except* Exception as bugs:  # noqa: BLE001 - the boundary between VMs: logged, counted, restarted
+                except* Exception as bugs:  # noqa: BLE001 - isolates VMs: logged, counted, restarted
                     self.crashes += 1
                     fields = {"vm": str(assignment.vm), "error": "".join(traceback.format_exception(bugs))}
                     LOG.error(texts.CRASHED, extra=fields)
@@ -121,7 +121,7 @@ class Supervisor:
             self._remember(self.runners.pop(assignment, None))
 
     def _remember(self, runner: Runner | None) -> None:
-        """Keep the kills of a pod for the agent of its next container: the killed one took its agent along."""
+        """Keep the kills of a pod for the runner of its next container: an OOM kill may end both."""
         if runner is None or runner.assignment.container is None:
             return
         self._kills[runner.assignment.container.pod_uid] = runner.state.guest.kills

@@ -1,7 +1,4 @@
-"""Log and counts of an agent: one JSON line on stderr for each thing that changed, and counts of everything.
-
-Nothing here feeds back into a decision.
-"""
+"""Log and event counts of an agent: one JSON line on stderr for each change. Never influences decisions."""
 
 from __future__ import annotations
 
@@ -12,33 +9,38 @@ from typing import Final
 
 from agent import texts
 from agent.core import events
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import AskScheduler, OrderSleep, PatchVm
 from agent.core.events import Event
 from agent.core.guest import GuestSample
 from agent.core.monitor.monitor_side import printable
+from agent.core.sleep.obstacles import SHOWN
 from agent.core.state import State
+from agent.core.vm import Vm
 from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGrown
+from protocol.guest.sleep import SleepState
 from protocol.messages import ObjectName
+from protocol.pod_database import pod_of
 from protocol.units import Instant
 
 LOG: Final = logging.getLogger("autoscale.agent")
 
 
 def note(tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant) -> None:
-    """Count ``event``, and log what is new in it compared with ``state``, to which it is not yet applied."""
+    """Count ``event``, and log it if it changes anything compared with ``state``, to which it is not yet applied."""
     tally[KINDS[type(event.action if isinstance(event, events.Started) else event)]] += 1
-    line = _line(state, event, now)
+    line = _line(state, event, now, is_pod=pod_of(vm) is not None)
     if line is not None:
         level, message, fields = line
         LOG.log(level, message, extra={"vm": str(vm), **fields})
 
 
 KILLS_APART: Final = 60.0
-"""Seconds between two log lines on the kills of one guest."""
+"""Minimum seconds between two log lines about OOM kills of one guest."""
 
 KINDS: Final[Mapping[type, str]] = {
     AskScheduler: "ask_started",
     PatchVm: "patch_started",
+    OrderSleep: "sleep_started",
     AskToShrink: "monitor_asked",
     TellGrown: "monitor_asked",
     events.VmSeen: "vm_seen",
@@ -51,6 +53,9 @@ KINDS: Final[Mapping[type, str]] = {
     events.Patched: "patch_ok",
     events.PatchConflicted: "patch_conflict",
     events.PatchFailed: "patch_failed",
+    events.SleepOrdered: "sleep_ordered",
+    events.SleepNotOrdered: "sleep_failed",
+    events.WindowSeen: "window_seen",
     events.PolicySet: "policy_set",
     events.PolicyRefused: "policy_refused",
     events.MonitorJoined: "monitor_joined",
@@ -58,22 +63,28 @@ KINDS: Final[Mapping[type, str]] = {
     events.MonitorSaid: "monitor_said",
     events.MonitorAnswered: "monitor_answered",
 }
-"""What an event counts as, or the action that started."""
+"""Label of an event, or of the action that started, in the metric of events."""
 
 Line = tuple[int, str, dict[str, object]]
-"""The level of a log line, its message and its fields."""
+"""Level, message and fields of a log line."""
 
 
-def _line(state: State, event: Event, now: Instant) -> Line | None:  # noqa: PLR0911 - one for each event
+def _line(  # noqa: PLR0911, PLR0912 - one for each event
+    state: State, event: Event, now: Instant, *, is_pod: bool
+) -> Line | None:
     match event:
         case events.Answered():
             return _answered(state, event)
         case events.Patched(vm):
             return logging.INFO, texts.RESIZED, {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
         case events.CallFailed():
-            return _failed(state, event)
+            return _failed(state, event, is_pod=is_pod)
         case events.VmRestored(vm):
             return logging.WARNING, texts.RESTORED, {"version": vm.version}
+        case events.SleepOrdered():
+            return logging.INFO, texts.SLEEP_ORDERED, {}
+        case events.VmSeen(vm) if state.vm.seen is not None and _sleep_news(state.vm.seen, vm):
+            return logging.INFO, _sleep_news(state.vm.seen, vm), {"reason": vm.sleep.message[:SHOWN]}
         case events.VmSeen() if state.vm.lost is not None:
             return logging.INFO, texts.VM_READ_AGAIN, {"failures": state.vm.lost.count}
         case events.VmSeen(vm) if vm.objection is not None and (
@@ -86,24 +97,33 @@ def _line(state: State, event: Event, now: Instant) -> Line | None:  # noqa: PLR
         case events.PolicySet(problems=problems) if problems:
             return logging.WARNING, texts.SETTINGS_IN_PART, {"reason": "; ".join(problems)}
         case events.Scraped(sample):
-            # One line per event: kills matter more than metrics that are back.
+            # One line per event: OOM kills are more important.
             return _killed(state, sample, now) or _metrics_back(state)
         case events.MonitorJoined(version):
-            return logging.INFO, texts.MONITOR_JOINED, {"version": version}
+            return logging.INFO, texts.TRIALS_READY if is_pod else texts.MONITOR_JOINED, {"version": version}
         case events.MonitorAnswered(DownscaleResult(ok=False, status=status)):
-            return _refused(state, printable(status))
+            return _refused(state, texts.TRIAL_FAILED if is_pod else texts.MONITOR_KEEPS, printable(status))
         case _:
             return None
 
 
+def _sleep_news(before: Vm, vm: Vm) -> str:
+    """The log line for a change of the VM's sleep between two views; empty if there is none."""
+    if vm.sleep.state is SleepState.REFUSED and vm.sleep.order != before.sleep.order:
+        return texts.SLEEP_REFUSED
+    if vm.phase == before.phase or not (vm.sleeps or before.sleeps):
+        return ""
+    return texts.ASLEEP if vm.is_asleep else texts.WAKING if vm.is_waking else texts.AWAKE
+
+
 def _answered(state: State, event: events.Answered) -> Line | None:
     response, asking = event.response, state.scheduler.asking
-    # An answer that came too late is not applied, so it is no news.
+    # A late answer is not applied.
     if asking is None:
         return None
     side, requested, permit = state.scheduler, asking.request.resources, response.permit
     was_denied, is_denied = side.denial is not None, not requested.within(permit)
-    # The same answer as the last is no news: an agent asks every 15 s.
+    # Do not repeat an answer: an agent sends a request every 15 s.
     if side.failure is None and (side.permit, side.migrate, was_denied) == (permit, response.migrate, is_denied):
         return None
     fields: dict[str, object] = {
@@ -118,11 +138,11 @@ def _answered(state: State, event: events.Answered) -> Line | None:
     return logging.INFO, texts.PERMITTED, fields
 
 
-def _refused(state: State, reason: str) -> Line | None:
+def _refused(state: State, message: str, reason: str) -> Line | None:
     refusal = state.monitor.refusal
-    # A monitor that goes on refusing for the same reason is not logged again.
+    # Log a repeated refusal with the same reason only once.
     is_known = refusal is not None and refusal.status == reason
-    return None if is_known else (logging.INFO, texts.MONITOR_KEEPS, {"reason": reason})
+    return None if is_known else (logging.INFO, message, {"reason": reason})
 
 
 def _metrics_back(state: State) -> Line | None:
@@ -131,23 +151,24 @@ def _metrics_back(state: State) -> Line | None:
 
 
 def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
-    """A guest that kills on and on is one line in ``KILLS_APART`` seconds."""
+    """At most one line per ``KILLS_APART`` seconds."""
     count, last = state.guest.kills_in(sample), state.guest.kills.at
     if not count or (last is not None and now - last < KILLS_APART):
         return None
     return logging.WARNING, texts.KILLED, {"kills": count}
 
 
-def _failed(state: State, event: events.CallFailed) -> Line | None:
-    # The state does not have the event yet: its failure is the one before.
+def _failed(state: State, event: events.CallFailed, *, is_pod: bool) -> Line | None:
+    # The event is not applied yet, so these are the failures before it.
     message, before = {
         events.AskFailed: (texts.NO_PERMIT, state.scheduler.failure),
         events.PatchFailed: (texts.NOT_RESIZED, state.vm.failure),
         events.ScrapeFailed: (texts.NO_METRICS, state.guest.failure),
         events.VmLost: (texts.VM_NOT_READ, state.vm.lost),
-        events.MonitorLost: (texts.MONITOR_GONE, state.monitor_failure),
+        events.MonitorLost: (texts.TRIALS_GONE if is_pod else texts.MONITOR_GONE, state.monitor_failure),
+        events.SleepNotOrdered: (texts.SLEEP_NOT_ORDERED, state.sleep_failure),
     }[type(event)]
-    # A failure that lasts is one line, not one each second.
+    # Log a lasting failure only once.
     if before is not None and before.reason == event.reason:
         return None
     return logging.WARNING, message, {"fault": event.fault.value, "reason": event.reason}

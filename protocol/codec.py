@@ -177,7 +177,8 @@ def _require(version: int, accepted: VersionRange) -> None:
 def _request(wire: WireRequest, dialect: Dialect, slot_size: Bytes) -> AgentRequest:
     body = wire.body
     resources = dialect.read("resources", body.resources, slot_size)
-    for field, amount in (("vCPUs", resources.cpu), ("mem", resources.mem)):
+    # A VM that sleeps asks for zero of both; zero of one alone is a mistake.
+    for field, amount in (("vCPUs", resources.cpu), ("mem", resources.mem)) if resources.any else ():
         if not amount:
             raise ValueError(f"resources.{field}: expected more than zero")
     # Older versions round by the unit of the scheduler and do not send one.

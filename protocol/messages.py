@@ -35,11 +35,13 @@ class Metrics(msgspec.Struct, frozen=True, gc=False):
 class AgentRequest(msgspec.Struct, frozen=True, gc=False):
     """An agent's wish for its VM, absolute, and what it saw (S4.4).
 
+    ``resources`` are zero while the VM sleeps: it gives up its permit.
     ``last_permit`` is an absolute floor that a restarted scheduler honours, never an increment. ``compute_unit`` is
     what the agent used to round; versions before v4.0 do not say. ``metrics`` may be missing from v1.1 on.
     ``sequence`` rises by one with every request for a pod; a process starts at its clock in nanoseconds. It identifies
     late and doubled messages. A gap of more than 10,000 means another process, whose messages cannot be ordered by it.
-    ``needs`` is the least size that the VM can do with now; a scheduler whose node is short may ask for the rest.
+    ``needs`` is the least size that the VM can do with now; a scheduler whose node is short may ask for the rest. No
+    CPU means that it may sleep.
     No published version has these two, so they may be missing.
     """
 
@@ -55,7 +57,8 @@ class AgentRequest(msgspec.Struct, frozen=True, gc=False):
 class PluginResponse(msgspec.Struct, frozen=True, gc=False):
     """The scheduler's answer: what the VM may use, the node's compute unit, and whether the VM is to migrate.
 
-    ``shrink_to`` asks the VM to leave room to its neighbours, as far as it does not need it, and ``ask_again`` to send
+    ``shrink_to`` asks the VM to leave room to its neighbours, as far as it does not need it; without CPU it asks a VM
+    that may sleep to do so. ``ask_again`` asks it to send
     the next request within this time, so that it hears of a lack of room soon. Only an agent that says what its VM
     ``needs`` gets either.
     """

@@ -21,6 +21,9 @@ RUNNER_COMMAND: Final = "neonvm-runner"
 RUNNER_AUTHORITIES: Final = "RUNNER_AUTHORITIES"
 """In that container: the variable with the authorities whose clients its ports let in. A pod without it is open."""
 
+RUNNER_IGNORES: Final = "SLEEP_IGNORES"
+"""In that container: the variable with the addresses whose packets do not wake its guest."""
+
 RUNNER_AUDIENCE: Final = "neonvm-runner"
 """The audience of the token with which that container proves which pod it is; only our controller accepts it."""
 
@@ -65,6 +68,19 @@ ANNOTATION_CNPG_POD_SPEC: Final = "cnpg.io/podSpec"
 
 ANNOTATION_CONFIG: Final = "autoscaling.neon.tech/config"
 """On a VirtualMachine: its own scaling policy."""
+
+ANNOTATION_SLEEP: Final = "autoscaling.neon.tech/sleep"
+"""On a VirtualMachine: the order to sleep, a text that is new each time. Each is carried out at most once; a VM that
+sleeps wakes when the order is removed.
+"""
+
+LABEL_KEEP_AWAKE: Final = "autoscaling.neon.tech/keep-awake"
+"""On a VirtualMachine: ``"true"`` keeps its agent from ordering it to sleep."""
+
+ANNOTATION_SLEEP_IGNORES: Final = "autoscaling.neon.tech/sleep-ignores"
+"""On a VirtualMachine: IPv4 addresses and networks, with commas between them, whose packets do not wake it. Its pod
+has them from its start on.
+"""
 
 ANNOTATION_PERMIT: Final = "autoscaling.neon.tech/permit"
 """On a VirtualMachine: the permit that the scheduler has granted, written before it is answered."""

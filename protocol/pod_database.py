@@ -1,12 +1,12 @@
-"""Pods whose postgres is resized in place, read as the VirtualMachine that ledger and agent know (B.7).
+"""Postgres pods that are resized in place, parsed as a VirtualMachine for the ledger and the agent (B.7).
 
 Rules that hold here:
 
-- A pod opts in with the label ``enabled`` and the annotation ``bounds``, of which only ``max`` is needed. Its size is
-  what one container requests. ``pod/NAME`` is its name beside VirtualMachines, which may have the same names.
-- It never goes below the requests of its template, unless ``bounds.min`` says so.
-- The memory limit equals the request. A CPU limit moves with the request, and stays as far above it as it was.
-- A pod that cannot be resized without a restart, or not at all, raises ``InvalidObjectError`` with the advice.
+- A pod opts in with the label ``enabled`` and the annotation ``bounds``; ``bounds.min`` is optional. The size is the
+  requests of one container. The database is called ``pod/NAME``, which cannot clash with a VirtualMachine.
+- The minimum is the requests of the template, or ``bounds.min``.
+- The memory limit equals the request. A CPU limit keeps its distance from the request.
+- A pod that cannot be resized, or only with a restart, raises ``InvalidObjectError``, which says what to change.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from protocol.virtual_machine import Bounds, InvalidObjectError, VirtualMachine
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 
 PREFIX: Final = "pod/"
-"""Begins the name of such a database; no VirtualMachine's name has a slash."""
+"""Prefix of the database's name; a VirtualMachine's name has no slash."""
 
 DEFAULT_CONTAINER: Final = "postgres"
 
 MEMORY_STEP: Final = Bytes(64 * 1024**2)
-"""Memory of a container is changed in multiples of this, whatever the node's compute unit is."""
+"""Memory is resized in multiples of this, independent of the node's compute unit."""
 
 RESIZE: Final = "resize"
 DEFERRED: Final = "Deferred"
@@ -52,7 +52,7 @@ ERROR: Final = "Error"
 
 
 class ResizeObjection(msgspec.Struct, frozen=True):
-    """The kubelet's objection to the present requests of a pod: ``verdict`` is Deferred, Infeasible or Error."""
+    """The kubelet's reason not to apply a pod's requests: ``verdict`` is Deferred, Infeasible or Error."""
 
     verdict: str
     message: str
@@ -62,10 +62,10 @@ class ResizeObjection(msgspec.Struct, frozen=True):
 
 
 class PodDatabase(VirtualMachine, frozen=True):
-    """A pod with a postgres. ``use`` is what its container requests, ``actual`` what the kubelet says that it has.
+    """A postgres pod. ``use`` is the requests of its container, ``actual`` the resources that the kubelet reports.
 
-    ``container_id`` is empty until the container runs. ``cpu_above`` is the part of the CPU limit above the request,
-    None if it has no CPU limit. ``objection`` is the kubelet's to the present requests.
+    ``container_id`` is empty until the container runs. ``cpu_above`` is the CPU limit minus the request, None without a
+    CPU limit. ``objection``: why the kubelet has not applied the current requests, None if it has.
     """
 
     container: str = ""
@@ -92,9 +92,9 @@ _AMOUNTS: Final = msgspec.json.Decoder(_Amounts)
 
 
 def is_pod_database(pod: JsonObject) -> bool:
-    """Return True if the pod runs no VirtualMachine and no Job, and has opted in.
+    """Return True if the pod has opted in and belongs to neither a VirtualMachine nor a Job.
 
-    CloudNativePG gives the labels of its instances to the Jobs that make their data, too.
+    CloudNativePG labels the pods of its bootstrap Jobs like those of its instances.
 
     >>> is_pod_database({"metadata": {"labels": {"autoscaling.neon.tech/enabled": "true"}}})
     True
@@ -107,7 +107,7 @@ def is_pod_database(pod: JsonObject) -> bool:
 
 
 def database_of(pod: ObjectName) -> ObjectName:
-    """The name of the database in ``pod``.
+    """The database's name for a pod's name.
 
     >>> str(database_of(ObjectName("default", "pg-1")))
     'default/pod/pg-1'
@@ -116,7 +116,7 @@ def database_of(pod: ObjectName) -> ObjectName:
 
 
 def pod_of(database: ObjectName) -> ObjectName | None:
-    """The pod of a database with such a name; None for a VirtualMachine.
+    """The pod's name for a database's name; None for a VirtualMachine.
 
     >>> str(pod_of(ObjectName("default", "pod/pg-1"))), pod_of(ObjectName("default", "db"))
     ('default/pg-1', None)
@@ -127,7 +127,7 @@ def pod_of(database: ObjectName) -> ObjectName | None:
 
 
 def parse_pod_database(pod: JsonObject) -> PodDatabase:
-    """Reads a pod as the API has it in JSON. Raises ``InvalidObjectError``.
+    """Parse a pod from the API's JSON. Raises ``InvalidObjectError``.
 
     >>> container = {"name": "postgres", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
     >>> bounds = {"autoscaling.neon.tech/bounds": '{"max": {"cpu": 4, "mem": "8Gi"}}'}
@@ -172,7 +172,7 @@ def _pod_database(pod: JsonObject) -> PodDatabase:
 
 
 def resize_body(database: PodDatabase, size: Resources) -> Json:
-    """The strategic merge patch of ``pods/resize`` that gives the container ``size``.
+    """The strategic merge patch for ``pods/resize`` that sets the container to ``size``.
 
     >>> container = {"name": "postgres", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
     >>> bounds = {"autoscaling.neon.tech/bounds": '{"max": {"cpu": 4, "mem": "8Gi"}}'}
@@ -190,7 +190,7 @@ def resize_body(database: PodDatabase, size: Resources) -> Json:
 
 
 def objection_of(pod: JsonObject) -> ResizeObjection | None:
-    """The kubelet's objection to the pod's present requests; None if it has none, or has not looked at them yet.
+    """The kubelet's reason not to apply the pod's current requests; None if it has none, or has not judged them yet.
 
     >>> verdict = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "node is full"}
     >>> str(objection_of({"status": {"conditions": [verdict]}}))
@@ -199,10 +199,10 @@ def objection_of(pod: JsonObject) -> ResizeObjection | None:
     for kind, reasons in (("PodResizePending", (DEFERRED, INFEASIBLE)), ("PodResizeInProgress", (ERROR,))):
         condition = condition_of(pod, kind)
         verdict = text(condition, "reason")
-        # Without a reason a resize in progress goes well.
+        # PodResizeInProgress without a reason is a resize that works.
         if text(condition, "status") != "True" or verdict not in reasons:
             continue
-        # An older verdict is about other requests; older kubelets do not say which generation they judged.
+        # A verdict on an older generation is about other requests. Older kubelets report no generation.
         if 0 < whole(condition, "observedGeneration") < whole(pod, "metadata", "generation"):
             continue
         return ResizeObjection(verdict, text(condition, "message"))
@@ -218,8 +218,8 @@ def _container(pod: JsonObject) -> Json:
         )
     if chosen not in containers:
         raise ValueError(
-            f"spec.containers: expected one named {chosen}, got {', '.join(containers) or 'none'}: name postgres'"
-            f" container in the annotation {names.ANNOTATION_CONTAINER}"
+            f"spec.containers: expected one named {chosen}, got {', '.join(containers) or 'none'}: set the"
+            f" annotation {names.ANNOTATION_CONTAINER} to the name of postgres' container"
         )
     return containers[chosen]
 
@@ -231,19 +231,19 @@ def _require_resizable(pod: JsonObject, container: JsonObject, path: str, use: R
         if text(policy, "restartPolicy") == "RestartContainer"
     ]
     if restarts:
-        raise ValueError(f"{path}.resizePolicy: a resize of {restarts[0]} restarts postgres: set NotRequired")
-    if child(pod, "spec", "resources"):
-        raise ValueError("spec.resources: requests of a whole pod are not resized: set those of the container instead")
-    if not (use.cpu and use.mem):
         raise ValueError(
-            f"{path}.resources.requests: expected cpu and memory, of which nothing can be resized if absent"
+            f"{path}.resizePolicy: expected NotRequired for {restarts[0]}: a resize would restart postgres"
         )
+    if child(pod, "spec", "resources"):
+        raise ValueError("spec.resources: pod-level resources are not supported: set the requests of the container")
+    if not (use.cpu and use.mem):
+        raise ValueError(f"{path}.resources.requests: expected both cpu and memory")
     cpu, mem = _limits(container)
-    # With equal limits the pod would become Guaranteed, and a pod keeps its class for life.
+    # Once both limits equal the requests the pod would be Guaranteed, and the QoS class is immutable.
     if text(pod, "status", "qosClass") == "Burstable" and cpu == use.cpu and mem != use.mem:
         raise ValueError(
-            f"{path}.resources.limits.memory: expected the same as the request, as for cpu, since the pod could not"
-            " keep its quality of service class"
+            f"{path}.resources.limits.memory: expected the request, as for cpu: otherwise a resize would change the"
+            " pod's QoS class"
         )
 
 
@@ -264,7 +264,7 @@ def _amounts(path: str, given: JsonObject) -> Resources:
 
 def _quantity(given: JsonObject, name: str) -> WireQuantity | None:
     amount = given.get(name)
-    # In Python a bool is an int; in the API true is no amount.
+    # A bool is an int in Python.
     return amount if isinstance(amount, int | float | str) and not isinstance(amount, bool) else None
 
 
@@ -272,9 +272,7 @@ def _bounds(pod: JsonObject, use: Resources, container: str) -> Bounds:
     annotated = annotations_of(pod).get(names.ANNOTATION_BOUNDS)
     path = f"metadata.annotations[{names.ANNOTATION_BOUNDS}]"
     if annotated is None:
-        raise ValueError(
-            f'{path}: expected the largest size of postgres, such as {{"max": {{"cpu": 4, "mem": "8Gi"}}}}'
-        )
+        raise ValueError(f'{path}: expected the maximum size, such as {{"max": {{"cpu": 4, "mem": "8Gi"}}}}')
     try:
         parsed = _BOUNDS.decode(annotated)
         high = parsed.max.read("max")
@@ -283,29 +281,21 @@ def _bounds(pod: JsonObject, use: Resources, container: str) -> Bounds:
         raise ValueError(f"{path}: {field_message(error)}") from None
     if not (low.cpu and low.mem and low.within(high)):
         raise ValueError(
-            f"{path}: expected 0 < min <= max, got {low} to {high}; min is by default what the template requests"
+            f"{path}: expected 0 < min <= max, got {low} to {high}; min defaults to the requests of the template"
         )
     return Bounds(low, high)
 
 
 def _first_requests(pod: JsonObject, use: Resources, container: str) -> Resources:
-    """The requests of the pod's template: those that it was made with."""
+    """The requests of the pod's template."""
     annotated = annotations_of(pod).get(names.ANNOTATION_FIRST_REQUESTS)
     if annotated is not None:
         return _AMOUNTS.decode(annotated).read(names.ANNOTATION_FIRST_REQUESTS)
-    if not was_resized(pod):
+    # It has not been resized since its creation.
+    if not any(text(entry, "subresource") == RESIZE for entry in items(pod, "metadata", "managedFields")):
         return use
-    # CloudNativePG writes down what it made the pod from. Without that nobody knows, and the pod keeps what it has.
+    # CloudNativePG annotates the spec that it created the pod from. Otherwise the current requests are the minimum.
     return _by_operator(pod, container) or use
-
-
-def was_resized(pod: JsonObject) -> bool:
-    """Return True if the requests of the pod have been changed since it was made.
-
-    >>> was_resized({"metadata": {"managedFields": [{"manager": "autoscaler-agent", "subresource": "resize"}]}})
-    True
-    """
-    return any(text(entry, "subresource") == RESIZE for entry in items(pod, "metadata", "managedFields"))
 
 
 def _by_operator(pod: JsonObject, container: str) -> Resources | None:
@@ -325,8 +315,8 @@ def _status_of(pod: JsonObject, container: str) -> Json:
 
 
 def _actual(status: Mapping[str, object]) -> Resources | None:
-    # After a failed resize, allocatedResources has the new sizes already. Kubelets that do not report the requests in
-    # force have at least set these aside.
+    # After a failed resize allocatedResources already has the new sizes, so it is only for kubelets that do not
+    # report status.resources.
     for amounts in (child(status, "resources", "requests"), child(status, "allocatedResources")):
         actual = _amounts("status", amounts)
         if actual.cpu and actual.mem:
@@ -336,5 +326,5 @@ def _actual(status: Mapping[str, object]) -> Resources | None:
 
 def _phase(pod: JsonObject, status: JsonObject) -> str:
     phase = text(pod, "status", "phase")
-    # A pod runs from its first container on; postgres may still be starting, or start again.
+    # A pod is Running once any container runs; postgres may still be starting or restarting.
     return "Pending" if phase == "Running" and "running" not in child(status, "state") else phase

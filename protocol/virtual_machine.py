@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from protocol.field_errors import field_message, shown
+from protocol.guest.sleep import SleepReport, sleep_report
 from protocol.kubernetes.objects import JsonObject, annotations_of, child, labels_of, text
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
@@ -62,6 +63,7 @@ class VirtualMachine(msgspec.Struct, frozen=True):
     that does not say it); if that makes a difference, ``after_restart`` is what the spec asks for. ``actual`` is what
     the status says the guest has (None while it does not say); ``permit`` is the last permit that a scheduler
     persisted. ``phase`` is empty before the controller has set it.
+    ``sleep`` is what its controller says of its sleep.
     ``unreadable`` is for readers that keep an object which breaks a rule, with the largest sizes that it names: why.
     """
 
@@ -86,6 +88,7 @@ class VirtualMachine(msgspec.Struct, frozen=True):
     unreadable: str = ""
     machine: RunningMachine | None = None
     after_restart: Resources | None = None
+    sleep: SleepReport = SleepReport()
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -192,6 +195,7 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
         # Without a machine, the annotation must not lower what an unreadable part may stand for.
         at_most=spec_bounds.max if machine is None else machine.most,
         problems=tuple(problems),
+        sleep=sleep_report(obj),
     )
 
 

@@ -5,34 +5,38 @@ Labels are kinds and small fixed sets of words.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from logging import Logger
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from protocol.kubernetes.pages import Unreadable
 from protocol.runtime.build_info import describe_process
 
-KIND_MISSING: Final = "the cluster lacks this kind, continuing without it until it is installed"
+KIND_MISSING: Final = "the cluster lacks this optional kind; continuing without it until it is installed"
 
 
 class SettingsTelemetry:
-    """Metrics with a program's ``prefix``, and lines in its ``log``, about its settings; ``reloads`` is a help text."""
+    """Metrics with a program's ``prefix``, and lines in its ``log``, about its settings."""
 
-    def __init__(self, prefix: str, log: Logger, reloads: str = "New settings, by outcome") -> None:
+    def __init__(self, prefix: str, log: Logger) -> None:
         self.registry = CollectorRegistry()
         # Metric names have underscores, the program's own name has hyphens.
         describe_process(self.registry, prefix.replace("_", "-"))
         self._prefix = prefix
         self._log = log
-        self.reloads = self._counter("settings_reloads", reloads, "outcome")
-        self.refused = self._gauge("settings_refused", "1 while the settings' file holds something that was refused")
+        self.reloads = self._counter("settings_reloads", "Settings reloads, by outcome", "outcome")
+        self.refused = self._gauge("settings_refused", "1 while the settings file is invalid")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{self._prefix}_{name}", text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"{self._prefix}_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(f"{self._prefix}_{name}", text, registry=self.registry, buckets=buckets)
 
     def page(self) -> bytes:
         """The metrics in Prometheus's text format."""
@@ -48,20 +52,20 @@ class SettingsTelemetry:
         """A new content was refused, the old settings stay; see ``SettingsReport``."""
         self.reloads.labels("refused").inc()
         self.refused.set(1)
-        self._log.error("settings refused, the old ones stay", extra={"reason": reason})
+        self._log.error("settings refused; keeping the previous ones", extra={"reason": reason})
 
 
 class ProgramTelemetry(SettingsTelemetry):
     """The same of a program that watches the cluster. ``unreadable`` and ``ready`` are help texts of those gauges."""
 
     def __init__(
-        self, prefix: str, log: Logger, unreadable: str, ready: str = "1 once the cluster has been read"
+        self, prefix: str, log: Logger, unreadable: str, ready: str = "1 once the cluster has been listed"
     ) -> None:
-        super().__init__(prefix, log, "Settings reloads, by outcome")
+        super().__init__(prefix, log)
         self.ready = self._gauge("ready", ready)
-        self.watch_errors = self._counter("watch_failures", "Lists and watches that broke off", "kind")
+        self.watch_errors = self._counter("watch_failures", "Lists and watches that failed", "kind")
         self.unreadable = self._gauge("unreadable_objects", unreadable, "kind")
-        self.missing = self._gauge("watch_missing", "1 for a kind that the cluster lacks and may lack", "kind")
+        self.missing = self._gauge("watch_missing", "1 for an optional kind that the cluster lacks", "kind")
 
     def watch_heard(self, kind: str) -> None:
         """See ``WatchReport``."""
@@ -74,7 +78,7 @@ class ProgramTelemetry(SettingsTelemetry):
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """See ``WatchReport``."""
         details = {"kind": kind, "object": str(found.name), "reason": found.reason}
-        self._log.error("object cannot be decoded, it stays as it was", extra=details)
+        self._log.error("cannot decode object; keeping its last readable version", extra=details)
 
     def watch_listed(self, kind: str, count: int) -> None:
         """See ``WatchReport``."""
@@ -85,11 +89,13 @@ class ProgramTelemetry(SettingsTelemetry):
     def watch_failed(self, kind: str, error: Exception) -> None:
         """See ``WatchReport``."""
         self.watch_errors.labels(kind).inc()
-        self._log.warning("watch broke off, trying again", extra={"kind": kind, "reason": str(error)})
+        self._log.warning("watch failed; retrying", extra={"kind": kind, "reason": str(error)})
 
     def watch_restored(self, kind: str) -> None:
         """See ``WatchReport``."""
-        self._log.warning("the cluster's store was restored: what it lists now is taken as it is", extra={"kind": kind})
+        self._log.warning(
+            "the cluster's store was restored from a backup; accepting what it lists now", extra={"kind": kind}
+        )
 
     def unreadable_objects(self, kind: str, count: int) -> None:
         """See ``WatchReport``."""

@@ -74,25 +74,25 @@ class MigrationMetrics:
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
         # Only the leader knows these. Counters and histograms count what this process did, leading or not.
         gauge = of_leader.gauge
-        orders = "Migrations ordered, by outcome of their creation"
+        orders = "Attempts to create a migration, by outcome"
         self.orders = counter("autoscale_scheduler_migration_orders", orders, ("outcome",))
-        causes = "Moves for which room was reserved, by cause"
+        causes = "Migrations planned with room reserved on the target, by cause"
         self.causes = counter("autoscale_scheduler_migration_causes", causes, ("cause",))
-        refusing = "Longest time that a node has denied room to a VM or pod while too little leaves it"
+        refusing = "Longest time a node has been denying a VM or pod without enough moving away"
         self.unrelieved = gauge("autoscale_scheduler_unrelieved_denial_seconds", refusing)
-        self.ended = counter("autoscale_scheduler_migrations", "Migrations that have ended, by outcome", ("outcome",))
-        active = "Migrations that have not ended, by phase"
+        self.ended = counter("autoscale_scheduler_migrations", "Finished migrations, by outcome", ("outcome",))
+        active = "Unfinished migrations, by phase"
         self.active = gauge("autoscale_scheduler_migrations_active", active, "phase")
-        stalled = "Migrations that do not count because their target pods have had no node for a minute"
+        stalled = "Migrations ignored because their target pod has had no node for a minute"
         self.stalled = gauge("autoscale_scheduler_migrations_stalled", stalled)
-        self.enabled = gauge("autoscale_scheduler_migrations_enabled", "1 while VMs may be moved")
-        stuck = "Nodes that VMs should leave while none can"
+        self.enabled = gauge("autoscale_scheduler_migrations_enabled", "1 while the scheduler may migrate VMs")
+        stuck = "Nodes that VMs should leave but none can"
         self.stuck = gauge("autoscale_scheduler_migration_stuck_nodes", stuck)
-        refused = "Pairs of a VM and a node that are left alone because kube-scheduler did not place the VM there"
+        refused = "VM-node pairs excluded for now because kube-scheduler did not place the VM there"
         self.refused = gauge("autoscale_scheduler_migration_refused_targets", refused)
         failing = "Planning rounds that failed with an internal error"
         self.failed_looks = counter("autoscale_scheduler_migration_looks_failed", failing)
-        took = "How long successful migrations took"
+        took = "Duration of successful migrations"
         self.total = histogram("autoscale_scheduler_migration_seconds", took, buckets=TOTAL)
         still = "Downtime of VMs in successful migrations"
         self.downtime = histogram("autoscale_scheduler_migration_downtime_seconds", still, buckets=DOWNTIME)
@@ -102,20 +102,22 @@ class RequestMetrics:
     """The metrics of one process: how writes end, how long agents wait for them, and how many pods are behind."""
 
     def __init__(self, registry: CollectorRegistry, of_leader: LeaderGauges) -> None:
-        self.writes = Counter(f"{_PREFIX}_writes", "Requests of VMs' pods written", ["outcome"], registry=registry)
+        self.writes = Counter(
+            f"{_PREFIX}_writes", "Updates of VM pods' resource requests, by outcome", ["outcome"], registry=registry
+        )
         self.waited = Histogram(
             f"{_PREFIX}_wait_seconds",
-            "Time until a pod's requests held what its agent asked for: API server and kubelet together",
+            "Time until a pod's requests covered what its agent asked for, including API server and kubelet",
             registry=registry,
             buckets=_SECONDS,
         )
         self.withdrawn = Counter(
             f"{_PREFIX}_withdrawn",
-            "Pod resizes reverted that a kubelet had put off (Deferred) or called impossible (Infeasible)",
+            "Pod resizes reverted because the kubelet deferred (Deferred) or rejected (Infeasible) them",
             ["verdict"],
             registry=registry,
         )
-        self.followed = of_leader.gauge(f"{_PREFIX}_followed", "1 while requests of pods follow their VMs")
+        self.followed = of_leader.gauge(f"{_PREFIX}_followed", "1 while pod requests follow their VMs")
         self.short = of_leader.gauge(f"{_PREFIX}_short", "Pods that request less than is reserved for their VMs")
 
 
@@ -123,6 +125,9 @@ LOG: Final = logging.getLogger("autoscale.scheduler")
 
 # Buckets up to 5 s: agents give up then.
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+WAKES: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
+"""Up to minutes: a VM whose node is full waits until others have given back or moved away."""
 
 REQUESTS: Final = (1, 2, 5, 10, 20, 50, 100)
 
@@ -136,35 +141,38 @@ class Telemetry(ProgramTelemetry):
         )
         self._now = now
         self._heard: dict[str, Instant] = {}
-        self.permits = self._counter("permits", "Requests of agents, by outcome", "outcome")
-        self.verbs = self._counter("extender_calls", "Calls of kube-scheduler, by verb and outcome", "verb", "outcome")
+        self.permits = self._counter("permits", "Agent requests, by outcome", "outcome")
+        self.verbs = self._counter(
+            "extender_calls", "Extender calls from kube-scheduler, by verb and outcome", "verb", "outcome"
+        )
         self.permit, self.verb = cache(self.permits.labels), cache(self.verbs.labels)  # ``labels`` is slow
-        self.shrinks = self._counter("shrinks_asked", "Answers that ask a VM to give back room that it does not need")
-        self.refusals = self._counter("agent_refusals", "Requests of agents answered with an error", "status")
-        self.writes = self._counter("permit_writes", "Permits written to the API, by outcome", "outcome")
+        self.shrinks = self._counter("shrinks_asked", "Responses that ask a VM to give back unused room")
+        self.refusals = self._counter("agent_refusals", "Agent requests answered with an error, by status", "status")
+        self.writes = self._counter("permit_writes", "Permit writes to the API, by outcome", "outcome")
         self.write = cache(self.writes.labels)
-        self.wakes = self._counter("node_wakes", "Nodes touched to wake waiting pods, by outcome", "outcome")
-        self.rivals = self._counter("rival_permit_writes", "Permits that another scheduler process wrote: must be 0")
-        self.persist_seconds = Histogram(
-            "autoscale_scheduler_permit_persist_seconds",
-            "Time to persist a permit before it is answered",
-            registry=self.registry,
-            buckets=SECONDS,
+        self.wakes = self._counter("node_wakes", "Node updates that requeue pending pods, by outcome", "outcome")
+        self.rivals = self._counter("rival_permit_writes", "Permits written by another scheduler process; must be 0")
+        self.persist_seconds = self._histogram(
+            "permit_persist_seconds", "Time to persist a permit before responding", SECONDS
         )
-        self.batches = Histogram(
-            "autoscale_scheduler_batch_requests",
-            "Requests of a node's agent in one message",
-            registry=self.registry,
-            buckets=REQUESTS,
+        self.wake_seconds = self._histogram(
+            "wake_permit_seconds",
+            "Time from the first request of a waking VM's agent until its permit was stored",
+            WAKES,
         )
-        self.takeover = self._gauge("takeover_seconds", "From winning the Lease to answering, when last it was won")
-        self.terms = self._counter("terms", "How often this process has begun to lead")
+        self.batches = self._histogram("batch_requests", "Requests per message from a node's agent", REQUESTS)
+        self.takeover = self._gauge(
+            "takeover_seconds", "Time from acquiring the Lease to serving, at the last takeover"
+        )
+        self.terms = self._counter("terms", "Times this process became the leader")
         # Only the leader shows these gauges; a replica that loses the Lease stops showing them.
         self._of_leader = LeaderGauges(self.registry)
         self.migrations = MigrationMetrics(self.registry, self._of_leader)
         self.requests = RequestMetrics(self.registry, self._of_leader)
-        scaled = "VMs whose size an agent decides, by whether the agent has asked within a minute"
+        scaled = "Autoscaled VMs, by whether their agent sent a request within the last minute"
         self._scaled = self._of_leader.gauge("autoscale_scheduler_scaled_vms", scaled, "agent")
+        unattended = "Waking VMs whose agent has sent no request for a minute"
+        self._unattended = self._of_leader.gauge("autoscale_scheduler_unattended_wakes", unattended)
         for counter, values in (
             (self.permits, ("whole", "partly", "migrate")),
             (self.refusals, ("400", "401", "403", "404", "409", "413", "503")),
@@ -176,11 +184,11 @@ class Telemetry(ProgramTelemetry):
             for word in values:  # 0, not absent, so that the first event counts as an increase
                 counter.labels(word)
         self.lease_held = self._gauge("lease_held", "1 while this process holds the Lease")
-        self.leading = self._gauge("leading", "1 while this process answers agents and kube-scheduler")
+        self.leading = self._gauge("leading", "1 while this process serves agents and kube-scheduler")
         # Read from the ledger at each scrape, so that a node that is gone leaves no series behind.
         self._sums = _Sums()
         self.registry.register(self._sums)
-        self.generation = self._gauge("settings_generation", "How many settings have been accepted")
+        self.generation = self._gauge("settings_generation", "Number of settings versions accepted")
 
     async def page_of(self, ledger: Ledger) -> bytes:
         """The metrics in Prometheus's text format, written in a thread: with thousands of nodes that takes long."""
@@ -188,6 +196,7 @@ class Telemetry(ProgramTelemetry):
         self._sums.take(ledger, self._watch_ages(), self._now())
         for agent, count in zip(("heard", "silent"), ledger.scaled_vms(self._now()), strict=True):
             self._scaled.labels(agent).set(count)
+        self._unattended.set(ledger.unattended_wakes(self._now()))
         return await asyncio.to_thread(generate_latest, self.registry)
 
     def _watch_ages(self) -> dict[str, float]:
@@ -254,12 +263,14 @@ class _Sums(Collector):
     def __init__(self) -> None:
         self._nodes: list[tuple[str, int, tuple[Resources, ...]]] = []
         self._waiting = 0
+        self._sleeping: tuple[int, int] = (0, 0)
         self._watch_ages: dict[str, float] = {}
 
     def take(self, ledger: Ledger, watch_ages: dict[str, float], now: Instant) -> None:
         """Copies what the ledger says now."""
         self._nodes = [(name, len(book.claims), _amounts(book, now)) for name, book in ledger.nodes.items()]
         self._waiting = ledger.waiting
+        self._sleeping = ledger.sleeping_vms
         self._watch_ages = watch_ages
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -276,12 +287,19 @@ class _Sums(Collector):
                 family.add_metric((node, "cpu"), amount.cpu.as_cores)
                 family.add_metric((node, "memory"), amount.mem.value)
         ages = GaugeMetricFamily(
-            "autoscale_scheduler_watch_age_seconds", "Since a watch was last heard", labels=("kind",)
+            "autoscale_scheduler_watch_age_seconds", "Time since a watch last delivered anything", labels=("kind",)
         )
         for kind, age in self._watch_ages.items():
             ages.add_metric((kind,), age)
-        waiting = GaugeMetricFamily("autoscale_scheduler_waiting_pods", "Pods that no node had room for", self._waiting)
-        return (*families, claims, waiting, ages)
+        waiting = GaugeMetricFamily("autoscale_scheduler_waiting_pods", "Pods that fit no node", self._waiting)
+        asleep, waking = self._sleeping
+        sleepers = (
+            GaugeMetricFamily("autoscale_scheduler_sleeping_vms", "Sleeping VMs; nothing is reserved for them", asleep),
+            GaugeMetricFamily(
+                "autoscale_scheduler_waking_vms", "Waking VMs: waiting for a permit, or starting", waking
+            ),
+        )
+        return (*families, claims, waiting, *sleepers, ages)
 
 
 def _amounts(book: NodeAccount, now: Instant) -> tuple[Resources, ...]:
@@ -289,18 +307,20 @@ def _amounts(book: NodeAccount, now: Instant) -> tuple[Resources, ...]:
     levels = (room.total, book.reserved, room.watermark)
     offered = Resources.sum(claim.offered for claim in book.claims.values() if claim.offered.any)
     promised = promised_to(book.unmet, book, now)
-    return (*levels, pressure.logical, pressure.capacity, pressure.excess, book.forced, offered, book.unmet, promised)
+    pressures = (pressure.logical, pressure.capacity, pressure.excess)
+    return (*levels, *pressures, book.forced, offered, book.unmet, promised, room.for_waking)
 
 
 _AMOUNTS: Final = {
-    "reservable": "What pods may reserve: allocatable less what is kept for the system",
-    "reserved": "What pods have reserved",
-    "watermark": "The level above which reservations are pressure",
+    "reservable": "Room for reservations: allocatable minus the system reserve",
+    "reserved": "Reserved by pods",
+    "watermark": "Level above which reservations count as pressure",
     "pressure_logical": "Reserved above the watermark",
-    "pressure_capacity": "Asked for and not granted",
-    "pressure_excess": "What still has to leave the node",
-    "forced": "Over the total because of facts from outside; no grant ever is",
-    "offered": "What VMs could do without, by their agents' last word",
-    "denied": "What VMs lack of what they asked for",
-    "promised": "The part of what is denied that other VMs were asked for and are about to give back",
+    "pressure_capacity": "Requested but not granted",
+    "pressure_excess": "Room that VMs still have to leave, beyond migrations under way",
+    "forced": "Overcommitment caused by external changes; permits never cause it",
+    "offered": "Room that VMs could give back, by their agents' last request",
+    "denied": "Room that VMs requested and were denied",
+    "promised": "Part of the denied room that other VMs have been asked to give back",
+    "for_waking": "Free room that only VMs sleeping on the node may take, to wake",
 }

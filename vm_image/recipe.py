@@ -113,6 +113,8 @@ GUEST_FILES: Final = (
     GuestFile("rootfs/standby.sh", "usr/lib/autoscale/standby.sh", 0o755),
     GuestFile("rootfs/database.sh", "usr/lib/autoscale/database.sh", 0o755),
     GuestFile("rootfs/database.sql", "usr/lib/autoscale/database.sql"),
+    GuestFile("rootfs/sleep.pl", "usr/lib/autoscale/sleep.pl"),
+    GuestFile("rootfs/quiet.sql", "usr/lib/autoscale/quiet.sql"),
     GuestFile("rootfs/dhcp.sh", "usr/lib/autoscale/dhcp.sh", 0o755),
     GuestFile("rootfs/postgresql.conf", "etc/autoscale/postgresql.conf"),
     GuestFile("rootfs/pg_hba.conf", "etc/autoscale/pg_hba.conf"),

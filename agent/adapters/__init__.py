@@ -1,1 +1,1 @@
-"""The agent's ports carried out: the guest's metrics, the scheduler, the VM's object, and the proof of who asks."""
+"""Implementations of the agent's ports: the guest's metrics and monitor, the scheduler, the VM's object, tokens."""

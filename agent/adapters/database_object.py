@@ -1,6 +1,6 @@
-"""One object of the Kubernetes API that a database runs in, whatever its kind: all calls but the one that resizes it.
+"""The Kubernetes object that a database runs in, VM or pod: all calls except the resize.
 
-An object that breaks its own rules is an error of the API, with the path of the field.
+An object that cannot be parsed is ``Fault.VM_API``, with the path of the field.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.core.events import Fault
 from agent.ports import PortError, RefusedError
 from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.resources import EVENTS, Resource
+from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_SLEEP
+from protocol.runtime.kubernetes.events import EventRecord, EventSubject, event_body
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 
 COMPONENT: Final = "autoscaler-agent"
-LONGEST_NOTE: Final = 1024
-"""Characters: the API server takes no more."""
 
 
 class DatabaseObject(ABC):
-    """The object ``name`` of ``kind``."""
+    """The object ``name`` of the resource ``kind``."""
 
     def __init__(self, api: LightKubernetesApi, kind: Resource, name: ObjectName) -> None:
         self._api = api
@@ -43,52 +43,34 @@ class DatabaseObject(ABC):
         return self._read(await self._api.get(self._path))
 
     async def watch(self) -> AsyncIterator[VirtualMachine]:
-        """The object as it is and after each change; ends when the server ends it. Raises like ``get``."""
+        """See ``VmApi``. Raises like ``get``."""
         collection, selector = self._kind.path(self._name.namespace), f"metadata.name={self._name.name}"
-        # No version to watch from: a quiet object's own version is soon too old for an API server.
+        # Without a version: the version of an unchanged object soon expires at the API server.
         async for event in self._api.watch(collection, {"fieldSelector": selector}, ""):
             if event.type == "DELETED":
                 raise RefusedError(Fault.VM_API, texts.OBJECT_DELETED.format(kind=self._kind.kind, name=self._name))
             if event.unreadable is not None:
-                raise self._senseless(event.unreadable.reason)
+                raise self._undecodable(event.unreadable.reason)
             if event.type != "BOOKMARK":
                 yield self._read(event.object)
 
+    async def order_sleep(self, order: str, base: int) -> VirtualMachine:
+        """See ``VmApi``. Raises ``PortError``."""
+        metadata = {"resourceVersion": str(base), "annotations": {ANNOTATION_SLEEP: order}}
+        return self._read(await self._api.merge_patch(self._path, {"metadata": metadata}))
+
     async def tell(self, reason: str, note: str, wall: float) -> None:
         """See ``VmApi``. Raises ``PortError``."""
-        stamp, name = micro_timestamp(wall), self._name
-        about: JsonObject = {
-            "apiVersion": self._kind.api_version,
-            "kind": self._kind.kind,
-            "namespace": name.namespace,
-            "name": name.name,
-            "uid": self._uid,
-        }
-        # Names of Events must be unique in the namespace; the digits of the time make them so.
-        made = {"name": f"{name.name}.{''.join(filter(str.isdigit, stamp))}", "namespace": name.namespace}
-        body: JsonObject = {
-            "apiVersion": EVENTS.api_version,
-            "kind": EVENTS.kind,
-            "metadata": made,
-            "involvedObject": about,
-            "reason": reason,
-            "message": note[:LONGEST_NOTE],
-            "type": "Warning",
-            "firstTimestamp": stamp,
-            "lastTimestamp": stamp,
-            "count": 1,
-            "reportingComponent": COMPONENT,
-            "source": {"component": COMPONENT},
-        }
-        await self._api.post(EVENTS.path(name.namespace), body)
+        event = EventRecord(EventSubject(self._kind, self._name, self._uid), reason, note)
+        await self._api.post(event.path, event_body(event, micro_timestamp(wall), COMPONENT))
 
     def _read(self, found: JsonObject) -> VirtualMachine:
         try:
             database = self._parsed(found)
         except InvalidObjectError as error:
-            raise self._senseless(str(error)) from None
+            raise self._undecodable(str(error)) from None
         self._uid = database.uid
         return database
 
-    def _senseless(self, reason: str) -> PortError:
+    def _undecodable(self, reason: str) -> PortError:
         return PortError(Fault.VM_API, texts.OBJECT_UNREADABLE.format(kind=self._kind.kind, reason=reason))

@@ -1,11 +1,10 @@
-"""Reads the few numbers that decisions need from a guest's page: node_exporter's, or vector's ``host_*`` (S4.3).
+"""Parses the metrics that decisions need from a guest's page: node_exporter's, or vector's ``host_*`` (S4.3).
 
 Rules that hold here:
 
-- ``SCALARS`` and the two CPU families are the only list of wanted metrics; everything else is ignored.
-- Time is linear in the page and bounded for any page up to the size limit: no pattern here can backtrack, and lines or
-  pages beyond what a real guest sends are not read to the end.
-- prometheus_client's parser is the oracle of the tests; it takes 15 to 35 times as long.
+- ``SCALARS``, the two CPU families and the reasons against sleep are parsed; everything else is ignored.
+- Time is linear in the size of the page and bounded: no pattern backtracks, and overlong lines and pages are skipped.
+- prometheus_client's parser is the test oracle; it is 15 to 35 times slower.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import Final
 from agent.core.guest import CpuSeconds, GuestSample
 from protocol.units import Bytes
 
-COLLECTORS: Final = ("cpu", "stat", "loadavg", "meminfo", "pressure", "vmstat")
-"""The collectors of node_exporter with the wanted metrics; asking for these alone keeps its page small."""
+COLLECTORS: Final = ("cpu", "stat", "loadavg", "meminfo", "pressure", "vmstat", "textfile")
+"""The collectors of node_exporter with these metrics; requesting only them keeps the page small."""
 
 SCALARS: Final[Mapping[bytes, str]] = {
     b"node_boot_time_seconds": "boot_time",
@@ -37,37 +36,46 @@ SCALARS: Final[Mapping[bytes, str]] = {
     b"node_vmstat_pgpgin": "kib_in",
     b"node_vmstat_pgpgout": "kib_out",
     b"node_vmstat_oom_kill": "oom_kills",
+    b"autoscale_database_quiet_seconds": "quiet",
     b"host_load1": "load1",
     b"host_load5": "load5",
     b"host_memory_total_bytes": "mem_total",
     b"host_memory_available_bytes": "mem_available",
     b"host_memory_free_bytes": "mem_free",
 }
-"""Families of one number each, and what ``_sample`` makes of them."""
+"""Metric families with a single value, and their names in ``_sample``."""
 
 _PAGE: Final = 4096.0
-"""Bytes: the kernel counts refaults in pages of this size, and disk traffic in KiB."""
+"""Page size in bytes, the kernel's unit of refaults; disk traffic is in KiB."""
 
 KERNEL_MODES: Final = frozenset({b"system", b"irq", b"softirq"})
-"""Time in which the kernel worked, for programs or for itself."""
+"""CPU modes of the kernel."""
 
 BUSY_MODES: Final = frozenset({b"user", b"nice"}) | KERNEL_MODES
-"""Time in which a CPU worked. Guest time is part of user time already."""
+"""CPU modes that count as busy. ``guest`` is included in ``user``."""
 
 MOST_LINES: Final = 8192
-"""Wanted lines of one page: 1,000 CPUs with eight modes each."""
+"""Maximum parsed lines per page: 1,000 CPUs with eight modes each."""
 
 LONGEST_LINE: Final = 1024
 MOST_LABELS: Final = 16
 
 LARGEST: Final = 2.0**63
-"""No number of a guest is this large, and the wire could not carry it."""
+"""Upper bound of values: larger ones are implausible and do not fit the wire format."""
 
 _SAMPLED: Final = b"host_cpu_seconds_total"
-"""Vector's family: it samples on its own clock, every second or every 15, and repeats that sample until the next."""
+"""Vector's family. Vector samples on its own clock (every 1 or 15 s) and repeats a sample until the next."""
 
+MOST_REASONS: Final = 8
+"""Maximum reasons against sleep; one is enough."""
+
+UNREADABLE: Final = "unreadable"
+"""Stands for a malformed reason."""
+
+_AWAKE: Final = b"autoscale_database_awake"
+_REASON: Final = re.compile(rb"[A-Za-z0-9_-]{1,32}")
 _CPU: Final = (b"node_cpu_seconds_total", _SAMPLED)
-_NAMES: Final = b"|".join(re.escape(name) for name in (*_CPU, *SCALARS))
+_NAMES: Final = b"|".join(re.escape(name) for name in (*_CPU, *SCALARS, _AWAKE))
 _LINE: Final = re.compile(rb"^(" + _NAMES + rb")([ \t{][^\n]*+)", re.MULTILINE)
 _SHORT: Final = re.compile(rb'\{cpu="([^"\\]*+)",mode="([^"\\]*+)"\} (\S++)')
 _LABEL: Final = re.compile(rb'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+')
@@ -75,48 +83,60 @@ _IOWAIT: Final = (b"iowait", b"io_wait")
 
 
 def read_sample(page: bytes) -> GuestSample:
-    """The sample that a page of metrics holds; what the page lacks is None. Never raises.
+    """Parse a page of metrics; missing metrics are None. Never raises.
 
     >>> read_sample(b'node_load1 0.5\\nnode_cpu_seconds_total{cpu="0",mode="user"} 7\\n').cpus
     {'0': CpuSeconds(busy=7.0, steal=0.0, iowait=0.0, kernel=0.0)}
     """
     scalars: dict[str, float] = {}
     cpus: dict[bytes, dict[bytes, float]] = {}
+    awake: dict[str, None] = {}
     for name, rest in _wanted(page):
         if name in _CPU:
             cpu, mode, text, stamp = _cpu_line(rest)
             value = _number(text)
-            # A wanted line with a bad value counts as missing: the core knows how to do without.
+            # A line with a bad value counts as missing, which the core handles.
             if value is not None:
                 cpus.setdefault(cpu, {})[mode] = value
                 _note_sampling(scalars, name, value, _number(stamp))
+        elif name == _AWAKE:
+            _note_reason(awake, rest)
         else:
             value = _number(_labels(rest)[1])
             if value is not None:
                 scalars[SCALARS[name]] = value
-    return _sample(scalars, {cpu.decode(errors="replace"): _cpu(modes) for cpu, modes in cpus.items()})
+    return _sample(scalars, {cpu.decode(errors="replace"): _cpu(modes) for cpu, modes in cpus.items()}, tuple(awake))
 
 
 def _note_sampling(scalars: dict[str, float], family: bytes, seconds: float, stamp: float | None) -> None:
-    """Note the newest time stamp of all CPU lines and, for an exporter that samples, the sum of their seconds."""
+    """Record the newest timestamp of the CPU lines and, for vector, the sum of their seconds."""
     if stamp is not None:
-        # Exposition time stamps are milliseconds.
+        # Timestamps of the exposition format are in milliseconds.
         scalars["stamp"] = max(stamp / 1000.0, scalars.get("stamp", 0.0))
     if family == _SAMPLED:
         scalars["counted"] = scalars.get("counted", 0.0) + seconds
 
 
+def _note_reason(awake: dict[str, None], rest: bytes) -> None:
+    """Record the reason of an awake line unless its value is 0. A malformed line keeps the database awake."""
+    labels, text, _ = _labels(rest)
+    if _number(text) == 0 or len(awake) >= MOST_REASONS:
+        return
+    reason = labels.get(b"reason", b"")
+    awake[reason.decode() if _REASON.fullmatch(reason) else UNREADABLE] = None
+
+
 def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
     for line in islice(_LINE.finditer(page), MOST_LINES):
         name, rest = line.groups()
-        # No real exporter writes longer ones, and the label pattern is not run on them.
+        # No real exporter writes longer lines, so the label pattern never sees them.
         if len(rest) <= LONGEST_LINE:
             yield name, rest
 
 
 def _cpu_line(rest: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """The CPU, the mode, the value and the time stamp."""
-    # Nearly all wanted lines are CPU modes in node_exporter's own spelling, so they get a pattern of their own.
+    """CPU, mode, value and timestamp."""
+    # Fast path: nearly all lines are CPU modes in node_exporter's format.
     short = _SHORT.fullmatch(rest)
     if short is not None:
         cpu, mode, text = short.groups()
@@ -126,7 +146,7 @@ def _cpu_line(rest: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def _labels(rest: bytes) -> tuple[dict[bytes, bytes], bytes, bytes]:
-    """The labels, the value and its time stamp; all empty if the line is malformed."""
+    """Labels, value and timestamp; all empty if the line is malformed."""
     labels: dict[bytes, bytes] = {}
     at = len(rest) - len(rest.lstrip())
     if rest[at : at + 1] == b"{":
@@ -145,7 +165,7 @@ def _labels(rest: bytes) -> tuple[dict[bytes, bytes], bytes, bytes]:
             return {}, b"", b""
         at = 1
     words = rest[at:].split()
-    # A value, and perhaps a time stamp; a third word makes the line malformed.
+    # A value and optionally a timestamp.
     return (labels, words[0], b"".join(words[1:])) if 1 <= len(words) <= 2 else ({}, b"", b"")
 
 
@@ -161,21 +181,22 @@ def _number(text: bytes) -> float | None:
 def _cpu(modes: Mapping[bytes, float]) -> CpuSeconds:
     busy = sum(seconds for mode, seconds in modes.items() if mode in BUSY_MODES)
     kernel = sum(seconds for mode, seconds in modes.items() if mode in KERNEL_MODES)
-    # node_exporter and vector spell this mode differently.
+    # node_exporter and vector name this mode differently.
     iowait = sum(modes.get(mode, 0.0) for mode in _IOWAIT)
     return CpuSeconds(busy, modes.get(b"steal", 0.0), iowait, kernel)
 
 
-def _sample(scalars: dict[str, float], cpus: Mapping[str, CpuSeconds]) -> GuestSample:
+def _sample(scalars: dict[str, float], cpus: Mapping[str, CpuSeconds], awake: tuple[str, ...]) -> GuestSample:
     files, anon = scalars.pop("refaults_file", None), scalars.pop("refaults_anon", None)
     read, written = scalars.pop("kib_in", None), scalars.pop("kib_out", None)
-    # The rest has the names of the sample, and its units too, but for memory.
+    # The other names and units match those of ``GuestSample``, except that memory is in ``Bytes``.
     rest = scalars | {name: Bytes(int(scalars[name])) for name in _MEMORY & scalars.keys()}
     return GuestSample(
         cpus=cpus,
         refaulted=_times(_PAGE, files, anon),
         read=_times(1024.0, read),
         written=_times(1024.0, written),
+        awake=awake,
         **rest,  # type: ignore[arg-type]
     )
 
@@ -184,5 +205,5 @@ _MEMORY: Final = frozenset({"mem_total", "mem_available", "mem_free"})
 
 
 def _times(unit: float, *counts: float | None) -> float | None:
-    """The sum of the counts that are present, in bytes; None if the first is missing."""
+    """Sum of the present counts in bytes; None if the first is missing."""
     return None if counts[0] is None else unit * sum(count for count in counts if count is not None)

@@ -1,7 +1,6 @@
 """Status of the guest's database, from the daemon in the guest (S4.3).
 
-The agent asks the guest only when somebody asks the agent: each answer costs the guest a query, and only groups of VMs
-need it.
+Fetched only on request, because it costs the guest a query and only groups of VMs need it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ LARGEST: Final = 4096
 
 
 class GuestDatabase:
-    """One guest's database, by the daemon at ``url``."""
+    """The database of one guest, whose daemon serves ``url``."""
 
     def __init__(self, client: httpx.AsyncClient, url: str, deadline: Seconds) -> None:
         self._client = client
@@ -31,14 +30,14 @@ class GuestDatabase:
         self._deadline = deadline
 
     async def look(self) -> DatabaseView:
-        """One look at the database. Raises ``PortError``."""
+        """Fetch the status. Raises ``PortError``."""
         try:
             async with asyncio.timeout(self._deadline):
                 body = await self._body()
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(texts.DATABASE.format(url=self._url), error, self._deadline) from None
         try:
-            # A guest is not trusted, so its answer is decoded field by field and encoded again for the caller.
+            # The guest is not trusted, so validate its response; the caller gets a new encoding of it.
             return msgspec.json.decode(body, type=DatabaseView)
         except (ValueError, RecursionError) as error:
             raise PortError(
@@ -48,12 +47,12 @@ class GuestDatabase:
     async def _body(self) -> bytes:
         async with self._client.stream("GET", self._url) as answer:
             body = bytearray()
-            # Raw, because a small compressed body could unpack to anything.
+            # Raw, because a small compressed body could unpack to any size.
             async for chunk in answer.aiter_raw():
                 body += chunk
                 if len(body) > LARGEST:
                     raise PortError(Fault.GUEST, texts.DATABASE_SAYS_TOO_MUCH.format(most=LARGEST))
-            # The body is read first: that of an error says why.
+            # Read the body first, because that of an error has the reason.
             if answer.status_code != httpx.codes.OK:
                 raise PortError(Fault.GUEST, texts.DATABASE_SILENT.format(reason=reason_in(bytes(body)).strip()))
             return bytes(body)

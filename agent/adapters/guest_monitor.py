@@ -1,7 +1,6 @@
-"""The monitor in the guest over a WebSocket (B.8).
+"""WebSocket client of the guest's monitor (B.8).
 
-A guest is not trusted: its messages and other frames are bounded in size and number, sending to it has a deadline, and
-its redirects are never followed.
+The guest is not trusted: its frames are limited in size and number, sending has a deadline, and redirects fail.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ from protocol.guest.monitor_messages import (
 from protocol.units import Instant, Seconds
 
 UNREAD = 8
-"""Messages that may wait in memory; beyond that, no more are read from the network."""
+"""Maximum queued messages; beyond that, reading from the network pauses."""
 
 UNSENT = 64 * 1024
-"""Bytes of pongs that may wait for a guest to read them; beyond that, the connection is closed."""
+"""Maximum bytes of unsent pongs; beyond that, the connection is closed."""
 
 SLICE = 1024
-"""Bytes parsed between two checks of the number of frames. The shortest frame has two."""
+"""Bytes parsed between two checks of the frame rate. The shortest frame has two bytes."""
 
 MOST_FRAMES = 1000.0
 FRAMES_PER_SECOND = 200.0
-"""Frames and pieces from the network that a guest may send: at once, and in the long run. Each takes time from the
-agent of the whole node, and the session's limit does not count pings, pongs and empty fragments."""
+"""Burst and rate limit of frames and reads per guest: each takes CPU from the agent of the whole node, and the
+session's limit does not count pings, pongs and empty fragments."""
 
 PATIENCE = Seconds(5.0)
-"""Time for an answer: the monitor asks its database at most."""
+"""Time-out of an answer, for which the monitor may query its database."""
 
 POLITE = Seconds(0.5)
-"""Time for the closing handshake."""
+"""Time-out of the closing handshake."""
 
 
 class GuestMonitor:
@@ -61,11 +60,11 @@ class GuestMonitor:
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[MonitorConnection]:
         """See ``MonitorSource``."""
-        connecting = _Direct(
+        connecting = _NoRedirects(
             self._url,
-            # A small compressed message could unpack to anything.
+            # A small compressed message could unpack to any size.
             compression=None,
-            # A proxy from the environment must not come between an agent and its guest.
+            # Ignore proxies from the environment.
             proxy=None,
             user_agent_header=None,
             open_timeout=self._deadline,
@@ -73,16 +72,16 @@ class GuestMonitor:
             ping_interval=None,
             max_size=LARGEST_MONITOR_MESSAGE,
             max_queue=UNREAD,
-            create_connection=_Bounded,
+            create_connection=_RateLimited,
         )
         try:
             socket = await connecting
-            async with _ending(socket):
+            async with _closing(socket):
                 yield await self._greeted(socket)
-        # Something answers there, but with nonsense: the fault of the guest.
+        # Something responds, but not as a monitor: the guest's fault.
         except InvalidHandshake as error:
             raise PortError(Fault.GUEST, printable(texts.MONITOR_FAILED.format(url=self._url, error=error))) from None
-        # Most likely a guest without a monitor; that looks like a fault of the network, and is no trouble.
+        # Most likely a guest without a monitor, which is not a failure. It looks like a network fault.
         except (OSError, TimeoutError, WebSocketException) as error:
             reason = texts.MONITOR_UNREACHABLE.format(url=self._url, kind=type(error).__name__)
             raise PortError(Fault.NETWORK, reason) from None
@@ -102,12 +101,12 @@ class GuestMonitor:
 
 
 @asynccontextmanager
-async def _ending(socket: ClientConnection) -> AsyncIterator[None]:
-    """Closes ``socket`` after the block. A guest that does not read would hold up a polite end for ever."""
+async def _closing(socket: ClientConnection) -> AsyncIterator[None]:
+    """Close ``socket`` after the block, without waiting for a guest that does not read."""
     try:
         yield
     finally:
-        # The closing handshake waits for the peer, so it runs beside the time-out and is aborted after it.
+        # The closing handshake waits for the peer, so abort it after the time-out.
         closing = asyncio.ensure_future(socket.close())
         try:
             await asyncio.wait((closing,), timeout=POLITE)
@@ -116,8 +115,8 @@ async def _ending(socket: ClientConnection) -> AsyncIterator[None]:
             closing.cancel()
 
 
-class _Bounded(ClientConnection):
-    """A connection that ends a flood of frames, and a pile of unread pongs: the library bounds neither."""
+class _RateLimited(ClientConnection):
+    """A connection with a limit on frames and on unsent pongs; the library has neither."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.Protocol``."""
@@ -128,13 +127,13 @@ class _Bounded(ClientConnection):
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
         self._frames += 1
-        # The library parses at once all that it gets; small slices let the bucket stop a flood early.
+        # The library parses all of ``data`` at once; small slices let the rate limit act early.
         for at in range(0, len(data), SLICE):
             super().data_received(data[at : at + SLICE])
             read, self._frames = self._frames, 0
             if not self._allowed.take(read, Instant(self.loop.time())):
                 self._give_up(texts.TOO_MANY_FRAMES)
-            # The library answers each ping, and buffers the pongs of a guest that does not read.
+            # The library answers every ping, and buffers pongs for a guest that does not read.
             elif self.transport.get_write_buffer_size() > UNSENT:
                 self._give_up(texts.PINGS_NOT_READ)
             if self.transport.is_closing():
@@ -151,11 +150,11 @@ class _Bounded(ClientConnection):
         self.transport.abort()
 
 
-class _Direct(connect):
-    """A connection to where the settings say, and nowhere else."""
+class _NoRedirects(connect):
+    """A connection that refuses redirects."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
-        """A redirection is a failure."""
+        """Fail instead of following the redirect."""
         return exc
 
 
@@ -169,7 +168,7 @@ class _Connection:
         self._deadline = deadline
 
     async def text(self) -> str | bytes:
-        """The next message as it came. Raises ``PortError``."""
+        """The next message, undecoded. Raises ``PortError``."""
         try:
             return await self._socket.recv()
         except ConnectionClosed as error:
@@ -195,8 +194,8 @@ class _Connection:
 
 
 def _ended(error: ConnectionClosed) -> PortError:
-    """The error of an ended conversation, with the reason in the close frame: ours if the message was too large."""
-    # The side that closed first says why; the other frame only echoes it.
+    """The error for a closed connection, with the reason from the close frame."""
+    # The side that closed first gives the reason, ours for a message that is too large; the other echoes it.
     frame = error.sent if error.sent is not None and not error.rcvd_then_sent else error.rcvd
     why = "" if frame is None else printable(f" ({frame.code} {frame.reason})")
     return PortError(Fault.GUEST, texts.MONITOR_ENDED.format(why=why))

@@ -1,6 +1,6 @@
-"""Failures of HTTP calls, in words for people, with the party at fault.
+"""Errors of HTTP calls, with the party at fault.
 
-A message never repeats more than ``SHOWN`` characters of an answer: it may come from any program.
+A message quotes at most ``SHOWN`` characters of a response, which may come from any program.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SHOWN: Final = 200
 
 
 def no_answer(what: str, error: Exception, deadline: Seconds) -> PortError:
-    """The error of a call to ``what`` that ended without an answer."""
-    # Without an answer the cause is unknown here, so it counts as the fault of the network.
+    """The error of a call to ``what`` without a response."""
+    # The cause is unknown, so it counts as a network fault.
     if isinstance(error, (TimeoutError, httpx.TimeoutException)):
         return PortError(Fault.NETWORK, texts.NO_ANSWER.format(who=what, seconds=deadline))
     reason = texts.UNREACHABLE.format(who=what, kind=type(error).__name__, error=error)
@@ -36,10 +36,10 @@ _BODY: Final = msgspec.json.Decoder(_ErrorBody)
 
 
 def reason_in(body: bytes) -> str:
-    """The message of an error response: our services use ``error``, the API server ``message``, others any text."""
+    """The message of an error response: this project's ``error``, the API server's ``message``, or the text."""
     try:
         decoded = _BODY.decode(body)
-    # A proxy in between answers with HTML or plain text.
+    # A proxy in between responds with HTML or plain text.
     except (ValueError, RecursionError):
         decoded = _ErrorBody()
     return (decoded.error or decoded.message or body[:SHOWN].decode(errors="replace"))[:SHOWN]

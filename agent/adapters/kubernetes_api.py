@@ -1,6 +1,6 @@
-"""The Kubernetes API as far as an agent needs it: read, watch and patch JSON, with a token that may change.
+"""A minimal client of the Kubernetes API: get, list, watch, post and patch JSON, with a rotating token.
 
-Errors are those of ``agent.ports``: the caller never sees a status code.
+It raises the errors of ``agent.ports``; the caller never sees a status code.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ TIMES: Final = WatchTimes.spread(0.0)
 
 _ERRORS: Final[Mapping[RefusalKind, type[PortError]]] = {
     RefusalKind.UNAVAILABLE: PortError,
-    RefusalKind.TOO_MANY_REQUESTS: PortError,  # it passes, whatever the request was: no reason to bar a growth
-    RefusalKind.UNAUTHORIZED: PortError,  # as does a token that has just expired
+    RefusalKind.TOO_MANY_REQUESTS: PortError,  # temporary, so it must not delay a growth as a refusal does
+    RefusalKind.UNAUTHORIZED: PortError,  # temporary, too: the token may just have expired
     RefusalKind.CONFLICT: ConflictError,
     RefusalKind.GONE: ExpiredError,
 }
 _OURS: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.FORBIDDEN})
-"""Refused for who we are: the agent's own fault."""
+"""Refusals of the agent's identity or rights: its own fault."""
 
 _BAD_REQUEST: Final = 400
 
 
 class LightKubernetesApi:
-    """An API server at ``url``."""
+    """The API server at ``url``."""
 
     def __init__(self, client: httpx.AsyncClient, url: str, identity: TokenSource, deadline: Seconds) -> None:
         self._client = client
@@ -78,7 +78,7 @@ class LightKubernetesApi:
         return _read(read_object, answer, texts.NO_OBJECT)
 
     async def watch(self, path: str, params: Mapping[str, str], version: str) -> AsyncGenerator[WatchEvent]:
-        """The changes at ``path`` since ``version`` (empty: the present objects first) until the server ends the watch.
+        """The changes at ``path`` since ``version`` (empty: start with all objects) until the server ends the watch.
 
         Raises ``PortError``; ``ExpiredError`` if ``version`` is too old.
         """
@@ -88,7 +88,7 @@ class LightKubernetesApi:
                 async for chunk in answer.aiter_bytes():
                     for line in _read(lines.feed, chunk, texts.BAD_EVENT):
                         yield _event(path, line)
-        # The server should have ended the watch before this. Such a silence means that the connection is dead.
+        # The server would have ended the watch before this time-out, so the connection is dead.
         except httpx.ReadTimeout:
             return
         except (httpx.HTTPError, OSError) as error:
@@ -105,10 +105,10 @@ class LightKubernetesApi:
             self._url + path,
             params=params,
             headers=self._headers(),
-            # A quiet object sends nothing until the server ends the watch, so reads may take that long.
+            # Without events nothing arrives until the server ends the watch, so reads may take that long.
             timeout=httpx.Timeout(self._deadline, read=TIMES.silence),
         )
-        # Only until the headers: the events may take as long as the watch lasts.
+        # Up to the headers only: events arrive as long as the watch lasts.
         async with asyncio.timeout(self._deadline):
             answer = await self._client.send(request, stream=True)
         try:
@@ -145,7 +145,7 @@ class LightKubernetesApi:
 
 
 def _refusal(method: str, path: str, refusal: Refusal) -> PortError:
-    # A bad request is our own fault too: the agent has built it.
+    # The agent built the request, so a 400 is its own fault, too.
     ours = refusal.kind in _OURS or refusal.status == _BAD_REQUEST
     message = f": {refusal.message}" if refusal.message else ""
     reason = texts.API_REFUSES.format(status=refusal.status, method=method, path=path, message=message)
@@ -154,7 +154,7 @@ def _refusal(method: str, path: str, refusal: Refusal) -> PortError:
 
 def _event(path: str, line: bytes) -> WatchEvent:
     event = _read(read_event, line, texts.BAD_EVENT)
-    # A watch whose headers said 200 reports its errors as events.
+    # After status 200, a watch reports errors as events.
     if event.refusal is not None:
         raise _refusal("WATCH", path, event.refusal)
     return event

@@ -1,4 +1,4 @@
-"""NeonVM's VirtualMachine object as the agent's VM: calls on one object (S4.2)."""
+"""Calls on one VirtualMachine object of NeonVM (S4.2)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ class NeonVm(DatabaseObject):
         self._seen: VirtualMachine | None = None
 
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
-        """Sets ``use`` if the object is still at version ``base`` (0: whatever it is). Raises as ``VmApi`` says."""
+        """See ``VmApi``."""
         last = self._seen
-        # A patch that names the version seen last leaves out what stays as it was there. Of any other version it
-        # cannot be known what stays.
+        # At the version seen last, the patch can leave out unchanged fields.
         body = use_patch(use, slot_size, last.use if last is not None and last.resource_version == str(base) else None)
         if base:
-            # Optimistic locking: a late or repeated patch cannot undo what came after it.
+            # Optimistic locking: a late or repeated patch cannot undo later changes.
             body = {"metadata": {"resourceVersion": str(base)}, **body}
         return self._read(await self._api.merge_patch(self._path, body))
 

@@ -1,6 +1,6 @@
-"""The VMs of one node, by the pods that run there, and the pods that are databases themselves (S4.3, per-node form).
+"""The databases on one node: VMs, by their pods, and opted-in postgres pods (S4.3, per-node form).
 
-A pod that cannot be decoded keeps its last known state and is listed in ``unreadable``; no other is affected.
+A pod that cannot be decoded keeps its last state and is listed in ``unreadable``; other pods are unaffected.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ RUNNING: Final = "Running"
 
 
 class NodePods:
-    """The VM pods of the node ``node``; only those of ``scheduler`` if it is named.
+    """The VM pods on ``node``; if ``scheduler`` is given, only its pods.
 
-    ``serves_pods``: the pods too that opted in and run no VM, whatever scheduler they have (B.7).
+    With ``serves_pods`` also the opted-in postgres pods, of any scheduler (B.7).
     """
 
     def __init__(self, api: LightKubernetesApi, node: str, scheduler: str = "", *, serves_pods: bool = False) -> None:
@@ -44,11 +44,11 @@ class NodePods:
         }
 
     async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
-        """All VMs of the node, now and after each change. Ends when the server ends the watch, or says: too old."""
+        """All databases on the node, now and after each change. Ends when the watch ends or its version is too old."""
         page = await self._api.list(PODS.path(), self._selected)
         self._listed(page)
         yield frozenset(self._known.values())
-        # A version too old to watch from is no failure: the supervisor calls again, which lists the pods.
+        # An expired version is not a failure: the supervisor calls again, which lists the pods.
         with suppress(ExpiredError):
             async for event in self._api.watch(PODS.path(), self._selected, page.version):
                 if event.type != "BOOKMARK":
@@ -56,7 +56,7 @@ class NodePods:
                     yield frozenset(self._known.values())
 
     def _listed(self, page: Page) -> None:
-        # A pod that cannot be decoded keeps its runner: its VM is still there.
+        # A pod that cannot be decoded keeps its runner: its database is still there.
         before, self._known = self._known, {}
         self.unreadable = {pod.name: pod.reason for pod in page.unreadable}
         for pod in page.objects:
@@ -79,7 +79,7 @@ class NodePods:
         except InvalidObjectError as error:
             self.unreadable[name] = str(error)
             return
-        # Removed first, and added again if it still counts: it may have ended, or have a new address.
+        # Removed and added again if it still counts: it may have ended or have a new address.
         self._known.pop(name, None)
         if assignment is not None:
             self._known[name] = assignment
@@ -109,11 +109,11 @@ def assignment_of(pod: JsonObject) -> Assignment | None:
 
 
 def database_in(pod: JsonObject) -> Assignment | None:
-    """The database in ``pod``; None unless it opted in and its container runs. Raises ``InvalidObjectError``."""
+    """The database in ``pod``; None unless it has opted in and its container runs. Raises ``InvalidObjectError``."""
     if not is_pod_database(pod) or is_over(pod):
         return None
     database = parse_pod_database(pod)
-    # A container that has ended has no control group, and no size.
+    # A container that has ended has no cgroup.
     if database.phase != RUNNING or not database.container_id:
         return None
     container = PodContainer(database.uid, database.container_id)

@@ -1,10 +1,10 @@
-"""The scheduler's port for the agent of a whole node: requests due together go in one message (decision 55).
+"""The scheduler client of a node's agent: requests due at the same time go in one batch (decision 55).
 
 Rules that hold here:
 
-- A request for more than is permitted waits for nothing: it goes alone and at once.
-- Others wait for ``GATHER`` at most, and each has an answer, or an error, of its own.
-- No request is sent twice, unless its batch was refused without being looked at: then it is sent alone.
+- A request beyond its permit goes alone and at once.
+- Others wait for at most ``GATHER``, and each gets its own answer or error.
+- No request is sent twice, unless the scheduler refused its batch unread: then it is sent alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Never
 
-from agent.adapters.scheduler_client import HttpScheduler, SchedulerAnswer, senseless
+from agent.adapters.scheduler_client import HttpScheduler, SchedulerAnswer, undecodable
 from agent.adapters.scheduler_line import LineClosedError, SchedulerLine
 from agent.ports import PortError
 from protocol.codec import PluginResponseView, encode_request
@@ -26,16 +26,16 @@ from protocol.versions import AGENT_SPEAKS
 from protocol.wire.wire_batches import MalformedBatchError, decode_answers
 
 GATHER: Final = Seconds(0.01)
-"""How long a request waits for others: the VMs of a node ask in one rhythm, and are planned one after the other."""
+"""How long a request waits for others: the VMs of a node share a rhythm, and are planned one after the other."""
 
 OFFER_AGAIN: Final = Seconds(60.0)
-"""Wait before a scheduler that took no batches is offered them again: it may have been upgraded."""
+"""Delay before batches are offered again to a scheduler that did not accept them: it may have been upgraded."""
 
 AFTER_FAILURE: Final = Seconds(5.0)
-"""Wait before the next connection if one could not be made, or led to a scheduler that gave no permit."""
+"""Delay before the next connection if one failed, or reached a scheduler that granted no permit."""
 
 _NOT_TAKEN: Final = frozenset({400, 404, 405, 413})
-"""Statuses of a whole batch that mean that the scheduler has not looked at it."""
+"""Statuses of a batch that the scheduler did not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class _Waiting:
 
 
 class NodeScheduler:
-    """Asks ``alone``, or over ``line`` for many VMs at once; ``run`` must be running.
+    """Sends requests with ``alone``, or in batches over ``line``; ``run`` must be running.
 
-    ``messages`` counts what was sent, by ``alone`` and ``together``.
+    ``messages`` counts messages sent ``alone`` and ``together``.
     """
 
     def __init__(self, alone: HttpScheduler, line: SchedulerLine, clock: Clock) -> None:
@@ -61,27 +61,27 @@ class NodeScheduler:
         self._offer_at = clock.now()
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        """Sends one request and returns the answer. Raises ``PortError``."""
+        """Send one request and return its answer. Raises ``PortError``."""
         try:
-            # While a batch is under way, requests go alone: no VM waits for the answer to another.
+            # While a batch is in flight, requests go alone, so that none waits for the answer to another.
             if not self._is_busy and not _wants_more(request):
                 if self._line.most > len(self._waiting):
                     return await self._together(request, slot_size)
                 if not self._line.most and self._clock.now() >= self._offer_at:
                     return await self._offer(request, slot_size)
-        # The scheduler has not looked at the request, so sending it alone repeats nothing.
+        # The scheduler did not read the request, so sending it alone is not a repetition.
         except LineClosedError:
             pass
         self.messages["alone"] += 1
         return await self._alone.ask(request, slot_size)
 
     async def run(self) -> Never:
-        """Sends batches, one after the other, for ever."""
+        """Send batches, one after the other, until cancelled."""
         try:
             while True:
                 await self._is_due.wait()
                 self._is_due.clear()
-                # The VMs of the node are planned one after the other; those that follow join this batch.
+                # The VMs of the node are planned one after the other; later ones join this batch.
                 await self._clock.sleep(GATHER)
                 waiting, self._waiting = self._waiting, []
                 self._is_busy = True
@@ -97,13 +97,13 @@ class NodeScheduler:
         return (await queued.answer).permit(AGENT_SPEAKS, slot_size)
 
     async def _offer(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        # Set before the attempt, so that the other VMs of the node do not offer as well while it is under way.
+        # Set before the attempt, so that no other VM of the node offers batches meanwhile.
         self._offer_at = Instant(self._clock.now() + AFTER_FAILURE)
         self.messages["alone"] += 1
         answer = await self._line.offer(_encoded(request, slot_size))
         if self._line.most:
-            self._offer_at = self._clock.now()  # if this connection ends, the next one is made at once
-        # A permit but no word on batches: this scheduler knows none. One that gave no permit may be a standby.
+            self._offer_at = self._clock.now()  # reconnect at once if this connection ends
+        # This scheduler granted a permit but does not know batches. Without a permit it may be a standby.
         elif answer.status == 200:
             self._offer_at = Instant(self._clock.now() + OFFER_AGAIN)
             self._line.close()
@@ -136,9 +136,9 @@ class NodeScheduler:
             answers = decode_answers(response.body, count)
         except MalformedBatchError as error:
             self._line.close()
-            raise senseless(error) from None
+            raise undecodable(error) from None
         return [
-            senseless(answer)
+            undecodable(answer)
             if isinstance(answer, MalformedBatchError)
             else SchedulerAnswer(answer.status, answer.body, answer.retry_after)
             for answer in answers

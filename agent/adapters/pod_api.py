@@ -1,4 +1,4 @@
-"""A pod with a postgres as the agent's VM: calls on one pod, which is resized in place (B.7)."""
+"""``VmApi`` for a postgres pod, which is resized in place (B.7)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protocol.virtual_machine import VirtualMachine
 
 
 class PodApi(DatabaseObject):
-    """The pod ``name`` with the UID ``uid``; a recreated one is another pod."""
+    """The pod ``name`` with the UID ``uid``; a recreated pod is refused."""
 
     def __init__(self, api: LightKubernetesApi, name: ObjectName, uid: str) -> None:
         super().__init__(api, PODS, name)
@@ -25,9 +25,9 @@ class PodApi(DatabaseObject):
         self._seen: PodDatabase | None = None
 
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:  # noqa: ARG002 - see ``VmApi``
-        """Makes the container request ``use``. Raises as ``VmApi`` says."""
+        """Resize the container to ``use``. Raises as ``VmApi`` says."""
         last = self._seen or self._parsed(await self._api.get(self._path))
-        # The UID as well: the name may belong to another pod by now.
+        # The UID as a precondition: the pod may have been recreated under its name.
         metadata = {"uid": self._uid, **({"resourceVersion": str(base)} if base else {})}
         body = {"metadata": metadata, **resize_body(last, use)}
         try:
@@ -46,7 +46,7 @@ class PodApi(DatabaseObject):
 
 
 def _of_resize(error: RefusedError) -> RefusedError:
-    """The API's own words, without the path before them."""
+    """The API server's message without the request path."""
     reason = (error.reason.partition(": ")[2] or error.reason)[:SHOWN]
-    # Only this 403 is about the agent's rights; quotas, policies and full nodes answer with the same status.
+    # Only this 403 is about RBAC; quotas, policies and impossible sizes are 403s, too.
     return RefusedError(Fault.AGENT if texts.NO_RIGHT in reason else Fault.VM_API, reason)

@@ -1,10 +1,10 @@
-"""The node's reclaimer in the place of a guest's monitor: it agrees to a shrink that it has tried (B.7).
+"""A ``MonitorSource`` for pods: a shrink is approved after a trial with the node's reclaimer (B.7).
 
 Rules that hold here:
 
-- Each question is a trial (``ShrinkTrial``); the pod is held below its new limit meanwhile, and until that is in force.
-- A pod that grows, a harm, a fault, and the end of the conversation release the pod within a second.
-- Without a reclaimer nothing is held, so only a pod that already uses less agrees.
+- Each downscale request starts a trial (``ShrinkTrial``). The pod is held below the new limit until it is in force.
+- Growth, refaults, stalls, errors and the end of the connection release the pod within a second.
+- Without a reclaimer nothing is held, and only a pod that already uses less passes.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Seconds
 
 STEP: Final = Seconds(1.0)
-"""Between two looks at a pod that is held. The reclaimer releases after 10 s of silence."""
+"""Between checks of a held pod. The reclaimer releases after 10 s of silence."""
 
 KEPT: Final = 60
-"""Steps that a hold lasts after a yes; a kubelet that has not lowered the limit in this time never will."""
+"""Steps that a hold lasts after approval. A kubelet lowers the limit within these, or never."""
 
 PATIENCE: Final = Seconds(60.0)
-"""Time for an answer: a trial lasts up to 30 s, and each of its last steps may wait for a reclaim."""
+"""Timeout of a trial: it takes up to 30 s, and each of its last steps may wait for reclaim."""
 
 SLOWEST: Final = 5.0
-"""Seconds for one step of the reclaimer."""
+"""Timeout in seconds of one request to the reclaimer."""
 
 RELEASED: Final = 1.0
-"""Seconds in which the reclaimer confirms the end of a hold."""
+"""Timeout in seconds for the end of a hold."""
 
 MARGIN_V1: Final = 0.15
-"""Of a new limit, kept free: in version 1 a pod is reclaimed once a step, and fills again between two steps."""
+"""Share of a new limit to keep free: on v1 a pod is reclaimed once per step and fills again in between."""
 
 MARGIN_V2: Final = 0.05
-"""In version 2 the kernel keeps the pod below its hold, but for what each CPU has set aside."""
+"""On v2 the kernel keeps the pod below its hold, except for per-CPU charge caches."""
 
 
 class PodReclaim:
-    """One container's memory; ``socket`` is the reclaimer's, None if the node has none."""
+    """Trials for one container; ``socket`` is the reclaimer's, None if the node has none."""
 
     def __init__(self, socket: Path | None, root: Path, pod_uid: str, container_id: str, clock: Clock) -> None:
         self._socket = socket
@@ -64,7 +64,7 @@ class PodReclaim:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[MonitorConnection]:
-        """See ``MonitorSource``. Never fails: without a conversation, memory would shrink untried."""
+        """See ``MonitorSource``. Never fails: without a connection memory would shrink without a trial."""
         async with asyncio.TaskGroup() as tasks:
             conversation = _Conversation(self, _ReclaimerHold(self._socket, self._pod_uid), self._clock, tasks)
             try:
@@ -73,7 +73,7 @@ class PodReclaim:
                 await conversation.release()
 
     def files(self) -> PodFiles:
-        """The files of the pod as it is now. Raises ``OSError`` or ``ValueError``."""
+        """Locate the cgroup files. Raises ``OSError`` or ``ValueError``."""
         pod = self._locator.pod(self._pod_uid)
         container = None if pod is None else pod.container(self._container_id)
         if pod is None or container is None:
@@ -84,7 +84,7 @@ class PodReclaim:
 
 @dataclass(frozen=True, slots=True)
 class PodFiles:
-    """The files that tell a pod's memory and that of its container; ``pressure`` is None in version 1."""
+    """The memory files of a pod and its container; ``pressure`` is None on v1."""
 
     pod: MemoryFiles
     container: MemoryFiles
@@ -92,11 +92,11 @@ class PodFiles:
 
     @property
     def margin(self) -> float:
-        """The share of a new limit that a hold keeps free."""
+        """The share of a new limit to keep free."""
         return MARGIN_V1 if self.pressure is None else MARGIN_V2
 
     def view(self, clock: Clock) -> PodView:
-        """The memory now. Raises ``OSError`` or ``ValueError``."""
+        """Read the memory now. Raises ``OSError`` or ``ValueError``."""
         pod, container = self.pod.read(), self.container.read()
         return PodView(
             at=clock.now(),
@@ -118,7 +118,7 @@ class _Content(msgspec.Struct, frozen=True):
 
 
 class _ToMonitor(msgspec.Struct, frozen=True):
-    """A message of the agent, as far as it is read here."""
+    """The fields read of an agent's message."""
 
     id: int
     type: str
@@ -129,7 +129,7 @@ _READ: Final = msgspec.json.Decoder(_ToMonitor)
 
 
 class _Conversation:
-    """See ``MonitorConnection``. At most one trial runs, in a task of its own."""
+    """See ``MonitorConnection``. At most one trial runs, in its own task."""
 
     def __init__(self, pod: PodReclaim, hold: _ReclaimerHold, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self.version = 1
@@ -152,7 +152,7 @@ class _Conversation:
             case "HealthCheck", _:
                 self._outbox.put_nowait(HealthCheck(message.id))
             case "DownscaleRequest", _TrialSize(mem):
-                # A hold for an earlier yes moves on to the new size.
+                # A hold after an earlier approval moves on to the new size.
                 await self._stop()
                 self._trial = self._tasks.create_task(self._try(message.id, Bytes(mem)))
             case "UpscaleNotification", _:
@@ -179,7 +179,7 @@ class _Conversation:
         verdict = await self._verdict(trial, files)
         if verdict.ok:
             self._answer(number, verdict)
-            # A fault ends the hold, and the kubelet judges without it.
+            # An error ends the hold; the kubelet then decides by actual usage.
             with suppress(OSError, ValueError):
                 await self._keep(trial, files)
         await self._hold.release()
@@ -202,7 +202,7 @@ class _Conversation:
         return verdict
 
     async def _keep(self, trial: ShrinkTrial, files: PodFiles) -> None:
-        """Hold on until the new limit is in force, harms, or does not come."""
+        """Keep the hold until the new limit is in force, hurts, or is overdue."""
         for _ in range(KEPT):
             await self._clock.sleep(STEP)
             await self._hold.at(trial.size)
@@ -212,12 +212,12 @@ class _Conversation:
 
 
 def _untried(error: Exception) -> TrialVerdict:
-    # A time-out says nothing by itself.
+    # A TimeoutError has no message.
     return TrialVerdict(False, texts.SHRINK_NOT_TRIED.format(error=str(error) or type(error).__name__))
 
 
 class _ReclaimerHold:
-    """A hold on one pod by the reclaimer at ``path``: a connection while it lasts."""
+    """A hold on one pod by the reclaimer at ``path``; it lasts as long as the connection."""
 
     def __init__(self, path: Path | None, pod_uid: str) -> None:
         self._path = path
@@ -230,7 +230,7 @@ class _ReclaimerHold:
         return self._path is not None
 
     async def at(self, size: Bytes) -> None:
-        """Hold the pod at ``size`` and reclaim what it has more. Raises ``OSError`` or ``ValueError``."""
+        """Reclaim the pod down to ``size`` and hold it there. Raises ``OSError`` or ``ValueError``."""
         if self._path is None:
             return
         try:
@@ -244,7 +244,7 @@ class _ReclaimerHold:
                 raise ConnectionResetError(texts.RECLAIMER_ENDED)
             reply = read_held(line)
         except BaseException:
-            # The answer that is missing would be taken for the next one.
+            # A late reply would be taken for the next one.
             self._close()
             raise
         if reply.refusal:
@@ -252,7 +252,7 @@ class _ReclaimerHold:
             raise ValueError(reply.refusal)
 
     async def release(self) -> None:
-        """End the hold; returns once the reclaimer has done so, or does not say so in time."""
+        """End the hold; returns once the reclaimer confirms it, or after a timeout."""
         if self._streams is None:
             return
         reader, writer = self._streams

@@ -34,45 +34,45 @@ _CONFLICT: Final = 409
 
 @dataclass(frozen=True, slots=True)
 class SchedulerAnswer:
-    """An answer as received; ``retry_after`` is the scheduler's, None if absent or unusable."""
+    """A response as received; ``retry_after`` is its header, None if absent or unusable."""
 
     status: int
     body: bytes
     retry_after: Seconds | None = None
 
     def refusal(self) -> PortError:
-        """The error for an answer without a permit."""
+        """The error for a response without a permit."""
         fault, what = _FAULTS.get(self.status, (Fault.SCHEDULER, texts.SCHEDULER_SAYS.format(status=self.status)))
         is_others_turn = self.status == _CONFLICT
         return PortError(fault, f"{what}: {reason_in(self.body)}", self.retry_after, is_others_turn=is_others_turn)
 
     def permit(self, version: ProtocolVersion, slot_size: Bytes) -> PluginResponseView:
-        """The permit in it. Raises ``PortError``."""
+        """Decode the permit. Raises ``PortError``."""
         if self.status != 200:
             raise self.refusal()
-        # A permit has a few hundred bytes; whatever this is, it is not decoded.
+        # A permit has a few hundred bytes.
         if len(self.body) > LARGEST:
             raise PortError(Fault.SCHEDULER, texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LARGEST))
         try:
             return decode_response(version, self.body, slot_size)
         except MalformedMessageError as error:
-            raise senseless(error) from None
+            raise undecodable(error) from None
 
 
-def senseless(error: Exception) -> PortError:
-    """The scheduler's answer cannot be read."""
+def undecodable(error: Exception) -> PortError:
+    """The error for a response that cannot be decoded."""
     return PortError(Fault.SCHEDULER, texts.SCHEDULER_UNREADABLE.format(error=error))
 
 
 def retry_after(text: str) -> Seconds | None:
-    """The header's seconds; None for a date or anything else."""
-    # ``isdecimal`` alone takes digits of other scripts.
+    """Seconds from a ``Retry-After`` header; None for a date or anything else."""
+    # ``isdecimal`` alone accepts digits of other scripts.
     return Seconds(float(text)) if text.isascii() and text.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)
 class HttpScheduler:
-    """The scheduler at ``url``, which understands ``version``."""
+    """The scheduler at ``url``, with the wire format ``version``."""
 
     client: httpx.AsyncClient
     url: str
@@ -81,19 +81,19 @@ class HttpScheduler:
     version: ProtocolVersion = AGENT_SPEAKS
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        """Sends one request and returns the answer. Raises ``PortError``."""
+        """Send one request and return its answer. Raises ``PortError``."""
         body = encode_request(self.version, request, slot_size)
         try:
             async with asyncio.timeout(self.deadline):
                 answer = await self.client.post(self.url, content=body, headers=self._headers())
-        # The scheduler may have taken the request although its answer is lost; the core takes that into account.
+        # The scheduler may have applied the request although its answer is lost; the core allows for that.
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(texts.SCHEDULER.format(url=self.url), error, self.deadline) from None
         wait = retry_after(answer.headers.get("Retry-After", ""))
         return SchedulerAnswer(answer.status_code, answer.content, wait).permit(self.version, slot_size)
 
     def _headers(self) -> dict[str, str]:
-        # Read for each request: the kubelet replaces the token now and then.
+        # Read for each request, because the kubelet rotates the token.
         token = self.identity()
         identity = {} if token is None else {"Authorization": f"Bearer {token}"}
         return {"Content-Type": "application/json", **identity}

@@ -1,7 +1,7 @@
-"""One connection to the scheduler for many requests at once (decision 55).
+"""A connection to the scheduler for batches of requests (decision 55).
 
-A batch goes only over a connection whose other end has accepted batches: each connection begins with a single request
-that offers them. So a scheduler that does not know batches never sees one, even after a newer one was replaced by it.
+Each connection starts with a single request that offers batches, and carries them only if the scheduler accepts. So a
+scheduler without batches never gets one, not even after a downgrade.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _OFFER: Final = OFFER.encode()
 
 
 class LineClosedError(Exception):
-    """No batch may go over the line, or its other end has refused one unread: send the requests alone."""
+    """The connection cannot carry batches, or the scheduler refused one unread: send the requests alone."""
 
 
 class SchedulerLine:
-    """A connection to the scheduler at ``url``; ``tls`` is used for https alone."""
+    """A connection to the scheduler at ``url``; ``tls`` is for https only."""
 
     def __init__(self, url: str, tls: ssl.SSLContext, identity: TokenSource, deadline: Seconds) -> None:
         self._most = 0
@@ -43,24 +43,24 @@ class SchedulerLine:
 
     @property
     def most(self) -> int:
-        """The number of requests allowed in one batch; 0 while no batch may be sent."""
+        """Maximum requests per batch; 0 if batches are not accepted."""
         return self._most if self._connection is not None and self._connection.is_reusable else 0
 
     async def offer(self, request: bytes) -> SchedulerAnswer:
-        """Asks for one VM over a new connection, and offers batches. Raises ``PortError``."""
-        # A connection belongs to one scheduler process; a new one finds out who answers now.
+        """Send one request over a new connection, and offer batches. Raises ``PortError``."""
+        # A new connection, because an old one belongs to a scheduler process that may no longer be the leader.
         self.close()
         return await self._asked("/", request, offers=True)
 
     async def ask(self, requests: Sequence[bytes]) -> SchedulerAnswer:
-        """Asks for ``most`` VMs at once or fewer. Raises ``PortError`` and ``LineClosedError``."""
-        # The connection may have ended since the batch began to gather.
+        """Send a batch of at most ``most`` requests. Raises ``PortError`` and ``LineClosedError``."""
+        # The connection may have ended since the batch was started.
         if len(requests) > self.most:
             raise LineClosedError
         return await self._asked(PATH, encode_batch(requests), offers=False)
 
     def close(self) -> None:
-        """Ends the connection; no batch may be sent until another one has been offered and taken."""
+        """Close the connection; batches need a new offer."""
         self._most = 0
         if self._connection is not None:
             self._connection.close()
@@ -78,7 +78,7 @@ class SchedulerLine:
         except (BrokenConnectionError, OSError, ValueError) as error:
             raise no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline) from None
         finally:
-            # A connection that broke, or whose answer was not awaited, could hand its answer to the next request.
+            # After a failure or cancellation, a late response could be taken for that of the next request.
             if self._connection is not None and not self._connection.is_reusable:
                 self.close()
         if offers:
@@ -107,5 +107,5 @@ class SchedulerLine:
 
 def _most(offered: str) -> int:
     """The batch size that the scheduler accepts, at most ``MOST_REQUESTS``; 0 if its header is not a number."""
-    # Short enough to be cheap to convert: a header may hold any number of digits.
+    # The length is limited, because converting many digits is expensive.
     return min(int(offered), MOST_REQUESTS) if offered.isascii() and offered.isdecimal() and len(offered) < 6 else 0

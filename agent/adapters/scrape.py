@@ -1,6 +1,6 @@
-"""The guest's node_exporter over HTTP (S4.3).
+"""Scrapes the guest's node_exporter over HTTP (S4.3).
 
-A page comes within the deadline and below ``LARGEST``, or not at all: a guest is not trusted.
+The guest is not trusted: a page that is late or larger than ``LARGEST`` is an error.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ from protocol.runtime.keep_alive import open_connection
 from protocol.units import Seconds
 
 LARGEST: Final = 1024 * 1024
-"""A full page of node_exporter has about 100 KiB; one CPU more adds half a KiB."""
+"""Maximum page in bytes. A full page of node_exporter has about 100 KiB, and each CPU adds half a KiB."""
 
 AS_IT_IS: Final = "Accept-Encoding: identity"
-"""Compressing so small a page costs the guest more than sending it, and a compressed one could unpack to anything."""
+"""Compressing a small page costs the guest more than sending it, and a compressed one could unpack to any size."""
 
 
-SELECTIONS: Final = (COLLECTORS, tuple(name for name in COLLECTORS if name != "vmstat"), ())
-"""Collectors to ask for: when the exporter refuses one selection, the next is used. An empty one asks for all."""
+SELECTIONS: Final = (
+    *(tuple(name for name in COLLECTORS if name not in off) for off in ((), ("textfile",), ("vmstat",))),
+    tuple(name for name in COLLECTORS if name not in {"textfile", "vmstat"}),
+    (),
+)
+"""Collectors to request. If the exporter refuses a selection, use the next; the empty one requests all."""
 
 
 class NodeExporter:
-    """One guest's node_exporter at ``url``, which begins with ``http:``."""
+    """The node_exporter of a guest at ``url`` (``http:``)."""
 
     def __init__(self, url: str, deadline: Seconds) -> None:
         self._url = url
@@ -41,7 +45,7 @@ class NodeExporter:
         self._connection: HttpConnection | None = None
 
     async def scrape(self) -> GuestSample:
-        """One look at the guest. Raises ``PortError``."""
+        """Scrape the guest. Raises ``PortError``."""
         try:
             page = await self._page(asyncio.get_running_loop().time() + self._deadline)
         except LongAnswerError:
@@ -51,26 +55,25 @@ class NodeExporter:
         return read_sample(page)
 
     def close(self) -> None:
-        """Ends the connection; another look makes a new one."""
+        """Close the connection; the next scrape opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     async def _page(self, deadline: float) -> bytes:
-        """Raises ``ValueError`` for a URL that names no address, too."""
+        """Fetch the page. Raises ``ValueError`` for a URL without an address."""
         connection = self._connection
         if connection is None or not connection.is_reusable:
             self.close()
-            # A bare connection, kept between scrapes. With httpx2, a scrape took more CPU than all else that an agent
-            # does (decision 8).
+            # A plain connection, kept between scrapes: with httpx2, a scrape took more CPU than the rest of the agent
+            # (decision 8).
             connection = self._connection = await self._open(deadline)
         try:
             answer, page = await connection.whole(self._request, deadline, LARGEST)
         finally:
             if not connection.is_reusable:
                 self.close()
-        # node_exporter answers 400 to a ``collect[]`` that names a collector which is switched off. From then on it
-        # is asked for the next selection.
+        # node_exporter returns 400 if ``collect[]`` names a disabled collector; try the next selection from now on.
         if answer.status == 400 and SELECTIONS[self._refused]:
             self._refused += 1
             self.close()
@@ -80,7 +83,7 @@ class NodeExporter:
 
     async def _open(self, deadline: float) -> HttpConnection:
         url = urlsplit(self._url)
-        # Once for each connection: the request is the same until a selection is refused.
+        # Built once per connection: the request changes only with the selection.
         self._request = _request(url, SELECTIONS[self._refused])
         async with asyncio.timeout_at(deadline):
             return await open_connection(url.hostname or "", url.port or 80)

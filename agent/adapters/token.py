@@ -1,7 +1,4 @@
-"""The agent's identity: a projected service-account token in a file that the kubelet replaces now and then.
-
-A token is never logged.
-"""
+"""The agent's identity: a projected service-account token, which the kubelet rotates. It is never logged."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from agent.ports import PortError
 
 
 class AgentToken:
-    """The token in one file."""
+    """The token in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -21,11 +18,10 @@ class AgentToken:
         self._token = ""
 
     def __call__(self) -> str:
-        """The token as the file has it now. Raises ``PortError`` if it cannot be read or is empty."""
+        """The current token. Raises ``PortError`` if the file cannot be read or is empty."""
         try:
             stat = self._path.stat()
-            # The kubelet swaps a symbolic link, so a new token is a new inode; the size and time catch a file written
-            # in place.
+            # The kubelet swaps a symlink, so a new token has a new inode; size and time catch a file written in place.
             stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
             if stamp != self._stamp:
                 self._token = self._path.read_text().strip()
@@ -38,4 +34,4 @@ class AgentToken:
 
 
 def no_token() -> None:
-    """No identity, for a scheduler or API that asks for none."""
+    """No token, for a scheduler or API without authentication."""

@@ -1,1 +1,1 @@
-"""Control groups of pods: where they are, and what the kernel counts in them (B.7)."""
+"""The cgroups of pods: locating them and reading the kernel's counters (B.7)."""

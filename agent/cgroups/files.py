@@ -1,4 +1,4 @@
-"""Reading control group files: bounded, and told by path if they are malformed."""
+"""Reading cgroup files, with bounded size; parse errors name the path."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 LARGEST: Final = 64 * 1024
-"""Bytes of one file that are read; ``memory.stat`` has 4 KiB at most, ``io.stat`` 100 bytes for each device."""
+"""Bytes to read of one file: ``memory.stat`` has up to 4 KiB, ``io.stat`` about 100 bytes per device."""
 
 _ABSENT: Final = (errno.ENOENT, errno.EOPNOTSUPP)
-"""A kernel without pressure lacks the files, or has some that cannot be read."""
+"""Without PSI the kernel has no pressure files, or ones that cannot be read."""
 
 
 def read(path: Path, parse: Callable[[bytes], T]) -> T:
-    """The contents of a file. Raises ``OSError``, or ``ValueError`` with the path."""
+    """Parse a file. Raises ``OSError``, or ``ValueError`` with the path."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         text = os.read(file, LARGEST)
@@ -31,7 +31,7 @@ def read(path: Path, parse: Callable[[bytes], T]) -> T:
 
 
 def read_optional(path: Path, parse: Callable[[bytes], T]) -> T | None:
-    """The contents of a file that the kernel may lack. Raises like ``read``."""
+    """Parse a file that some kernels lack; None if it is absent. Raises like ``read``."""
     try:
         return read(path, parse)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Contents of control group files as numbers. Pure; whatever a file has, the only error is ``ValueError``."""
+"""Parsers of cgroup files. Pure; the only error is ``ValueError``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 UNLIMITED: Final = 2**62
-"""Bytes from which on a limit is none; version 1 writes the largest number of whole pages."""
+"""Bytes from which a limit means unlimited: cgroup v1 reports the largest multiple of the page size."""
 
 
 def number(text: bytes) -> int:
-    """A file with one number, such as ``memory.current``.
+    """The number in a single-value file, such as ``memory.current``.
 
     >>> number(b"1048576\\n")
     1048576
@@ -22,7 +22,7 @@ def number(text: bytes) -> int:
 
 
 def byte_limit(text: bytes) -> int | None:
-    """A limit in bytes; None if there is none.
+    """A limit in bytes; None if unlimited.
 
     >>> byte_limit(b"max\\n"), byte_limit(b"9223372036854771712\\n"), byte_limit(b"4096\\n")
     (None, None, 4096)
@@ -32,7 +32,7 @@ def byte_limit(text: bytes) -> int | None:
 
 
 def counters(text: bytes) -> dict[bytes, bytes]:
-    """A file with one name and number a line, such as ``memory.stat``. ``counter`` reads the numbers.
+    """The keys and values of a flat-keyed file, such as ``memory.stat``. ``counter`` converts a value.
 
     >>> counters(b"anon 4096\\nfile 8192\\n")
     {b'anon': b'4096', b'file': b'8192'}
@@ -44,7 +44,7 @@ def counters(text: bytes) -> dict[bytes, bytes]:
 
 
 def counter(counts: Mapping[bytes, bytes], name: bytes) -> int:
-    """One of the numbers of ``counters``.
+    """One value of ``counters`` as a number.
 
     >>> counter({b"anon": b"4096"}, b"anon")
     4096
@@ -55,7 +55,7 @@ def counter(counts: Mapping[bytes, bytes], name: bytes) -> int:
 
 
 def stalled(text: bytes) -> float:
-    """Seconds in which some task waited, of a pressure file.
+    """The ``some`` total of a pressure file, in seconds.
 
     >>> stalled(b"some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\\n")
     1.5
@@ -63,12 +63,12 @@ def stalled(text: bytes) -> float:
     line = text.partition(b"\n")[0]
     kind, _, total = line.rpartition(b" total=")
     if not kind.startswith(b"some "):
-        raise ValueError(f"expected the time in which some task waited, got {line[:80]!r}")
+        raise ValueError(f"expected 'some avg10=… total=…', got {line[:80]!r}")
     return number(total) / 1e6
 
 
 def moved(text: bytes) -> tuple[int, int]:
-    """Bytes read and written, of ``io.stat``.
+    """Bytes read and written, from ``io.stat``.
 
     >>> moved(b"253:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0\\n8:0 rbytes=4096 wbytes=512\\n7:0 \\n")
     (4096, 512)
@@ -76,7 +76,7 @@ def moved(text: bytes) -> tuple[int, int]:
     read = written = 0
     for line in text.splitlines():
         fields = dict(field.split(b"=", 1) for field in line.split()[1:] if b"=" in field)
-        # The busiest device instead of all: what a device of LVM or encryption moves, the disk below counts again.
+        # The busiest device, not the sum: I/O through LVM or dm-crypt counts again on the disk below.
         read = max(read, number(fields.get(b"rbytes", b"0")))
         written = max(written, number(fields.get(b"wbytes", b"0")))
     return read, written

@@ -1,9 +1,9 @@
-"""Locates the control groups of a pod: version 1 or 2, systemd or cgroupfs driver, also below a prefix (B.7).
+"""Locates the cgroups of a pod: v1 or v2, systemd or cgroupfs driver, also below a prefix (B.7).
 
 Rules that hold here:
 
-- UIDs and container IDs come from the API. Nothing but a well-formed one becomes part of a path.
-- Only groups below a folder of a kubelet (``kubepods``) count; those of the node itself are never returned.
+- UIDs and container IDs come from the API, so they are validated before they become part of a path.
+- Only cgroups below a kubelet's ``kubepods`` are returned, never those of the node itself.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ _UID: Final = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 _CONTAINER: Final = re.compile(r"[0-9a-f]{16,128}")
 
 _CONTAINERS: Final = ("cri-containerd-{}.scope", "crio-{}.scope", "docker-{}.scope", "{}", "crio-{}")
-"""The names that runtimes give to a container's group. CRI-O keeps ``crio-conmon-ID`` beside it."""
+"""Names of a container's cgroup by runtime. CRI-O also has ``crio-conmon-ID``, which is not the container."""
 
 DEEPEST: Final = 5
-"""Levels from the root to a kubelet's folder. A node in a container of a service has four."""
+"""Levels from the root to ``kubepods``. A node in a container of a systemd service has four."""
 
 MOST_FOLDERS: Final = 5000
-"""Folders that one search reads: a busy node has some hundred outside of ``kubepods``."""
+"""Folders that one search reads: a busy node has a few hundred outside ``kubepods``."""
 
 SEARCH_EACH: Final = 60
-"""Of this many searches for a pod that has no group, one reads the whole tree; the others read its first level."""
+"""After a miss only one search in this many reads the whole tree; the others read the first level."""
 
 
 class BadNameError(ValueError):
-    """A UID or a container ID is none, and must not become a path."""
+    """A malformed UID or container ID, which must not become a path."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """A control group at ``path`` below ``root``; in version 1, below the folder of each controller."""
+    """A cgroup at ``path`` below ``root``; on v1, below each controller's folder."""
 
     root: Path
     is_v2: bool
     path: str
 
     def file(self, controller: str, name: str) -> Path:
-        """The path of a file of this group; version 2 has all controllers in one folder.
+        """The path of one of its files; v2 has all controllers in one folder.
 
         >>> ControlGroup(Path("/sys/fs/cgroup"), False, "kubepods/pod1").file("memory", "memory.stat").as_posix()
         '/sys/fs/cgroup/memory/kubepods/pod1/memory.stat'
@@ -52,7 +52,7 @@ class ControlGroup:
         return _top(self.root, controller, is_v2=self.is_v2) / self.path / name
 
     def container(self, container_id: str) -> ControlGroup | None:
-        """The group of one container of this pod; None if it has none. Raises ``BadNameError``."""
+        """The cgroup of a container of this pod; None if it has none. Raises ``BadNameError``."""
         if _CONTAINER.fullmatch(container_id) is None:
             raise BadNameError(f"container ID: expected hexadecimal digits, got {container_id[:80]!r}")
         for form in _CONTAINERS:
@@ -63,7 +63,7 @@ class ControlGroup:
 
 
 class Locator:
-    """Finds pods below one root. Remembers the kubelet's folder where it found the last one."""
+    """Finds pods below one root. Caches the ``kubepods`` folder of the last hit."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -71,9 +71,9 @@ class Locator:
         self._misses = 0
 
     def pod(self, uid: str) -> ControlGroup | None:
-        """The group of a pod; None if there is none. Raises ``BadNameError``, or ``OSError`` if the root is unreadable.
+        """The cgroup of a pod; None if it has none. Raises ``BadNameError``, or ``OSError`` if the root is unreadable.
 
-        Version 1 is searched by its memory controller; kubelets use the same path for all controllers.
+        On v1 it searches the memory controller; kubelets use the same path in all controllers.
         """
         if _UID.fullmatch(uid) is None:
             raise BadNameError(f"pod UID: expected a UUID, got {uid[:80]!r}")
@@ -90,12 +90,12 @@ class Locator:
     def _folders(self, top: Path) -> Iterator[str]:
         if self._kubepods is not None:
             yield self._kubepods
-        # A root that has no pods at all would otherwise be read each second for each pod.
+        # Without this bound a root without any pods would be read whole every second for each pod.
         yield from kubepods_folders(top, DEEPEST if self._misses % SEARCH_EACH == 0 else 1)
 
 
 def kubepods_folders(top: Path, deepest: int) -> Iterator[str]:
-    """The folders of kubelets at most ``deepest`` levels below ``top``, relative to it, the nearest first."""
+    """The ``kubepods`` folders at most ``deepest`` levels below ``top``, relative to it, nearest first."""
     level, left = [""], MOST_FOLDERS
     for _ in range(deepest):
         below: list[str] = []
@@ -110,12 +110,12 @@ def kubepods_folders(top: Path, deepest: int) -> Iterator[str]:
 
 
 def _candidates(kubepods: str, uid: str) -> Iterator[str]:
-    """The paths that the kubelet may have given to a pod; one without any requests is never resized."""
+    """Possible paths of a pod's cgroup: Burstable or Guaranteed. BestEffort pods are never resized."""
     if not kubepods.endswith(".slice"):
         yield f"{kubepods}/burstable/pod{uid}"
         yield f"{kubepods}/pod{uid}"
         return
-    # In systemd, the name of a slice repeats those of its parents, and a dash would begin another level.
+    # The name of a systemd slice repeats its parents', and a dash starts another level.
     stem, name = kubepods.rpartition("/")[2].removesuffix(".slice"), uid.replace("-", "_")
     yield f"{kubepods}/{stem}-burstable.slice/{stem}-burstable-pod{name}.slice"
     yield f"{kubepods}/{stem}-pod{name}.slice"
@@ -126,7 +126,7 @@ def _top(root: Path, controller: str, *, is_v2: bool) -> Path:
 
 
 def _subfolders_or_none(folder: Path) -> list[str]:
-    # Groups of the node come and go while it is read, and not all are for everybody's eyes.
+    # Cgroups come and go during the search, and some are unreadable.
     try:
         return _subfolders(folder)
     except OSError:

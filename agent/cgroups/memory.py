@@ -1,4 +1,4 @@
-"""The memory of one control group, in both versions."""
+"""Memory usage of one cgroup, v1 or v2."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of a control group in bytes: ``used`` of ``limit`` (None: no limit); ``cache`` can be dropped.
+    """Memory of a cgroup in bytes: ``used`` of ``limit`` (None: unlimited); ``cache`` is reclaimable page cache.
 
-    ``refaulted`` is file cache that was read again since the group was made, None if the kernel does not count it.
+    ``refaulted`` is page cache that was evicted and read again since the cgroup was created, None if the kernel lacks
+    the counter.
     """
 
     used: int
@@ -34,7 +35,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFiles:
-    """The paths of a group's files that tell its memory; ``prefix``: of the counters that include its children."""
+    """Paths of a cgroup's memory files; ``prefix`` is that of the hierarchical counters."""
 
     used: Path
     limit: Path
@@ -43,20 +44,20 @@ class MemoryFiles:
 
     @classmethod
     def of(cls, group: ControlGroup) -> MemoryFiles:
-        """The files of ``group``."""
+        """The memory files of ``group``."""
         names = ("current", "max", "stat") if group.is_v2 else ("usage_in_bytes", "limit_in_bytes", "stat")
         used, limit, stat = (group.file("memory", f"memory.{name}") for name in names)
         return cls(used, limit, stat, b"" if group.is_v2 else b"total_")
 
     def read(self) -> Memory:
-        """The memory now. Raises ``OSError`` or ``ValueError``."""
+        """Read the current memory. Raises ``OSError`` or ``ValueError``."""
         return Memory(read(self.used, number), read(self.limit, byte_limit), *read(self.stat, self._parse))
 
     def _parse(self, text: bytes) -> tuple[int, float | None]:
         stat = counters(text)
-        # The file lists only: shared memory, such as the buffers of postgres, is file cache that cannot be dropped.
+        # Only the file LRU lists: ``file`` also counts shared memory, such as shared_buffers, which is not reclaimable.
         cache = sum(counter(stat, self.prefix + name) for name in (b"inactive_file", b"active_file"))
-        # Kernels before 5.9 count anonymous pages with them.
+        # Kernels before 5.9 have one counter for file and anonymous pages.
         name = next(
             (name for name in (b"workingset_refault_file", b"workingset_refault") if self.prefix + name in stat), None
         )

@@ -1,9 +1,9 @@
-"""One container's control groups as a guest's metrics (B.7).
+"""Metrics of one container from its cgroups, in the form of a guest's metrics (B.7).
 
 Rules that hold here:
 
-- Read-only, and without privileges: every file is readable by all.
-- What the kernel does not count is None. A file that is malformed, and a group that is gone, are faults of the guest.
+- Read-only and unprivileged: every file is world-readable.
+- A value that the kernel does not count is None. A malformed file or a missing cgroup is ``Fault.GUEST``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from agent.ports import PortError
 from protocol.units import Bytes
 
 PERIOD: Final = 0.1
-"""Seconds of one period of a CPU quota; only a feature gate of the kubelet allows another."""
+"""Seconds of a CPU quota period; the kubelet allows another only behind a feature gate."""
 
 _TICK: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 _NODE: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -35,8 +35,8 @@ _CPUS: Final = os.cpu_count() or 1
 class CgroupMetrics:
     """The metrics of one container below ``root``, the node's ``/sys/fs/cgroup``.
 
-    Its group is located once, and again after a file of it is gone. There is no ``boot_time``: the counters of a
-    container that starts again fall, and its kills still count.
+    The cgroup is located once, and again if a file is gone. There is no ``boot_time``: after a container restart the
+    counters fall, and OOM kills still count.
     """
 
     def __init__(self, root: Path, pod_uid: str, container_id: str) -> None:
@@ -47,7 +47,7 @@ class CgroupMetrics:
 
     async def scrape(self) -> GuestSample:
         """See ``MetricsSource``."""
-        # Without a thread: the kernel answers from memory, within some ten microseconds a file.
+        # Not in a thread: the kernel answers from memory, in about ten microseconds per file.
         try:
             self._sample = self._sample or self._located()
             return self._sample()
@@ -69,7 +69,7 @@ class CgroupMetrics:
 
 
 class _Version1:
-    """The files of one container in version 1."""
+    """One container on cgroup v1."""
 
     def __init__(self, pod: ControlGroup, container: ControlGroup) -> None:
         self._memory = _MemorySampler(pod, container)
@@ -83,15 +83,15 @@ class _Version1:
         return replace(
             self._memory.sample(),
             cpus=_cpus(busy, read(self._times, lambda text: counter(counters(text), b"system")) * _TICK),
-            # Version 1 has no pressure.
+            # v1 has no PSI.
             cpu_stall=read(self._quota, _throttled),
-            # Without a word on it, the kernel is older than 4.13.
+            # ``oom_kill`` exists since kernel 4.13.
             oom_kills=read(self._kills, lambda text: float(counter(counters(text), b"oom_kill"))),
         )
 
 
 class _Version2:
-    """The files of one container in version 2."""
+    """One container on cgroup v2."""
 
     def __init__(self, pod: ControlGroup, container: ControlGroup) -> None:
         self._memory = _MemorySampler(pod, container)
@@ -99,7 +99,7 @@ class _Version2:
         self._cpu_pressure, self._mem_pressure, self._io_pressure = (
             container.file("", f"{resource}.pressure") for resource in ("cpu", "memory", "io")
         )
-        # A killed container takes its group along, and the counter with it. The pod's counts all its containers.
+        # An OOM-killed container loses its cgroup and the counter with it. The pod's counts all of its containers.
         self._kills = pod.file("", "memory.events")
 
     def sample(self) -> GuestSample:
@@ -118,14 +118,14 @@ class _Version2:
 
 
 class _MemorySampler:
-    """The memory of a container, as that of a guest which has as much as the container's limit."""
+    """A container's memory, as of a guest with as much memory as the limit."""
 
     def __init__(self, pod: ControlGroup, container: ControlGroup) -> None:
         self._files, self._pods = MemoryFiles.of(container), MemoryFiles.of(pod)
 
     def sample(self) -> GuestSample:
         memory = self._files.read()
-        # The reclaimer lowers the pod's limit for moments, so that counts only if the container has none.
+        # The reclaimer lowers the pod's limit for moments, so it counts only if the container has none.
         limit = memory.limit or read(self._pods.limit, byte_limit) or _NODE
         free = max(0, limit - memory.used)
         return GuestSample(
@@ -141,12 +141,12 @@ def _cpus(busy: float, kernel: float) -> dict[str, CpuSeconds]:
 
 
 def _times(text: bytes) -> tuple[float, float, float | None]:
-    """Seconds that all CPUs were busy, of these in the kernel, and throttled, of version 2's ``cpu.stat``."""
+    """Busy, kernel and throttled seconds of all CPUs, from v2's ``cpu.stat``."""
     counts = counters(text)
     busy, kernel = (counter(counts, name) / 1e6 for name in (b"usage_usec", b"system_usec"))
     return busy, kernel, _throttled(text) if b"nr_throttled" in counts else None
 
 
 def _throttled(text: bytes) -> float:
-    """Seconds in which tasks waited because the quota was used up, of ``cpu.stat``: whole periods."""
+    """Seconds throttled by the CPU quota, in whole periods, from ``cpu.stat``."""
     return counter(counters(text), b"nr_throttled") * PERIOD

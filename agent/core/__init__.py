@@ -1,5 +1,5 @@
-"""The agent's decisions, free of clocks, randomness, input and output.
+"""The agent's decisions: pure, without clocks, randomness or I/O.
 
-The entry points: ``state.begin`` makes a ``State``, ``advance.advance`` takes an event into it, ``plan.plan`` says what
-to do now, and ``explain.explain`` says why.
+``state.begin`` creates a ``State``, ``advance.advance`` applies an event to it, ``plan.plan`` returns the actions due
+now, and ``explain.explain`` the reasons.
 """

@@ -1,4 +1,4 @@
-"""Actions that the core orders. The shell reports ``Started`` before each, and an outcome after it (see ``events``)."""
+"""Actions of the core. The runner reports ``Started`` before each, and its outcome as an event (see ``events``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.units import Bytes, Instant, Resources
 
 @dataclass(frozen=True, slots=True)
 class AskScheduler:
-    """Send ``request`` to the scheduler, on whose wire memory counts in slots of ``slot_size``.
+    """Send ``request`` to the scheduler, with memory in slots of ``slot_size``.
 
     Outcomes: ``Answered`` or ``AskFailed``. One at a time.
     """
@@ -23,7 +23,7 @@ class AskScheduler:
 
 @dataclass(frozen=True, slots=True)
 class PatchVm:
-    """Set the VM's ``use`` to ``target`` (slots of ``slot_size``), only if its object is still at version ``base``.
+    """Set the VM's ``use`` to ``target`` (in slots of ``slot_size``) if its object is still at version ``base``.
 
     ``puts_back`` names the resource of a pod that it takes back for an objection of the kubelet.
     Outcomes: ``Patched``, ``PatchConflicted`` or ``PatchFailed``. One at a time.
@@ -35,7 +35,19 @@ class PatchVm:
     puts_back: Resource | None = None
 
 
-Action = AskScheduler | PatchVm
+@dataclass(frozen=True, slots=True)
+class OrderSleep:
+    """Order the VM to sleep if its object is still at version ``base``. ``is_early``: its node is short and asked for
+    it.
+
+    Outcomes: ``SleepOrdered`` or ``SleepNotOrdered``. One at a time.
+    """
+
+    base: int
+    is_early: bool = False
+
+
+Action = AskScheduler | PatchVm | OrderSleep
 
 MonitorMessage = AskToShrink | TellGrown
 """A message to send to the monitor in the guest. Outcomes: ``MonitorAnswered`` or ``MonitorLost``. One at a time."""
@@ -43,9 +55,9 @@ MonitorMessage = AskToShrink | TellGrown
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The actions due now, when to plan again if no event comes first (None: only an event helps), and the reason.
+    """The actions due now, the time of the next plan (None: after the next event), and the reason.
 
-    ``message`` is for the monitor in the guest.
+    ``message`` goes to the guest's monitor.
     """
 
     actions: tuple[Action, ...]

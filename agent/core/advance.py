@@ -1,9 +1,9 @@
-"""The only way to change a ``State``: every event goes to the module that owns its decision; none is made here."""
+"""The only writer of a ``State``: dispatches each event to the module that handles it."""
 
 from __future__ import annotations
 
 from agent.core import events
-from agent.core.actions import Action, AskScheduler, MonitorMessage, PatchVm
+from agent.core.actions import Action, AskScheduler, MonitorMessage, OrderSleep, PatchVm
 from agent.core.events import Event
 from agent.core.patches import adopt, patch_conflicted, patch_failed, patched, restored, sent_patch
 from agent.core.permits import answered, ask_failed, expire, sent
@@ -13,7 +13,7 @@ from protocol.units import Instant
 
 
 def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  # noqa: PLR0912 - a branch for each event
-    """Apply ``event`` to ``state``. ``now`` never goes back; ``jitter`` in 0..1 spreads the waits."""
+    """Apply ``event`` to ``state``. ``now`` never goes back; ``jitter`` (0..1) spreads the delays."""
     expire(state, now)
     match event:
         case events.VmSeen(vm):
@@ -24,6 +24,9 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             restored(state, vm, now)
         case events.VmLost(fault, reason):
             state.vm.lost = failed_again(state.vm.lost, fault, reason, now)
+        # Results in flight when the guest fell asleep are stale.
+        case events.Scraped() | events.ScrapeFailed() | events.MonitorJoined() | events.MonitorSaid() if state.sleeps:
+            pass
         case events.Scraped(sample):
             scraped(state, sample, now)
         case events.ScrapeFailed(fault, reason):
@@ -40,6 +43,10 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             patch_conflicted(state)
         case events.PatchFailed():
             patch_failed(state, event, now, jitter)
+        case events.SleepOrdered() | events.SleepNotOrdered():
+            _sleep_ordered(state, event, now, jitter)
+        case events.WindowSeen(window):
+            state.sleep.window = window
         case events.PolicySet(policy, problems):
             state.use(policy, "; ".join(problems), now)
         case events.PolicyRefused(reason):
@@ -56,11 +63,25 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             state.monitor.hear(event.message, state.vm.seen, state.policy, now, settling=state.is_settling(now))
 
 
+def _sleep_ordered(
+    state: State, event: events.SleepOrdered | events.SleepNotOrdered, now: Instant, jitter: float
+) -> None:
+    if isinstance(event, events.SleepOrdered):
+        state.sleep.order_written()
+        state.sleep_failure = None
+        adopt(state, event.vm, now)
+    else:
+        state.sleep.order_failed(now, jitter)
+        state.sleep_failure = failed_again(state.sleep_failure, event.fault, event.reason, now)
+
+
 def _started(state: State, action: Action | MonitorMessage, now: Instant, jitter: float) -> None:
     match action:
         case AskScheduler():
             sent(state, action, now, jitter)
         case PatchVm():
             sent_patch(state, action, now, jitter)
+        case OrderSleep():
+            state.sleep.order_sent(action, state.guest.seen)
         case _:  # MonitorMessage
             state.monitor.sent(action)

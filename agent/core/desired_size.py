@@ -1,17 +1,17 @@
-"""The size that a VM should have now, and why, before the scheduler is asked (S4.5, S4.6).
+"""The desired size of a VM and its reason, before the scheduler grants a permit (S4.5, S4.6).
 
 Rules that hold here:
 
-- Each resource by itself goes to the target of its policy, which grows it and proves that less is enough.
-- What is unknown holds: without metrics, without a compute unit or without proof, a resource stays as it is.
-- A VM that gives back keeps what it has just needed, in place of what its policy would keep (``state.Giving``).
-- The bounds and the floor are orders and need no proof. Memory that is in use is never taken away, not even by them.
+- Each resource follows the target of its policy, which decides growth and proves that less is enough.
+- Without metrics, a compute unit or that proof, a resource keeps its size.
+- A VM that gives room back keeps its recent need instead of what its policy would keep (``state.Giving``).
+- Bounds and floor apply without proof, but even they never take away memory in use.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from agent.core.goal import NO_GOAL, NOTHING, Goal, Part
 from agent.core.memory.kills import MEMORY_KILLS
@@ -23,12 +23,15 @@ from agent.core.state import State
 from agent.core.vm import Sizes, Vm
 from protocol.units import Amount, Bytes, ComputeUnit, Instant, MilliCpu, Resources
 
+ASLEEP: Final = "asleep: holds no permit and requests this size on wake"
+WAKING: Final = "waking: requesting a permit for this size"
+
 A = TypeVar("A", bound=Amount)
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredSize:
-    """The wanted size and its reason in one line. ``unasked`` is the size if the guest's monitor agreed to it."""
+    """The desired size and its reason in one line. ``unasked`` is the size if the guest's monitor agreed to it."""
 
     size: Resources
     because: str
@@ -36,16 +39,16 @@ class DesiredSize:
 
 
 def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
-    """The size that the VM should have, with the facts at ``now``."""
+    """The desired size of the VM at ``now``."""
     base, because = _without_monitor(state, vm, now)
     unit, side = state.scheduler.compute_unit, state.monitor
-    # The monitor's wishes count only while the VM can follow them.
+    # The monitor's requests count only while the VM can be resized.
     if unit is None or state.scheduler.migrate or not vm.resizable:
         return DesiredSize(base, because, base)
     requested, reasons = wanted_by(side, vm, vm.sizes(unit), now)
     wanted = base.at_least(requested)
     unasked = cpu_first(vm, state.vm.pauses.limits(wanted, vm, now)) if vm.is_pod else wanted
-    # ``unasked`` goes to the monitor as the question; the VM keeps its memory until the answer.
+    # Ask the monitor about ``unasked``; the VM keeps its memory until the answer.
     size = unasked.at_least(Resources(NOTHING.cpu, kept_by(side, vm, now)))
     if size != unasked:
         because = why_kept(side, vm)
@@ -57,34 +60,36 @@ def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
 def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str]:
     unit = state.scheduler.compute_unit
     if state.scheduler.migrate:
-        return vm.use, "migrating: nothing changes until the scheduler says so"
+        return vm.use, "migrating: size frozen until the scheduler releases it"
+    if vm.sleeps:
+        return vm.use, ASLEEP if vm.is_asleep else WAKING
     if not vm.resizable:
-        return vm.use, "the VM may not be resized: its phase forbids it, or its opt-in label is missing"
+        return vm.use, "not resizable: its phase forbids it, or its opt-in label is missing"
     if unit is None:
-        return vm.use, "no compute unit yet: asking for what the VM has"
+        return vm.use, "no compute unit yet: asking for what it has"
     size, because = _by_policy(state, vm, unit, now)
     if state.scheduler.giving.is_lean(now):
         least, _ = _by_policy(state, vm, unit, now, is_lean=True)
         most = least.at_least((state.scheduler.giving.shrink_to or vm.use).at_most(vm.use))
         if not size.within(most):
-            return size.at_most(most), "leaving room on a node that is short: no more than it has just needed"
+            return size.at_most(most), "freeing room on a short node: keeping only its recent need"
     return size, because
 
 
 def least_size(state: State, report: Resources, now: Instant) -> Resources | None:
     """The size that the VM could shrink to at once if its node is short; None if it has nothing to offer.
 
-    ``report`` is what it asks for: more than it has of a resource is needed.
+    A resource of which it requests more than it has (``report``) is not offered.
     """
     vm, side = state.vm.seen, state.scheduler
-    # Only our scheduler, which stores permits, asks for room back.
+    # Only this project's scheduler, which stores permits, asks for room back.
     if vm is None or side.compute_unit is None or not side.stores_permits:
         return None
     if not vm.resizable or not side.giving.offers(now):
         return None
     least = _by_policy(state, vm, side.compute_unit, now, is_lean=True)[0]
     requested, _ = wanted_by(state.monitor, vm, vm.sizes(side.compute_unit), now)
-    # A monitor that refused lately, or that may come back, refuses this memory, too.
+    # A monitor that refused recently, or that may reconnect, would refuse this shrink, too.
     if state.monitor.refusal is not None or state.monitor.version is None:
         requested = requested.at_least(Resources(NOTHING.cpu, kept_by(state.monitor, vm, now)))
     least = least.at_least(requested).at_most(vm.use)
@@ -97,25 +102,27 @@ def least_size(state: State, report: Resources, now: Instant) -> Resources | Non
 def _by_policy(
     state: State, vm: Vm, unit: ComputeUnit, now: Instant, *, is_lean: bool = False
 ) -> tuple[Resources, str]:
-    """The size by the policy, or by what was just needed, and the reason."""
+    """The size by the policy, or by the recent need if ``is_lean``, and the reason."""
     current, used = _known(state, now), in_use(state, vm, now)
     sizes = vm.sizes(unit, vm.bounds_at(now))
-    target = state.guest.stabilizer.just_needed(now) if is_lean else state.guest.stabilizer.target
+    target = (
+        state.guest.stabilizer.just_needed(state.guest.awake_time(now)) if is_lean else state.guest.stabilizer.target
+    )
     size, is_for_cache = _wanted(state, vm, sizes, target, now)
     if vm.floor is not None:
-        # The floor is the reason only if the size would be smaller without it.
+        # Name the floor as the reason only if the size would be smaller without it.
         without, _ = _wanted(state, vm, vm.sizes(unit), target, now)
         if not size.within(without.at_least(used)):
-            return size.at_least(used), f"not below the floor of {sizes.bounds.min} that this hour has"
+            return size.at_least(used), f"not below its floor of {sizes.bounds.min} "
     size = size.at_least(used)
     return size, _for_the_cache(vm, size) if is_for_cache else _because(vm, size, current, sizes)
 
 
 def _wanted(state: State, vm: Vm, sizes: Sizes, target: Resources | None, now: Instant) -> tuple[Resources, bool]:
-    """The size for ``target`` within the bounds of ``sizes``, and True if the page cache decides its memory."""
+    """The size for ``target`` within the bounds of ``sizes``, and True if the page cache determines its memory."""
     known = _known(state, now)
     size = _size(vm, sizes, known, state.guest.stabilizer, target)
-    # Kills count without fresh metrics: a guest that thrashes answers late.
+    # Kills count even with stale metrics, because a thrashing guest responds late.
     killed = state.guest.kills.needed(now)
     if killed:
         size = size.at_least(sizes.covering(Resources(NOTHING.cpu, killed)))
@@ -124,8 +131,8 @@ def _wanted(state: State, vm: Vm, sizes: Sizes, target: Resources | None, now: I
 
 
 def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer, target: Resources | None) -> Resources:
-    """The smoothed target. If either need is unknown, the known need but no less than the VM has."""
-    # A target observed while the VM had less than now proves nothing about the larger size.
+    """The smoothed target. If a need is unknown, the known needs but no less than the VM has."""
+    # A target from when the VM was smaller proves nothing about the current size.
     proven = stabilizer.asked_with is not None and vm.use.within(stabilizer.asked_with)
     if known.need is None or target is None:
         return sizes.covering(known.at_least).at_least(vm.use)
@@ -137,12 +144,12 @@ def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer, target: Res
 
 
 def _grown(need: A, target: A, has: A, kept: A) -> A:
-    """The target if it is above ``has``; otherwise no more than the need, so that a held size is never rounded up."""
+    """The target if it is above ``has``, otherwise at most the need, so that a held size is never rounded up."""
     return target if target > has and need >= kept else min(need, target)
 
 
 def _for_cache(state: State, vm: Vm, sizes: Sizes, known: Goal) -> Resources:
-    """The memory to keep or grow for the page cache; CPU does not follow it."""
+    """The memory to keep or grow to for the page cache, with zero CPU."""
     keep = state.guest.probing.keep
     if known.need is None:
         return NOTHING
@@ -150,22 +157,23 @@ def _for_cache(state: State, vm: Vm, sizes: Sizes, known: Goal) -> Resources:
 
 
 def in_use(state: State, vm: Vm, now: Instant) -> Resources:
-    """The memory that must not be taken away: what is in use, or all of it if the guest does not report that."""
+    """The memory that must not be taken away: memory in use, or all of it if the guest does not report usage."""
     observed = state.guest.seen
-    if observed is None or not _fresh(state, now) or observed.sample.mem_used is None:
+    if observed is None or not is_fresh(state, now) or observed.sample.mem_used is None:
         return Resources(NOTHING.cpu, vm.use.mem)
-    # The size at the time of the sample: what the guest did not report of it belongs to the kernel.
+    # The size at the time of the sample. The kernel has what the guest does not report of it.
     has = state.guest.had or vm.actual
     used = observed.sample.mem_used + kernel_share(observed.sample, has, state.policy.memory)
     return Resources(NOTHING.cpu, min(vm.use.mem, used.up_to(vm.slot_size)))
 
 
 def _known(state: State, now: Instant) -> Goal:
-    # Stale metrics prove nothing.
-    return state.guest.goal if _fresh(state, now) else NO_GOAL
+    # Stale metrics are not evidence.
+    return state.guest.goal if is_fresh(state, now) else NO_GOAL
 
 
-def _fresh(state: State, now: Instant) -> bool:
+def is_fresh(state: State, now: Instant) -> bool:
+    """Return True if the last sample is recent enough to count as evidence."""
     observed = state.guest.seen
     return observed is not None and now - observed.last <= state.policy.timing.stale
 
@@ -175,7 +183,7 @@ def _because(vm: Vm, size: Resources, known: Goal, sizes: Sizes) -> str:
         return f"growing for {_strongest(known, vm, sizes, size) or MEMORY_KILLS}"
     if known.need is None:
         what = "no metrics" if not known.parts else "some metrics are missing"
-        return f"{what}: not below what the VM has"
+        return f"{what}: not below what it has"
     if size != vm.use:
         return f"shrinking: {size} is proven to be enough"
     if size.within(sizes.covering(known.need)):
@@ -191,9 +199,9 @@ def _for_the_cache(vm: Vm, size: Resources) -> str:
 
 
 def _strongest(known: Goal, vm: Vm, sizes: Sizes, size: Resources) -> str:
-    """The parts that decide: those that need as many compute units as all of them together.
+    """Names of the parts that determine the size: those that need the most compute units.
 
-    Of a pod, the greatest part of each resource that grows to ``size``, or of both if none does.
+    For a pod, the largest part of each resource that grows to ``size``, or of both if none does.
     """
     if vm.is_pod:
         grows: tuple[tuple[type[Amount], bool], ...] = (MilliCpu, size.cpu > vm.use.cpu), (Bytes, size.mem > vm.use.mem)

@@ -1,4 +1,4 @@
-"""Events of an agent. Every outcome of an action comes back as one of these."""
+"""Events of an agent, among them the outcome of every action."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class VmSeen:
 
 @dataclass(frozen=True, slots=True)
 class VmRestored:
-    """The VM's object as it is now is older than what was seen before: the cluster's store was restored."""
+    """The VM's object is older than the last one seen: the cluster's store was restored from a backup."""
 
     vm: Vm
 
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """A call of the shell failed."""
+    """A call through a port failed."""
 
     fault: Fault
     reason: str
@@ -65,7 +65,7 @@ class ScrapeFailed(CallFailed):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The shell is about to carry out ``action``: from now on it may take effect at any time."""
+    """``action`` is about to be executed, and may take effect at any time from now on."""
 
     action: Action | MonitorMessage
 
@@ -79,7 +79,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class AskFailed(CallFailed):
-    """No usable answer came; the request may or may not have been applied. ``retry_after`` is the scheduler's.
+    """The request failed, and may or may not have been applied. ``retry_after`` is from the scheduler.
 
     ``is_others_turn``: the scheduler answers another agent of the VM.
     """
@@ -97,19 +97,37 @@ class Patched:
 
 @dataclass(frozen=True, slots=True)
 class PatchConflicted:
-    """The object had changed; the patch took no effect. A newer view will follow."""
+    """The object had changed, so the patch took no effect. A newer view will follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchFailed(CallFailed):
-    """The patch failed. Unless ``refused`` (it certainly took no effect) it may still take effect."""
+    """The patch failed. If ``refused``, it took no effect; otherwise its outcome is unknown."""
 
     refused: bool
 
 
 @dataclass(frozen=True, slots=True)
+class SleepOrdered:
+    """The order to sleep was written; the object is now ``vm``."""
+
+    vm: Vm
+
+
+class SleepNotOrdered(CallFailed):
+    """Writing the order to sleep failed, or its outcome is unknown until a newer view."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSeen:
+    """The window of the policy that keeps the VM awake now; None if there is none."""
+
+    window: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySet:
-    """A new policy is in force. ``problems``: settings that were asked for and could not be applied."""
+    """A new policy applies. ``problems``: settings that could not be applied."""
 
     policy: Policy
     problems: tuple[str, ...] = ()
@@ -117,32 +135,32 @@ class PolicySet:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRefused:
-    """New settings were refused; the old policy stays in force."""
+    """A new policy is invalid; the previous one stays in force."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorJoined:
-    """A monitor in the guest answers, and speaks ``version``."""
+    """Connected to the guest's monitor, with protocol ``version``."""
 
     version: int
 
 
 class MonitorLost(CallFailed):
-    """The monitor that had answered is gone, or cannot be listened to any longer."""
+    """The connection to the guest's monitor ended or was closed for misbehaviour."""
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorSaid:
-    """The monitor reports, unasked, that memory is short or that a load begins."""
+    """An unsolicited message of the monitor: memory is short, or a load begins."""
 
     message: UpscaleRequest | LoadReport
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorAnswered:
-    """The monitor answered the message in flight; ``result`` is None if it failed internally."""
+    """The monitor answered the message in flight; ``result`` is None after an internal error."""
 
     result: DownscaleResult | UpscaleConfirmation | None
 
@@ -159,6 +177,9 @@ Event = (
     | Patched
     | PatchConflicted
     | PatchFailed
+    | SleepOrdered
+    | SleepNotOrdered
+    | WindowSeen
     | PolicySet
     | PolicyRefused
     | MonitorJoined

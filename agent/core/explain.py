@@ -1,4 +1,4 @@
-"""The explanation of a VM's size, with all its evidence, read from the state.
+"""The explanation of a database's size, with all its evidence, read from the state.
 
 The schema is documented in ``docs/operations-agent.md``; fields are added, never renamed.
 """
@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.desired_size import desired_size, least_size
+from agent.core.desired_size import desired_size, is_fresh, least_size
 from agent.core.memory.memory_sentences import memory_sentences
 from agent.core.monitor.monitor_side import MonitorSide
-from agent.core.plan import plan
+from agent.core.plan import plan, sleep_obstacles
 from agent.core.pods.sentences import resize_state, sentences
+from agent.core.sleep.sentences import sleep_state
 from agent.core.state import State
 from agent.core.vm import Vm
 from protocol.kubernetes.objects import Json
-from protocol.units import Instant, Resources
+from protocol.pod_database import PREFIX
+from protocol.units import ZERO, Instant, Resources
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The whole explanation. ``because`` sums it up in one line; the rest is the evidence."""
+    """The explanation: ``because`` is the summary in one line, the rest the evidence."""
 
     vm: str
     pod: str
@@ -44,12 +46,13 @@ class Explanation:
     monitor: Json
     giving: Json
     resize: Json | None
+    sleep: Json | None
 
 
 def explain(state: State, vm_name: str, now: Instant) -> Explanation:
-    """Explain the size of the VM ``vm_name`` (``namespace/name``) at ``now``."""
+    """Explain the size of the database ``vm_name`` (``namespace/name``, in a pod ``namespace/pod/name``) at ``now``."""
     vm, side, guest = state.vm.seen, state.scheduler, state.guest
-    # Planning has no side effects, so what is explained is what is done.
+    # Planning has no side effects, so this is the plan that the agent executes.
     planned = plan(state, now)
     return Explanation(
         vm=vm_name,
@@ -67,21 +70,28 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         denied=_denial(state, now),
         rejected_permits=side.rejected,
         scheduler_answered_seconds=None if side.answered_at is None else _age(side.answered_at, now),
-        troubles=_failures(state, now),
+        troubles=_failures(state, "pod" if f"/{PREFIX}" in vm_name else "VM", now),
         next_look_seconds=None if planned.wake_at is None else round(planned.wake_at - now, 3),
         smoothing=guest.stabilizer.steps(),
         working_set=_working_set(state, now),
         monitor=_monitor(state.monitor),
         giving=_giving(state, now),
         resize=resize_state(vm, state.vm.pauses, now),
+        sleep=None if vm is None or vm.is_pod else _sleep(state, vm, now),
     )
+
+
+def _sleep(state: State, vm: Vm, now: Instant) -> Json:
+    sample = state.guest.seen.sample if state.guest.seen is not None and is_fresh(state, now) else None
+    in_the_way = sleep_obstacles(state, vm, desired_size(state, vm, now).size, now)
+    return sleep_state(state.sleep, state.policy.sleep, vm, sample, in_the_way, now)
 
 
 def _giving(state: State, now: Instant) -> Json:
     giving = state.scheduler.giving
     least = None if state.vm.seen is None else least_size(state, state.vm.seen.use, now)
     return {
-        "asked": _shown(giving.shrink_to),
+        "asked": _shown(ZERO if giving.asks_sleep else giving.shrink_to),
         "least": _shown(least),
         "lean_seconds": round(giving.lean_until - now, 3) if giving.is_lean(now) else None,
     }
@@ -91,7 +101,7 @@ def _monitor(side: MonitorSide) -> Json:
     refusal = side.refusal
     return {
         "version": side.version,
-        # ``told`` outlives the monitor, for its return; until then no monitor counts on that memory.
+        # ``told`` is kept after a disconnect, but without a monitor nothing counts on that memory.
         "counts_on": None if side.version is None or side.told is None else str(side.told),
         "refused": None if refusal is None else str(refusal.target),
         "refused_because": None if refusal is None else refusal.status,
@@ -119,14 +129,15 @@ def _sizes(state: State, vm: Vm, now: Instant) -> Json:
     }
 
 
-def _failures(state: State, now: Instant) -> list[Json]:
+def _failures(state: State, kind: str, now: Instant) -> list[Json]:
     sources = {
         "scheduler": state.scheduler.failure,
-        "patching the VM": state.vm.failure,
-        "reading the VM": state.vm.lost,
+        f"patching the {kind}": state.vm.failure,
+        f"reading the {kind}": state.vm.lost,
         "metrics": state.guest.failure,
         "settings": state.settings_failure,
         "monitor": state.monitor_failure,
+        "ordering sleep": state.sleep_failure,
     }
     return [
         {
@@ -145,11 +156,9 @@ def _failures(state: State, now: Instant) -> list[Json]:
 def _headline(state: State, because: str, now: Instant) -> str:
     side, denial = state.vm, state.scheduler.denial
     if side.grows_from is not None and not side.may_grow(now):
-        # A refused growth outranks a denial: no more is asked for until the next try.
+        # A refused growth outranks a denial, because nothing is requested before the next try.
         left = side.grows_from - now
-        return (
-            f"{because}; the API refused this growth; no more is asked for until try {side.refused + 1} in {left:.0f} s"
-        )
+        return f"{because}; the API refused this growth; try {side.refused + 1} in {left:.0f} s"
     because = "; ".join([because, *sentences(side.seen, side.pauses, now)])
     return because if denial is None else f"{because}; the scheduler granted {denial.granted} of {denial.wanted}"
 
@@ -184,7 +193,7 @@ def _metrics(state: State, now: Instant) -> Json | None:
         "mem_total": None if sample.mem_total is None else str(sample.mem_total),
         "oom_kills": None if sample.oom_kills is None else int(sample.oom_kills),
         "oom_kills_seen": guest.kills.total,
-        # Since the agent began: the difference of two answers is an exact mean.
+        # Since the agent started; the difference of two responses gives an exact mean.
         "cpu_seconds": round(guest.counted.used, 3),
         "seen_seconds": round(guest.counted.seen, 3),
     }
@@ -195,12 +204,12 @@ def _shown(amounts: Resources | None) -> Json | None:
 
 
 def _size(amounts: Resources) -> Json:
-    # Kubernetes' spelling, as people write them in manifests.
+    # As in manifests.
     return {"cpu": str(amounts.cpu), "mem": str(amounts.mem)}
 
 
 def _age(at: Instant, now: Instant) -> float:
-    # An age, because the agent's clock means nothing to others.
+    # An age, because the agent's clock is monotonic and has no meaning elsewhere.
     return round(now - at, 3)
 
 

@@ -1,12 +1,12 @@
-"""From a guest's metrics to its need, in named parts that the explanation shows (S4.3, S4.13).
+"""The need of a guest, computed from its metrics in named parts (S4.3, S4.13).
 
 Rules that hold here:
 
-- A part never lowers another: the need is the greatest part of each resource.
-- Busy time never exceeds the CPUs that the guest has, so it cannot show unmet demand. Tasks that wait do (PSI).
-- A shrink itself makes the guest busy and lets it wait: CPUs go offline, memory is emptied. That noise ends when the
-  guest is calm; whatever follows is load.
-- Evidence ignored as noise makes nothing grow, but does not prove that less is enough either: see ``Goal.kept``.
+- The need of a resource is its largest part.
+- Busy time never exceeds the guest's CPUs, so it cannot show unmet demand. Stalled tasks do (PSI).
+- A shrink itself makes the guest busy and stalls it: CPUs go offline, memory is unplugged. That noise ends once the
+  guest is calm; anything later is load.
+- Evidence ignored as noise causes no growth, but does not prove that less is enough either: see ``Goal.kept``.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from agent.core.policy import CpuPolicy, MemoryPolicy, Policy
 from protocol.units import Amount, Bytes, MilliCpu, Resources
 
 SATURATED: Final = 0.9
-"""Without PSI, the CPUs are saturated when this share of them is busy."""
+"""Without PSI, CPUs count as saturated above this busy share."""
 
 OBSERVER: Final = 1.0
-"""The task that reads the metrics is itself runnable while it reads."""
+"""The exporter's own task, which is runnable while it reads the metrics."""
 
 
 MEMORY_USED: Final = "memory used"
-"""The name of the part that programs need."""
+"""Name of the part for memory in use."""
 
 MEMORY_WAITING: Final = "memory waiting"
-"""The name of the part that waiting tasks ask for."""
+"""Name of the part for tasks stalled on memory."""
 
 NOTHING: Final = Resources(MilliCpu(0), Bytes(0))
-"""No need at all, and the stand-in for an unknown one."""
+"""No need; also stands for an unknown one."""
 
 A = TypeVar("A", bound=Amount)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One reason for a size: its name, how much it asks for, and the numbers it comes from."""
+    """One reason for a size: its name, the amount, and the evidence."""
 
     name: str
     need: MilliCpu | Bytes
@@ -48,9 +48,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The guest's need of each resource (None if unknown), and the parts it is made of.
+    """The guest's need of each resource (None if unknown), and its parts.
 
-    ``kept`` is the need if no evidence were ignored: what the guest has of that is not taken away.
+    ``kept`` is the need with all ignored evidence: what the guest has of that must not be taken away.
     """
 
     cpu: MilliCpu | None
@@ -60,7 +60,7 @@ class Goal:
 
     @property
     def need(self) -> Resources | None:
-        """Both needs, or None if either is unknown: then nothing proves that less is enough."""
+        """Both needs; None if either is unknown, because nothing proves then that less is enough."""
         return None if self.cpu is None or self.mem is None else Resources(self.cpu, self.mem)
 
     @property
@@ -70,13 +70,13 @@ class Goal:
 
 
 NO_GOAL: Final = Goal(None, None, ())
-"""Nothing is known yet."""
+"""The goal before the first sample."""
 
 
 def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, settling: bool) -> Goal:
-    """The need of a guest that has ``has`` (the smaller of before and after the interval ``over``).
+    """The need of a guest of size ``has`` (the smaller of before and after the interval ``over``).
 
-    ``settling``: it was made smaller so recently that it may be busy with that.
+    ``settling``: it may still be busy with a recent shrink.
     """
     parts = _parts(sample, over, has, policy)
     in_doubt = _in_doubt(parts, over, has, policy) if settling or over.is_partial else NOTHING
@@ -92,9 +92,9 @@ def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, se
 
 
 def _in_doubt(seen: list[Part], over: Rates, has: Resources, policy: Policy) -> Resources:
-    """The most that the guest may need: all evidence counts, and time that cannot be compared was busy or waited."""
+    """The most that the guest may need: all evidence counts, and unknown time counts as busy or stalled."""
     most = Resources(_most(seen, MilliCpu) or NOTHING.cpu, _most(seen, Bytes) or NOTHING.mem)
-    # A counter fell, or a CPU is missing: that time may have been busy.
+    # Unknown cores may have been busy.
     if over.unknown and over.busy is not None:
         occupied = MilliCpu.cores((over.busy + over.unknown) / policy.cpu.target)
         most = most.at_least(Resources(occupied, NOTHING.mem))
@@ -106,20 +106,20 @@ def _in_doubt(seen: list[Part], over: Rates, has: Resources, policy: Policy) -> 
 
 
 def without_waiting(known: Goal) -> Goal:
-    """The goal without the part for tasks that wait for memory."""
+    """The goal without the part for tasks stalled on memory."""
     parts = tuple(part for part in known.parts if part.name != MEMORY_WAITING)
     return replace(known, mem=_most(list(parts), Bytes), parts=parts)
 
 
 def with_part(known: Goal, part: Part) -> Goal:
     """The goal with one more part for memory."""
-    # An unknown need stays unknown: one more part does not prove that the others are small.
+    # An unknown need stays unknown: this part says nothing about the missing ones.
     mem = known.mem if known.mem is None or not isinstance(part.need, Bytes) else max(known.mem, part.need)
     return replace(known, mem=mem, parts=(*known.parts, part))
 
 
 def is_calm(over: Rates, has: Resources, policy: Policy) -> bool:
-    """Return True if nothing in the interval looks like the effect of a shrink: no kernel-only work and no waiting."""
+    """Return True if the interval shows no effect of a shrink: neither excess kernel time nor stalls."""
     busy, worked, deadband = over.busy, _worked(over), policy.cpu.pressure_deadband
     if busy is None or worked is None or over.is_partial:
         return False
@@ -138,16 +138,16 @@ def _most(parts: list[Part], kind: type[A]) -> A | None:
 
 
 def _as_counted(part: Part, counted: list[Part]) -> Part:
-    """The part with the need that counts; its reason names what was ignored."""
+    """``part`` with the need that counts, and the ignored need in its reason."""
     need = next((other.need for other in counted if other.name == part.name), type(part.need)(0))
     if need == part.need:
         return part
-    return Part(part.name, need, f"{part.because}; not {part.need}, because noise after our own shrink is ignored")
+    return Part(part.name, need, f"{part.because}; not {part.need}, because noise after a shrink is ignored")
 
 
 def _sifted(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> Rates:
-    """The interval without possible effects of a shrink: work of the kernel alone, and waits without a witness."""
-    # Waiting counts only with a second witness: more tasks runnable than CPUs online, or programs that fill the VM.
+    """The interval without possible effects of a shrink: excess kernel time, and stalls without other evidence."""
+    # A stall counts only with other evidence: more runnable tasks than online CPUs, or programs that fill the VM.
     is_crowded = sample.runnable is not None and sample.runnable - OBSERVER > has.cpu.whole_cpus
     return replace(
         over,
@@ -163,10 +163,10 @@ def _is_full(sample: GuestSample, has: Bytes, policy: MemoryPolicy) -> bool:
 
 
 def _worked(over: Rates) -> float | None:
-    """The busy cores, with kernel time only up to that of programs; stolen time is split in the same proportion."""
+    """Busy cores, with kernel time at most that of programs; steal is split in the same proportion."""
     if over.busy is None or not over.kernel:
         return over.busy
-    # Unplugging CPUs and memory is kernel work, so kernel time counts only up to the time of programs.
+    # Unplugging CPUs and memory is kernel work.
     ran = over.busy - (over.steal or 0.0)
     programs = max(0.0, ran - over.kernel)
     return over.busy * min(1.0, 2.0 * programs / ran) if programs else 0.0
@@ -175,12 +175,12 @@ def _worked(over: Rates) -> float | None:
 def _cpu_parts(sample: GuestSample, over: Rates, cores: float, policy: CpuPolicy) -> list[Part]:
     if over.busy is None:
         return []
-    stolen = f", {over.steal:.2f} of it stolen by the host" if over.steal else ""
-    unknown = f"; {over.unknown:.2f} cores unknown, so nothing shrinks for this" if over.unknown else ""
+    stolen = f", {over.steal:.2f} of it steal" if over.steal else ""
+    unknown = f"; {over.unknown:.2f} cores unknown, so no shrink" if over.unknown else ""
     busy = Part(
         "cpu busy",
         MilliCpu.cores(over.busy / policy.target),
-        f"{over.busy:.2f} cores busy{stolen}, {policy.target:.0%} wanted{unknown}",
+        f"{over.busy:.2f} cores busy{stolen}, target {policy.target:.0%}{unknown}",
     )
     unmet = _unmet(sample, over, over.busy, cores, policy)
     if unmet is None:
@@ -190,26 +190,26 @@ def _cpu_parts(sample: GuestSample, over: Rates, cores: float, policy: CpuPolicy
 
 
 def cpu_demand(sample: GuestSample, over: Rates, has: MilliCpu, policy: CpuPolicy) -> tuple[MilliCpu, str] | None:
-    """The greatest CPU need that ``over`` shows, and why, for a guest that has ``has``; None if it shows none."""
+    """The largest CPU need in ``over`` of a guest with ``has``, and why; None without CPU rates."""
     parts = _cpu_parts(sample, over, has.as_cores, policy)
     needs = [(part.need, part.because) for part in parts if isinstance(part.need, MilliCpu)]
     return max(needs, key=lambda need: need[0], default=None)
 
 
 def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: CpuPolicy) -> tuple[float, str] | None:
-    """Cores that tasks waited for beyond the busy ones, and the evidence; None if nothing waited."""
-    # Tasks that wait while most of the CPU is idle wait for something else: the host, or each other's locks. So stall
-    # time counts only to the extent that the CPU is busy.
+    """Cores needed beyond the busy ones, and the evidence; None if no task waited."""
+    # Tasks that stall while most of the CPU is idle wait for the host or for each other's locks. So stalls count only
+    # to the extent that the CPU is busy.
     if over.cpu_stall is not None:
         beyond = _between(over.cpu_stall, policy.pressure_deadband, 1.0) * _between(
             busy / cores, policy.pressure_from, policy.pressure_full
         )
-        # The number of runnable tasks sets how far to reach, so that one or two decisions cover a jump of the load.
+        # The run queue sets the size of the step, so that one or two decisions cover a jump in load.
         queue = cores if sample.runnable is None else max(cores, sample.runnable - OBSERVER)
         reach = min(queue, policy.reach * cores)
         because = f"tasks waited {over.cpu_stall:.0%} of the time, {_shown(sample.runnable)} runnable"
         return (beyond * reach, because) if beyond else None
-    # Without PSI there is only the load average, which is slow: it counts only when the CPU is busy throughout.
+    # Without PSI there is only the load average, which lags, so it counts only if the CPU is saturated.
     if busy < SATURATED * cores or sample.load1 is None or sample.load1 <= busy:
         return None
     return min(sample.load1 - busy, cores), f"saturated, load average {sample.load1:.2f} (no PSI)"
@@ -229,9 +229,9 @@ def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolic
     if used is None:
         return []
     in_use = used + policy.kernel_allowance
-    parts = [Part(MEMORY_USED, _share_of(in_use, policy.target), f"{_gib(in_use)} in use, {policy.target:.0%} wanted")]
+    parts = [Part(MEMORY_USED, _share_of(in_use, policy.target), f"{_gib(in_use)} in use, target {policy.target:.0%}")]
     stall = over.mem_stall
-    # If the guest shows what it rereads, ``probing`` finds out whether more page cache helps.
+    # With refault metrics, ``probing`` finds out if more page cache helps.
     is_for_cache = policy.cache.enabled and sample.shows_rereading and not _is_full(sample, has, policy)
     if stall is not None and stall >= policy.pressure_threshold and not is_for_cache:
         grown = has + has.scaled(policy.pressure_step)
@@ -240,8 +240,8 @@ def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolic
 
 
 def _share_of(held: Bytes, target: float) -> Bytes:
-    """The memory of which ``held`` is the share ``target``."""
-    # Rounded up: floor division of the negative value.
+    """``held / target``, rounded up."""
+    # Floor division of the negative value rounds up.
     return Bytes(-int(-held.value // target))
 
 

@@ -1,6 +1,6 @@
-"""Times that a guest waits for a growth: until it is permitted, and until the VM has it (B.6).
+"""Latency of growth: from the need to the permit, and to the size (B.6).
 
-A wait begins when the need first exceeds what the VM has, and ends when the VM has that much.
+A wait begins when the need first exceeds the VM's size, and ends when the VM has that size.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from agent.core.state import State
 from protocol.units import Instant, Resources, Seconds
 
 MOST_OPEN: Final = 8
-"""Open waits at a time; a further rise of the need counts only from the end of one of them."""
+"""Maximum open waits; a further rise of the need counts once one of them has ended."""
 
 
 class WaitStage(StrEnum):
-    """The stage that a wait ended with."""
+    """The stage that a wait reached."""
 
     PERMIT = "permit"
     SIZE = "size"
@@ -28,7 +28,7 @@ class WaitStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PendingGrowth:
-    """A size that has been needed from ``since`` on; ``is_permitted`` once a permit covered it."""
+    """A size needed since ``since``; ``is_permitted``: a permit covers it."""
 
     size: Resources
     since: Instant
@@ -37,31 +37,31 @@ class PendingGrowth:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A wait that has ended with ``stage``, counted from the need."""
+    """The time from the need to ``stage``."""
 
     stage: WaitStage
     took: Seconds
 
 
 def follow(
-    state: State, wishes: tuple[PendingGrowth, ...], now: Instant
+    state: State, pending: tuple[PendingGrowth, ...], now: Instant
 ) -> tuple[tuple[PendingGrowth, ...], tuple[Wait, ...]]:
-    """The wishes that are open now, oldest first, and the waits that have just ended."""
+    """The growths still pending, oldest first, and the waits that ended now."""
     vm, need = state.vm.seen, state.guest.goal.need
-    # Another agent resizes the VM, or none does: nobody waits for this one.
-    if vm is None or not (vm.ours and vm.enabled):
+    # Nothing waits for this agent if another one resizes the VM, none does, or the VM sleeps.
+    if vm is None or not (vm.ours and vm.enabled) or vm.sleeps:
         return (), ()
-    # Beyond its maximum the VM can never have it, so that is no wait.
+    # A need beyond the VM's maximum is never met, and does not count as a wait.
     wanted = vm.actual if need is None else need.at_most(vm.bounds.max)
     open_now: list[PendingGrowth] = []
     ended: list[Wait] = []
-    for wish in wishes:
-        left, waits = _step(state, wish, vm.actual, wanted, now)
+    for growth in pending:
+        left, waits = _step(state, growth, vm.actual, wanted, now)
         open_now += left
         ended += waits
     covered = vm.actual if not open_now else open_now[-1].size.at_least(vm.actual)
     if not wanted.within(covered) and len(open_now) < MOST_OPEN:
-        # A new wish may be covered by the ceiling already: then its permit took no time.
+        # If the ceiling covers it already, its permit took no time.
         left, waits = _step(state, PendingGrowth(wanted, now), vm.actual, wanted, now)
         open_now += left
         ended += waits
@@ -69,41 +69,41 @@ def follow(
 
 
 def _step(
-    state: State, wish: PendingGrowth, has: Resources, wanted: Resources, now: Instant
+    state: State, growth: PendingGrowth, has: Resources, wanted: Resources, now: Instant
 ) -> tuple[list[PendingGrowth], list[Wait]]:
-    took, ceiling = Seconds(now - wish.since), state.scheduler.ceiling
-    is_over = wish.size.within(has)
-    # A VM that has the size was permitted it, even if no answer was seen.
-    is_permitted = wish.is_permitted or is_over or (ceiling is not None and wish.size.within(ceiling))
-    ended = [Wait(WaitStage.PERMIT, took)] if is_permitted and not wish.is_permitted else []
+    took, ceiling = Seconds(now - growth.since), state.scheduler.ceiling
+    is_over = growth.size.within(has)
+    # A VM that has the size was permitted it, even if the answer was lost.
+    is_permitted = growth.is_permitted or is_over or (ceiling is not None and growth.size.within(ceiling))
+    ended = [Wait(WaitStage.PERMIT, took)] if is_permitted and not growth.is_permitted else []
     if is_over:
         return [], [*ended, Wait(WaitStage.SIZE, took)]
-    # A need that falls makes the wish smaller, not the wait shorter. A wish that is no longer needed is not counted.
-    left = replace(wish, size=wish.size.at_most(wanted), is_permitted=is_permitted)
+    # A falling need makes the pending size smaller, and keeps its start. Drop it if the VM has that size.
+    left = replace(growth, size=growth.size.at_most(wanted), is_permitted=is_permitted)
     return ([] if left.size.within(has) else [left]), ended
 
 
 BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Seconds. 5 is the objective."""
+"""Upper bounds of the buckets in seconds; 5 s is the objective."""
 
 
 class GrowthTimes:
-    """Counts of ended waits, by what they ended with."""
+    """Histograms of the waits, by stage."""
 
     def __init__(self) -> None:
-        # One bucket more than bounds: +Inf.
+        # The last bucket is +Inf.
         self._counts = {stage: [0] * (len(BOUNDS) + 1) for stage in WaitStage}
         self._sums = dict.fromkeys(WaitStage, 0.0)
 
     def add(self, waits: Iterable[Wait]) -> None:
-        """Counts waits that have ended."""
+        """Count ended waits."""
         for wait in waits:
-            # A bucket includes its bound (``le``): with ``bisect_left``, a wait of exactly 5 s counts as 5 s.
+            # ``bisect_left``, because a bucket includes its bound (``le``).
             self._counts[wait.stage][bisect_left(BOUNDS, wait.took)] += 1
             self._sums[wait.stage] += wait.took
 
     def histograms(self) -> Iterator[tuple[str, list[tuple[str, float]], float]]:
-        """Each stage with its cumulative buckets, as Prometheus counts them, and the sum of its seconds."""
+        """Each stage with its cumulative buckets and the sum of its seconds, in Prometheus' form."""
         names = [*map(str, BOUNDS), "+Inf"]
         for stage in WaitStage:
             yield stage.value, list(zip(names, accumulate(self._counts[stage]), strict=True)), self._sums[stage]

@@ -1,4 +1,4 @@
-"""The VM's object and its patches as state (S4.2). Part of ``advance``."""
+"""Applies views of the VM's object, and patches, to the state (S4.2). Part of ``advance``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from protocol.units import Instant
 
 
 def adopt(state: State, vm: Vm, now: Instant) -> None:
-    """Adopt a newer view; a stale one changes nothing."""
+    """Adopt a newer view; ignore a stale one."""
     side = state.vm
-    # A read and a watch can overtake each other, so a view may arrive late.
+    # Reads and watches can overtake each other.
     if side.seen is not None and not vm.follows(side.seen.version - 1):
         return
-    if side.seen is not None and not side.seen.actual.within(vm.actual):
+    _follow_sleep(state, side.seen, vm, now)
+    if side.seen is not None and not vm.sleeps and not side.seen.actual.within(vm.actual):
         side.fell_at = now
-    # An agreement is about one shrink from the memory that there was.
+    # An agreement covers one shrink from the memory at that time.
     if side.seen is not None and vm.has_mem != side.seen.has_mem:
         state.monitor.agreed = None
     side.seen, side.pauses = vm, side.pauses.after(vm)
-    # A VM that is opted out has no permit until it is opted in again.
+    # A VM without the opt-in label has no permit.
     if not vm.enabled:
         state.scheduler.forget_permit()
     # A newer version than the base proves that the patch was applied or can no longer be.
@@ -35,10 +36,25 @@ def adopt(state: State, vm: Vm, now: Instant) -> None:
         side.stale_at = None
 
 
-def restored(state: State, vm: Vm, now: Instant) -> None:
-    """Restart versions at ``vm`` after the store was restored.
+def _follow_sleep(state: State, before: Vm | None, vm: Vm, now: Instant) -> None:
+    state.sleep.see(before, vm, state.policy.sleep, now)
+    if not vm.sleeps:
+        if before is not None and before.sleeps:
+            # A running VM has its permit; a denial from before its wake must not shrink it.
+            state.scheduler.denial = None
+        state.guest.wake(now)
+        return
+    state.guest.fall_asleep(now)
+    # The monitor of a suspended guest is disconnected without a failure.
+    state.monitor.leave(now)
+    state.monitor_failure = None
 
-    A patch based on a later version can no longer take effect, and the permit written there is lost to a new scheduler.
+
+def restored(state: State, vm: Vm, now: Instant) -> None:
+    """Restart versions at ``vm`` after the store was restored from a backup.
+
+    Patches based on a later version can no longer take effect, and a new scheduler does not know the permit stored
+    there.
     """
     state.scheduler.forget_permit()
     side = state.vm
@@ -55,7 +71,7 @@ def sent_patch(state: State, patch: PatchVm, now: Instant, jitter: float) -> Non
     if side.seen is not None and patch.puts_back is not None:
         side.pauses = side.pauses.objected(patch.puts_back, side.seen, now, jitter)
     if side.seen is not None and not side.seen.use.within(patch.target):
-        # From the order, not from the outcome: the guest may begin to shrink before the answer arrives.
+        # At the order, not at its outcome: the guest may start to shrink before the answer arrives.
         side.shrunk_at = now
         state.scheduler.giving.note_shrink(now)
 
@@ -63,7 +79,7 @@ def sent_patch(state: State, patch: PatchVm, now: Instant, jitter: float) -> Non
 def patched(state: State, vm: Vm, now: Instant) -> None:
     """Record that the patch took effect, with the object as it is now."""
     side = state.vm
-    # A patch that took effect ends every wait, even that after a refused growth.
+    # A successful patch ends every backoff, even the one after a refused growth.
     side.patching = side.failure = side.retry_at = side.grows_from = None
     side.refused = 0
     adopt(state, vm, now)
@@ -73,13 +89,13 @@ def patch_conflicted(state: State) -> None:
     """Record that the patch took no effect, because the object had changed."""
     side = state.vm
     patch, side.patching = side.patching, None
-    # A conflict with a view older than the newest says nothing about the newest.
+    # A conflict at an older version says nothing about the newest view.
     if patch is not None and _is_newest(side.seen, patch):
         side.stale_at = patch.base
 
 
 def _is_newest(seen: Vm | None, patch: PatchVm) -> bool:
-    """Return True if ``patch`` is based on the newest view; a view without a version never counts as that."""
+    """Return True if ``patch`` is based on the newest view, and that has a version."""
     return seen is not None and not seen.follows(patch.base) and seen.version == patch.base
 
 
@@ -95,13 +111,15 @@ def patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) 
     side.retry_at = Instant(now + VM_API_BACKOFF.delay(side.failure.count, jitter))
     if patch is None or event.refused or not _is_newest(side.seen, patch):
         return
-    # Several patches with unknown outcomes: any of them may be in effect, so the largest counts.
+    # Any of several patches with unknown outcomes may be in effect, so the largest counts.
     earlier = patch.target if side.unsettled is None else side.unsettled.target
     side.unsettled = replace(patch, target=patch.target.at_least(earlier))
 
 
 def _pause_resource(side: VmSide, pod: Vm, patch: PatchVm, because: str, now: Instant, jitter: float) -> bool:  # noqa: PLR0913, PLR0917
-    """Pause the resource of a pod that ``patch`` was to raise, if any. Then the next patch may come at once."""
+    """Pause the resource of a pod that ``patch`` was to raise. Return True if there is one; the next patch may follow
+    at once.
+    """
     grown = grown_by(pod, patch.target)
     if grown is None:
         return False
@@ -110,7 +128,7 @@ def _pause_resource(side: VmSide, pod: Vm, patch: PatchVm, because: str, now: In
 
 
 def _pause_growth(side: VmSide, vm: Vm, patch: PatchVm, now: Instant, jitter: float) -> None:
-    # Only a refused growth bars further ones; a refused shrink is simply tried again.
+    # Only a refused growth delays further growth; a refused shrink is retried.
     if not vm.is_pod and not patch.target.within(vm.use):
         side.refused += 1
         side.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(side.refused, jitter))

@@ -1,6 +1,6 @@
-"""Requests to the scheduler and its answers as state, and the rules by which an agent accepts a permit (S4.5).
+"""Applies requests and the scheduler's answers to the state, and validates permits (S4.5).
 
-Part of ``advance``. A permit that breaks a rule is rejected as a whole; what was permitted before stays.
+Part of ``advance``. A permit that breaks a rule is rejected as a whole, and the previous one stays.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ from agent.core.state import Denial, State, failed_again
 from agent.core.vm import whole_slots
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, PluginResponse
-from protocol.units import Instant, Resources, Seconds
+from protocol.units import ZERO, Instant, Resources, Seconds
 
 Response = PluginResponse | PluginResponseView
 
 JUST_BEEN: Final = 0.5
-"""Seconds within which a moment of the rhythm is too near to be the next."""
+"""Seconds: a time of the rhythm this close is skipped."""
 
 
 def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
-    """Record that ``ask`` was sent: from now on the permit may be as low as it says."""
+    """Record that ``ask`` was sent: from now on the permit may be as low as the request."""
     side, timing = state.scheduler, state.policy.timing
     side.asking = ask
     side.is_void = state.vm.seen is not None and not state.vm.seen.enabled
-    # A request that fails uses up its number too: a late copy of it must not look like the next one.
+    # A failed request uses up its number too, so that a late copy cannot pass for the next one.
     side.sequence += 1
     if side.ceiling is not None and not ask.request.resources.within(side.ceiling):
         side.giving.note_growth(now)
     side.giving.note_offer(ask.request.needs, now)
-    # The scheduler may take the request even if its answer is lost.
+    # The scheduler may apply the request even if its answer is lost.
     side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
     side.retry_at = None
     side.next_at = _next_at(state.rhythm, timing, now, jitter)
 
 
 def _next_at(rhythm: Rhythm | None, timing: Timing, now: Instant, jitter: float) -> Instant:
-    """The time of the next request at the latest; ticks too short for the rhythm ignore it."""
+    """The latest time of the next request. Ticks shorter than two steps ignore the rhythm."""
     if rhythm is not None and timing.tick >= 2 * rhythm.step:
         return rhythm.before(Instant(now + timing.tick))
     return Instant(now + timing.tick - timing.tick_jitter * jitter)
 
 
 def _soon(rhythm: Rhythm | None, wait: Seconds, now: Instant) -> Instant:
-    """The time of the next request if the scheduler wishes it within ``wait``."""
+    """The time of the next request if the scheduler asks for it after ``wait``."""
     wait = max(wait, SOONEST)
     if rhythm is None:
         return Instant(now + wait)
-    # A little later than wished rather than at the moment that has just been.
+    # Rather a little late than at a time of the rhythm that has just passed.
     return rhythm.quick.before(Instant(now + max(wait, rhythm.quick.step) + JUST_BEEN))
 
 
 def expire(state: State, now: Instant) -> None:
-    """Give up a pod's permit that has not been answered for ``POD_PERMIT_LASTS``."""
+    """Drop a pod's permit that was not renewed for ``POD_PERMIT_LASTS``."""
     side, vm = state.scheduler, state.vm.seen
-    # A VM's permit is stored with the VM, so that every scheduler knows it.
+    # A VM's permit is stored on its object, so it does not expire.
     if vm is None or not vm.is_pod or side.answered_at is None or now - side.answered_at < POD_PERMIT_LASTS:
         return
     side.permit = side.ceiling = None
@@ -79,15 +79,20 @@ def answered(state: State, response: Response, now: Instant, jitter: float) -> N
     if side.asking is None:
         return
     request, side.asking = side.asking.request, None
-    in_use = state.held or request.resources
+    # A sleeping VM uses nothing, whatever it requests for its wake.
+    in_use = ZERO if state.sleeps else state.held or request.resources
     if state.vm.seen is not None and state.vm.seen.is_pod:
-        # A pod may have begun with any size, which the scheduler knows but can answer only in whole slots. A wish that
-        # the kubelet has not granted is not in use: a new scheduler does not count it if its node is full.
+        # A pod may have started with any size, but permits are in whole slots. A resize that the kubelet has not
+        # applied is not in use: a new scheduler does not count it if its node is full.
         in_use = whole_slots(in_use.at_most(state.vm.seen.actual), state.vm.seen.slot_size)
-    # If another writer has patched the VM above its permit, the excess gives no right to a larger one.
-    complaint = objection(response.permit, request.resources, in_use.at_most(side.ceiling or in_use))
+    # If another client patched the VM above its permit, the excess does not make that permit invalid.
+    complaint = objection(
+        response.permit, request.resources, in_use.at_most(side.ceiling or in_use), may_be_zero=state.sleeps
+    )
     if complaint is not None:
-        side.rejected += 1
+        # A scheduler whose watch lags still sees a VM that has just woken as asleep.
+        if response.permit != ZERO or not state.sleep.has_just_woken(now):
+            side.rejected += 1
         _ask_again_later(state, AskFailed(Fault.SCHEDULER, complaint), now, jitter)
         return
     side.failure = None
@@ -97,7 +102,7 @@ def answered(state: State, response: Response, now: Instant, jitter: float) -> N
 
 def _accept(state: State, request: AgentRequest, response: Response, now: Instant, jitter: float) -> None:
     side = state.scheduler
-    # A void answer: the VM was opted out or restored meanwhile, so the scheduler does not count this permit.
+    # The VM was opted out or restored meanwhile, so the scheduler does not count this permit.
     side.permit = side.ceiling = None if side.is_void else response.permit
     side.compute_unit = response.compute_unit or side.compute_unit
     side.migrate = response.migrate
@@ -108,7 +113,7 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
     if response.ask_again is not None:
         side.next_at = min(side.next_at, _soon(state.rhythm, response.ask_again, now))
     if side.migrate:
-        # The end of a migration is learned only by asking.
+        # Only an answer tells the end of a migration.
         side.next_at = min(side.next_at, Instant(now + state.policy.timing.migrating_tick))
     if request.resources.within(response.permit):
         side.denial = None
@@ -119,7 +124,8 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
         granted=response.permit,
         since=now if side.denial is None else side.denial.since,
         count=count,
-        retry_at=Instant(now + DENIED_BACKOFF.delay(count, jitter)),
+        # The clients of a waking VM wait for its permit.
+        retry_at=Instant(now + (SOONEST if state.sleeps else DENIED_BACKOFF.delay(count, jitter))),
     )
 
 
@@ -131,28 +137,28 @@ def ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> N
     side.asking = None
     if event.is_others_turn:
         side.is_stood_back = True
-        # The permit belongs to the VM, and is answered to another agent now.
+        # The permit belongs to the VM, and the other agent has it now.
         side.permit = side.ceiling = None
     _ask_again_later(state, event, now, jitter)
 
 
 def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: float) -> None:
-    """Schedule the next request, at ``retry_after`` if the scheduler asks for that and it is within a ``tick``.
+    """Schedule the next request, at ``retry_after`` if the scheduler gave one within a ``tick``.
 
-    Retry soon after a standby (which asks for no wait) and an unreachable scheduler: its successor may answer.
+    Retry sooner if the scheduler is a standby or unreachable, because another may become leader.
     """
     side = state.scheduler
     side.failure = failed_again(side.failure, failed.fault, failed.reason, now)
-    # ``Retry-After: 0`` comes from a standby.
+    # A standby sends ``Retry-After: 0``.
     is_elsewhere = (failed.retry_after is not None and not failed.retry_after) or failed.fault is Fault.NETWORK
     is_soon = is_elsewhere and side.failure.count <= MOST_OF_SUCCESSION
     wait = (SUCCESSION_BACKOFF if is_soon else SCHEDULER_BACKOFF).delay(side.failure.count, jitter)
     side.retry_at = Instant(now + max(wait, min(failed.retry_after or wait, state.policy.timing.tick)))
 
 
-def objection(permit: Resources, requested: Resources, in_use: Resources) -> str | None:
-    """The reason to reject ``permit``; None if it is acceptable."""
-    if not (permit.cpu and permit.mem):
+def objection(permit: Resources, requested: Resources, in_use: Resources, *, may_be_zero: bool = False) -> str | None:
+    """The reason to reject ``permit``; None if it is valid. ``may_be_zero``: the VM sleeps."""
+    if not (may_be_zero or requested == ZERO or (permit.cpu and permit.mem)):
         return texts.PERMIT_WITH_ZERO.format(permit=permit)
     if not permit.within(requested):
         return texts.PERMIT_TOO_LARGE.format(permit=permit, requested=requested)

@@ -1,37 +1,43 @@
-"""The actions due now: ask up, tell down (S4.5), and the time to look again.
+"""The actions due now and the time of the next plan: ask before growing, report after shrinking (S4.5).
 
 Rules that hold here:
 
-- A VM is never patched above the ceiling; before the first permit, not above what it has. It shrinks without asking.
-- A request is never below what the VM has or may come to have, a patch of the same plan included.
-- One request and one patch in flight, each with its own waits after failures.
+- A VM is never patched above the ceiling or, before the first permit, above its size. It shrinks without a permit.
+- A request is never below what the VM has or may reach, a patch of the same plan included.
+- At most one request and one patch are in flight, each with its own backoff.
+- An asleep VM gives up its permit and requests nothing; a waking VM requests the size of its spec. Neither is patched.
+  A VM is ordered to sleep only if nothing else is due.
 """
 
 from __future__ import annotations
 
-from agent.core.actions import Action, AskScheduler, PatchVm, Plan
-from agent.core.desired_size import desired_size, in_use, least_size
+from collections.abc import Iterator
+
+from agent.core.actions import Action, AskScheduler, OrderSleep, PatchVm, Plan
+from agent.core.desired_size import desired_size, in_use, is_fresh, least_size
 from agent.core.goal import NOTHING
 from agent.core.monitor.monitor_plan import kept_by, message_to
 from agent.core.pods.requests import next_requests
+from agent.core.sleep.obstacles import obstacles
 from agent.core.state import State
 from agent.core.vm import Vm, whole_slots
 from protocol.messages import AgentRequest, Metrics
-from protocol.units import Instant, Resources
+from protocol.units import ZERO, Instant, Resources
 
 
 def plan(state: State, now: Instant) -> Plan:
-    """The actions that are due at ``now``, in the order in which they should start, and when to look again."""
+    """The actions due at ``now``, in the order of their start, and the time of the next plan."""
     vm, least = state.vm.seen, state.held
     if vm is None or least is None:
-        return Plan((), None, "the VM has not been seen yet")
+        return Plan((), None, "the object has not been read yet")
     if not vm.ours:
         return Plan((), None, "the VM runs in another pod, whose agent looks after it")
     wanted, may_grow = desired_size(state, vm, now), state.vm.may_grow(now)
-    # After a growth that the API refused for certain, no more is asked for until the next try: what cannot be used
-    # must not stay reserved.
+    # After a growth that the API refused, do not request more before the next try: room that cannot be used must not
+    # stay reserved.
     size = wanted.size if may_grow else wanted.size.at_most(vm.use)
-    patch = _patch(state, vm, size, now)
+    size = ZERO if vm.is_asleep else size
+    patch = None if vm.sleeps else _patch(state, vm, size, now)
     patch_at = None if patch is None else _patch_at(state, vm, patch)
     patching = patch is not None and patch_at is not None and patch_at <= now
     # The patch of this plan may take effect before the answer, so the request must cover it.
@@ -39,7 +45,10 @@ def plan(state: State, now: Instant) -> Plan:
     ask_at = _ask_at(state, _in_slots(vm, size.at_least(least)), report, now)
     actions: list[Action] = [patch] if patch is not None and patching else []
     if ask_at is not None and ask_at <= now:
-        actions.append(AskScheduler(_request(state, report, now), vm.slot_size))
+        needs = _needs(state, vm, report, size.at_least(least), now)
+        actions.append(AskScheduler(_request(state, report, needs), vm.slot_size))
+    if not actions and state.policy.sleep.after and not sleep_obstacles(state, vm, size, now):
+        actions.append(OrderSleep(vm.version, state.scheduler.giving.asks_sleep))
     pauses = [pause.until for pause in state.vm.pauses.known]
     later = [at for at in (patch_at, ask_at, state.vm.grows_from, *pauses) if at is not None and at > now]
     message = message_to(state.monitor, vm, size, wanted.unasked, now)
@@ -47,7 +56,7 @@ def plan(state: State, now: Instant) -> Plan:
 
 
 def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | None:
-    """The patch that brings the VM as close to ``size`` as the permit allows; None if nothing changes."""
+    """The patch towards ``size`` as far as the permit allows; None if nothing changes."""
     target, puts_back = size.at_most(_limit(state, vm, now)), None
     if vm.is_pod:
         target, puts_back = next_requests(vm, target)
@@ -55,28 +64,28 @@ def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | Non
 
 
 def _limit(state: State, vm: Vm, now: Instant) -> Resources:
-    """The most that the VM may be patched to."""
+    """The maximum size that the VM may be patched to."""
     side = state.scheduler
     ceiling = vm.use if state.ceiling is None else whole_slots(state.ceiling, vm.slot_size)
-    # If another writer has patched the VM above its permit and the request for that size was denied, the VM goes back
-    # to the ceiling, though not below the memory in use.
+    # If another client patched the VM above its permit and the request for that size was denied, return to the
+    # ceiling, but not below the memory in use.
     if side.denial is not None and vm.use.within(side.denial.wanted):
         least = kept_by(state.monitor, vm, now) if vm.is_pod else NOTHING.mem
         return ceiling.at_least(in_use(state, vm, now)).at_least(Resources(NOTHING.cpu, least))
-    # The scheduler counts what a pod has for as long as the pod has it, whatever it requests.
+    # The scheduler accounts for what a pod has, whatever it requests.
     return ceiling.at_least(vm.holds if vm.is_pod else vm.use)
 
 
 def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
-    """The time at which ``patch`` may start; None if only an event can release it."""
+    """The time when ``patch`` may start; None if it waits for an event."""
     side, timing = state.vm, state.policy.timing
     if side.patching is not None or side.stale_at is not None or not vm.resizable:
         return None
-    # While the scheduler answers another agent of the VM, that one patches.
+    # If the scheduler answers another agent of the VM, only that one patches.
     if state.scheduler.migrate or state.scheduler.is_stood_back:
         return None
     waits = [state.begins_at, side.retry_at]
-    # What is put back was never in force, so it is no shrink on top of another.
+    # Reverting a resize that the kubelet did not apply is not a shrink.
     is_shrink = patch.puts_back is None and not vm.use.within(patch.target)
     if is_shrink and vm.unfinished_shrink and side.shrunk_at is not None:
         waits.append(Instant(side.shrunk_at + timing.unfinished_shrink))
@@ -84,13 +93,13 @@ def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
 
 
 def _report(state: State, vm: Vm, size: Resources, held: Resources) -> Resources:
-    """The amounts to request: the wanted size, but no less than the VM holds, in whole compute units (S4.6)."""
+    """The amounts to request: the desired size, but no less than the VM holds, in whole compute units (S4.6)."""
     amounts, unit = size.at_least(held), state.scheduler.compute_unit
     return _in_slots(vm, amounts) if vm.is_pod or unit is None else vm.sizes(unit).not_less(amounts)
 
 
 def _in_slots(vm: Vm, amounts: Resources) -> Resources:
-    """What the scheduler can be asked for: it counts a pod's memory in whole slots, and knows the rest of it itself."""
+    """The amounts to request: a pod's memory in whole slots, since the scheduler reads the remainder from the pod."""
     return whole_slots(amounts, vm.slot_size) if vm.is_pod else amounts
 
 
@@ -104,19 +113,19 @@ def _ask_at(state: State, wanted: Resources, report: Resources, now: Instant) ->
 
 
 def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant:
-    """The time from which ``report`` is worth a request: at once if it is news, otherwise at the next tick."""
+    """The time to send ``report``: now if it changes anything, otherwise at the next tick."""
     side = state.scheduler
-    # A VM that is opted out has no permit to win or lose.
+    # Without the opt-in label a VM has no permit.
     if state.vm.seen is not None and not state.vm.seen.enabled:
         return side.next_at
     ceiling = state.ceiling
     if ceiling is None or side.failure is not None:
         return now
     if not wanted.within(ceiling):
-        # A denial delays only asking for more.
+        # A denial delays only requests for more.
         return now if side.denial is None else min(side.next_at, max(now, side.denial.retry_at))
     less = not ceiling.within(report)
-    # A denied size that is no longer wanted is reported at once, because the scheduler counts it as pressure.
+    # Withdraw a denied request at once, because the scheduler counts it as pressure.
     pressure_is_over = side.denial is not None and not side.migrate and report.within(ceiling)
     # Without a load the scheduler cannot tell an idle VM from a busy one.
     load_is_news = not side.knows_load and _metrics(state) is not None
@@ -124,25 +133,75 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
     return now if less or pressure_is_over or load_is_news or offer_is_news else side.next_at
 
 
-def _request(state: State, report: Resources, now: Instant) -> AgentRequest:
-    side = state.scheduler
+def _request(state: State, report: Resources, needs: Resources | None) -> AgentRequest:
+    side, asleep = state.scheduler, state.vm.seen is not None and state.vm.seen.is_asleep
     return AgentRequest(
         pod=state.pod,
         resources=report,
-        last_permit=state.ceiling,
+        # A scheduler without state would grant again what is presented here.
+        last_permit=state.ceiling and (ZERO if asleep else state.ceiling),
         compute_unit=side.compute_unit,
         metrics=_metrics(state),
         sequence=side.sequence,
-        needs=least_size(state, report, now),
+        needs=needs,
     )
+
+
+def _needs(state: State, vm: Vm, report: Resources, size: Resources, now: Instant) -> Resources | None:
+    """The offer of a VM that requests ``report`` and wants ``size``: the least size that it needs, without CPU if it
+    may sleep now; None if it has nothing to offer.
+    """
+    least = least_size(state, report, now)
+    if not state.policy.sleep.after or vm.sleeps or not state.scheduler.giving.offers(now):
+        return least
+    # Keep the offer while an order to sleep is pending, so that the scheduler asks no other VM for that room.
+    is_ordered = state.sleep.ordering is not None or vm.is_ordered_to_sleep
+    if not is_ordered and sleep_obstacles(state, vm, size, now, is_early=True):
+        return least
+    return Resources(ZERO.cpu, report.mem if least is None else least.mem)
+
+
+def sleep_obstacles(state: State, vm: Vm, size: Resources, now: Instant, *, is_early: bool = False) -> tuple[str, ...]:
+    """Reasons not to order the VM, which wants ``size``, to sleep; empty if there are none. ``is_early``: assume that
+    the node asks for early sleep.
+    """
+    sample = state.guest.seen.sample if state.guest.seen is not None and is_fresh(state, now) else None
+    policy, is_early = state.policy.sleep, is_early or state.scheduler.giving.asks_sleep
+    if not policy.after:
+        return tuple(obstacles(state.sleep, policy.after, vm, sample, now))
+    after = policy.early if is_early else policy.after
+    return (*obstacles(state.sleep, after, vm, sample, now), *_in_the_way_of_sleep(state, vm, size, now))
+
+
+def _in_the_way_of_sleep(state: State, vm: Vm, size: Resources, now: Instant) -> Iterator[str]:
+    side, alarm, request = state.scheduler, state.monitor.alarm, state.monitor.request
+    if not side.stores_permits:
+        yield "the original project's scheduler does not support sleep"
+    # Without a scheduler the VM would get no permit to wake.
+    if side.permit is None or side.failure is not None or side.is_stood_back:
+        yield "no permit from the scheduler"
+    if side.migrate or side.denial is not None:
+        yield "it is about to migrate" if side.migrate else "the scheduler denied its request"
+    if (alarm is not None and now < alarm.until) or (request is not None and now < request.until):
+        yield "its monitor reports load"
+    if side.asking or state.vm.patching or state.vm.unsettled or state.vm.stale_at is not None:
+        yield "a request or a resize is in flight"
+    if not size.within(vm.holds):
+        yield f"it needs {size}"
+    # Memory above the minimum is unplugged before sleep.
+    elif side.compute_unit is not None:
+        least = vm.sizes(side.compute_unit, vm.bounds_at(now)).covering(ZERO).cpu
+        if max(size.cpu, vm.holds.cpu) > least:
+            yield f"its CPU is above the minimum of {least}"
 
 
 def _metrics(state: State) -> Metrics | None:
     observed = state.guest.seen
-    if observed is None:
+    # The load from before the sleep is stale.
+    if observed is None or state.sleeps:
         return None
     sample, load1 = observed.sample, observed.sample.load1
-    # A control group has no load average: the cores that were busy are the nearest to it.
+    # A cgroup has no load average; busy cores are the closest substitute.
     if load1 is None and state.vm.seen is not None and state.vm.seen.is_pod:
         load1 = state.guest.rates.used
     return None if load1 is None else Metrics(load1, sample.load5, sample.mem_used)

@@ -1,9 +1,9 @@
-"""The agent's settings with their defaults, and its backoffs (S0.7).
+"""Scaling policies with their defaults, and the agent's backoffs (S0.7).
 
 Rules that hold here:
 
-- Every threshold that an operator may want to change is here; constants of one algorithm stand beside it.
-- A policy is data: decoding and refusing one belongs to ``agent.config``.
+- Every threshold that an operator may want to change is here; other constants are next to their algorithm.
+- A policy is plain data: ``agent.config`` decodes and validates it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,22 @@ from protocol.units import Bytes, Instant, Seconds
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+SHORTEST_QUIET: Final = Seconds(60.0)
+"""Minimum idle time before sleep, and between two orders to sleep: a guest reports every 15 s."""
+
 Step = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
 
 class PolicySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """One section of a policy, as a document may write it."""
+    """One section of a policy document."""
 
 
 class CpuPolicy(PolicySection, frozen=True):
     """Settings that turn CPU demand into a need.
 
-    ``target`` is the share of the CPU that should be busy (0..1]. Stall time up to ``pressure_deadband`` of an interval
-    is no evidence; more of it counts from the busy share ``pressure_from`` on, and in full from ``pressure_full`` on.
-    One decision reaches at most ``reach`` times the present CPU beyond what is busy.
+    ``target`` is the share of the CPU that should be busy (0..1]. Stalls up to the share ``pressure_deadband`` of an
+    interval do not count; longer ones count from the busy share ``pressure_from`` on, and fully from ``pressure_full``
+    on. One decision adds at most ``reach`` times the current CPU to the busy cores.
     """
 
     target: Share = 0.85
@@ -43,17 +46,17 @@ class CpuPolicy(PolicySection, frozen=True):
 
 
 class CachePolicy(PolicySection, frozen=True):
-    """Settings by which page cache counts as needed memory (B.16), if ``enabled``.
+    """Settings that decide how much page cache counts as needed memory (B.16), if ``enabled``.
 
-    Waiting for ``stall`` of the time (0..1], or rereading ``turnover`` (0..1] of the memory in question within a
-    ``watch``, is a lack of memory; half of that waiting is enough to blame a shrink. One shrink takes at most ``step``
-    (0..1) of the cache, ``idle_step`` of an idle guest, and is watched for ``watch`` seconds before the next. One that
-    hurt is taken back and not tried again for ``retry`` seconds, then twice that, up to ``longest``; unless the guest
-    has been idle for ``idle_after`` seconds. What was learned is remembered for ``remember`` seconds. Growth for the
-    cache comes in steps of ``growth`` of the memory, and goes on if it brings at least the share ``gain`` (0..1] of
-    what would be needed to end the rereading with all the memory that the VM may have.
-    Rereading of fewer bytes a second than ``trickle`` is normal. A guest is idle whose programs do less than
-    ``idle_share`` (0..1) of what they did when something was learned.
+    Memory is short if tasks stall for the share ``stall`` of the time (0..1], or if the guest rereads the share
+    ``turnover`` (0..1] of the memory in question within a ``watch``; half of that stall is enough to blame a shrink.
+    A shrink takes at most ``step`` (0..1) of the cache, ``idle_step`` from an idle guest, and is watched for ``watch``
+    seconds before the next. A shrink that hurt is reverted and not retried for ``retry`` seconds, doubled each time up
+    to ``longest``, unless the guest has been idle for ``idle_after`` seconds. Results are remembered for ``remember``
+    seconds. The VM grows for the cache in steps of ``growth`` of its memory, as long as a step ends at least the share
+    ``gain`` (0..1] of its proportional part of the rereads. Fewer rereads than ``trickle`` bytes per second are normal.
+    A guest is idle if its programs use less than ``idle_share`` (0..1) of the CPU that they used when the working set
+    was learned.
     """
 
     enabled: bool = True
@@ -73,17 +76,17 @@ class CachePolicy(PolicySection, frozen=True):
 
     @property
     def recent(self) -> Seconds:
-        """The window of the recent cost."""
+        """Window of the recent cost."""
         return Seconds(self.watch / 3)
 
 
 class MemoryPolicy(PolicySection, frozen=True):
     """Settings that turn memory in use into a need.
 
-    ``target`` is the share of the memory that should be used (0..1]. ``kernel_allowance`` is what the VM holds but the
-    guest does not report. Tasks that stall on memory for ``pressure_threshold`` of the time or more make the VM grow by
-    at least ``pressure_step`` of what it has. So does each look that shows processes killed for lack of memory; the VM
-    keeps that for ``kill_hold`` seconds after the last kill. 0 ignores kills.
+    ``target`` is the share of the memory that should be used (0..1]. ``kernel_allowance`` is memory that the guest does
+    not report. If tasks stall on memory for at least the share ``pressure_threshold`` of the time, the VM grows by at
+    least ``pressure_step`` of its size, and likewise for each sample with OOM kills; it keeps that for ``kill_hold``
+    seconds after the last kill (0: ignore kills).
     """
 
     target: Share = 0.75
@@ -95,9 +98,9 @@ class MemoryPolicy(PolicySection, frozen=True):
 
 
 class MonitorPolicy(PolicySection, frozen=True):
-    """Lifetimes of a guest monitor's messages (seconds): ``hold`` for a load report, ``request`` for a memory request.
+    """Lifetimes of a guest monitor's messages (seconds): ``hold`` of a load report, ``request`` of a memory request.
 
-    ``connection`` is the CPU that a new connection is expected to use, in cores; 0 ignores connections.
+    ``connection`` is the expected CPU of a new connection, in cores; 0 ignores connections.
     """
 
     hold: Seconds = Seconds(3.0)
@@ -105,15 +108,33 @@ class MonitorPolicy(PolicySection, frozen=True):
     connection: Annotated[float, msgspec.Meta(ge=0, le=8)] = 0.1
 
 
+class SleepPolicy(PolicySection, frozen=True):
+    """Settings of sleep (B.18): a VM sleeps once its database has been idle for ``after`` seconds (0: never), outside
+    of the windows ``keep_awake`` (see ``agent.core.sleep.windows``).
+    """
+
+    after: Seconds = Seconds(0.0)
+    keep_awake: Annotated[tuple[str, ...], msgspec.Meta(max_length=16)] = ()
+
+    @property
+    def early(self) -> Seconds:
+        """Idle seconds before early sleep, if the node is short."""
+        return Seconds(max(SHORTEST_QUIET, self.after / 4))
+
+    @property
+    def refused(self) -> Backoff:
+        """Delays after orders that the guest refused."""
+        return Backoff(self.early, Seconds(self.after * 4), spread=0.0)
+
+
 class Timing(PolicySection, frozen=True):
     """Intervals and time limits (seconds).
 
-    ``tick``: a request to the scheduler at least this often, less up to ``tick_jitter``. ``migrating_tick``: the same
-    while the scheduler wants the VM left alone. ``start_spread``: the first request comes within this long of the
-    start. ``unfinished_shrink``: how long an unfinished shrink bars the next. ``settle``: for this long after a shrink
-    began or was seen, the guest may be busy with the shrink itself, unless it has been calm since; while the VM still
-    has more than was ordered, for ``unfinished_shrink`` if that is longer. ``stale``: metrics older than this prove
-    nothing. ``scrape``: from one look at the guest to the next.
+    ``tick``: maximum time between requests to the scheduler, less up to ``tick_jitter``; ``migrating_tick``: the same
+    during a migration. ``start_spread``: spread of the first requests after a start. ``unfinished_shrink``: how long an
+    unfinished shrink blocks the next. ``settle``: how long a shrink may keep the guest busy, unless it has been calm
+    since; at least ``unfinished_shrink`` if the VM still has more than ordered. ``stale``: maximum age of metrics that
+    count as evidence. ``scrape``: interval of scrapes.
     """
 
     tick: Seconds = Seconds(15.0)
@@ -128,30 +149,30 @@ class Timing(PolicySection, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """The moments at which all VMs of one agent ask what can wait: every ``step`` seconds, one of them at ``phase``.
+    """The times at which all VMs of an agent send requests that can wait: every ``step`` seconds, one at ``phase``.
 
-    So one message can ask for many of them. Agents differ in their phase, as without a rhythm each request does.
+    So one message can carry many requests. Each agent has another phase.
     """
 
     step: Seconds
     phase: Instant
 
     def before(self, at: Instant) -> Instant:
-        """The last of the moments that is not after ``at``."""
+        """The last of these times up to ``at``."""
         # Python's modulo is never negative here, so this also holds before ``phase``.
         return Instant(at - (at - self.phase) % self.step)
 
     @property
     def quick(self) -> Rhythm:
-        """The moments for VMs that ask sooner: these, and those halfway between them."""
+        """The times for requests that are due sooner: twice as many."""
         return Rhythm(Seconds(self.step / 2), self.phase)
 
 
 @dataclass(frozen=True, slots=True)
 class Smoothing:
-    """Policies as stages, one for each resource: what size, and when to shrink.
+    """The smoothing stages of each resource, which decide size and time of a shrink.
 
-    After a gap of more than ``max_gap`` seconds without a known need they start over.
+    They start over after a gap of more than ``max_gap`` seconds without a known need.
     """
 
     cpu: Stages = DEFAULT_CPU
@@ -161,47 +182,48 @@ class Smoothing:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The scaling policy of one VM. ``passed_over``: settings of its document that have no effect here, and why."""
+    """The scaling policy of one VM. ``passed_over``: settings of its document without effect, and why."""
 
     cpu: CpuPolicy = field(default_factory=CpuPolicy)
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     smoothing: Smoothing = Smoothing()
     timing: Timing = field(default_factory=Timing)
     monitor: MonitorPolicy = field(default_factory=MonitorPolicy)
+    sleep: SleepPolicy = field(default_factory=SleepPolicy)
     passed_over: tuple[str, ...] = ()
 
 
 SCHEDULER_BACKOFF: Final = Backoff(Seconds(3.0), Seconds(12.0), factor=1.5)
-"""After a failed request; with its spread the cap keeps the promise of a request every 15 s."""
+"""After a failed request; the maximum, spread included, stays below the guaranteed 15 s between requests."""
 
 SUCCESSION_BACKOFF: Final = Backoff(Seconds(0.5), Seconds(3.0), factor=1.5)
-"""After a request that found no scheduler, or one that stands by: another may lead within seconds."""
+"""After a request that reached no scheduler or a standby: another may become leader within seconds."""
 
 MOST_OF_SUCCESSION: Final = 8
-"""Failures in a row, some 16 s, after which no succession explains them."""
+"""Failures in a row (about 16 s) that a change of leader can explain."""
 
 DENIED_BACKOFF: Final = Backoff(Seconds(2.0), Seconds(3.0), factor=1.5)
-"""After a permit below the request: room that comes free is had within seconds, by whoever asks first."""
+"""After a permit below the request: room that becomes free goes within seconds to the first VM that requests it."""
 
 POD_PERMIT_LASTS: Final = Seconds(18.0)
-"""A pod's permit holds this long after its answer. It is stored nowhere, and a new scheduler keeps its room for 30 s:
-longer than this, the wait for an answer (5 s), a scrape (2 s) and a patch (5 s) together.
+"""Lifetime of a pod's permit. It is not stored, and a new scheduler reserves its room for 30 s: longer than this plus
+the time-outs of a request (5 s), a scrape (2 s) and a patch (5 s).
 """
 
 SOONEST: Final = Seconds(2.0)
-"""The least time to the next request that only brings an answer, however soon the scheduler wishes it."""
+"""Minimum time to the next request that the scheduler may ask for."""
 
 REFUSED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(60.0))
 """After a shrink that the guest's monitor refused."""
 
 MONITOR_GRACE: Final = Seconds(60.0)
-"""How long a VM keeps its memory after its monitor is gone: time for some seven tries to reconnect."""
+"""A VM keeps its memory for this long after its monitor was lost: time for about seven attempts to reconnect."""
 
 REFUSED_GROWTH_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(300.0))
-"""After a growth that the API refused for certain: a webhook or a policy that forbids it seldom changes its mind."""
+"""After a growth that the API refused: a webhook or a quota that forbids it rarely changes."""
 
 DEFERRED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
-"""After a wish that the kubelet deferred was withdrawn, because it was in the way of the other resource."""
+"""After a deferred resize was withdrawn because it blocked the other resource."""
 
 VM_API_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
 """After a failed patch."""

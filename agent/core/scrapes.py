@@ -1,4 +1,4 @@
-"""Samples of the guest as state: the need that follows, and how low the VM may go (S4.3). Part of ``advance``."""
+"""Applies samples of the guest to the state: need, smoothing and probing (S4.3). Part of ``advance``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from protocol.units import Instant
 
 
 def scraped(state: State, sample: GuestSample, now: Instant) -> None:
-    """Apply a sample of the guest, unless it is too soon after the last one or the same."""
+    """Apply a sample, unless it repeats the last one or comes too soon after it."""
     guest, vm = state.guest, state.vm.seen
     guest.failure = None
     before = guest.seen
-    # Two pages this close give no rates, and would replace a sample that can give some.
+    # A sample this close gives no rates, and would replace one that does.
     if before is not None and now - before.last < SHORTEST:
         return
-    # An exporter that samples by its own clock shows the same page until its next sample.
+    # An exporter with its own clock repeats a sample until its next one.
     if vm is not None and before is not None and guest.had is not None and sample.repeats(before.sample):
-        # One that shows it for too long has stopped sampling: the page does not describe the present.
+        # After too many repetitions the exporter has stopped sampling, and the sample is stale.
         if now - before.at <= LONGEST:
             guest.seen = replace(before, again=now)
             _smooth(state, vm, now)
@@ -39,7 +39,7 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
 
 def _look(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample, *, is_rebooted: bool) -> None:
     guest, policy, sample, now = state.guest, state.policy, observed.sample, observed.at
-    # The smaller of before and after: what waited before a growth must not be counted again after it.
+    # The smaller of before and after, so that stalls from before a growth do not cause another.
     has = vm.actual.at_most(guest.had or vm.actual)
     guest.had = vm.actual
     guest.kills = guest.kills.after(sample, has.mem, now, policy.memory, is_rebooted=is_rebooted)
@@ -50,7 +50,7 @@ def _look(state: State, vm: Vm, before: ObservedSample | None, observed: Observe
         guest.calm_since = since
     settling = state.is_settling(since)
     guest.goal = goal(sample, guest.rates, has, policy, settling=settling)
-    # While a guest refills memory that it got back, waiting tasks need no more than that.
+    # While the guest refills reclaimed memory, stalls do not mean that it needs more.
     if guest.probing.is_refilling(now, policy.memory.cache) and not sample.shows_rereading:
         guest.goal = without_waiting(guest.goal)
     killed = guest.kills.part(now)
@@ -64,7 +64,8 @@ def _look(state: State, vm: Vm, before: ObservedSample | None, observed: Observe
 def _smooth(state: State, vm: Vm, now: Instant) -> None:
     need = state.guest.goal.need
     in_doubt = state.guest.goal.kept.at_most(state.vm.ordered or vm.use)
-    state.guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, in_doubt)
+    at = state.guest.awake_time(now)
+    state.guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, at, in_doubt)
 
 
 def _probe(state: State, vm: Vm, observed: ObservedSample, *, settling: bool) -> None:
@@ -72,7 +73,7 @@ def _probe(state: State, vm: Vm, observed: ObservedSample, *, settling: bool) ->
     if not policy.enabled:
         guest.probing = Probing()
         return
-    # Waiting during a shrink is caused by the shrink, not by a lack of page cache.
+    # Stalls during a shrink come from the shrink, not from a lack of page cache.
     spent = None if settling or guest.rates.is_partial else cost(guest.rates, policy.trickle)
     view = memory_view(observed.sample, spent, vm, guest.goal, state.scheduler.compute_unit)
     guest.probing.observe(view, observed.at, policy)

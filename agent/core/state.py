@@ -1,11 +1,11 @@
-"""Everything one agent knows of its VM.
+"""The state of one VM's agent.
 
 Rules that hold here:
 
 - ``advance.advance`` is the only writer. ``plan`` and ``explain`` only read.
-- ``ceiling`` is the part of the permit that is certain: it falls to a request when that is *sent*, and rises only with
-  an accepted answer. Until the first answer there is none, and the VM may not grow at all.
-- What may be in effect counts as in effect: a patch in flight, and a patch whose outcome is unknown (``unsettled``).
+- ``ceiling`` is the certain part of the permit: it falls to a request when that is *sent*, and rises only with an
+  accepted answer. Before the first answer it is None, and the VM may not grow.
+- A patch in flight, or one with an unknown outcome (``unsettled``), counts as in effect.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from agent.core.memory.probing import Probing
 from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.pods.pauses import NO_PAUSES, Pauses
 from agent.core.policy import SOONEST, Policy, Rhythm
+from agent.core.sleep.sleep_side import SleepSide
 from agent.core.stabilizer import Stabilizer
 from agent.core.vm import Vm
 from protocol.messages import ObjectName
-from protocol.units import ComputeUnit, Instant, Resources, Seconds
+from protocol.units import ZERO, ComputeUnit, Instant, Resources, Seconds
 
 LEAN: Final = Seconds(240.0)
-"""How long a VM stays lean after it was asked last: longer than the default policy remembers a need of CPU."""
+"""A VM stays lean for this long after the last request to shrink: longer than the default policy remembers CPU need."""
 
 TOO_SOON: Final = Seconds(60.0)
-"""Growth within this time of giving back was needed after all."""
+"""If a VM grows within this time of giving room back, it gave too much."""
 
 REGRET: Final = Seconds(60.0)
-"""How long a VM that gave too much offers nothing."""
+"""A VM that gave too much offers nothing for this long."""
 
 _NEVER: Final = Instant(-inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something that has been wrong since ``since``, ``count`` times in a row, and whose fault it is."""
+    """A failure that repeats since ``since``, ``count`` times in a row, and the party at fault."""
 
     fault: Fault
     reason: str
@@ -52,7 +53,7 @@ class Failure:
 
 
 def failed_again(before: Failure | None, fault: Fault, reason: str, now: Instant) -> Failure:
-    """The failure ``before`` (None: the first), which has now happened once more."""
+    """``before`` (None: no failure yet), repeated at ``now``."""
     return Failure(
         fault, reason, now if before is None else before.since, now, 1 if before is None else before.count + 1
     )
@@ -60,7 +61,7 @@ def failed_again(before: Failure | None, fault: Fault, reason: str, now: Instant
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """The scheduler granted less than was asked for, ``count`` times in a row since ``since``."""
+    """The scheduler granted less than requested, ``count`` times in a row since ``since``."""
 
     wanted: Resources
     granted: Resources
@@ -71,15 +72,16 @@ class Denial:
 
 @dataclass(slots=True)
 class Giving:
-    """Room given to neighbours on a node that is short (B.17): what this VM was asked for, gave and regrets.
+    """Room given back to a short node (B.17).
 
-    ``shrink_to`` is the size it was asked for last; None: not asked. The VM decides: it never gives what it has just
-    needed. It is lean for a while afterwards: it grows for its need, but not for what its policy would keep beyond
-    that. One that had to grow again soon offers nothing before ``offers_from``. ``is_offering``: its last request, at
-    ``told_at``, said that it could do with less.
+    ``shrink_to`` is the size that the scheduler asked for last, None if none; ``asks_sleep``: it asked for sleep. The
+    VM never gives up its recent need. Until ``lean_until`` it keeps only that, without what its policy would add. After
+    giving too much it offers nothing before ``offers_from``. ``is_offering``: its last request, at ``told_at``, offered
+    room.
     """
 
     shrink_to: Resources | None = None
+    asks_sleep: bool = False
     lean_until: Instant = _NEVER
     gave_at: Instant = _NEVER
     offers_from: Instant = _NEVER
@@ -87,9 +89,11 @@ class Giving:
     is_offering: bool = False
 
     def hear(self, shrink_to: Resources | None, now: Instant) -> None:
-        """Takes the scheduler's last word: the size to shrink to, or None."""
-        self.shrink_to = shrink_to
-        if shrink_to is not None:
+        """Apply the size that the scheduler asks the VM to shrink to; None if it does not ask."""
+        # Zero CPU asks for sleep, without a shrink first.
+        self.asks_sleep = shrink_to is not None and not shrink_to.cpu
+        self.shrink_to = None if self.asks_sleep else shrink_to
+        if self.shrink_to is not None:
             self.lean_until = Instant(now + LEAN)
 
     def note_shrink(self, now: Instant) -> None:
@@ -98,38 +102,37 @@ class Giving:
             self.gave_at = now
 
     def note_growth(self, now: Instant) -> None:
-        """More is asked for than is permitted."""
+        """The VM requests more than its permit."""
         if now - self.gave_at < TOO_SOON:
             self.offers_from = Instant(now + REGRET)
 
     def note_offer(self, needs: Resources | None, now: Instant) -> None:
-        """A request was sent, which says the least size that the VM ``needs``, or nothing."""
+        """A request was sent with the offer ``needs``, the least size that the VM needs; None: no offer."""
         self.is_offering, self.told_at = needs is not None, now
 
     def awaits_offer(self, now: Instant) -> bool:
-        """Return True if an offer would be news on a node that is short, and may be told already."""
+        """Return True if a new offer is worth a request now."""
         return self.is_lean(now) and not self.is_offering and now - self.told_at >= SOONEST
 
     def is_lean(self, now: Instant) -> bool:
-        """Return True if the VM keeps no more than it has just needed."""
+        """Return True if the VM keeps only its recent need."""
         return now < self.lean_until
 
     def offers(self, now: Instant) -> bool:
-        """Return True if the VM may be asked to give."""
+        """Return True if the VM may offer room."""
         return now >= self.offers_from
 
 
 @dataclass(slots=True)
 class SchedulerSide:
-    """State of the conversation with the scheduler. ``next_at`` is the latest time of the next request.
+    """State of the exchange with the scheduler. ``next_at`` is the latest time of the next request.
 
-    ``sequence`` numbers the next request: it only rises, so that the scheduler knows a late message from a new one.
-    ``is_void``: the VM was opted out or restored before the answer, so a permit in that does not count.
-    ``knows_load``: it has accepted the VM's load once; without that it cannot tell an idle VM from a busy one.
-    ``answered_version`` is the version of the VM that was known when the last permit came. ``is_stood_back``: the
-    scheduler answers another agent of the VM. ``stores_permits``: what the VM's object records is this scheduler's.
-    The original's stores none there, and takes what an agent presents as granted, so a permit that another scheduler
-    has left must not reach it.
+    ``sequence`` numbers the next request, so that the scheduler can drop late messages. ``is_void``: the VM was opted
+    out or restored while a request was in flight, so the permit in its answer does not count. ``knows_load``: the
+    scheduler has the VM's load, without which it cannot tell an idle VM from a busy one. ``answered_version`` is the
+    VM's version when the last permit came. ``is_stood_back``: the scheduler answers another agent of the VM.
+    ``stores_permits``: permits are stored on the VM's object. The original project's scheduler stores none, and trusts
+    the permit that an agent presents, so one stored by another scheduler must not reach it.
     """
 
     next_at: Instant
@@ -152,7 +155,7 @@ class SchedulerSide:
     giving: Giving = field(default_factory=Giving)
 
     def forget_permit(self) -> None:
-        """Drop the permit, so that the scheduler must grant again."""
+        """Drop the permit, so that the scheduler must grant it again."""
         self.permit = self.ceiling = None
         # An answer in flight was decided before the opt-out or the restore, so it does not count.
         self.is_void = self.asking is not None
@@ -162,10 +165,10 @@ class SchedulerSide:
 class VmSide:
     """State of the VM's object and of the patches in flight.
 
-    ``stale_at`` is a version that a patch was refused for: until a newer one is seen no patch can succeed.
-    ``shrunk_at`` is when the last order to shrink went out, ``fell_at`` when the VM was last seen to have less than
-    before. ``failure`` is with patching, ``lost`` with reading. The API has refused ``refused`` growths in a row for
-    certain; none is tried or asked for until ``grows_from``. A pod has ``pauses`` instead, for each resource.
+    ``stale_at`` is a version at which a patch conflicted: none can succeed before a newer one. ``shrunk_at`` is the
+    time of the last order to shrink, ``fell_at`` the time when the VM was last seen to shrink. ``failure`` is of
+    patching, ``lost`` of reading. After ``refused`` refused growths in a row, none is tried or requested before
+    ``grows_from``. A pod has ``pauses`` for each resource instead.
     """
 
     seen: Vm | None = None
@@ -183,21 +186,22 @@ class VmSide:
 
     @property
     def ordered(self) -> Resources | None:
-        """The least that the VM has been ordered to have, a patch in flight included; None before it was seen."""
+        """The smallest size ordered, a patch in flight included; None before the VM was seen."""
         use = None if self.seen is None else self.seen.use
         return use if use is None or self.patching is None else use.at_most(self.patching.target)
 
     def may_grow(self, now: Instant) -> bool:
-        """Return False while a growth that the API refused is not to be tried again."""
+        """Return False until a growth that the API refused may be retried."""
         return self.grows_from is None or now >= self.grows_from
 
 
 @dataclass(slots=True)
 class GuestSide:
-    """State of the guest: its last sample, the need that follows, and how low the VM may go.
+    """State of the guest: its last sample, its need, and the limits on shrinking.
 
-    ``calm_since`` is the start of the last interval in which the guest, already smaller, showed no effect of a shrink.
-    ``cpus`` is the greatest number of CPUs that one of its pages has listed.
+    ``calm_since`` is the start of the last interval after a shrink without effects of it. ``cpus`` is the largest
+    number of CPUs in a sample. The guest is suspended since ``still_from`` if its VM sleeps, and was suspended for
+    ``still`` seconds in earlier sleeps.
     """
 
     stabilizer: Stabilizer
@@ -211,20 +215,39 @@ class GuestSide:
     calm_since: Instant | None = None
     cpus: int = 0
     failure: Failure | None = None
+    still_from: Instant | None = None
+    still: float = 0.0
+
+    def fall_asleep(self, now: Instant) -> None:
+        """Record that the guest is suspended. Keep what was learned, but compute no rates across the sleep."""
+        if self.still_from is None:
+            self.still_from = now if self.seen is None else self.seen.last
+        self.seen = self.had = self.failure = self.calm_since = None
+        self.rates, self.goal = NO_RATES, NO_GOAL
+
+    def wake(self, now: Instant) -> None:
+        """Record that the guest runs again."""
+        if self.still_from is not None:
+            self.still += now - self.still_from
+            self.still_from = None
+
+    def awake_time(self, now: Instant) -> Instant:
+        """``now`` on a clock that stops during sleep, so that sleep is no gap in the history of needs."""
+        return Instant(now - self.still)
 
     def is_rebooted(self, sample: GuestSample) -> bool:
-        """Return True if the guest was started between the last sample and ``sample``."""
+        """Return True if the guest booted between the last sample and ``sample``."""
         return self.seen is not None and is_other_boot(self.seen.sample, sample)
 
     def kills_in(self, sample: GuestSample) -> int:
-        """The kills that ``sample`` shows beyond those that are known."""
+        """Number of new OOM kills in ``sample``."""
         return self.kills.count(sample, is_rebooted=self.is_rebooted(sample))
 
 
 @dataclass(slots=True)
 class State:
-    """One agent's knowledge. ``settings_failure`` says why other settings than the wanted ones are in force,
-    ``monitor_failure`` why the guest's monitor, which had answered, is gone. ``rhythm`` is that of all VMs of a node.
+    """The whole state. ``settings_failure``: some settings do not apply; ``monitor_failure``: the guest's monitor is
+    lost; ``sleep_failure``: the last order to sleep was not written. All VMs of a node share ``rhythm``.
     """
 
     pod: ObjectName
@@ -234,9 +257,16 @@ class State:
     guest: GuestSide
     vm: VmSide = field(default_factory=VmSide)
     monitor: MonitorSide = field(default_factory=MonitorSide)
+    sleep: SleepSide = field(default_factory=SleepSide)
     settings_failure: Failure | None = None
     monitor_failure: Failure | None = None
+    sleep_failure: Failure | None = None
     rhythm: Rhythm | None = None
+
+    @property
+    def sleeps(self) -> bool:
+        """Return True if the VM was last seen asleep or waking, without a running guest."""
+        return self.vm.seen is not None and self.vm.seen.sleeps
 
     @property
     def ceiling(self) -> Resources | None:
@@ -244,28 +274,31 @@ class State:
         side, vm = self.scheduler, self.vm.seen
         if side.ceiling is None or vm is None or vm.recorded_permit is None or not side.stores_permits:
             return side.ceiling
-        # A permit is stored before it is answered. So a newer object that records less proves that it was taken back:
-        # autoscaling was off for a while, or another agent speaks for the VM.
+        # A permit is stored before it is answered. So if a newer object records less, the permit was revoked:
+        # autoscaling was off for a while, or another agent requests for the VM.
         return side.ceiling.at_most(vm.recorded_permit) if vm.version > side.answered_version else side.ceiling
 
     @property
     def held(self) -> Resources | None:
-        """The size that the VM has or may come to have without another order; None before it was seen (S4.5).
+        """The size that the VM has or may reach without a further patch; None before it was seen (S4.5).
 
         A request is never below this.
         """
         if self.vm.seen is None:
             return None
+        # While asleep the VM has nothing; the permit for its wake covers the size ordered then.
+        if self.vm.seen.is_asleep:
+            return ZERO
         size = self.vm.seen.holds
-        # A patch in flight, or one whose outcome is unknown, may be in effect already.
+        # A patch in flight, or one with an unknown outcome, may already be in effect.
         for patch in (self.vm.patching, self.vm.unsettled):
             size = size if patch is None else size.at_least(patch.target)
         return size
 
     def is_settling(self, since: Instant) -> bool:
-        """Return True if a recent or unfinished shrink may have kept the guest busy ``since`` (it was never calm)."""
+        """Return True if a recent or unfinished shrink may have kept the guest busy since ``since``."""
         side, timing, calm = self.vm, self.policy.timing, self.guest.calm_since
-        # Nothing is unplugged in a pod: one that waits right after a shrink has too little.
+        # Nothing is unplugged in a pod: if it stalls right after a shrink, it has too little.
         if side.seen is not None and side.seen.is_pod:
             return False
         is_unfinished = side.seen is not None and side.seen.unfinished_shrink
@@ -277,7 +310,7 @@ class State:
     def use(self, policy: Policy, problems: str, now: Instant) -> None:
         """Put ``policy`` in force; ``problems`` names the settings that could not be applied, if any."""
         self.settings_failure = failed_again(None, Fault.SETTINGS, problems, now) if problems else None
-        # New stages begin without a memory; unchanged ones keep theirs, or each policy would delay shrinking.
+        # Keep unchanged stages with their history; otherwise each new policy would delay shrinking.
         if policy.smoothing != self.policy.smoothing:
             self.guest.stabilizer = Stabilizer(policy.smoothing)
         self.policy = policy
@@ -293,11 +326,11 @@ def begin(  # noqa: PLR0913 - what a state begins with
     unit: ComputeUnit | None = None,
     rhythm: Rhythm | None = None,
 ) -> State:
-    """An agent that has just started: nothing is proven, nothing is permitted.
+    """The initial state: nothing is proven, nothing is permitted.
 
-    ``jitter`` in 0..1 spreads the first requests of many agents over ``policy.timing.start_spread``. ``sequence``
-    numbers the first request; it must be above every number that an earlier agent of this VM used.
-    ``unit`` is the agent's own compute unit, beside a scheduler that has none (B.11). ``rhythm``: of all its VMs.
+    ``jitter`` (0..1) spreads the first requests of many agents over ``policy.timing.start_spread``. ``sequence``
+    numbers the first request, and must exceed every number used by an earlier agent of this VM. ``unit`` is the agent's
+    own compute unit, for a scheduler that has none (B.11). ``rhythm`` is shared by all VMs of the agent.
     """
     begins_at = Instant(now + policy.timing.start_spread * jitter)
     return State(

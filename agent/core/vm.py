@@ -1,12 +1,12 @@
-"""The agent's view of its VirtualMachine object (S4.2), and the sizes that it may ask for (S4.6).
+"""The agent's view of a VirtualMachine (S4.2), and the sizes that it may request (S4.6).
 
-A pod with a postgres (B.7) is seen as one, too: what its container requests is ``use``, what it has is ``actual``.
+A postgres pod (B.7) has the same view: ``use`` is its container's requests, ``actual`` its allocated resources.
 
 Rules that hold here:
 
-- ``use`` is what the spec orders, ``actual`` what the status says the VM has. Neither is the agent's wish.
-- ``version`` orders views of one object: an older view never replaces a newer one, unless the cluster's store was
-  restored. If the outcome of a patch is unknown, only a version beyond its base settles whether it took effect.
+- ``use`` is the size in the spec, ``actual`` the size in the status. Neither is the size that the agent wants.
+- ``version`` orders the views of an object: an older view never replaces a newer one, unless the cluster's store was
+  restored. If the outcome of a patch is unknown, only a version beyond its base settles it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,25 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Final, TypeVar
 
+from protocol.guest.sleep import ASLEEP, MAX_ORDER_LENGTH, SLEEPING, WAKING, SleepReport
 from protocol.kubernetes.objects import number
+from protocol.names import ANNOTATION_SLEEP, LABEL_KEEP_AWAKE, LABEL_ROLE
 from protocol.pod_database import PodDatabase, ResizeObjection
-from protocol.units import Amount, Bytes, ComputeUnit, Instant, Resources
+from protocol.units import ZERO, Amount, Bytes, ComputeUnit, Instant, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 
 RESIZABLE_PHASES: Final = frozenset({"Running", "Scaling"})
-"""In any other phase the controller refuses a resize, or there is nothing to resize."""
+"""Phases in which the controller accepts a resize."""
+
+NO_REPORT: Final = SleepReport()
+"""The report of a VM that has never slept."""
 
 A = TypeVar("A", bound=Amount)
 
 
 @dataclass(frozen=True, slots=True)
 class VmFloor:
-    """The least size until ``until``, from what the same hour needed before (S3.7)."""
+    """The minimum size until ``until``, from what the same hour needed before (S3.7)."""
 
     size: Resources
     until: Instant
@@ -36,12 +41,13 @@ class VmFloor:
 
 @dataclass(frozen=True, slots=True)
 class Vm:
-    """One view of a VM. ``recorded_permit`` is the permit that a scheduler wrote on the object, if any.
+    """One view of a VM. ``recorded_permit`` is the permit stored on the object, if any.
 
-    ``enabled`` is the opt-in label: a scheduler counts no permits of a VM without it.
-    ``resizable`` is False while its phase forbids a resize, and without the opt-in label. ``ours`` is True while the VM
-    names this agent's pod as the one that it runs in: of the two pods of a migration always exactly one, or none.
-    ``is_pod``: a pod that is resized in place by its requests. ``objection``: why the kubelet does not apply them.
+    ``enabled``: it has the opt-in label, without which the scheduler counts no permit. ``resizable``: it has that label
+    and its phase allows a resize. ``ours``: its status names this agent's pod; during a migration that holds for at
+    most one of the two pods. ``is_pod``: a pod that is resized in place. ``objection``: why the kubelet does not apply
+    its requests. ``order`` is the order to sleep on the object, ``sleep`` its controller's report, and ``never_sleeps``
+    why it must not sleep, empty if it may.
     """
 
     bounds: Bounds
@@ -56,48 +62,73 @@ class Vm:
     floor: VmFloor | None = None
     is_pod: bool = False
     objection: ResizeObjection | None = None
+    phase: str = "Running"
+    order: str = ""
+    sleep: SleepReport = NO_REPORT
+    never_sleeps: str = ""
+
+    @property
+    def is_asleep(self) -> bool:
+        """Return True if the guest is suspended and nothing has woken it."""
+        return self.phase == ASLEEP
+
+    @property
+    def is_waking(self) -> bool:
+        """Return True if the guest resumes once a permit covers ``use``."""
+        return self.phase == WAKING
+
+    @property
+    def sleeps(self) -> bool:
+        """Return True if the VM is asleep or waking."""
+        return self.phase in SLEEPING
+
+    @property
+    def is_ordered_to_sleep(self) -> bool:
+        """Return True until the controller has carried out or refused the order."""
+        return bool(self.order) and self.order != self.sleep.order
 
     @property
     def holds(self) -> Resources:
-        """The size to account for: the VM has it, or was ordered to have it."""
-        return self.use.at_least(self.actual)
+        """The size to account for: the larger of actual and ordered."""
+        # While asleep, ``use`` is only the size to request on wake.
+        return ZERO if self.is_asleep else self.use.at_least(self.actual)
 
     @property
     def has_mem(self) -> Bytes:
-        """The memory that can be counted on: the VM has it, and keeps it."""
+        """The smaller of actual and ordered memory."""
         return min(self.use.mem, self.actual.mem)
 
     def bounds_at(self, now: Instant) -> Bounds:
-        """The bounds with the floor that holds at ``now`` as their least."""
+        """The bounds, with their minimum raised to the floor if one holds at ``now``."""
         if self.floor is None or now >= self.floor.until:
             return self.bounds
-        # A floor raises the least that autoscaling goes to, never the most.
+        # The floor never raises the maximum.
         return Bounds(self.bounds.min.at_least(self.floor.size).at_most(self.bounds.max), self.bounds.max)
 
     def follows(self, version: int) -> bool:
-        """Return True if this view is newer than ``version``; a view that cannot be ordered follows every other."""
+        """Return True if this view is newer than ``version``, or has no version."""
         return self.version == 0 or self.version > version
 
     def sizes(self, unit: ComputeUnit, bounds: Bounds | None = None) -> Sizes:
-        """The sizes to ask for within ``bounds`` (None: its own) on a node with ``unit``."""
+        """The sizes to request within ``bounds`` (None: its own) on a node with ``unit``."""
         return Sizes(unit, bounds or self.bounds, self.slot_size, self.is_pod)
 
     @property
     def unfinished_shrink(self) -> bool:
-        """Return True if the VM still has more than was ordered."""
+        """Return True if the VM still has more than ordered."""
         return not self.actual.within(self.use)
 
 
 def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
-    """The core's view of the object, for the agent of ``pod``. A status without sizes counts as equal to the spec.
+    """The view of an object for the agent of ``pod``. A status without sizes counts as equal to the spec.
 
-    A resource version that is no number cannot be ordered and counts as 0: such views replace each other as they come.
+    A resourceVersion that is not a number counts as 0; such views replace each other in the order of arrival.
     """
-    is_pod = isinstance(found, PodDatabase)
+    is_pod, order = isinstance(found, PodDatabase), found.annotations.get(ANNOTATION_SLEEP, "")
     return Vm(
         bounds=_in_slots(found) if is_pod else found.bounds,
         use=found.use,
-        actual=found.actual or found.use,
+        actual=ZERO if found.phase in SLEEPING else found.actual or found.use,
         slot_size=found.slot_size,
         version=number(found.resource_version),
         resizable=found.enabled and found.phase in RESIZABLE_PHASES,
@@ -107,14 +138,30 @@ def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
         floor=floor,
         is_pod=is_pod,
         objection=found.objection if isinstance(found, PodDatabase) else None,
+        phase=found.phase,
+        order=order if len(order) <= MAX_ORDER_LENGTH else "",
+        sleep=found.sleep,
+        never_sleeps=_never_sleeps(found),
     )
 
 
+def _never_sleeps(vm: VirtualMachine) -> str:
+    if isinstance(vm, PodDatabase):
+        return "a postgres in a pod cannot sleep"
+    if vm.labels.get(LABEL_KEEP_AWAKE) == "true":
+        return f"its label {LABEL_KEEP_AWAKE} keeps it awake"
+    # The guest of a primary with standbys reports that itself.
+    if vm.labels.get(LABEL_ROLE) == "replica":
+        return "it is a standby"
+    # Only this project's controller publishes the running machine and supports sleep.
+    return "" if vm.machine is not None else "its controller does not support sleep"
+
+
 def _in_slots(pod: VirtualMachine) -> Bounds:
-    """The bounds of a pod in whole slots, in which the scheduler counts memory; what it has now may be any size."""
+    """The bounds of a pod in whole slots, in which the scheduler counts memory; its current size may be any."""
     low, high = pod.bounds.min.mem, pod.bounds.max.mem.down_to(pod.slot_size)
     low = low if pod.use.mem == low else low.up_to(pod.slot_size)
-    # No size of whole slots fits, so the pod keeps its memory.
+    # No size in whole slots fits, so the pod keeps its memory.
     if low > high:
         low = high = pod.use.mem
     return Bounds(Resources(pod.bounds.min.cpu, low), Resources(pod.bounds.max.cpu, high))
@@ -122,9 +169,9 @@ def _in_slots(pod: VirtualMachine) -> Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes that one VM may ask for: within its bounds, whole slots, and whole compute units of its node.
+    """The sizes that a VM may request: within its bounds, in whole slots and whole compute units of its node.
 
-    Of a pod, CPU and memory move each by its own: in steps of the unit's CPU, and in slots.
+    CPU and memory of a pod are independent: in steps of the unit's CPU, and in slots.
     """
 
     unit: ComputeUnit
@@ -134,24 +181,24 @@ class Sizes:
 
     @property
     def mem_step(self) -> Bytes:
-        """The step of memory."""
+        """Step between memory sizes."""
         return self.slot_size if self.is_pod else Bytes(lcm(self.unit.mem.value, self.slot_size.value))
 
     def covering(self, need: Resources) -> Resources:
-        """The least size that covers ``need`` with whole steps, within the bounds."""
+        """The smallest size in whole steps that covers ``need``, within the bounds."""
         if self.is_pod:
-            # The floor is the owner's own size, so a pod that needs no more keeps exactly that.
+            # The minimum is the owner's own size, so a pod that needs no more gets exactly that.
             low = self.bounds.min
             steps = Resources(need.cpu.up_to(self.unit.cpu), need.mem.up_to(self.slot_size))
             return Resources(
                 low.cpu if need.cpu <= low.cpu else steps.cpu, low.mem if need.mem <= low.mem else steps.mem
             ).at_most(self.bounds.max)
-        # Bounds first, then steps: a minimum that is no multiple is rounded up as well.
+        # Bounds first, then steps, so that the minimum is rounded up to a step as well.
         covered = (self.unit * need.units_up(self.unit)).at_least(self.bounds.min)
         return self.not_less(covered).at_most(self.bounds.max)
 
     def not_less(self, amounts: Resources) -> Resources:
-        """Each amount up to a multiple, but not past the maximum unless the amount itself is past it."""
+        """Each amount rounded up to a step, but not beyond the maximum unless the amount itself exceeds it."""
         most = self.bounds.max
         return Resources(
             _stepped(amounts.cpu, self.unit.cpu.value, most.cpu), _stepped(amounts.mem, self.mem_step.value, most.mem)
@@ -159,7 +206,7 @@ class Sizes:
 
 
 def whole_slots(amounts: Resources, slot_size: Bytes) -> Resources:
-    """``amounts`` with memory rounded down to whole slots: a permit need not be a multiple."""
+    """``amounts`` with memory rounded down to whole slots."""
     return Resources(amounts.cpu, amounts.mem.down_to(slot_size))
 
 
@@ -168,5 +215,5 @@ def _stepped(amount: A, step: int, most: A) -> A:
     if not missing:
         return amount
     up = amount.value + missing
-    # A maximum that is no multiple may be asked for exactly, so that all of it can be used.
+    # A maximum that is not a multiple may be requested exactly, so that all of it can be used.
     return most if amount.value <= most.value < up else type(amount)(up)

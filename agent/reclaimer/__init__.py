@@ -1,4 +1,4 @@
-"""``python -m agent.reclaimer``: holds the memory of pods below a size for an agent, which has no right to (B.7).
+"""``python -m agent.reclaimer``: holds pods below a memory size for the unprivileged agent of its node (B.7).
 
-It runs as UID 0 without capabilities, beside the agent of its node, and its only door is a unix socket.
+It runs as UID 0 without capabilities in the agent's pod, and listens on a unix socket only.
 """

@@ -1,4 +1,4 @@
-"""``python -m agent.reclaimer``: serves until SIGTERM or SIGINT, releases every hold, exits 0; 2 if it cannot start."""
+"""``python -m agent.reclaimer``: serve until SIGTERM or SIGINT, release all holds, exit 0; 2 if it cannot start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "CGROUP_ROOT": ("/host/cgroup", "the node's /sys/fs/cgroup, writable"),
     "RECLAIMER_SOCKET": ("/run/reclaimer/reclaimer.sock", "the socket that the agent connects to"),
-    "RECLAIMER_RECORDS": ("/run/reclaimer/holds", "a folder of its own, which outlives this pod: limits to put back"),
+    "RECLAIMER_RECORDS": (
+        "/run/reclaimer/holds",
+        "a folder of its own that outlives the pod, for the limits to restore",
+    ),
 }
 
 
@@ -38,7 +41,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
         print(f"reclaimer: cannot start: {error}", file=sys.stderr)
         return 2
     LOG.info(texts.RECLAIMER_SERVES, extra={"version": VERSION, **settings, "restored": restored})
-    # Before any thread begins: only one of them waits for signals.
+    # Blocked before any thread starts, so that only the waiting thread gets signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     threading.Thread(target=_stop_on_signal, args=(server,), daemon=True).start()
     server.run()
@@ -53,8 +56,8 @@ def _stop_on_signal(server: ReclaimServer) -> None:
 def _settings(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> dict[str, str]:
     parser = argparse.ArgumentParser(
         prog="python -m agent.reclaimer",
-        description="Holds the memory of pods below a size, for the agent of this node, while that tries whether less "
-        "is enough. Needs UID 0 and no capability. Every flag can be given as a variable of the same name.",
+        description="Holds pods below a memory size while the agent of this node tries whether that is enough. Needs "
+        "UID 0 and no capabilities. Each flag can be set by the environment variable of its name.",
     )
     for name, (default, text) in OPTIONS.items():
         flag = f"--{name.lower().replace('_', '-')}"

@@ -1,13 +1,13 @@
-"""Holds on the memory of pods, written into their control groups, and taken back (B.7).
+"""Holds pods below a memory size through their cgroups, and restores the limits (B.7).
 
 Rules that hold here:
 
-- Only the group of a pod is ever written, and only a limit that throttles or reclaims (``memory.high``; in version 1
-  ``memory.limit_in_bytes``, for a moment), never one that kills (``memory.max``).
-- A limit is written down before it is lowered, so that another process of this program puts it back after a crash.
-- Whoever else changes a limit meanwhile wins: only our own value is put back.
-- In version 1 the kubelet may raise the very limit that is low for a moment, and that write is lost. It raises those of
-  the containers next: so a pod is looked at for a while, and never keeps less than its containers may have.
+- Only a pod's cgroup is written, and only a limit that throttles or reclaims: ``memory.high``, on v1 for a moment
+  ``memory.limit_in_bytes``. Never ``memory.max``, which kills.
+- A limit is recorded on disk before it is lowered, so that the next process can restore it after a crash.
+- If someone else changes the limit meanwhile, theirs stays: only our own value is replaced.
+- On v1 the kubelet may raise the same limit while it is lowered, and that write is lost. It raises the containers'
+  limits next. So the pod is checked for a while, and its limit raised to the sum of its containers'.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from agent.cgroups.memory import MemoryFiles
 LOG: Final = logging.getLogger("reclaimer")
 
 HEADROOM: Final = 32 * 1024**2
-"""Bytes that a hold leaves beyond what cannot be reclaimed: programs allocate while their limit is low."""
+"""Bytes that a hold leaves above unreclaimable memory, for allocations during the hold."""
 
 AT_ONCE: Final = 8 * 1024**2
-"""Bytes to reclaim in one write: kernels take up to half more than they are asked for."""
+"""Bytes to reclaim per write: kernels may reclaim 50% more than requested."""
 
 LOOKS: Final = 60
-"""Calls of ``settle``, one a second, for which a pod of version 1 is looked at: a kubelet resizes within seconds."""
+"""Calls of ``settle``, one a second, for a v1 pod: kubelets resize within seconds."""
 
 _GONE: Final = (errno.ENOENT, errno.ENODEV)
-"""Errors of a group that went before its file was opened, or after."""
+"""Errors if the cgroup was removed before or after its file was opened."""
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class RefusedHoldError(Exception):
-    """The hold would harm the pod, or there is no such pod."""
+    """The hold would hurt the pod, or there is no such pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Lowered:
-    """A limit that is at ``lowered_to`` bytes now and was at ``was`` before (None: no limit)."""
+    """A limit that was lowered from ``was`` (None: unlimited) to ``lowered_to`` bytes."""
 
     file: Path
     is_v2: bool
@@ -63,9 +63,9 @@ class _Lowered:
 
 
 class Holds:
-    """The holds of this process on pods below ``root``. ``records`` is a folder for what must be put back.
+    """The holds on pods below ``root``. ``records`` is the folder with the limits to restore.
 
-    Calls about one pod come one after the other; those about several may come at once.
+    Not thread-safe for one pod; calls for different pods may run concurrently.
     """
 
     def __init__(self, root: Path, records: Path) -> None:
@@ -75,17 +75,17 @@ class Holds:
         self._looks: dict[str, int] = {}
 
     def hold(self, pod_uid: str, size: int) -> int:
-        """Reclaim down to ``size`` bytes, and return the bytes that the pod uses after it; a second call goes on.
+        """Reclaim the pod down to ``size`` bytes and return its usage; repeated calls continue.
 
-        In version 2 the pod stays there until ``release``. Raises ``RefusedHoldError``, or ``OSError`` and
-        ``ValueError`` if the control group is gone or malformed.
+        On v2 the pod stays there until ``release``. Raises ``RefusedHoldError``; ``OSError`` or ``ValueError`` if the
+        cgroup is gone or malformed.
         """
         group = self._pod(pod_uid)
         files, size = MemoryFiles.of(group), size // _PAGE * _PAGE
         least = max(files.read().needed, _protected(group)) + HEADROOM
         if size < least:
             raise RefusedHoldError(texts.HOLD_TOO_LOW.format(size=size, least=least))
-        # Version 1 has only the limit that kills. It is low until the kernel has reclaimed, and no longer.
+        # v1 has only the hard limit. It is lowered just long enough for the kernel to reclaim.
         if not group.is_v2 and not _is_below_containers(group):
             self._looks[pod_uid] = LOOKS
         self._lower(pod_uid, group, max(size, _left_by_reclaim(group, files, size)))
@@ -94,7 +94,7 @@ class Holds:
         return read(files.used, number)
 
     def release(self, pod_uid: str) -> None:
-        """End the hold on a pod, if there is one. Raises ``OSError`` or ``ValueError`` if the limit stays as it is."""
+        """End the hold on a pod, if any. Raises ``OSError`` or ``ValueError`` if the limit could not be restored."""
         lowered = self._lowered.get(pod_uid)
         if lowered is None:
             return
@@ -108,11 +108,11 @@ class Holds:
         (self._records / pod_uid).unlink(missing_ok=True)
 
     def unsettled(self) -> list[str]:
-        """The pods to call ``settle`` about, once a second while nobody holds them."""
+        """The pods to ``settle``, once a second while nobody holds them."""
         return list(self._looks)
 
     def settle(self, pod_uid: str) -> None:
-        """Raise the pod's limit to those of its containers, if the kubelet's write was lost. Raises like ``hold``."""
+        """Raise the pod's limit to the sum of its containers' if the kubelet's write was lost. Raises like ``hold``."""
         left = self._looks.pop(pod_uid, 0) - 1
         group = self._pod(pod_uid)
         if _is_below_containers(group):
@@ -121,10 +121,10 @@ class Holds:
             self._looks[pod_uid] = left
 
     def restore(self) -> list[str]:
-        """Put back what an earlier process left behind; returns the UIDs of those pods. Raises ``OSError``."""
+        """Restore the limits that an earlier process left lowered; returns the pod UIDs. Raises ``OSError``."""
         self._records.mkdir(mode=0o700, exist_ok=True)
         status = self._records.lstat()
-        # Whoever else owns the folder would choose what is written and removed here.
+        # Another owner of the folder could choose what is written and removed here.
         if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
             raise OSError(errno.EPERM, texts.FOREIGN_RECORDS, str(self._records))
         restored = []
@@ -135,11 +135,11 @@ class Holds:
                 self._lowered[record.name] = _Lowered(_limit(group), group.is_v2, was, lowered_to)
                 self.release(record.name)
                 restored.append(record.name)
-            # No pod any more, or no record of ours.
+            # The pod is gone, or this is not a record of ours.
             except (RefusedHoldError, ValueError):
                 record.unlink()
             except OSError as error:
-                # The other pods still get theirs back; the record of this one stays for the next process.
+                # Go on with the other pods; this record stays for the next process.
                 LOG.error(texts.NOT_RELEASED, extra={"pod": record.name, "reason": str(error)})
         return restored
 
@@ -157,7 +157,7 @@ class Holds:
         now = read(file, byte_limit)
         is_ours = before is not None and now == before.lowered_to
         was = before.was if before is not None and is_ours else now
-        # A hold above what the pod may have anyway would lift its limit.
+        # A hold above the present limit would raise it.
         if was is not None and was <= size:
             self.release(pod_uid)
             return
@@ -166,7 +166,7 @@ class Holds:
         try:
             _write(file, b"%d" % size)
         except OSError as error:
-            # Version 1: so much could not be reclaimed now, and the limit is still what it was.
+            # v1: the kernel could not reclaim enough, and the limit is unchanged.
             if error.errno != errno.EBUSY:
                 raise
 
@@ -176,7 +176,7 @@ def _limit(group: ControlGroup) -> Path:
 
 
 def _containers_limit(group: ControlGroup) -> int:
-    """The bytes that the pod's containers may have by version 1's limits of their own; those without one count as 0."""
+    """The sum of the v1 limits of the pod's containers, in bytes; unlimited ones count as 0."""
     folders = (path for path in _limit(group).parent.iterdir() if path.is_dir())
     limits = (read_optional(folder / "memory.limit_in_bytes", byte_limit) for folder in folders)
     return sum(limit or 0 for limit in limits)
@@ -188,37 +188,37 @@ def _is_below_containers(group: ControlGroup) -> bool:
 
 
 def _left_by_reclaim(group: ControlGroup, files: MemoryFiles, size: int) -> int:
-    """Have the kernel reclaim down to ``size``, and return the bytes that the pod uses after it; 0 if it cannot.
+    """Reclaim down to ``size`` with ``memory.reclaim`` and return the usage after it; 0 without that file.
 
-    A limit far below what is used stops every task that allocates for up to two seconds, again and again until all has
-    been reclaimed, which takes long if it has to be written first. This stops nobody, so the limit only follows it.
+    Setting ``memory.high`` far below usage throttles each allocating task for up to two seconds at a time until all is
+    reclaimed, which takes long if pages are dirty. ``memory.reclaim`` throttles nobody, so the limit follows it.
     """
     reclaim, used = group.file("memory", "memory.reclaim"), read(files.used, number)
-    # Version 1 lacks the file, and so do kernels before 5.19.
+    # v1 lacks the file, and so do kernels before 5.19.
     if not group.is_v2 or used <= size or not reclaim.exists():
         return 0
     try:
-        # A bound, since what is reclaimed may be filled again at once.
+        # Bounded, since the cache may fill again at once.
         for _ in range((used - size) // AT_ONCE + 1):
             _write(reclaim, b"%d" % min(used - size, AT_ONCE))
             used = read(files.used, number)
             if used <= size:
                 break
     except OSError as error:
-        # The kernel did not find so much now. The next call goes on.
+        # The kernel could not reclaim that much now. The next call continues.
         if error.errno != errno.EAGAIN:
             raise
     return read(files.used, number) // _PAGE * _PAGE
 
 
 def _protected(group: ControlGroup) -> int:
-    """Bytes that version 2's ``memory.min`` keeps from being reclaimed."""
+    """Bytes protected from reclaim by v2's ``memory.min``."""
     file = group.file("memory", "memory.min")
     return 0 if not group.is_v2 else read_optional(file, number) or 0
 
 
 def _write(file: Path, text: bytes) -> None:
-    # Without O_CREAT: in a group that has just gone there is nothing to make.
+    # Without O_CREAT: the cgroup may have just been removed.
     opened = os.open(file, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(opened, text)

@@ -1,7 +1,7 @@
-"""Messages between an agent and the reclaimer of its node: JSON objects, one a line. Pure.
+"""Messages between an agent and its node's reclaimer: one JSON object per line. Pure.
 
-The agent repeats ``HoldRequest`` while it holds, and gets a ``HoldReply`` each time. A connection holds one pod, and
-the hold ends with it.
+The agent repeats ``HoldRequest`` to keep a hold, and each gets a ``HoldReply``. A connection holds one pod; closing it
+ends the hold.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from protocol.field_errors import field_message
 T = TypeVar("T")
 
 LONGEST_LINE: Final = 512
-"""Bytes of one message with its end."""
+"""Bytes of one message, newline included."""
 
 ByteCount = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class HoldRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Keep the pod with the UID ``pod`` at ``size`` bytes, and reclaim what it has more."""
+    """Hold the pod with the UID ``pod`` at ``size`` bytes: reclaim down to it and keep it there."""
 
     pod: Annotated[str, msgspec.Meta(max_length=64)]
     size: ByteCount
 
 
 class HoldReply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The pod uses ``used`` bytes now; or the hold is refused and has ended, and ``refusal`` says why."""
+    """The pod's usage in bytes; or the hold was refused and has ended, because of ``refusal``."""
 
     used: ByteCount = 0
     refusal: str = ""
@@ -39,7 +39,7 @@ _HELD: Final = msgspec.json.Decoder(HoldReply)
 
 
 def read_hold(line: bytes) -> HoldRequest:
-    """An agent's message. Raises ``ValueError``.
+    """Parse an agent's message. Raises ``ValueError``.
 
     >>> read_hold(b'{"pod":"0f7ab1c2-8d4e-4b7a-9c1d-2e3f4a5b6c7d","size":1048576}').size
     1048576
@@ -48,7 +48,7 @@ def read_hold(line: bytes) -> HoldRequest:
 
 
 def read_held(line: bytes) -> HoldReply:
-    """The reclaimer's answer. Raises ``ValueError``.
+    """Parse the reclaimer's reply. Raises ``ValueError``.
 
     >>> read_held(b'{"used":4096}')
     HoldReply(used=4096, refusal='')
@@ -57,7 +57,7 @@ def read_held(line: bytes) -> HoldReply:
 
 
 def write_line(message: HoldRequest | HoldReply) -> bytes:
-    """A message as it is sent.
+    """Encode a message.
 
     >>> write_line(HoldReply(refusal="no such pod"))
     b'{"refusal":"no such pod"}\\n'

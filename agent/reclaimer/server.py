@@ -1,11 +1,11 @@
-"""The reclaimer's door: a unix socket for the agent of its node, with one thread a connection (B.7).
+"""The reclaimer's server: a unix socket for the agent of its node, with one thread per connection (B.7).
 
 Rules that hold here:
 
-- The kernel tells who a peer is; only the agent's UID and root are heard.
-- A connection holds one pod, and nobody else does meanwhile. Its end releases it: by the peer, by silence, by a message
-  that is refused, or by the end of the program.
-- Threads, since a write into a control group returns only after the kernel has reclaimed.
+- Peers are authenticated by SO_PEERCRED: only the agent's UID and root.
+- A connection holds one pod, exclusively. The hold ends when the peer closes, falls silent or sends a refused message,
+  and when the program stops.
+- Threads, because a write to a cgroup file blocks until the kernel has reclaimed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ AGENT_UID: Final = 65532
 PEERS: Final = frozenset({0, AGENT_UID})
 
 MOST_CONNECTIONS: Final = 128
-"""A node has at most some 110 pods, and an agent holds few of them at once."""
+"""A node has about 110 pods, and an agent holds few of them at once."""
 
 LONGEST_SILENCE: Final = 10.0
-"""Seconds after which a peer that says nothing has lost its hold; an agent repeats it each second."""
+"""Seconds of silence after which a peer loses its hold; agents repeat the request each second."""
 
 SETTLE_EACH: Final = 1.0
-"""Seconds between two looks at the limits that were put back."""
+"""Seconds between checks of restored v1 limits."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
 """``struct ucred``: PID, UID and GID."""
@@ -53,7 +53,7 @@ class ReclaimServer:
         self._listener = _listen(path)
 
     def run(self) -> None:
-        """Serve until ``stop``; returns when every hold has been released. Raises ``OSError``."""
+        """Serve until ``stop``, then release all holds. Raises ``OSError``."""
         threading.Thread(target=self._settle, daemon=True).start()
         try:
             self._accept()
@@ -64,7 +64,7 @@ class ReclaimServer:
 
     def stop(self) -> None:
         """End ``run``, from another thread."""
-        # A listener that is only closed would leave its thread waiting.
+        # Closing alone would not wake the accepting thread.
         self._listener.shutdown(socket.SHUT_RDWR)
 
     def _end_all(self) -> None:
@@ -96,7 +96,7 @@ class ReclaimServer:
         with self._lock:
             try:
                 thread.start()
-            # The pod has too many processes. What is held stays held.
+            # The pod's PID limit is reached. Existing holds stay.
             except RuntimeError as error:
                 LOG.warning(texts.PEER_REFUSED, extra={"uid": uid, "reason": str(error)})
                 connection.close()
@@ -141,7 +141,7 @@ class ReclaimServer:
 
     @contextmanager
     def _claimed(self, pod_uid: str) -> Iterator[None]:
-        """Nobody else holds this pod within the block, and nobody at all after it."""
+        """Hold this pod exclusively within the block; release it at the end."""
         with self._lock:
             if pod_uid in self._held:
                 raise RefusedHoldError(texts.HELD_ALREADY)
@@ -162,8 +162,8 @@ def _listen(path: Path) -> socket.socket:
     if path.is_socket():
         path.unlink()
     listener = socket.socket(socket.AF_UNIX)
-    # Anybody in this pod may connect; the kernel tells who it is. Not by chmod: the agent shares the folder, and could
-    # have put a link in the place of the socket.
+    # Anyone in the pod may connect; SO_PEERCRED identifies them. Not by chmod: the agent shares the folder and could
+    # replace the socket by a link.
     mask = os.umask(0o111)
     try:
         listener.bind(str(path))
@@ -183,8 +183,7 @@ def _peer(connection: socket.socket) -> int:
 
 
 def _lines(connection: socket.socket) -> Iterator[bytes]:
-    """Whole lines until the peer ends, sends anything else, or says nothing for too long (``TimeoutError``)."""
-    # An agent sends a line at once and waits for the answer. One that comes in pieces could take hours, and the pod
-    # would be held all the time.
+    """Whole lines until the peer closes or sends anything else. Raises ``TimeoutError`` after too long a silence."""
+    # Agents send a line in one write. A peer that sends it in pieces could keep the hold for hours.
     while (line := connection.recv(LONGEST_LINE + 1)).endswith(b"\n"):
         yield line

@@ -1,7 +1,7 @@
-"""The calls on the Kubernetes API that the local runtime, the controllers of VMs and the command line need.
+"""Kubernetes API client of the local runtime, the VM controllers and the command line.
 
-Every call has a deadline and raises one of the two kinds of ``ApiError``. Nothing is retried here: callers are
-level-triggered.
+Every call has a timeout and raises one of the two ``ApiError`` classes. The client does not retry, because its callers
+are level-triggered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from protocol.units import Seconds
 NAME: Final = "autoscale"
 _JSON: Final = "application/json"
 _TIMEOUT: Final = Seconds(15.0)
-# For the whole answer, which may be large and the line slow.
+# For the whole response, which may be large, over a slow connection.
 _LIST_TIMEOUT: Final = Seconds(30.0)
 _FORWARD: Final = Seconds(10.0)
 _CONNECTIONS: Final = 64
@@ -37,7 +37,7 @@ _LIMITS: Final = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connec
 
 
 class ApiClient:
-    """Calls on one API server. Close it when done (``async with``)."""
+    """Client of one API server. Close it when done (``async with``)."""
 
     def __init__(self, api: RawApi, forward: PortForward | None = None) -> None:
         self.api = api
@@ -61,8 +61,8 @@ class ApiClient:
         return await self._page(kind.path(namespace), {name: value for name, value in selectors.items() if value})
 
     async def pages(self, kind: Resource, most: int) -> AsyncIterator[Page]:
-        """All objects of a kind, in pages of ``most``: for callers that keep little of many objects."""
-        # ``rest`` decides: even before the last page, the server may return fewer than the limit.
+        """All objects of a kind, in pages of ``most``, to save memory."""
+        # The continue token decides: the server may return fewer than the limit before the last page.
         query = {"limit": str(most)}
         while True:
             page = await self._page(kind.path(), query)
@@ -72,8 +72,8 @@ class ApiClient:
             query["continue"] = page.rest
 
     async def revision(self, kind: Resource) -> str:
-        """The version that the store has reached, as a list of the kind would report it."""
-        # A list of one object is the cheapest request whose answer carries the store's version.
+        """The current resourceVersion of a list of the kind."""
+        # A list with limit 1 is the cheapest request that returns it.
         return (await self._page(kind.path(), {"limit": "1"}, _TIMEOUT)).version
 
     async def _page(self, path: str, query: Mapping[str, str], patience: Seconds = _LIST_TIMEOUT) -> Page:
@@ -85,52 +85,52 @@ class ApiClient:
             raise unknown(call, error) from error
 
     async def create(self, kind: Resource, namespace: str, body: Json) -> Json:
-        """Creates the object and returns it as stored."""
+        """Create the object and return it as stored."""
         return await self._call("POST", kind.path(namespace), body)
 
     async def ensure(self, kind: Resource, namespace: str, body: Json) -> None:
-        """Creates the object if there is none of that name."""
+        """Create the object unless it exists."""
         with Tolerating(RefusalKind.ALREADY_EXISTS):
             await self.create(kind, namespace, body)
 
     async def try_create(self, kind: Resource, namespace: str, body: Json) -> Json:
-        """Returns the object as ``create`` would store it (a dry run), webhooks included; raises what that raises."""
+        """Dry run of ``create``, including webhooks: return the object as it would be stored. Raises as ``create``."""
         return await self._call("POST", kind.path(namespace), body, query={"dryRun": "All"})
 
     async def merge_patch(self, kind: Resource, name: ObjectName, body: Json, subresource: str = "") -> Json:
-        """Merges ``body`` into the object, or into its subresource. Returns the object as stored."""
+        """Merge-patch the object, or its subresource, and return it as stored."""
         return await self._call("PATCH", kind.path(name.namespace, name.name, subresource), body, MERGE_PATCH)
 
     async def post_subresource(self, kind: Resource, name: ObjectName, subresource: str, body: Json) -> Json:
-        """Posts to a subresource such as ``token`` or ``binding``."""
+        """POST to a subresource such as ``token`` or ``binding``."""
         return await self._call("POST", kind.path(name.namespace, name.name, subresource), body)
 
     async def delete(
         self, kind: Resource, name: ObjectName, uid: str = "", grace: int | None = None, version: str = ""
     ) -> None:
-        """Deletes the object; with ``uid`` only if it is still that one, with ``version`` too only if it is unchanged.
+        """Delete the object, with ``uid`` and ``version`` (resourceVersion) as preconditions if given.
 
-        ``grace`` is in seconds; 0 removes it at once.
+        ``grace`` is in seconds; 0 deletes it at once.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
-            # The server compares both with the stored object and answers 409 if they differ.
+            # The server responds with 409 if they differ from the stored object.
             options["preconditions"] = {"uid": uid, **({"resourceVersion": version} if version else {})}
         if grace is not None:
             options["gracePeriodSeconds"] = grace
         await self._call("DELETE", kind.path(name.namespace, name.name), options)
 
     async def raw_get(self, path: str) -> bytes:
-        """Any path of the API server, such as ``/readyz`` or the proxy of a pod."""
+        """GET any path of the API server, such as ``/readyz`` or a pod proxy."""
         return (await self.raw_answer(path))[0]
 
     async def pod_get(self, pod: ObjectName, port: int, path: str) -> bytes:
-        """A pod's response to a GET from its own loopback, by port-forward.
+        """GET from a pod, through port-forward, which arrives from the pod's loopback address.
 
-        Without port-forward it comes through the pod proxy, to which our programs explain nothing.
+        Without port-forward it uses the pod proxy, whose requests our programs do not trust.
         """
         if self._forward is None:
-            # The pod proxy connects from the API server and passes no identity on.
+            # The pod proxy connects from the API server, without the caller's identity.
             return await self.raw_get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy{path}")
         status, body = await self._forward.get(pod, port, path, _FORWARD)
         if 200 <= status < 300:
@@ -138,7 +138,7 @@ class ApiClient:
         raise for_people(read_refusal(status, body))
 
     async def raw_answer(self, path: str) -> tuple[bytes, Mapping[str, str]]:
-        """Any path of the API server: the body and the headers of its answer."""
+        """GET any path of the API server; return body and headers."""
         return await self._raw(ApiCall("GET", path, _TIMEOUT))
 
     async def _call(
@@ -152,7 +152,7 @@ class ApiClient:
         call = ApiCall(method, path, _TIMEOUT, query or {}, body, content_type)
         content, _ = await self._raw(call)
         try:
-            # A few subresources answer with no body.
+            # A few subresources return no body.
             return read_object(content) if content else {}
         except UnreadableAnswerError as error:
             raise unknown(call, error) from error
@@ -174,7 +174,7 @@ def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
 
 
 def client_of(credentials: Credentials, *, is_busy: bool = False) -> ApiClient:
-    """A client for one API server; one that ``is_busy`` takes less CPU, and drops the headers of answers."""
+    """A client for one API server; one that ``is_busy`` uses less CPU, and drops response headers."""
     token = credentials.token
     api: RawApi
     if is_busy:

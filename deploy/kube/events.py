@@ -1,6 +1,6 @@
-"""Events on objects, which ``kubectl describe`` shows.
+"""Records Events on objects, as shown by ``kubectl describe``.
 
-``record`` drops an event that cannot be written: the facts are in the object's status.
+``record`` drops an Event that cannot be written; the object's status has the same information.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
-from protocol.kubernetes.resources import EVENTS
+from protocol.kubernetes.resources import EVENTS, Resource
 from protocol.kubernetes.timestamps import timestamp
+from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.events import CLUSTER_WIDE, EventRecord, EventSubject, event_body
 
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 REMEMBERED: Final = 512
-"""How many objects' last events are cached; a repetition for any other object is written again instead of counted."""
+"""Number of objects whose last Event is cached; a repeated Event on any other object is written instead of counted."""
 
 _Last = tuple[tuple[str, str], str, int]
 """Reason and message of an object's last event, the event's name, and its count."""
 
 
 class EventRecorder:
-    """Writes events in the name of one component. An event equal to an object's last one only raises its count."""
+    """Records Events of one component. An Event equal to the object's last one only increments its count."""
 
     def __init__(self, client: ApiClient, component: str, clock: Clock) -> None:
         self._client = client
@@ -34,18 +36,20 @@ class EventRecorder:
         self._last: dict[str, _Last] = {}  # least recently used first
 
     async def record(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
-        """Writes that ``reason`` (one CamelCase word) happened to the object ``about``."""
+        """Record an Event on the object ``about``; ``reason`` is one CamelCase word."""
         with suppress(ApiUnknownError):
             await self.record_or_raise(about, reason, message, kind)
 
     async def record_or_raise(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
-        """The same. Raises ``ApiUnknownError`` if it may not have been written; what is refused is dropped."""
+        """Like ``record``, but raises ``ApiUnknownError`` if the Event may not have been written. A refused one is
+        dropped.
+        """
         uid = uid_of(about)
-        # Taken out until it is written: a refused event may have expired on the server, and after an unknown outcome
-        # its count is unknown. Either way, the next repetition writes a new event.
+        # Cached again only after the write: a refused Event may have expired, and after an unknown outcome its count is
+        # unknown. In both cases the next repetition writes a new Event.
         previous, written, count = self._last.pop(uid, (("", ""), "", 0))
         with suppress(ApiRefusedError):
-            # Like client-go's recorder: a repetition raises the count of the event instead of writing another one.
+            # Like client-go's recorder: a repetition increments the count.
             if previous == (reason, message):
                 count += 1
                 await self._count(about, written, count)
@@ -56,34 +60,16 @@ class EventRecorder:
                 del self._last[next(iter(self._last))]
 
     async def _count(self, about: Json, written: str, count: int) -> None:
-        name = type(name_of(about))(_namespace(about), written)
+        name = ObjectName(name_of(about).namespace or CLUSTER_WIDE, written)
         await self._client.merge_patch(EVENTS, name, {"count": count, "lastTimestamp": timestamp(self._clock.wall())})
 
     async def _write(self, about: Json, reason: str, message: str, kind: str) -> str:
-        now = timestamp(self._clock.wall())
-        regarding = name_of(about)
-        event: Json = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{regarding.name}.", "namespace": _namespace(about)},
-            "involvedObject": {
-                "apiVersion": text(about, "apiVersion"),
-                "kind": text(about, "kind"),
-                "namespace": regarding.namespace,
-                "name": regarding.name,
-                "uid": uid_of(about),
-            },
-            "reason": reason,
-            "message": message,
-            "type": kind,
-            "count": 1,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "source": {"component": self._component},
-        }
-        return text(await self._client.create(EVENTS, _namespace(about), event), "metadata", "name")
+        event = EventRecord(_subject(about), reason, message, is_warning=kind == WARNING)
+        body = event_body(event, timestamp(self._clock.wall()), self._component)
+        return text(await self._client.create(EVENTS, event.namespace, body), "metadata", "name")
 
 
-def _namespace(about: Json) -> str:
-    # Events about cluster-wide objects, such as nodes, go to the namespace "default".
-    return name_of(about).namespace or "default"
+def _subject(about: Json) -> EventSubject:
+    group, _, version = text(about, "apiVersion").rpartition("/")
+    # An Event names the kind of its object, not the path of its collection.
+    return EventSubject(Resource(group, version, "", text(about, "kind")), name_of(about), uid_of(about))

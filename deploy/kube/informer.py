@@ -1,7 +1,7 @@
-"""A cache of all objects of one kind, filled by list and watch; calls its listeners with every difference.
+"""A cache of all objects of one kind, filled by list and watch. Listeners are called with every change.
 
-Listeners only take notes (mark a key as dirty); work happens elsewhere. They run in order, never concurrently. An
-unreadable object keeps its last readable state until it is deleted or readable again.
+Listeners should only enqueue keys. They run in order, never concurrently. An object that cannot be decoded keeps its
+last decoded state until it is deleted or can be decoded again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocol.units import Seconds
 
 _log = logging.getLogger(__name__)
 
-# Slower than the scheduler's: every node has such caches, and nobody waits for them.
+# Slower than the scheduler's, because every node has these caches and they are not time-critical.
 _BACKOFF: Final = Backoff(Seconds(0.2), Seconds(5.0))
 
 ObjectChange = FactChange[Json]
@@ -39,7 +39,7 @@ class Informer:
     def __init__(
         self, client: ApiClient, kind: Resource, clock: Clock, part_of: Callable[[JsonObject], Json] | None = None
     ) -> None:
-        """``part_of`` returns the part of each object to cache, for callers that need little of many."""
+        """``part_of`` returns the part of an object to cache, to save memory."""
         watched: Kind[Json] = Kind(kind.plural, kind.path(), part_of or dict)
         self._client = client
         self._clock = clock
@@ -54,27 +54,29 @@ class Informer:
 
     @property
     def unreadable(self) -> Mapping[ObjectName, Unreadable]:
-        """The objects whose current state cannot be read."""
+        """The objects whose current state cannot be decoded."""
         return self._facts.unreadable
 
     def get(self, name: ObjectName) -> Json | None:
-        """The object of that name, or None."""
+        """The object with this name, or None."""
         return self._facts.facts.get(name)
 
     def listen(self, listener: Listener) -> None:
-        """Calls ``listener`` with every later change."""
+        """Call ``listener`` with every later change."""
         self._listeners.append(listener)
 
     def doubt(self) -> None:
-        """The store was restored: lists again at once."""
+        """List again at once, after the API server's store was restored from a backup."""
         self._facts.read_again()
 
     async def run(self) -> None:
-        """Lists and watches until cancelled; retries while the API server is unavailable."""
+        """List and watch until cancelled. Retries while the API server is unavailable."""
         await self._facts.run(self._client.api, self._clock, self.synced.set)
 
     async def refresh(self) -> str:
-        """Lists once and reports the differences; returns the version of the list. Raises as ``ApiClient.list``."""
+        """List once, call listeners with the changes, and return the list's resourceVersion. Raises as
+        ``ApiClient.list``.
+        """
         try:
             await self._facts.list_once(self._client.api)
         except ApiRefusedError as error:
@@ -89,7 +91,7 @@ class Informer:
 
 @dataclass(frozen=True, slots=True)
 class _WatchLog:
-    """The ``WatchReport`` of a program without metrics of its watches."""
+    """A ``WatchReport`` for programs without watch metrics."""
 
     def watch_heard(self, kind: str) -> None:
         """Nothing to log."""
@@ -98,8 +100,8 @@ class _WatchLog:
         """Nothing to log."""
 
     def watch_failed(self, kind: str, error: ApiError) -> None:
-        """Logs why."""
-        _log.info("the watch is resumed", extra={"resource": kind, "reason": str(error)})
+        """Log the reason."""
+        _log.info("watch failed; resuming", extra={"resource": kind, "reason": str(error)})
 
     def watch_missing(self, kind: str) -> None:
         """Never called: no kind is optional."""
@@ -108,9 +110,9 @@ class _WatchLog:
         """Nothing to log: the Lease's holder does."""
 
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
-        """Logs it."""
+        """Log the object and the reason."""
         fields = {"resource": kind, "object": str(found.name), "uid": found.uid, "reason": found.reason}
-        _log.warning("an object cannot be read and is left as it was", extra=fields)
+        _log.warning("cannot decode object; keeping its last state", extra=fields)
 
     def unreadable_objects(self, kind: str, count: int) -> None:
         """Nothing to log."""

@@ -1,7 +1,7 @@
-"""One HTTP request to a port of a pod, through the API server's port-forward: it comes from the pod's own loopback.
+"""HTTP GET to a port of a pod through the API server's port-forward, which arrives from the pod's loopback address.
 
-The API server checks the right to that (``pods/portforward``), so a program in the pod can trust the loopback address.
-A request through the pod proxy needs a right too, but reaches the pod without an identity.
+The API server authorizes ``pods/portforward``, so a program in the pod can trust loopback. A request through the pod
+proxy is authorized too, but the pod cannot tell.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from protocol.units import Seconds
 _PROTOCOL: Final = Subprotocol("v4.channel.k8s.io")
 _CONNECTION: Final = 0
 LONGEST: Final = 64 * 1024 * 1024
-"""Bytes of an answer."""
+"""Maximum size of a response, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortForward:
-    """The API server at ``server`` (a URL), the proxy that leads there (empty: none), and our credentials."""
+    """Port-forward through the API server at ``server`` (a URL), by way of ``proxy`` if not empty."""
 
     server: str
     tls: ssl.SSLContext | bool
@@ -55,7 +55,7 @@ class PortForward:
                     additional_headers=[*self.headers, *([("Authorization", f"Bearer {token}")] if token else ())],
                     proxy=self.proxy or None,
                     max_size=LONGEST,
-                    # For one answer, compression and pings would only add work.
+                    # One response needs neither compression nor pings.
                     compression=None,
                     ping_interval=None,
                     close_timeout=1,
@@ -72,7 +72,7 @@ class PortForward:
 async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
     answer = _PodResponse()
     parser = httptools.HttpResponseParser(answer)
-    # Without keep-alive, the answer ends with the connection at the latest; nothing here decompresses.
+    # Without keep-alive, the response ends with the connection at the latest; compressed bodies are not supported.
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
     await connection.send(bytes([_CONNECTION]) + request.encode())
     begun = set[int]()
@@ -83,7 +83,7 @@ async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
         channel, content = message[0], message[1:]
         if channel not in begun:
             begun.add(channel)
-            # The first message of each channel only repeats the port, in two bytes.
+            # The first message of each channel starts with the port, in two bytes.
             content = content[2:]
         if channel != _CONNECTION and content:
             raise ConnectionError(content.decode(errors="replace"))
@@ -94,7 +94,7 @@ async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
     # A body without a length is complete when the connection ends.
     if answer.is_whole or answer.ends_with_connection:
         return parser.get_status_code(), b"".join(answer.pieces)
-    raise ConnectionError("the pod ended the connection")
+    raise ConnectionError("the pod closed the connection")
 
 
 class _PodResponse:
@@ -106,7 +106,7 @@ class _PodResponse:
 
     @property
     def ends_with_connection(self) -> bool:
-        """True if the head has arrived, and nothing in it says where the body ends."""
+        """True if the headers are complete and do not delimit the body."""
         return self._has_head and not self._is_framed
 
     def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002 - where the body ends is the parser's
@@ -121,7 +121,7 @@ class _PodResponse:
         """A piece of the body."""
         self._size += len(body)
         if self._size > LONGEST:
-            raise ConnectionError(f"the answer has more than {LONGEST} bytes")
+            raise ConnectionError(f"the response exceeds {LONGEST} bytes")
         self.pieces.append(body)
 
     def on_message_complete(self) -> None:

@@ -23,13 +23,17 @@ RUNNER_PORT: Final = 25183
 QMP_PORT: Final = 20183
 GUEST_DAEMON_PORT: Final = 25184
 """Where programs in a runner pod, and only they, reach the daemon in its guest."""
+THAW_PORT: Final = 25185
+"""A guest that wakes takes the time and the order to go on at this port; in a runner pod, that of 127.0.0.1."""
 MIGRATION_PORT: Final = 20187
 """Where the target of a migration between two pods receives its guest."""
 METRICS_PORT: Final = 9100
+LINK_PORTS: Final = (METRICS_PORT, DAEMON_PORT, THAW_PORT)
+"""What a pod reaches of its guest over a private link that forwards ports."""
 MONITOR_PORT: Final = 10301
 """Where the vm-monitor of a guest listens, ours and NeonVM's."""
 # A network that shares the machine's ports moves one of these if another program has taken it.
-USUAL_PORTS: Final = (METRICS_PORT, 9101, DAEMON_PORT, 6443, 10294, 10297, 10298, 10299)
+USUAL_PORTS: Final = (METRICS_PORT, 9101, DAEMON_PORT, THAW_PORT, 6443, 10294, 10297, 10298, 10299)
 """What programs of a cluster listen on: guests, agents, API server, groups and scheduler."""
 
 

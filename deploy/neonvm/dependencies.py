@@ -38,6 +38,7 @@ def random_suffix() -> str:
 class HostedGuest:
     """The guest of one pod. ``resizer`` is None if it does not run here, or only receives. Nothing is known about it
     before ``is_known``. ``hindrance`` says why it cannot be moved, in one line; empty if nothing known prevents it.
+    ``moves_asleep``: it can be moved while it sleeps, too.
     """
 
     resizer: Resizer | None = None
@@ -45,6 +46,7 @@ class HostedGuest:
     is_known: bool = True
     hindrance: str = ""
     acceleration: Acceleration | None = None
+    moves_asleep: bool = False
 
 
 class GuestHost(Protocol):

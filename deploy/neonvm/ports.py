@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.messages import ObjectName
-from protocol.units import Bytes, MilliCpu
+from protocol.units import Bytes, MilliCpu, Seconds
 
 
 class GuestPhase(StrEnum):
@@ -26,6 +26,10 @@ class GuestPhase(StrEnum):
     BOOTING = "Booting"
     RECEIVING = "Receiving"
     RUNNING = "Running"
+    ASLEEP = "Asleep"
+    """Its memory is in a file and its process has ended; something stands for it in its network."""
+    WAKING = "Waking"
+    """Asleep, and needed by a client."""
     STOPPED = "Stopped"
 
 
@@ -37,11 +41,13 @@ MEMORY: Final = "memory"
 class PodRole(Enum):
     """Role of a pod's guest."""
 
-    UNKNOWN = "was not looked at yet"
-    EMPTY = "nothing runs"
-    RECEIVING = "stands still and waits for a guest that moves in"
-    BOOTING = "boots"
-    RUNNING = "runs"
+    UNKNOWN = "not seen yet"
+    EMPTY = "not running"
+    RECEIVING = "waiting for an incoming migration"
+    BOOTING = "booting"
+    RUNNING = "running"
+    ASLEEP = "asleep"
+    WAKING = "waking"
 
     @classmethod
     def of(cls, phase: GuestPhase) -> PodRole:
@@ -122,7 +128,8 @@ class GuestSpec:
     words on the kernel command line. ``address`` is empty for a VM that is not on the flat network.
 
     ``monitors`` are sockets at which QEMU offers further monitors, and ``console`` a pipe that takes what the guest
-    says in place of a file.
+    says in place of a file. ``ignores`` are addresses whose packets do not wake a sleeping guest
+    (``protocol.guest.sleep.ignored_networks``).
     """
 
     vm: ObjectName
@@ -138,6 +145,7 @@ class GuestSpec:
     kernel_arguments: str = ""
     monitors: Sequence[Path] = ()
     console: Path | None = None
+    ignores: str = ""
 
 
 class TransferFault(StrEnum):
@@ -198,8 +206,50 @@ class Guest(ResizableGuest, Protocol):
         """Ends the guest and releases all it held. Returns when it is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class FellAsleep:
+    """Result of falling asleep: size of the saved memory, and number of open database sessions."""
+
+    saved: Bytes
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """Result of a wake. ``fault`` is why the guest had to boot from its disk, without its sessions; empty if it
+    resumed. ``took`` is measured from the first frame, or the order, until the guest ran.
+    """
+
+    took: Seconds
+    fault: str = ""
+
+
+@runtime_checkable
+class SleepingGuest(Protocol):
+    """A guest that can sleep: its QEMU exits, and its connections stay open (B.18)."""
+
+    async def fall_asleep(self) -> FellAsleep:
+        """Save the guest's memory and end its process. Raises ``SleepRefusedError`` if the guest keeps running, as
+        after every recoverable failure, and ``GuestError`` if it ended.
+        """
+
+    async def woken(self) -> str:
+        """Wait until the sleeping guest must wake, and prepare the wake; return sender and reason in one line. Raises
+        ``GuestError`` if the guest is not asleep.
+        """
+
+    async def wake(self) -> Woken:
+        """Resume the sleeping guest, or boot it if its memory cannot be restored. There must be a permit. Raises
+        ``GuestError`` if it cannot be started.
+        """
+
+
 class GuestError(Exception):
     """A guest could not carry out a request; the message says what and why."""
+
+
+class SleepRefusedError(GuestError):
+    """The guest did not fall asleep and keeps running; the message has the reason."""
 
 
 class TransferError(GuestError):

@@ -34,7 +34,7 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> str:
     host, port = (target.hostname or "").rstrip("."), target.port or _PORTS.get(target.scheme, 0)
     excluded = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
     # Go's ``httpproxy`` never proxies loopback addresses, and does not read ``ALL_PROXY``.
-    if not proxy or _is_loopback(host) or any(_covers(entry, host, port) for entry in excluded.split(",")):
+    if not proxy or is_loopback(host) or any(_covers(entry, host, port) for entry in excluded.split(",")):
         return ""
     # A proxy is commonly written as HOST:PORT.
     return checked_proxy(proxy if "://" in proxy else f"http://{proxy}", variable.upper())
@@ -63,7 +63,12 @@ or reach the API server by kubectl proxy
     return proxy
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return True if a host is this machine itself; a name could resolve to anything, except ``localhost``.
+
+    >>> is_loopback("127.0.0.2"), is_loopback("::1"), is_loopback("localhost"), is_loopback("db.example")
+    (True, True, True, False)
+    """
     try:
         return ip_address(host).is_loopback
     except ValueError:

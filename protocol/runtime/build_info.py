@@ -15,6 +15,8 @@ def describe_process(registry: CollectorRegistry, program: str) -> None:
     >>> registry.get_sample_value("autoscale_build_info", {"program": "autoscale-example", "version": VERSION})
     1.0
     """
-    about = Gauge("autoscale_build_info", "1, with what runs here", ("program", "version"), registry=registry)
+    about = Gauge(
+        "autoscale_build_info", "1, with the program and its version", ("program", "version"), registry=registry
+    )
     about.labels(program, VERSION).set(1)
     ProcessCollector(registry=registry)

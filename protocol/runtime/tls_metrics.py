@@ -24,12 +24,14 @@ class TlsMetrics(Collector):
         end, lifetime = (
             GaugeMetricFamily(f"autoscale_certificate_{name}", text, labels=("certificate", "part"))
             for name, text in (
-                ("expiry_timestamp_seconds", "When a certificate ends, in seconds since 1970"),
-                ("lifetime_seconds", "From a certificate's begin to its end"),
+                ("expiry_timestamp_seconds", "Expiry of a certificate, in seconds since 1970"),
+                ("lifetime_seconds", "Time from a certificate's start to its expiry"),
             )
         )
         reloads = CounterMetricFamily(
-            "autoscale_certificate_reloads", "New files, by outcome", labels=("certificate", "outcome")
+            "autoscale_certificate_reloads",
+            "Reloads of certificate files, by outcome",
+            labels=("certificate", "outcome"),
         )
         for files in self._watched:
             for part, valid in files.shown().items():

@@ -12,9 +12,9 @@ from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHI
 from protocol.messages import ObjectName
 from protocol.names import LABEL_WEIGHT
 from protocol.pod_database import PodDatabase
+from protocol.runtime.kubernetes.events import EventRecord, EventSubject, about_vm
 from protocol.units import Amount, Bytes, ComputeUnit
 from protocol.virtual_machine import Bounds, VirtualMachine
-from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.virtual_machines import weight_of
 from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, PodFacts

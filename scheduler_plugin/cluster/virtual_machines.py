@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from msgspec.structs import asdict, replace
 
 from protocol import names
+from protocol.guest.sleep import SLEEPING, WAKING
 from protocol.kubernetes.objects import (
     JsonObject,
     child,
@@ -28,7 +29,7 @@ from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machi
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire, slot_count_from_wire
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints
 from scheduler_plugin.constraints.model import UNCONSTRAINED, PodConstraints
-from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, WITHOUT_GUEST, VmFacts
+from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, RUNNING, WITHOUT_GUEST, VmFacts
 from scheduler_plugin.texts import explanations
 
 DEFAULT_SLOT: Final = Bytes.parse("1Gi")
@@ -42,13 +43,15 @@ class ClusterVm(VirtualMachine, frozen=True):
     """A VirtualMachine with what decides where and whether it may move.
 
     ``has_overlay``: its guest has an address of its own, which it keeps when it moves. ``is_booting``: its controller
-    says so, and would refuse to move it. ``first_requests`` are those of ``podResources``. ``generation`` changes with
-    the spec alone; 0 if the API server does not count it.
+    says so, and would refuse to move it. ``is_waking``: its phase is ``Running``, and its saved memory is still being
+    read. ``first_requests`` are those of ``podResources``. ``generation`` changes with the spec alone; 0 if the API
+    server does not count it.
     """
 
     constraints: PodConstraints = UNCONSTRAINED
     has_overlay: bool = True
     is_booting: bool = False
+    is_waking: bool = False
     first_requests: Resources | None = None
     generation: int = 0
 
@@ -64,6 +67,7 @@ def read_vm(obj: JsonObject) -> VirtualMachine:
         constraints=pod_constraints(spec),
         has_overlay=has_overlay,
         is_booting=booting,
+        is_waking=vm.phase == RUNNING and text(obj, "status", "sleep", "state") == WAKING,
         first_requests=_first_requests(spec),
         generation=whole(obj, "metadata", "generation"),
     )
@@ -94,14 +98,16 @@ def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> Vi
 
 def vm_facts(vm: VirtualMachine) -> VmFacts:
     """A VirtualMachine as the ledger wants it. A resourceVersion that is no number counts as the oldest."""
+    # Without an agent nobody asks before the guest wakes, so what the spec asks for counts as ever.
+    sleeps = vm.phase in SLEEPING and vm.enabled and not vm.unreadable
     return VmFacts(
         name=vm.name,
         uid=vm.uid,
         version=number(vm.resource_version),
         most=vm.bounds.max,
-        use=vm.use,
+        use=ZERO if sleeps else vm.use,
         # A status may still name the size of a guest that has stopped.
-        actual=None if vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
+        actual=None if sleeps or vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
         permit=_or_most(vm.permit, vm, _PERMIT),
         holders=decode_holders(vm.annotations.get(names.ANNOTATION_PERMIT_WRITER, "")),
         # The stand-in for an unreadable permit must not be mistaken for a permit that somebody wrote.
@@ -121,6 +127,8 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         is_booting=isinstance(vm, ClusterVm) and vm.is_booting,
         limit=_limit(vm),
         weight=weight_of(vm) or DEFAULT_WEIGHT,
+        wakes_with=vm.use if sleeps else None,
+        is_waking=isinstance(vm, ClusterVm) and vm.is_waking,
     )
 
 

@@ -13,11 +13,17 @@ from protocol.kubernetes.api import ApiCall, KubernetesApi, Writing
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import MERGE_PATCH, STRATEGIC_PATCH
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER, ANNOTATION_ROOM_FREED, RUNNER_CONTAINER
+from protocol.names import (
+    ANNOTATION_PERMIT,
+    ANNOTATION_PERMIT_WRITER,
+    ANNOTATION_ROOM_FREED,
+    RUNNER_CONTAINER,
+    SCHEDULER_NAME,
+)
 from protocol.permits import encode_permit, encode_writer
+from protocol.runtime.kubernetes.events import EventRecord, event_body
 from protocol.units import Instant, Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.cluster.migrations import MigrationOrder, migration_body, migration_path, migrations_path
 from scheduler_plugin.cluster.translate import pod_path, vm_path
 from scheduler_plugin.ledger.outcomes import PersistPermit, ResizePod
@@ -124,8 +130,8 @@ class ClusterWriter:
         await self._write(_patch(f"/api/v1/nodes/{quote(node, safe='')}", metadata))
 
     async def tell(self, event: EventRecord, stamp: str) -> None:
-        """Records an Event; ``stamp`` (RFC 3339 with microseconds) makes its name its own."""
-        await self._write(_call("POST", event.path, event_body(event, stamp)))
+        """Creates an Event; ``stamp`` (RFC 3339) is its time."""
+        await self._write(_call("POST", event.path, event_body(event, stamp, SCHEDULER_NAME)))
 
     async def create_migration(self, order: MigrationOrder) -> JsonObject:
         """Creates a VirtualMachineMigration, 409 if its name is taken; returns the object."""

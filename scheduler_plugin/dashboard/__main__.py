@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from typing import Final
 
 import httpx2 as httpx
 
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import credentials, prepare, run, stop_on_signals
@@ -61,19 +61,15 @@ async def _run(options: argparse.Namespace) -> None:
         sources = HttpSources(around, options.scheduler, options.groups, agents, tokens)
         async with _history(options) as history:
             dashboard = Dashboard(options.title, api, sources, clock, ApiJudge(api), history, options.labels)
-            async with asyncio.TaskGroup() as tasks:
-                background = [tasks.create_task(dashboard.run())]
-                # With a Prometheus there is nothing to record.
-                if options.history is not None and not options.prometheus:
-                    looks = ClusterLooks(api, dashboard.sources, clock, dashboard.telemetry)
-                    bounds = RetentionBounds.of_volume(options.history_volume)
-                    recorder = Recorder(options.history, looks, clock, labels=options.labels, bounds=bounds)
-                    background += [tasks.create_task(looks.run()), tasks.create_task(recorder.run())]
-                # Returns on a signal. The task group would then wait for the background tasks for ever, so they are
-                # cancelled.
+            jobs = [dashboard.run()]
+            # With a Prometheus there is nothing to record.
+            if options.history is not None and not options.prometheus:
+                looks = ClusterLooks(api, dashboard.sources, clock, dashboard.telemetry)
+                bounds = RetentionBounds.of_volume(options.history_volume)
+                recorder = Recorder(options.history, looks, clock, labels=options.labels, bounds=bounds)
+                jobs += [looks.run(), recorder.run()]
+            async with beside(*jobs):
                 await serve(_listeners(options, dashboard), stop)
-                for task in background:
-                    task.cancel()
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import msgspec
 
 from protocol.kubernetes.access_reviews import Scope
 from protocol.kubernetes.api import KubernetesApi
-from protocol.kubernetes.objects import Json, JsonObject
+from protocol.kubernetes.objects import Json, JsonObject, shortened
 from protocol.kubernetes.resources import HVPAS, MIGRATIONS, PODS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.pod_database import is_pod_database
@@ -34,7 +34,7 @@ from scheduler_plugin.dashboard.core.rows import (
     vm_row,
     vm_stated,
 )
-from scheduler_plugin.dashboard.core.said import SchedulerReport, differing, said_of, trouble_in, words
+from scheduler_plugin.dashboard.core.said import SchedulerReport, differing, said_of, troubles_in, words
 from scheduler_plugin.dashboard.core.states import Lasting
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
@@ -102,7 +102,8 @@ class Fleet:
 
     def hear(self, vm: ObjectName, account: Json | None) -> None:
         """Takes in the answer of a VM's agent. None, if it did not answer, clears its earlier answer."""
-        key, trouble = str(vm), "" if account is None else trouble_in(account)
+        key, troubles = str(vm), troubles_in(account or {})
+        trouble = shortened(texts.TROUBLE.format(parts="; ".join(troubles))) if troubles else ""
         # An agent's answer may arrive after its VM is gone, and would then stay for ever.
         if trouble == self._troubles.get(key, "") or self.journal.get(VM, key) is None:
             return

@@ -69,7 +69,8 @@ class ApiJudge:
         visible, after, remaining = before.sight.scopes & set(scopes), before.asked_to, len(scopes)
         while remaining:
             # In turn: somebody who may list a few of thousands gets in soon, and sees all of them after a few renewals.
-            batch = in_turn(scopes, after)[: min(AT_A_TIME, remaining)]
+            at = bisect_right(scopes, after)
+            batch = (scopes[at:] + scopes[:at])[: min(AT_A_TIME, remaining)]
             allowed = await asyncio.gather(*(self._may_read(user, scope) for scope in batch))
             # Scopes of this batch that are no longer allowed go; those of earlier batches stay until asked again.
             visible = visible.difference(batch).union(scope for scope, may in zip(batch, allowed, strict=True) if may)
@@ -86,13 +87,3 @@ class ApiJudge:
 
     async def _review(self, path: str, body: JsonObject) -> JsonObject:
         return await self._api.call(ApiCall("POST", path, TIMEOUT, body=body))
-
-
-def in_turn(scopes: list[Scope], after: Scope) -> list[Scope]:
-    """Sorted scopes, those after ``after`` first.
-
-    >>> [scope.namespace for scope in in_turn([Scope("a"), Scope("b"), Scope("c")], Scope("b"))]
-    ['c', 'a', 'b']
-    """
-    at = bisect_right(scopes, after)
-    return scopes[at:] + scopes[:at]

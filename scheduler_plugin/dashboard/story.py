@@ -9,12 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, flag, items, labels_of, text, uid_of, whole
+from protocol.guest.sleep import SLEEPING, is_asleep
+from protocol.kubernetes.objects import Json, child, flag, items, labels_of, text, texts_at, uid_of, whole
 from protocol.names import LABEL_ENABLED
 from protocol.pod_database import parse_pod_database
 from protocol.units import Bytes, QuantityError, Resources
 from protocol.virtual_machine import InvalidObjectError
-from scheduler_plugin.dashboard.core.giving import gift_sentence, texts_at, waiting_sentence
+from scheduler_plugin.dashboard import texts
+from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_sentence
+from scheduler_plugin.dashboard.core.sleeping import last_sleep, sleep_sentence
 from scheduler_plugin.databases import database_name, database_node, is_pod
 
 _MIB: Final = 1024**2
@@ -109,7 +112,11 @@ def _of_object(vm: Json) -> Iterator[str]:
     status, guest = child(vm, "status"), child(vm, "spec", "guest")
     has = f"{text(status, 'cpus') or '?'} vCPU and {text(status, 'memorySize') or '?'}"
     cpus, slots = child(guest, "cpus"), child(guest, "memorySlots")
-    yield f"{_headline(vm, has)}."
+    yield f"{_headline(vm, 'nothing' if is_asleep(vm) else has)}."
+    if sentence := sleep_sentence(vm):
+        yield f"  It is {sentence}."
+    elif sentence := last_sleep(vm):
+        yield f"  It {sentence}."
     yield (
         f"  It may have {cpus.get('min')} to {cpus.get('max')} vCPU and {slots.get('min')} to {slots.get('max')} slots "
         f"of {text(guest, 'memorySlotSize')}; asked of it now: {cpus.get('use')} vCPU and {slots.get('use')} slots."
@@ -121,7 +128,7 @@ def _of_pod(pod: Json) -> Iterator[str]:
         database = parse_pod_database(pod)
     except InvalidObjectError as error:
         yield f"{_headline(pod, 'a size that cannot be read')}."
-        yield f"  Its pod opted in, and cannot be autoscaled: {error}"
+        yield f"  It cannot be resized: {error}"
         return
     has = "nothing yet" if database.actual is None else f"{_resources(database.actual)}"
     low, high = database.bounds.min, database.bounds.max
@@ -157,7 +164,10 @@ def _of_agent(agent: Json) -> Iterator[str]:
         yield f"  Policy: {guard}"
     yield from _smoothing(agent)
     yield from (f"  Memory: it {sentence}." for sentence in texts_at(agent, "working_set"))
-    yield from _of_monitor(child(agent, "monitor"))
+    # A pod has no monitor: the headline says which size was tried.
+    if not child(agent, "resize"):
+        yield from _of_monitor(child(agent, "monitor"))
+    yield from _of_sleep(child(agent, "sleep"))
     yield from _metrics(child(agent, "metrics"))
     yield f"  It holds a permit for {_size(child(agent, 'permit'))}."
     if denied := child(agent, "denied"):
@@ -178,6 +188,14 @@ def _of_monitor(monitor: Json) -> Iterator[str]:
         yield f"  The guest's monitor reported {right} loads that came and {wrong} that did not."
 
 
+def _of_sleep(sleep: Json) -> Iterator[str]:
+    # Sleep is off unless its policy has a time for it; the object itself says since when a VM sleeps.
+    if sleep.get("after_seconds") and sleep.get("state") not in SLEEPING:
+        yield f"  The VM is {text(sleep, 'because')}."
+    if flag(sleep, "woken_for_nothing"):
+        yield f"  {texts.WOKEN_FOR_NOTHING.format(who=text(sleep, 'woken_by') or texts.SOMETHING)}."
+
+
 def _smoothing(agent: Json) -> Iterator[str]:
     for step in items(agent, "smoothing"):
         before, after = _memory(text(step, "before")), _memory(text(step, "after"))
@@ -187,13 +205,13 @@ def _smoothing(agent: Json) -> Iterator[str]:
 
 def _metrics(metrics: Json) -> Iterator[str]:
     if not metrics:
-        yield "  It has no metrics of the guest."
+        yield "  It has no metrics."
         return
     busy, load = metrics.get("cores_busy"), metrics.get("load1")
     memory = f"{_memory(text(metrics, 'mem_used')) or '?'} of {text(metrics, 'mem_total') or '?'}"
     stalls = f"stalled on CPU {_share(metrics, 'cpu_stall')} and on memory {_share(metrics, 'mem_stall')} of the time"
     work = f"{_number(busy)} vCPU busy, load {_number(load)}, memory {memory}"
-    yield f"  The guest, {_ago(metrics, 'age_seconds')} ago: {work}, {stalls}."
+    yield f"  Measured {_ago(metrics, 'age_seconds')} ago: {work}, {stalls}."
 
 
 def _of_scheduler(pod: Json) -> Iterator[str]:

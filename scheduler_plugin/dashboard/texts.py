@@ -29,3 +29,15 @@ NOT_TAKEN_UP: Final = "waiting for neonvm-controller to take the migration up"
 NO_NODE: Final = "waiting for a node that takes the target pod"
 PUBLISHED_PRICES: Final = "the published reference prices"
 OWN_PRICES: Final = "the scheduler's price table"
+
+# On sleep
+
+ASLEEP: Final = "asleep{since}, {sessions} open{soon}"
+WAKES_IN: Final = "; wakes in about {seconds:.1f} s"
+WAKING: Final = "waking{since}{why}"
+WOKEN: Final = "woke from its last sleep{at}{seconds}{why}"
+WOKE_IN: Final = " in {seconds:.2f} s"
+RESTARTED: Final = "booted from its disk{at} instead of waking, and lost its sessions{why}"
+REFUSED_SLEEP: Final = "refused the last order to sleep{at}{why}"
+SOMETHING: Final = "something woke it"
+WOKEN_FOR_NOTHING: Final = "The VM's last wake was without use: {who}, and no client activity since"

@@ -5,7 +5,6 @@ Everything that runs belongs to one task group; when one part ends in an error, 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import grpc
 import httpx2 as httpx
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import Clock
 from protocol.runtime.credentials import from_pod
 from protocol.runtime.explaining.probe_server import Route, listening
@@ -68,16 +68,11 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
             expander.failures.rules = new.failures
 
         addresses = await _serve(settings, expander, telemetry, stack)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(size.follow(clock))]
-            if file is not None:
-                tasks.append(group.create_task(file.follow(SettingsFollower(take, telemetry), clock)))
-            try:
-                yield addresses
-            # The tasks run for ever, so the group would never end by itself.
-            finally:
-                for task in tasks:
-                    task.cancel()
+        jobs = [size.follow(clock)]
+        if file is not None:
+            jobs.append(file.follow(SettingsFollower(take, telemetry), clock))
+        async with beside(*jobs):
+            yield addresses
 
 
 def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) -> HttpApi | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from protocol.field_errors import field_message
+from protocol.kubernetes.proxies import is_loopback
 from protocol.ranking.config import RankingConfig
 from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.tls_files import TlsParts
@@ -47,7 +47,7 @@ def parse_settings(text: str) -> ExpanderSettings:
         for path, address in (("listen", settings.listen), ("metricsListen", settings.metrics_listen)):
             host, _ = host_and_port(path, address)
             # Plain text to other machines needs an explicit setting.
-            if path == "listen" and not settings.tls and not settings.insecure and not _is_loopback(host):
+            if path == "listen" and not settings.tls and not settings.insecure and not is_loopback(host):
                 raise ValueError("tls: expected a certificate and key, as listen is not loopback (or insecure: true)")
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
@@ -61,11 +61,3 @@ def host_and_port(path: str, address: str) -> tuple[str, int]:
         raise ValueError(f"{path}: expected HOST:PORT, got {address!r}")
     # The brackets of an IPv6 address are no part of the host.
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        # Any other name could resolve to anything.
-        return host == "localhost"

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from prometheus_client import Histogram
-
 from protocol.units import Seconds
 from scheduler_plugin.expander import texts
 from scheduler_plugin.expander.choice import Verdict
@@ -27,17 +25,15 @@ class PriceExpanderTelemetry(SettingsTelemetry):
         super().__init__("autoscale_expander", LOG)
         self._answers = self._counter(
             "answers",
-            "Questions of the Cluster Autoscaler, by what was answered: chosen, all (nothing could be told apart or we"
-            " failed) or malformed",
+            "Requests of the Cluster Autoscaler, by response: chosen, all (no difference between options, or an"
+            " internal error) or malformed",
             "outcome",
         )
         # Created at zero, so that the first of each outcome shows as an increase.
         for outcome in ("chosen", "all", "malformed"):
             self._answers.labels(outcome)
-        self._failures = self._counter("failed_choices", "Answers whose nodes never came")
-        self._seconds = Histogram(
-            "autoscale_expander_answer_seconds", "Time to answer", registry=self.registry, buckets=_BUCKETS
-        )
+        self._failures = self._counter("failed_choices", "Choices whose nodes never appeared")
+        self._seconds = self._histogram("answer_seconds", "Response time", _BUCKETS)
         self._nodes = self._gauge("cluster_nodes", "Nodes counted in the cluster, NaN while unknown")
 
     def watch_cluster_size(self, nodes: Callable[[], int | None]) -> None:

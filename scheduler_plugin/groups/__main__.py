@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import secrets
 import socket
 import sys
@@ -13,6 +12,7 @@ from typing import Final
 
 import httpx2 as httpx
 
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
@@ -98,15 +98,11 @@ async def _run(options: argparse.Namespace) -> None:
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         denials = HttpDenials(to_programs, options.scheduler, clock, tokens)
         program = assemble(api, clock, settings, identity, PeerPrograms(agents, denials))
-        async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(program.run(api, clock))]
-            if file is not None:
-                follower = SettingsFollower(program.use, program.telemetry)
-                background.append(tasks.create_task(file.follow(follower, clock)))
+        jobs = [program.run(api, clock)]
+        if file is not None:
+            jobs.append(file.follow(SettingsFollower(program.use, program.telemetry), clock))
+        async with beside(*jobs):
             await serve([_listener(options, program, explain_access(options.explain_token, api, clock))], stop)
-            # The program and the follower run for ever; only the server ends on a signal.
-            for task in background:
-                task.cancel()
 
 
 def _listener(options: argparse.Namespace, program: GroupsProgram, access: ExplainAccess) -> Listener:

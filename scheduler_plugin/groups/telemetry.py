@@ -26,10 +26,10 @@ class GroupsTelemetry(ProgramTelemetry):
         self._stopped: set[tuple[str, str]] = set()
         self.leading = self._gauge("leading", "1 while this process holds the Lease and acts")
         self.reconciles = self._counter("reconciles", "Reconciles of groups, by outcome", "kind", "outcome")
-        self.writes = self._counter("writes", "Writes to the API, by what is written and outcome", "what", "outcome")
-        self.scalings = self._counter("scalings", "Scalings that were carried out", "kind", "axis", "direction")
+        self.writes = self._counter("writes", "Writes to the API, by object and outcome", "what", "outcome")
+        self.scalings = self._counter("scalings", "Completed scalings", "kind", "axis", "direction")
         self.switchovers = self._counter("switchovers", "Standbys promoted because the primary's node had no room")
-        self.stopped = self._gauge("stopped", "Groups that scale nothing, by reason", "kind", "reason")
+        self.stopped = self._gauge("stopped", "Groups that do not scale, by reason", "kind", "reason")
         self.count = self._gauge("count", "Groups", "kind")
 
     def take(self, kind: str, groups: Collection[JsonObject]) -> None:

@@ -34,25 +34,23 @@ REPLICAS_CONTESTED: Final = "spec.scaling and {rivals} would both write the repl
 # Databases in pods
 
 SIZED_BY_AGENTS: Final = (
-    f"the agents of the nodes size pods labelled {LABEL_ENABLED}=true, so this group sets only their number"
+    f"node agents size pods labelled {LABEL_ENABLED}=true; this group sets only the number of replicas"
 )
 SIZED_BY_AGENTS_TOO: Final = (
-    "agents size pods of {target}, and a Tortoise would size them, too: use an Hvpa, or remove the label"
+    "node agents size pods of {target}, and a Tortoise would size them, too: use an Hvpa, or remove the label"
     f" {LABEL_ENABLED} from the pods"
 )
 
-NO_ROOM: Final = (
-    "{primary.name} has waited since {since:%H:%M} UTC for {primary.wanted}, and its node has no room: {why}"
-)
-SWITCHOVER_WAITING: Final = "a standby is promoted after {minutes} minutes"
+NO_ROOM: Final = "{primary.name} has been denied {primary.wanted} since {since:%H:%M} UTC, its node is full: {why}"
+SWITCHOVER_WAITING: Final = "a standby will be promoted after {minutes} minutes"
 SWITCHOVER_NOT_ALLOWED: Final = (
-    f'annotate the Cluster with {ANNOTATION_SWITCHOVER}: "true" to have a standby promoted that has room; writes are'
-    " refused for some 8 s then"
+    f'to have a standby with room promoted, annotate the Cluster with {ANNOTATION_SWITCHOVER}: "true"; a switchover'
+    " refuses writes for about 8 s"
 )
-SWITCHOVER_NOT_HEALTHY: Final = "a standby is promoted once the Cluster is healthy"
-SWITCHOVER_TOO_SOON: Final = "its Cluster has changed its primary within the last hour"
-SWITCHOVER_NO_STANDBY: Final = "no standby that is ready has that size"
-SWITCHOVER_PROMOTED: Final = "{standby}, which has that size, is promoted; writes are refused for some 8 s"
+SWITCHOVER_NOT_HEALTHY: Final = "a standby will be promoted once the Cluster is healthy"
+SWITCHOVER_TOO_SOON: Final = "the Cluster changed its primary within the last hour"
+SWITCHOVER_NO_STANDBY: Final = "no ready standby has that size"
+SWITCHOVER_PROMOTED: Final = "promoting {standby}, which has that size; writes are refused for about 8 s"
 
 # Recommendations
 

@@ -1,5 +1,5 @@
-"""``autoscale-injector``: puts the agent into the pods of VMs, and keeps our certificates (B.4, B.13).
+"""``autoscale-injector``: injects agents into VM pods and manages our certificates (B.4, B.13).
 
-- ``admission`` answers the API server's question about a new pod.
-- ``certificates`` makes authorities and certificates and hands them out, in the replica that holds the Lease.
+- ``admission`` answers AdmissionReviews of new pods.
+- ``certificates`` issues and publishes certificates, in the replica that holds the Lease.
 """

@@ -1,4 +1,4 @@
-"""``autoscale-injector``: agents for the pods of VMs, and certificates for all (B.4, B.13). Run with ``--help``."""
+"""``autoscale-injector``: agents for VM pods, and certificates (B.4, B.13). Run with ``--help``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Final
 
 import httpx2 as httpx
 
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
@@ -51,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
         help="where its own certificate is kept; with certificates.provider files, where it is mounted",
     )
     flags.add_argument(
-        "--pods", action="store_true", help="remember the sizes of pods with a postgres, for those that replace them"
+        "--pods", action="store_true", help="annotate new postgres pods with the size of the pod that they replace"
     )
     add_kubeconfig(flags)
     for name, port, what in (
@@ -87,13 +88,9 @@ async def _run(options: argparse.Namespace) -> None:
         api, folder = HttpApi(http, access.token), options.tls_folder
         program = InjectorProgram(api, clock, settings, identity, folder, options.pods)
         watch_tls(program.telemetry.registry, [program.tls, *followed_by(access.tls)])
-        async with asyncio.TaskGroup() as tasks:
-            follower = SettingsFollower(program.use, program.telemetry)
-            background = [tasks.create_task(program.run()), tasks.create_task(file.follow(follower, clock))]
-            webhook = tasks.create_task(_serve_webhook(options.listen_webhook, program, stop))
+        following = file.follow(SettingsFollower(program.use, program.telemetry), clock)
+        async with beside(program.run(), following, _serve_webhook(options.listen_webhook, program, stop)):
             await serve([_probes(options.listen_metrics, program)], stop)
-            for task in (*background, webhook):
-                task.cancel()
 
 
 async def _serve_webhook(address: str, program: InjectorProgram, stop: asyncio.Event) -> None:

@@ -34,7 +34,7 @@ RETRY: Final = Seconds(2.0)
 class InjectorProgram:
     """One ``autoscale-injector``: its parts and background tasks. ``folder`` has the webhook's certificate.
 
-    It follows pods with a postgres if ``follows_pods``.
+    With ``follows_pods`` it watches postgres pods.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts of a process

@@ -1,4 +1,4 @@
-"""The sizes of pods with a postgres, also of those that have ended: a pod that replaces one is to get its size."""
+"""The sizes of running and ended postgres pods, for the pods that replace them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.databases import OPTED_IN
 
 REMEMBERED: Final = Seconds(3600.0)
-"""Seconds that an ended pod is remembered: longer than an upgrade, or the loss of a node, takes to replace it."""
+"""Seconds that an ended pod is kept: longer than an upgrade or a lost node takes to replace it."""
 
 AT_MOST: Final = 4096
-"""Ended pods that are remembered, the latest."""
+"""Ended pods that are kept, the latest ones."""
 
 
 class PodSize(msgspec.Struct, frozen=True):
-    """What postgres in a pod requests, and the UID of the pod's controller; empty if it has none."""
+    """The requests of a pod's postgres container, and the UID of the pod's controller, empty if it has none."""
 
     owner: str
     size: Resources
@@ -38,7 +38,7 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 class Predecessors:
-    """Follows the pods with a postgres once ``run`` runs. Nothing survives a restart: pods then start without."""
+    """Watches postgres pods while ``run`` runs. Kept in memory: after a restart there are no predecessors."""
 
     def __init__(self, clock: Clock, report: WatchReport) -> None:
         self._clock = clock
@@ -48,18 +48,18 @@ class Predecessors:
         self._ended: dict[ObjectName, _Ended] = {}
 
     async def run(self, api: KubernetesApi) -> Never:
-        """Follows the cluster until cancelled."""
+        """Watch until cancelled."""
         await self._pods.run(api, self._clock, lambda: None)
 
     def size_before(self, name: ObjectName, owner: str) -> Resources | None:
-        """The size of the pod of this name, as in a StatefulSet, or else of the last of its controller's that ended."""
-        # The end of the old pod may not have been seen yet when the new one is created.
+        """The size of the pod of this name (StatefulSets reuse names), or else of its controller's latest ended pod."""
+        # The new pod may be created before the watch reports the end of the old one.
         if (pod := self._pods.facts.get(name)) is not None:
             return pod.size
         self._forget_old()
         if (ended := self._ended.get(name)) is not None:
             return ended.pod.size
-        # Whoever creates a pod can write any owner: those of other namespaces are none of its business.
+        # A pod's creator can name any owner, so owners in other namespaces do not count.
         siblings = (
             ended.pod.size
             for sibling, ended in reversed(self._ended.items())
@@ -68,7 +68,7 @@ class Predecessors:
         return next(siblings, None)
 
     def _changed(self, change: FactChange[PodSize | None]) -> None:
-        # Popped first, for the last place.
+        # Popped first, so that it becomes the last entry.
         self._ended.pop(change.name, None)
         if change.after is None and change.before is not None:
             self._ended[change.name] = _Ended(self._clock.now(), change.before)

@@ -25,8 +25,8 @@ class InjectorTelemetry(ProgramTelemetry):
         self.renewals = Counter(
             "autoscale_certificate_renewals", "Certificates written, by outcome", ("outcome",), registry=self.registry
         )
-        self._turns = self._counter("turns", "Rounds of checking all certificates, by outcome", "outcome")
-        self._leading = self._gauge("leading", "1 while this process makes certificates")
+        self._turns = self._counter("turns", "Checks of all certificates, by outcome", "outcome")
+        self._leading = self._gauge("leading", "1 while this process issues certificates")
         for outcome in ("done", "failed"):  # at zero, so that the first failure shows as an increase
             self.renewals.labels(outcome)
         self._trouble = ""

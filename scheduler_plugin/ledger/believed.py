@@ -20,6 +20,7 @@ from functools import reduce
 
 from msgspec.structs import replace
 
+from protocol.guest.sleep import ASLEEP
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
@@ -44,10 +45,11 @@ def believed(state: LedgerState, facts: VmFacts, account: VmAccount | None) -> V
         return _bounded(facts, ZERO, total, total)  # nobody was answered a permit of a VM that is heard of now
     # If it is not known what a running guest has, it may have what its object asks for, up to what its node has.
     reach = total
-    if facts.actual is not None or facts.phase in WITHOUT_GUEST:
+    if facts.actual is not None or facts.phase in WITHOUT_GUEST or facts.phase == ASLEEP:
         reach = reduce(Resources.at_most, (reach_of(state, claim, pods_on[claim.node]) for claim in claims))
     permitted = reduce(Resources.at_most, (_ever(state, claim) for claim in claims))
     bounded = _bounded(facts, account.had, reach, permitted.at_least(account.reserved))
+    bounded = _arriving(state, bounded, claims, account.facts.wakes_with or ZERO)
     # Some node of the VM is known, and no guest can have more than that.
     return bounded if bounded.is_bounded else replace(bounded, is_bounded=True)
 
@@ -70,7 +72,8 @@ def judge_all_again(state: LedgerState) -> None:
 def reach_of(state: LedgerState, claim: Claim, pods: int = 1) -> Resources:
     """Greatest size of the guest by this claim's node alone, shared among the VM's ``pods`` there."""
     node = state.nodes[claim.node]
-    free = node.room.free
+    # Whatever a node keeps for sleeping VMs is for one that wakes.
+    free = node.room.left if claim.sleeps else node.room.free
     if pods > 1:
         # Two pods of one VM on a node grow together, so each gets an equal part of what is free.
         free = Resources(free.cpu.scaled(Fraction(1, pods)), free.mem.scaled(Fraction(1, pods)))
@@ -154,6 +157,18 @@ def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:
         return facts
     most = Resources.most((facts.most, facts.limit, facts.use, facts.actual or ZERO, facts.granted, base))
     return replace(facts, permit=facts.permit.at_most(most))
+
+
+def _arriving(state: LedgerState, facts: VmFacts, claims: Iterable[Claim], known: Resources) -> VmFacts:
+    """``facts`` of a sleeping VM with what it is to run with in another pod: more than ``known`` if there is room."""
+    elsewhere = [claim for claim in claims if facts.pod not in (None, claim.pod.name)]
+    if facts.wakes_with is None or not elsewhere:
+        return facts
+    reach = reduce(Resources.at_most, (reach_of(state, claim) for claim in elsewhere)).at_least(known)
+    wakes_with = ResourceMask.of_rise(reach, facts.wakes_with).of(known.at_most(facts.wakes_with), facts.wakes_with)
+    if wakes_with == facts.wakes_with:
+        return facts
+    return replace(facts, wakes_with=wakes_with, said=facts.said or facts)
 
 
 def _restarting(facts: VmFacts, reach: Resources, base: Resources) -> VmFacts:

@@ -184,8 +184,10 @@ def bind_ended(state: LedgerState, event: BindEnded) -> outcomes.Effects:
     if event.outcome is WriteEnd.DONE:
         claim.state, claim.attempts = ClaimState.CONFIRMED, 0
     # Only the last certain refusal of all calls in flight releases. After a call with an unknown outcome, only a
-    # fresh read of the pod does.
-    elif claim.state is ClaimState.TENTATIVE and not claim.attempts:
+    # fresh read of the pod does, and a read before this refusal could not.
+    elif not claim.attempts:
+        if claim.state is ClaimState.UNKNOWN:
+            return (outcomes.ReadPod(event.uid, claim.pod.name),)
         state.close_claim(event.uid)
     return ()
 
@@ -307,5 +309,6 @@ def _without(room: Room | None, claims: Mapping[str, Claim], candidate: Preempti
         if uid in claims and claims[uid].node == candidate.node
     )
     reserved = room.reserved.minus_or_zero(leaving)
-    is_withheld = room.free != room.total.minus_or_zero(room.reserved)  # beside a claim without a bound nothing is free
-    return replace(room, reserved=reserved, free=room.free if is_withheld else room.total.minus_or_zero(reserved))
+    is_withheld = room.left != room.total.minus_or_zero(room.reserved)  # beside a claim without a bound nothing is free
+    free = room.free if is_withheld else room.total.minus_or_zero(reserved).minus_or_zero(room.for_waking)
+    return replace(room, reserved=reserved, free=free)

@@ -11,7 +11,9 @@ from scheduler_plugin.ledger.accounts.claims import Claim, Gift, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.accounts.sharing import last_gift, promised_to
+from scheduler_plugin.ledger.accounts.wake_turns import wakes_at_once, wakes_under_way
 from scheduler_plugin.ledger.facts import RunnerRequests
+from scheduler_plugin.ledger.permit_rule import fits_ever
 from scheduler_plugin.texts import explanations
 
 
@@ -22,7 +24,8 @@ class ClaimExplanation:
     ``denied_for`` is for how long the VM has been denied something, ``denied_by`` names the obstacle; ``promised`` is
     the part of it that neighbours are about to give back. ``gift`` is what the VM itself gave last. ``requests`` are
     those of the guest's container, ``requests_secured`` what of them the kubelet has set aside; None if they do not
-    follow the VM. ``requests_problem`` is what stands between them and the reservation, or keeps a database in a pod
+    follow the VM. ``sleep`` says what is reserved for a VM that sleeps or is waking; empty for others.
+    ``requests_problem`` is what stands between them and the reservation, or keeps a database in a pod
     from growing; empty if nothing does.
     """
 
@@ -34,6 +37,7 @@ class ClaimExplanation:
     requests: Resources | None = None
     requests_secured: Resources | None = None
     requests_problem: str = ""
+    sleep: str = ""
 
 
 def explain(claim: Claim, node: NodeAccount, now: Instant, *, follows_requests: bool = False) -> ClaimExplanation:
@@ -42,13 +46,31 @@ def explain(claim: Claim, node: NodeAccount, now: Instant, *, follows_requests: 
     return ClaimExplanation(
         floors=_floors(claim, account),
         denied_for=None if claim.denied_since is None else Seconds(now - claim.denied_since),
-        denied_by=_denied_by(claim, node),
+        denied_by=_denied_by(claim, node, now),
         promised=promised_to(claim.unmet, node, now),
         gift=last_gift(claim, now),
         requests=None if runner is None else runner.asked,
         requests_secured=None if runner is None else (claim.resizes or PodRequests()).least(runner),
         requests_problem=_problem(claim, node, now, follows_requests=follows_requests),
+        sleep=_sleep(claim, node, now),
     )
+
+
+def _sleep(claim: Claim, node: NodeAccount, now: Instant) -> str:
+    account = claim.vm
+    if account is None or account.facts is None or account.facts.wakes_with is None:
+        return ""
+    size, reserved = account.facts.wakes_with, account.reserved
+    if not account.facts.may_be_woken.any:
+        text = explanations.ASLEEP_WITH_PERMIT if reserved.any else explanations.ASLEEP
+        return text.format(size=size, reserved=reserved)
+    if size.within(account.stored_low):
+        return explanations.WAKES.format(size=size)
+    if not fits_ever(node, claim, size):
+        why = explanations.NEVER_WAKES.format(room=node.room)
+    else:
+        why = _denied_by(claim, node, now) or account.refusal
+    return (explanations.WAKES_LATER if why else explanations.WAKES_SOON).format(size=size, why=why)
 
 
 def _problem(claim: Claim, node: NodeAccount, now: Instant, *, follows_requests: bool) -> str:
@@ -126,13 +148,19 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     return {source: amount for source, amount in floors.items() if amount.any}
 
 
-def _denied_by(claim: Claim, node: NodeAccount) -> str | None:
+def _denied_by(claim: Claim, node: NodeAccount, now: Instant) -> str | None:
     if not claim.unmet.any:
         return None
     # Room would not help: a VM that is being copied must not be resized.
     if claim.holds_still:
         return explanations.HOLDS_STILL
+    most = wakes_at_once(node)
+    if claim.sleeps and claim.unmet.within(node.room.left) and (wakes := wakes_under_way(node, now)) >= most:
+        return explanations.WAKES_AT_ONCE.format(node=node.name, most=most, wakes=wakes)
     # What is free now was not when the agent asked, or is due to others.
-    is_shared = node.unmet != claim.unmet and node.room.free.any
+    free = node.room.left if claim.sleeps else node.room.free
+    is_shared = node.unmet != claim.unmet and free.any
     text = explanations.NODE_SHARED if is_shared else explanations.NODE_FULL
-    return text.format(room=node.room, lacking=claim.unmet)
+    text = text.format(room=node.room, free=free, lacking=claim.unmet)
+    is_kept = node.room.for_waking.any and not claim.sleeps
+    return explanations.KEPT_FOR_WAKING.format(text=text, room=node.room) if is_kept else text

@@ -16,11 +16,13 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import structs
 
+from protocol.guest.sleep import SLEEPING, WAKING
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.pod_database import PodDatabase
 from protocol.units import ZERO, Amount, Bytes, ComputeUnit, MilliCpu, QuantityError, Resources
 from scheduler_plugin.constraints import model
+from scheduler_plugin.ledger.wake_reserve import DEFAULT_RESERVE, WakeReserve
 
 A = TypeVar("A", bound=Amount)
 
@@ -95,11 +97,16 @@ class ResourcePolicy(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class NodePolicy:
-    """Policy of one node from the ConfigMap; may be replaced at any time (S4.6, S4.8)."""
+    """Policy of one node from the ConfigMap; may be replaced at any time (S4.6, S4.8).
+
+    At most ``wakes_at_once`` (> 0) of its VMs are given the permit to wake before their guests run; None: by its CPU.
+    """
 
     compute_unit: ComputeUnit
     cpu: ResourcePolicy[MilliCpu]
     mem: ResourcePolicy[Bytes]
+    wake_reserve: WakeReserve = DEFAULT_RESERVE
+    wakes_at_once: int | None = None
 
     def reservable(self, allocatable: Resources) -> Resources:
         """Part of ``allocatable`` that pods of a node may reserve."""
@@ -246,6 +253,9 @@ class VmFacts(msgspec.Struct, frozen=True):
     be less than what the guest boots with. ``weight`` is its part of a node's room beside others if that is short.
     ``is_pod``: a postgres in an ordinary pod. It never moves, and no permit is stored for it, since the pod's requests
     are the stored permit. ``refused`` is why it gets no more than it has; empty if it may grow.
+    ``wakes_with`` is what the spec asks for of a VM with an agent that sleeps or is waking: ``use`` is zero then,
+    because no guest runs before a permit for this size is stored. None if the VM is awake. ``is_waking``: its guest is
+    being woken by that permit, and counts as running already.
     """
 
     name: ObjectName
@@ -274,6 +284,8 @@ class VmFacts(msgspec.Struct, frozen=True):
     weight: int = DEFAULT_WEIGHT
     is_pod: bool = False
     refused: str = ""
+    wakes_with: Resources | None = None
+    is_waking: bool = False
 
     def with_permit(self, version: int, permit: Resources | None) -> VmFacts:
         """The same after a write of a permit, which has changed nothing else of the object."""
@@ -281,8 +293,14 @@ class VmFacts(msgspec.Struct, frozen=True):
         return structs.replace(self, version=version, permit=permit, said=stated)
 
     def runs_in(self, pod: ObjectName) -> bool:
-        """Return True if the guest has booted in that pod, so that ``actual`` is what it has there."""
-        return self.pod == pod and self.actual is not None and not self.is_booting
+        """Return True if the guest has booted in that pod; one that sleeps there has."""
+        has_booted = self.actual is not None or self.phase in SLEEPING
+        return self.pod == pod and has_booted and not self.is_booting
+
+    @property
+    def may_be_woken(self) -> Resources:
+        """Size with which the guest may run as soon as a permit for it is stored, whoever hears of that."""
+        return self.wakes_with if self.wakes_with is not None and self.phase == WAKING else ZERO
 
 
 class MigrationPhase(Enum):

@@ -17,10 +17,12 @@ from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.accounts.waking import kept_for_waking
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.migration_reservations import has_place, is_target, leaves
 from scheduler_plugin.ledger.moves import Migration, carried_out
+from scheduler_plugin.ledger.wake_reserve import NO_RESERVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
         "unmet": (node.unmet, Resources.sum(claim.unmet for claim in claims)),
         "migrating": (node.migrating, Resources.sum(claim.reserved + claim.unmet for claim in leaving)),
         "waits": (node.waits, sum((claim.waits for claim in claims), NONE_DEFERRED)),
-        "free": (node.room.free, ZERO if node.unmeasured else node.room.total.minus_or_zero(node.reserved)),
+        "left": (node.room.left, ZERO if node.unmeasured else node.room.total.minus_or_zero(node.reserved)),
+        "waking": (node.waking, Resources.sum(claim.need_to_wake(claim.unmet).denied for claim in claims)),
+        "for_waking": (node.room.for_waking, _for_waking(node, claims)),
     }
     broken = [
         f"node {name}: {what} is {counted}, its claims say {real}"
@@ -107,6 +111,12 @@ def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
     if node.is_strained is not (name in ledger.strained):
         broken.append(f"node {name}: is_strained is {node.is_strained}, the list of strained nodes says otherwise")
     return broken
+
+
+def _for_waking(node: NodeAccount, claims: Iterable[Claim]) -> Resources:
+    needs = [claim.need_to_wake(claim.unmet) for claim in claims if claim.sleeps]
+    reserve = NO_RESERVE if node.policy is None else node.policy.wake_reserve
+    return kept_for_waking(needs, reserve, node.room.total).at_most(node.room.left)
 
 
 def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:

@@ -15,6 +15,7 @@ from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final, assert_never, overload
 
+from protocol.guest.sleep import ASLEEP, WAKING
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import (
@@ -156,6 +157,19 @@ class Ledger:
         """The number of pods that wait for room."""
         return len(self._state.waiting)
 
+    @property
+    def sleeping_vms(self) -> tuple[int, int]:
+        """The numbers of VMs with an agent that sleep, and of those that are waking."""
+        phases = [vm.facts.phase for vm in self.vms.values() if vm.facts is not None and vm.sleeps]
+        return phases.count(ASLEEP), phases.count(WAKING)
+
+    def unattended_wakes(self, now: Instant) -> int:
+        """The number of VMs that are waking and whose agent was not heard lately. Only the leading scheduler can
+        tell.
+        """
+        waking = (vm for vm in self.vms.values() if vm.facts is not None and vm.facts.phase == WAKING)
+        return sum(self.is_silent(vm, now) for vm in waking)
+
     def scaled_vms(self, now: Instant) -> tuple[int, int]:
         """The numbers of VMs with a guest and an agent: those whose agent was heard lately, and the others."""
         is_heard = [now - vm.heard_at <= LATELY for vm in self.vms.values() if self._is_scaled(vm)]
@@ -213,8 +227,14 @@ class Ledger:
     # Questions of those who write to the API --------------------------------------------------------------------------
 
     def wants(self, order: outcomes.PersistPermit) -> bool:
-        """Return True if the write still makes sense: a permit is taken back only from a VM without an agent."""
+        """Return True if the write still makes sense.
+
+        A permit is taken back only from a VM without an agent, and one by which a VM is waking is not lowered.
+        """
         account = self.vms.get(order.vm)
+        # The VM may be waking by the permit that this write would lower.
+        if account is not None and account.uid == order.uid and not account.wakes_by.within(order.permit):
+            return False
         # Autoscaling may have been switched on again while the write waited in its queue.
         return not order.takes_back or account is None or not (account.has_agent and account.claims)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from protocol.units import Instant
 from scheduler_plugin.ledger import believed, binding, migration_reservations
 from scheduler_plugin.ledger.accounts.claims import ClaimState
-from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
+from scheduler_plugin.ledger.accounts.pod_requests import LEAST, PodRequests
 from scheduler_plugin.ledger.events import Listed
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.outcomes import Effect, Effects, ReadPod
@@ -85,11 +85,11 @@ def _rebuilt(state: LedgerState, now: Instant) -> None:
     """A first complete list was taken in: a VM without pods in it has no agent either."""
     for account in list(state.vms.values()):
         for claim in account.claims:
-            runner = claim.pod.runner
-            if runner is not None and not runner.asked.within(account.reserved):
+            runner, needed = claim.pod.runner, account.reserved.at_least(LEAST)
+            if runner is not None and not runner.asked.within(needed):
                 claim.resizes = PodRequests()
                 # The process before may have sent a write that lowers the requests.
-                claim.resizes.send(account.reserved, runner, now)
+                claim.resizes.send(needed, runner, now)
         if not account.claims and account.facts is not None:
             account.agent_gone()
             state.take_back(account)

@@ -48,8 +48,10 @@ def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant)
         judged = TAKEN
     room = state.rooms.get(move.target)
     if judged is FITS and claim is not None:
-        judged = verdict(room, claim.reserved)
-        detail = "" if room is None or judged is FITS else shortage(room, claim.reserved)
+        # One that sleeps runs as soon as it has arrived.
+        needed = claim.reserved + claim.wake_need.missing
+        judged = verdict(room, needed)
+        detail = "" if room is None or judged is FITS else shortage(room, needed)
     if judged is not FITS or claim is None:
         return outcomes.Reservation(judged, detail)
     ordered = Migration(name, move.vm, now, move.target, move.reason, move.source, Creation.ORDERED, cause=move.cause)

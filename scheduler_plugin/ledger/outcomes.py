@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from protocol.messages import ObjectName, PluginResponse
-from protocol.units import ComputeUnit, MilliCpu, Resources, Seconds
+from protocol.units import ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.placement.verdict import Verdict
 
@@ -119,7 +119,8 @@ class PermitDecision(msgspec.Struct, frozen=True, gc=False):
     """The answer to one agent's request. ``persist`` is None if the API is known to hold the permit already.
 
     ``shrink_to`` is the size that the VM is asked to shrink to, None if its node is not short. ``ask_again`` is set if
-    it is to ask again sooner than usual, because it may be asked to shrink soon.
+    it is to ask again sooner than usual, because it may be asked to shrink soon. ``wakes_since`` is when the agent of a
+    sleeping VM began to ask for the permit that it gets now; None for other requests.
     """
 
     permit: Resources
@@ -129,6 +130,7 @@ class PermitDecision(msgspec.Struct, frozen=True, gc=False):
     effects: Effects = ()
     shrink_to: Resources | None = None
     ask_again: Seconds | None = None
+    wakes_since: Instant | None = None
 
     @property
     def response(self) -> PluginResponse:

@@ -8,6 +8,8 @@ Rules that hold here:
 - Of what is free, other denied VMs keep their fair shares (``sharing``). Nothing that a VM has is taken for that.
 - CPU and memory are independent.
 - A permit never exceeds the VM's upper bound, unless the VM has more already.
+- A sleeping VM has nothing. One that is waking is granted all that it asks for, before any growth, or nothing. A
+  node wakes a limited number at once (B.18).
 - One agent of a VM is answered, and others get a conflict.
 """
 
@@ -19,8 +21,11 @@ from functools import reduce
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
+from scheduler_plugin.ledger.accounts.early_sleep import update_asleep_size
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.permit_account import Message
 from scheduler_plugin.ledger.accounts.sharing import asked_back, kept_for_others
+from scheduler_plugin.ledger.accounts.wake_turns import is_next_to_wake
 from scheduler_plugin.ledger.believed import believed, judge_again, reach_of
 from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
 from scheduler_plugin.ledger.facts import VmFacts
@@ -53,12 +58,22 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.Perm
     permit, persist, outside = _decided(state, claim, account, message, now)
     if request.metrics is not None:
         claim.metrics = request.metrics
+    # Only with the write of the permit: the agent of a VM that is waking repeats itself.
+    is_granted = request.resources.within(permit) and persist is not None and persist.before_answer
     if account.reserved != reserved:
         state.settle_vm(account)
     effects = state.finish(outside=outside)
+    update_asleep_size(claim, permit, request.needs, follows_requests=state.follows_requests)
     wish = asked_back(state.nodes[claim.node], claim, permit, request.needs, now)
     return outcomes.PermitDecision(
-        permit, policy.compute_unit, claim.holds_still, persist, effects, wish.shrink_to, wish.again
+        permit,
+        policy.compute_unit,
+        claim.holds_still and not account.sleeps,
+        persist,
+        effects,
+        wish.shrink_to,
+        wish.again,
+        wakes_since=account.wake_asked_at if is_granted else None,
     )
 
 
@@ -67,29 +82,48 @@ def _decided(
 ) -> tuple[Resources, outcomes.PersistPermit | None, bool]:
     """The permit, the write that it needs, and whether it follows a fact from outside."""
     wanted, by_room = _by_room(state, claim, account, message, now)
-    if claim.holds_still:
+    if claim.holds_still and not account.sleeps:
         # A VM that holds still for its migration is permitted what it has, whatever its agent does: the rest is
-        # pressure.
+        # pressure. One that sleeps has to wake first, and is not resized by that.
         by_room = by_room.at_most(account.in_use)
     revision, last = state.next_revision(), message.last_permit
     if account.permit is not None and account.is_old(message, now):
         permit = by_room.at_most(account.permit)
         return permit, account.answer_old(permit, message.sequence, now, revision), False
     permit = _secured(state, claim, account, by_room)
+    if account.sleeps and permit is not by_room:
+        # A part of its size wakes no guest.
+        permit = permit.at_most(account.in_use)
     claim.unsecured = ZERO if permit is by_room else by_room.minus_or_zero(permit)
     outside = account.is_unproven and last is not None
     # A rebuild found no persisted permit. The agent may use its last one at any moment without asking, so that is
     # reserved even over the node's total.
     if account.is_unproven and last is not None:
         permit = permit.at_least(wanted.at_most(last))
-        account.honour(permit, now)
+        account.honour(permit.at_least(_held_unasked(account, message, last)), now)
     persist = account.answer(message, permit, now, revision, state.nodes[claim.node].claims)
     unmet = ZERO
     if by_room is not wanted and account.has_agent:
         # What the pod's requests do not hold yet is no pressure: another node would not help.
         unmet = wanted.minus_or_zero(by_room.at_least(permit))
+    if account.sleeps:
+        account.note_wake(wanted, now)
+        if not (wanted.any and wanted.within(permit)):
+            claim.woken_at = None
+        elif claim.woken_at is None:
+            claim.woken_at = now
+        # Nobody makes room for a VM that its node could not wake if it were empty.
+        unmet = unmet if fits_ever(state.nodes[claim.node], claim, wanted) else ZERO
     _note_denial(state, claim, unmet, now)
     return permit, persist, outside
+
+
+def _held_unasked(account: VmAccount, message: Message, last: Resources) -> Resources:
+    """The part of its ``last`` permit that the agent may use after this message, as far as the object's bounds go."""
+    facts = account.facts
+    # Bounds are counted lower while there is no room for what the object asks for, which the agent may have ordered by
+    # that permit.
+    return ZERO if facts is None else message.asked.at_most(last).at_most((facts.said or facts).most)
 
 
 def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant) -> None:
@@ -109,10 +143,15 @@ def _by_room(
     if not account.has_agent:
         # Autoscaling is not enabled: the VM gets what it has.
         return wanted, wanted.at_most(account.in_use)
-    if wanted.within(account.reserved) and not _is_over(state, account):
+    # What the process before may have granted to wake is reserved, but after a fail-over of all at once.
+    is_doubt = account.wake_doubt.any and claim.woken_at is None
+    if wanted.within(account.reserved) and not is_doubt and not _is_over(state, account):
         return wanted, wanted
     # Never less than the VM has, and what its agent says it holds, as far as that is reserved.
-    own = account.in_use.at_least((message.last_permit or ZERO).at_most(account.reserved))
+    own = account.in_use
+    # An agent of a sleeping VM holds nothing: its guest starts by the stored permit alone.
+    if message.last_permit is not None and not account.sleeps:
+        own = own.at_least(message.last_permit.at_most(account.reserved))
     return wanted, wanted.at_most(ceiling(state, account, claim, wanted, now).at_least(own))
 
 
@@ -170,8 +209,16 @@ def ceiling(state: LedgerState, account: VmAccount, claim: Claim, wanted: Resour
     if len(hosts) > 1:
         pods_on = Counter(host.node for host in hosts)
         reach = reduce(Resources.at_most, (reach_of(state, host, pods_on[host.node]) for host in (claim, *hosts)))
-    due_to_others = kept_for_others(state.nodes[claim.node], claim, wanted, now)
+    node = state.nodes[claim.node]
+    if account.sleeps:
+        return reach if is_next_to_wake(node, claim, wanted, reach, now) else ZERO
+    due_to_others = kept_for_others(node, claim, wanted, now)
     return reach if due_to_others is ZERO else reach.minus_or_zero(due_to_others)
+
+
+def fits_ever(node: NodeAccount, claim: Claim, wanted: Resources) -> bool:
+    """Return True if the guest would fit with ``wanted`` on its node if that were empty."""
+    return (wanted + claim.pod.around).within(node.room.total)
 
 
 def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resources) -> Resources:

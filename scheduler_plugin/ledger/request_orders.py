@@ -16,7 +16,7 @@ from protocol.messages import AgentRequest
 from protocol.units import Instant, MilliCpu, Resources
 from scheduler_plugin.ledger import binding
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
-from scheduler_plugin.ledger.accounts.pod_requests import LIMIT_AGAIN, PodRequests
+from scheduler_plugin.ledger.accounts.pod_requests import LEAST, LIMIT_AGAIN, PodRequests
 from scheduler_plugin.ledger.events import RequestsFollow, ResizeRefused
 from scheduler_plugin.ledger.facts import PodFacts, RunnerRequests
 from scheduler_plugin.ledger.outcomes import ResizePod
@@ -85,7 +85,10 @@ def is_short(state: LedgerState, uid: str, request: AgentRequest) -> bool:
     if claim is None or not state.follows_requests:
         return False
     secured, account = claim.secured, claim.vm
-    if secured is None or account is None or not account.has_agent or claim.holds_still:
+    if secured is None or account is None or not account.has_agent:
+        return False
+    # One that sleeps has to wake before it moves.
+    if claim.holds_still and not account.sleeps:
         return False
     return not bounded(account, request.resources).within(account.had.at_least(secured))
 
@@ -162,11 +165,12 @@ def requests_of_waiting(state: LedgerState, pod: PodFacts) -> tuple[ResizePod, .
     # Only for its error: requests are not changed for a VM that is not known yet.
     binding.claim_of(state, pod)
     account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
-    if account is None or account.reserved == runner.asked:
+    needed = LEAST if account is None else account.reserved.at_least(LEAST)
+    if account is None or needed == runner.asked:
         return ()
     # Exactly what the VM needs, so that preemption and cluster autoscalers see its true size. An admission rule
     # may refuse to lower requests, so the second write only raises.
-    sizes = dict.fromkeys((account.reserved, account.reserved.at_least(runner.asked)))
+    sizes = dict.fromkeys((needed, needed.at_least(runner.asked)))
     return tuple(ResizePod(pod.uid, pod.name, size, runner.version) for size in sizes if size != runner.asked)
 
 
@@ -203,7 +207,7 @@ def _order(state: LedgerState, claim: Claim, runner: RunnerRequests, size: Resou
 
 def _possible(state: LedgerState, claim: Claim, size: Resources) -> Resources:
     """``size`` as far as the pod's node could have it if it were empty; without it, the present request."""
-    facts, runner = state.nodes[claim.node].facts, claim.pod.runner
+    facts, runner, size = state.nodes[claim.node].facts, claim.pod.runner, size.at_least(LEAST)
     if facts is None or runner is None:
         return size
     # A kubelet calls a request above its allocatable infeasible, and never grants it. A request of zero would

@@ -17,6 +17,7 @@ from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimS
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.vm_accounts import VmAccounts
 from scheduler_plugin.ledger.accounts.waiting_pods import AssumedPods, SampledPods, WaitingPods
+from scheduler_plugin.ledger.accounts.waking import NO_WAKE_NEED
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
 from scheduler_plugin.ledger.outcomes import Effect, Effects, NotReadyError, PersistPermit, ReadPod, RoomFreed
@@ -104,7 +105,7 @@ class LedgerState:
         """The claim is of the VM of ``account`` from now on; None: of no VM."""
         before, claim.vm, claim.left = claim.vm, account, None
         claim.holds_still, claim.denied_since, claim.metrics, claim.unsecured = False, None, None, ZERO
-        claim.offered, claim.asked_since, claim.gift = ZERO, None, None
+        claim.offered, claim.asked_since, claim.gift, claim.asleep_size = ZERO, None, None, None
         if account is not None:
             account.claims.append(claim)
         self.change(claim, unmet=ZERO, is_migrating=False)
@@ -152,12 +153,14 @@ class LedgerState:
         if not claim.has_booted:
             claim.note_boot(self.nodes[claim.node].whole)
         reserved, is_unmeasured, waits = claim.size, claim.is_unmeasured, DeferredResizes.of(claim.pod)
+        need = claim.need_to_wake(unmet)
         if (
             reserved == claim.reserved
             and (waits is claim.waits or waits == claim.waits)
             and unmet == claim.unmet
             and is_migrating is claim.is_migrating
             and is_unmeasured is claim.counts_as_unmeasured
+            and need == claim.wake_need
         ):
             return
         node = self._touch(claim.node)
@@ -173,6 +176,7 @@ class LedgerState:
             node.replace(claim.reserved, reserved)
         claim.reserved, claim.unmet, claim.is_migrating = reserved, unmet, is_migrating
         claim.counts_as_unmeasured = is_unmeasured
+        node.need_to_wake(claim, need)
         if waits != claim.waits:
             node.waits, claim.waits = node.waits - claim.waits + waits, waits
 
@@ -333,6 +337,7 @@ class LedgerState:
         claim.counts_as_unmeasured = False
         node.replace(claim.reserved, ZERO)
         node.unmet = node.unmet - claim.unmet
+        node.need_to_wake(claim, NO_WAKE_NEED)
         if claim.is_migrating:
             node.migrating = node.migrating - claim.reserved - claim.unmet
         if claim.waits is not NONE_DEFERRED:

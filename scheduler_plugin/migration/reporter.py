@@ -12,8 +12,8 @@ from typing import Final
 
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.events import EventRecord, EventSubject, about_vm
 from protocol.units import Seconds
-from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger.facts import MigrationPhase

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protocol.kubernetes.resources import MIGRATIONS
+from protocol.runtime.kubernetes.events import EventRecord, EventSubject, about_vm
 from protocol.units import Resources
-from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.facts import MigrationFacts

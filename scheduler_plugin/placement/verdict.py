@@ -15,14 +15,15 @@ from typing import Final
 
 import msgspec
 
-from protocol.units import Resources
+from protocol.units import ZERO, Resources
 from scheduler_plugin.texts import refusals
 
 
 class Room(msgspec.Struct, frozen=True, gc=False):
     """Facts of one node for placement.
 
-    ``total`` is what pods may reserve there at most, ``free`` what of it is left, ``watermark`` the level above which
+    ``total`` is what pods may reserve there at most, ``free`` the part that new pods and ordinary growth may take,
+    ``for_waking`` another free part, which only VMs that sleep there may take. ``watermark`` is the level above which
     the node is under pressure. A node that is not ``is_open`` is cordoned: it takes no new pod. ``price`` is per hour.
     """
 
@@ -33,6 +34,12 @@ class Room(msgspec.Struct, frozen=True, gc=False):
     watermark: Resources
     is_open: bool
     price: float = 0.0
+    for_waking: Resources = ZERO
+
+    @property
+    def left(self) -> Resources:
+        """All that is left of ``total``."""
+        return self.free + self.for_waking
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,8 @@ def cost_of(victim: Victim) -> float:
 
 def costs(victim: Victim) -> str:
     """Gain and cost of its move, for people."""
-    return explanations.costs(victim.claim.reserved, Bytes(victim.to_copy), victim.load, victim.moved)
+    freed = victim.size if victim.claim.sleeps else victim.claim.reserved
+    return explanations.costs(freed, Bytes(victim.to_copy), victim.load, victim.moved)
 
 
 def least_cost(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:

@@ -73,6 +73,8 @@ class DrainPlan:
                 others[victim] += 1
                 continue
             why = explanations.RESTING if self._rests(victim.vm, need) else left_alone(victim.vm)
+            if claim.sleeps and need.excess is not None and not claim.unmet.any:
+                why = explanations.SLEEPS
             if why is None:
                 movable.append(victim)
             else:
@@ -93,6 +95,8 @@ def _helpful(need: RoomNeed, victims: list[Victim], targets: Targets) -> list[Vi
     # A cordoned node is to be emptied, so every VM that leaves helps.
     if need.excess is None:
         return victims
+    if need.is_of_waking:
+        return [victim for victim in victims if victim.claim.sleeps]
     total = need.book.room.total
     claims = [claim for claim in need.book.claims.values() if claim.vm is not None]
     has_all = [claim for claim in claims if any(claim.reserved.each(total, ge))]

@@ -146,6 +146,7 @@ class RoomNeed:
 
     ``denied_since`` is when the present denial of a VM there began, None if none is denied. ``seen`` are the amounts in
     the book that this was derived from: see ``seen_of``. ``lasting`` is None if all must go, or if nothing has to last.
+    ``is_of_waking``: only VMs that wait to wake have been denied room for long enough, and none but them are to leave.
     """
 
     book: NodeAccount
@@ -154,6 +155,7 @@ class RoomNeed:
     since: Instant
     denied_since: Instant | None
     lasting: LastingExcess | None = None
+    is_of_waking: bool = False
 
     def is_of(self, book: NodeAccount, *, drains: bool) -> bool:
         """Return True if ``book`` still holds the amounts that this was derived from: then it is still right."""
@@ -182,26 +184,34 @@ class RoomNeed:
         denied = self._long_denied(policy, now)
         if denied.any:
             return self._after_giving(denied, now)
+        # A client waits for each of these, and their moves cost next to nothing.
+        if (waking := self._long_denied(policy, now, is_of_waking=True)).any:
+            return replace(self, is_of_waking=True)._after_giving(waking, now)
         if now - self.since < policy.settle:
             return None
         # A move for the watermark alone, whoever is denied something just now.
         return replace(self, denied_since=None)._after_giving(least, now)
 
-    def _long_denied(self, policy: MigrationPolicy, now: Instant) -> Resources:
-        """The room that VMs have been denied for long enough, and pods that wait for a resize, beyond what leaves."""
+    def _long_denied(self, policy: MigrationPolicy, now: Instant, *, is_of_waking: bool = False) -> Resources:
+        """The room that VMs have been denied for long enough, and pods that wait for a resize, beyond what leaves.
+
+        ``is_of_waking``: of VMs that wait to wake alone, for which less is long enough.
+        """
         if self.denied_since is None:
             return ZERO
-        book, pressure = self.book, self.book.pressure
+        book, pressure, soonest = self.book, self.book.pressure, min(SOONEST, policy.settle_denied)
         unmet = Resources.sum(
             claim.unmet
             for claim in book.claims.values()
-            if claim.denied_since is not None and now - claim.denied_since >= policy.denial_settles(claim.unmet)
+            if claim.denied_since is not None
+            and (claim.sleeps or not is_of_waking)
+            and now - claim.denied_since >= (soonest if is_of_waking else policy.denial_settles(claim.unmet))
         )
         pods = ZERO
-        if now - self.denied_since >= min(SOONEST, policy.settle_denied):
+        if now - self.denied_since >= soonest and not is_of_waking:
             # What pods ask for is pressure beyond all that VMs are denied.
-            pods = pressure.capacity.minus_or_zero(book.unmet.minus_or_zero(book.room.free))
-        return (unmet.minus_or_zero(book.room.free) + pods).minus_or_zero(pressure.slack + pressure.migrating)
+            pods = pressure.capacity.minus_or_zero(book.unmet.minus_or_zero(book.open_to_denied))
+        return (unmet.minus_or_zero(book.open_to_denied) + pods).minus_or_zero(pressure.slack + pressure.migrating)
 
     def _after_giving(self, excess: Resources, now: Instant) -> RoomNeed | None:
         """The part of ``excess`` that is missing once the node's VMs have given back what they promise."""

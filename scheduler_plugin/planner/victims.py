@@ -1,7 +1,8 @@
 """VMs of a node that may be moved (S4.8). ``cost`` chooses among them.
 
 Only what can be moved safely and as a whole: a VM of ours in phase Running, in one pod that is known to be bound, that
-may move, is not on its way already, and does not rest after its last migration.
+may move, is not on its way already, and does not rest after its last migration. One that sleeps frees nothing, and
+leaves only a node that is drained, or one that has no room for it to wake: it wakes at the target.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from operator import itemgetter
 from typing import Final
 
 from protocol.backoff import Backoff
+from protocol.guest.sleep import SLEEPING
 from protocol.messages import Metrics, ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
@@ -54,8 +56,12 @@ class Victim:
 
     @property
     def size(self) -> Resources:
-        """Amount that its node is relieved of, and what it needs elsewhere: its size, and what it was denied."""
-        return self.claim.reserved + self.claim.unmet
+        """Amount that its node is relieved of, and what it needs elsewhere: its size, and what it was denied.
+
+        Of one that sleeps, what it wakes with.
+        """
+        needed = self.claim.reserved + self.claim.unmet
+        return needed if not self.claim.sleeps else needed.at_least(self.claim.reserved + self.claim.wake_need.missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +190,20 @@ def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
     is_whole = account is not None and not account.is_deleted and account.hosts == [claim]
     if claim.state is not ClaimState.BOUND or facts.pod != claim.pod.name or not is_whole:
         return explanations.NOT_IN_ONE_POD
-    return None if facts.phase == RUNNING else explanations.IN_PHASE.format(phase=facts.phase)
+    may_move = facts.phase == RUNNING or facts.phase in SLEEPING
+    return None if may_move else explanations.IN_PHASE.format(phase=facts.phase)
 
 
 def _load(claim: Claim) -> float:
+    if claim.sleeps:
+        return 0.0
     # A VM whose load is unknown may be the busiest, so it goes last.
     return inf if claim.metrics is None else claim.metrics.load1
 
 
 def _to_copy(ledger: Ledger, vm: VmFacts, metrics: Metrics | None) -> int:
-    used = (vm.actual or vm.use).mem if metrics is None or metrics.mem_used is None else metrics.mem_used
+    size = vm.actual or vm.wakes_with or vm.use
+    used = size.mem if metrics is None or metrics.mem_used is None else metrics.mem_used
     # The newest known rate: what the guest changes while it is copied is copied again.
     dirty_rates = [move.facts.dirty_rate for move in ledger.migrations_of(vm.name) if move.facts is not None]
     rates = [rate for rate in dirty_rates if rate is not None]

@@ -17,7 +17,7 @@ from protocol.codec import MalformedMessageError, WireRequest
 from protocol.kubernetes.access_reviews import CallerIdentity
 from protocol.kubernetes.api import ApiError
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
-from protocol.units import Bytes, Seconds
+from protocol.units import Bytes, Instant, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
 from scheduler_plugin.context import SchedulerContext
@@ -182,18 +182,22 @@ class Permits:
             return self._within_term(granted)
         # An increase that is answered but not stored would be forgotten by a successor.
         if decision.persist.before_answer:
-            return self._once_stored(vm, decision.persist, granted)
+            return self._once_stored(vm, decision.persist, granted, decision.wakes_since)
         # A decrease need not be stored first: a successor that reads the old permit reserves too much, not too little.
         context.queues.add((decision.persist,))
         return self._within_term(granted)
 
-    async def _once_stored(self, vm: VirtualMachine, permit: outcomes.PersistPermit, granted: Granted) -> Granted:
+    async def _once_stored(
+        self, vm: VirtualMachine, permit: outcomes.PersistPermit, granted: Granted, wakes_since: Instant | None
+    ) -> Granted:
         why = await self._writer.store(permit)
         # If it is unknown whether the permit was stored, its reservation stays, and the agent asks again.
         if why:
             self._events.not_stored(vm, permit.permit, why)
             message = refusals.NOT_STORED.format(vm=permit.vm, why=why)
             raise CallerRefusedError(503, message, self._until_asked_again())
+        if wakes_since is not None:
+            self._context.telemetry.wake_seconds.observe(self._context.clock.now() - wakes_since)
         return self._within_term(granted)
 
     def _within_term(self, granted: Granted) -> Granted:

@@ -22,6 +22,7 @@ from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from protocol.yaml_text import YamlError, read_documents, read_yaml
 from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
 from scheduler_plugin.ledger.facts import NodePolicy, PodFacts, ResourcePolicy
+from scheduler_plugin.ledger.wake_reserve import DEFAULT_RESERVE, WakeReserve
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.settings.fields import Candidates, Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
 from scheduler_plugin.settings.migration import MigrationSection
@@ -96,16 +97,30 @@ class _MemLevel(Section):
     system: Mem = Bytes(1024**3)
 
 
+class _WakeReserve(Section):
+    # 0 switches it off.
+    sleepers: Annotated[int, Field(ge=0, le=1000, strict=True)] = DEFAULT_RESERVE.sleepers
+    share: Watermark = DEFAULT_RESERVE.share
+
+
+# Whoever wants no VM to wake switches sleep off.
+_AtOnce = Annotated[int, Field(ge=1, le=10_000, strict=True)]
+
+
 class _Node(Section):
     compute_unit: _Unit
     cpu: _CpuLevel = _CpuLevel()
     memory: _MemLevel = _MemLevel()
+    wake_reserve: _WakeReserve = _WakeReserve()
+    wakes_at_once: _AtOnce | None = None
 
     def policy(self) -> NodePolicy:
         return NodePolicy(
             ComputeUnit(self.compute_unit.cpu, self.compute_unit.mem),
             ResourcePolicy(self.cpu.watermark, self.cpu.system),
             ResourcePolicy(self.memory.watermark, self.memory.system),
+            WakeReserve(self.wake_reserve.sleepers, self.wake_reserve.share),
+            self.wakes_at_once,
         )
 
 
@@ -124,11 +139,18 @@ class _PartMem(Section):
     system: Mem | None = None
 
 
+class _PartReserve(Section):
+    sleepers: Annotated[int, Field(ge=0, le=1000, strict=True)] | None = None
+    share: Watermark | None = None
+
+
 class _Override(Section):
     nodes: Annotated[list[NodeName], Field(min_length=1)]
     compute_unit: _PartUnit = _PartUnit()
     cpu: _PartCpu = _PartCpu()
     memory: _PartMem = _PartMem()
+    wake_reserve: _PartReserve = _PartReserve()
+    wakes_at_once: _AtOnce | None = None
 
     def over(self, node: _Node) -> _Node:
         """``node`` with the given fields replaced."""
@@ -137,6 +159,8 @@ class _Override(Section):
             compute_unit=_over(node.compute_unit, self.compute_unit),
             cpu=_over(node.cpu, self.cpu),
             memory=_over(node.memory, self.memory),
+            wake_reserve=_over(node.wake_reserve, self.wake_reserve),
+            wakes_at_once=self.wakes_at_once or node.wakes_at_once,
         )
 
 

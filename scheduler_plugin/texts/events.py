@@ -10,11 +10,11 @@ EventText = tuple[str, str]
 """A reason in CamelCase, and a note."""
 
 UNKNOWN_SOURCE: Final = "an unknown node"
-UNKNOWN_TARGET: Final = "a node still to be chosen"
-BOUND_REACHED: Final = "its upper bound is reached"
+UNKNOWN_TARGET: Final = "a node not chosen yet"
+BOUND_REACHED: Final = "it has reached its upper bound"
 DELETED: Final = "its object was deleted"
 NO_REASON: Final = "its controller gave no reason"
-CANCELLED: Final = "called off: {why}"
+CANCELLED: Final = "cancelled: {why}"
 REFUSED: Final = "kube-scheduler says: {refusal}"
 
 PARTLY_UNREADABLE: Final = "PartlyUnreadable"
@@ -36,7 +36,7 @@ def permit_not_stored(permit: Resources, why: str) -> EventText:
 
 def unreadable(why: str) -> EventText:
     """The object cannot be read."""
-    return "Unreadable", f"cannot be read, so it counts at its maximum: {why}"
+    return "Unreadable", f"cannot be read; accounting it at its maximum: {why}"
 
 
 def not_resized(why: str) -> EventText:
@@ -47,12 +47,12 @@ def not_resized(why: str) -> EventText:
 def weight_unreadable(label: str, most: int, value: str, default: int) -> EventText:
     """The VM counts with the default weight."""
     expected = f"metadata.labels[{label}]: expected a whole number from 1 to {most}"
-    return "WeightUnreadable", f"{expected}, got {value}: {default} counts"
+    return "WeightUnreadable", f"{expected}, got {value}; using {default}"
 
 
 def room_being_made(vm: object, source: str, target: str) -> EventText:
     """A neighbour moves away."""
-    return "RoomBeingMade", f"VM {vm} moves from {source} to {target} to make room"
+    return "RoomBeingMade", f"VM {vm} is migrating from {source} to {target} to make room"
 
 
 def migration_waits(migration: str, why: str) -> EventText:
@@ -62,7 +62,7 @@ def migration_waits(migration: str, why: str) -> EventText:
 
 def migration_started(source: str, target: str, reason: str) -> EventText:
     """The migration was seen for the first time."""
-    return "MigrationStarted", f"moves from {source} to {target}{because(reason)}"
+    return "MigrationStarted", f"migrating from {source} to {target}{because(reason)}"
 
 
 def migration_stalled(migration: str, problem: str | None, refusal: str) -> EventText:
@@ -73,12 +73,12 @@ def migration_stalled(migration: str, problem: str | None, refusal: str) -> Even
 
 def migration_succeeded(source: str, target: str, numbers: str) -> EventText:
     """The VM runs on its target."""
-    return "MigrationSucceeded", f"moved from {source} to {target} {numbers}"
+    return "MigrationSucceeded", f"migrated from {source} to {target} {numbers}"
 
 
 def migration_failed(source: str, target: str, why: str) -> EventText:
     """The VM stays on its source."""
-    return "MigrationFailed", f"did not move from {source} to {target}: {why}"
+    return "MigrationFailed", f"did not migrate from {source} to {target}: {why}"
 
 
 def migration_numbers(total: Seconds | None, downtime: Seconds | None) -> str:

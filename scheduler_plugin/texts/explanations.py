@@ -14,48 +14,59 @@ from scheduler_plugin.texts.events import UNKNOWN_TARGET, because
 # Amounts of which a reservation is the largest
 
 POD_REQUESTS: Final = "requests of the pod"
-LEFT_WITH: Final = "what the VM had when it left this pod"
-UNREADABLE_MOST: Final = "the maximum of an unreadable VM"
+LEFT_WITH: Final = "size of the VM when it left this pod"
+UNREADABLE_MOST: Final = "maximum of an unreadable VM"
 GUEST_USE: Final = "spec.guest use"
 HELD_PERMIT: Final = "permit the agent may hold"
-OFFERED_PERMIT: Final = "permit that is being written"
+OFFERED_PERMIT: Final = "permit being written"
 STORED_PERMIT: Final = "permit the API may hold"
 GUEST_HAS: Final = "what the guest has"
 CONTAINER_REQUESTS: Final = "requests of the container"
 CONTAINER_HAS: Final = "what the container has"
 OTHERS_GRANT: Final = "granted by the original's scheduler: annotation {annotation}"
-RESIZE_LANDING: Final = "a resize of the pod that is on its way"
+RESIZE_LANDING: Final = "pod resize in progress"
 
 # Denials, and requests of pods that do not follow
 
-HOLDS_STILL: Final = "the VM is moving and may not grow before it has moved"
-NODE_FULL: Final = "node {room.node} has {room.free} free of {room.total}, needed {lacking} more"
+HOLDS_STILL: Final = "the VM is being migrated and cannot grow until that ends"
+NODE_FULL: Final = "node {room.node} has {free} free of {room.total}; {lacking} more needed"
+KEPT_FOR_WAKING: Final = "{text}; {room.for_waking} is reserved for its sleeping VMs"
 NODE_SHARED: Final = (
-    "node {room.node} has {room.free} free of {room.total}, to be shared with other denied VMs, needed {lacking} more"
+    "node {room.node} has {free} free of {room.total}, shared with other denied VMs; {lacking} more needed"
 )
 LEFT_AS_THEY_ARE: Final = (
-    "the pod's requests are left as they are: it has none, or its guest's container has limits or restarts"
+    "the pod's requests are not changed: it has none, or its guest container has limits or restarts"
 )
-EXEMPT: Final = "the pod's requests cannot be changed, and permits do not wait for them: {why}"
-NOT_GIVEN: Final = "the kubelet does not give what the pod requests: {why}"
+EXEMPT: Final = "the pod's requests cannot be changed, so permits do not wait for them: {why}"
+NOT_GIVEN: Final = "the kubelet has not granted the pod's requests: {why}"
 NOT_RAISED: Final = "the pod's requests were not raised: {why}"
 NOT_LOWERED: Final = "the pod's requests were not lowered: {why}"
-CHANGE_UNKNOWN: Final = "it is not known whether the pod's requests were changed: {why}"
-NOT_SET_ASIDE: Final = "the kubelet has not set aside yet what the pod requests"
+CHANGE_UNKNOWN: Final = "unknown whether the pod's requests were changed: {why}"
+NOT_SET_ASIDE: Final = "the kubelet has not applied the pod's requests yet"
 TOO_LITTLE: Final = "the pod requests less than its VM needs"
-NODE_HAS_NO_MORE: Final = "the pod requests less than its VM needs: its node has no more"
-CHANGED_BY_API: Final = "the API server has made them {requests}"
+NODE_HAS_NO_MORE: Final = "the pod requests less than its VM needs: its node is too small"
+CHANGED_BY_API: Final = "the API server changed them to {requests}"
+
+# Sleep
+
+ASLEEP: Final = "asleep: nothing is reserved for it; it needs {size} to wake"
+ASLEEP_WITH_PERMIT: Final = "asleep: {reserved} stays reserved until its agent gives up the permit"
+WAKES: Final = "waking: the permit for {size} is stored, the guest is starting"
+WAKES_LATER: Final = "waking: waiting for a permit for {size}: {why}"
+WAKES_AT_ONCE: Final = "node {node} wakes at most {most} VMs at once, and {wakes} wakes are under way"
+WAKES_SOON: Final = "waking: its agent is requesting a permit for {size}"
+NEVER_WAKES: Final = "node {room.node} has only {room.total} for all pods"
 
 # Permits that are not stored
 
 NO_LONGER_WANTED: Final = "the VM has an agent again"
-OVERTAKEN: Final = "a newer permit was written instead"
-GIVEN_UP: Final = "the write was given up"
+OVERTAKEN: Final = "superseded by a newer permit"
+GIVEN_UP: Final = "the write was abandoned"
 VM_GONE: Final = "the VirtualMachine is gone"
-ALTERED: Final = "wrote the permit {permit}, the API server stored {stored}: a webhook or a policy changed it"
-NOTHING_READABLE: Final = "nothing that can be read"
+ALTERED: Final = "wrote permit {permit}, but the API server stored {stored}: a webhook or a policy changed it"
+NOTHING_READABLE: Final = "an unreadable value"
 NO_OP: Final = "no-op write (resourceVersion unchanged); an earlier write may still apply"
-RESTORED: Final = "the cluster's store was restored, and has not been read since"
+RESTORED: Final = "the cluster's store was restored from a backup and has not been listed since"
 
 # Objects that cannot be read
 
@@ -65,17 +76,17 @@ POD_UNSERVED: Final = "pod {pod} is not resized: {why}"
 
 # Why a database in a pod gets no more than it has
 
-NOT_READ_YET: Final = "the scheduler has not read yet which autoscalers and operators size it, too"
+NOT_READ_YET: Final = "the scheduler has not yet listed the autoscalers and Clusters that may also size the pod"
 BY_UTILIZATION: Final = (
-    "HorizontalPodAutoscaler {name} scales by utilization of requests, which resizing changes: give it AverageValue"
+    "HorizontalPodAutoscaler {name} scales on utilization of requests, which a resize changes: use AverageValue"
 )
-VERTICAL_IS_ON: Final = "VerticalPodAutoscaler {name} changes the requests itself: set its updateMode to Off"
+VERTICAL_IS_ON: Final = "VerticalPodAutoscaler {name} also sizes the pod: set its updateMode to Off"
 CNPG_REVERTS: Final = (
-    "Cluster {name} has resourcesUpdateStrategy inPlace, so CloudNativePG takes resizes back: annotate the Cluster with"
+    "Cluster {name} has resourcesUpdateStrategy inPlace, so CloudNativePG reverts resizes: annotate the Cluster with"
     " {annotation}: disabled"
 )
 KUBEBLOCKS: Final = (
-    "KubeBlocks may take resizes back: set IGNORE_POD_VERTICAL_SCALING in its operator, then annotate the pod with"
+    "KubeBlocks may replace resized pods: set IGNORE_POD_VERTICAL_SCALING in its operator, then annotate the pod with"
     ' {annotation}: "true"'
 )
 
@@ -86,25 +97,26 @@ DISABLED: Final = "migration.enabled is false in the settings"
 NO_MIGRATIONS: Final = "the cluster has no VirtualMachineMigrations (its CRD is missing)"
 PLANNING_FAILED: Final = "planning migrations failed; see the scheduler log"
 ORDER_REFUSED: Final = "the API refused the last migration; see the scheduler log"
-ORDER_IN_DOUBT: Final = "the API has not answered yet whether it created {migration}"
+ORDER_IN_DOUBT: Final = "the API has not confirmed yet that it created {migration}"
 
 # Why a VM is not moved: each follows a number of VMs
 
-NOT_KNOWN: Final = "not known"
+NOT_KNOWN: Final = "not known to the scheduler"
 NOT_AUTOSCALED: Final = "not autoscaled"
 NOT_READABLE: Final = "not readable"
-NO_OVERLAY: Final = "without an overlay address, so that a move would break its connections"
+NO_OVERLAY: Final = "without a flat-network address, so migration would break its connections"
 BOOTS: Final = "booting"
-ORDINARY_POD: Final = "in an ordinary pod, which never moves"
+ORDINARY_POD: Final = "in an ordinary pod, which cannot be migrated"
 KEPT_IN_PLACE: Final = "kept in place by a label or annotation"
 NOT_OPTED_IN: Final = "not opted in"
 OTHER_SCHEDULER: Final = "placed by another scheduler"
-DOES_NOT_BEGIN: Final = "in a migration that does not begin"
-MIGRATING: Final = "migrating already"
+DOES_NOT_BEGIN: Final = "in a migration that has not started"
+MIGRATING: Final = "already migrating"
 NOT_IN_ONE_POD: Final = "not running in one pod"
+SLEEPS: Final = "asleep, so migration would free nothing"
 IN_PHASE: Final = "in phase {phase}"
-RESTING: Final = "resting after a migration"
-BESIDE: Final = "beside a VM that asks for more than the whole node"
+RESTING: Final = "in cooldown after a migration"
+BESIDE: Final = "beside a VM that requests more than the whole node"
 REFUSED_BY_API: Final = "refused by the API"
 REFUSED_NAMESPACE: Final = "in a namespace whose last migration the API refused"
 
@@ -119,32 +131,32 @@ FAULTS: Final = {
     "NetworkUnavailable": "without a network",
 }
 """Conditions of a node that keep VMs away while they are True."""
-REFUSED_LATELY: Final = "was refused there lately: {why}"
-FOUND_NO_NODE: Final = "its target pod found no node"
-FOUND_NO_NODE_YET: Final = "kube-scheduler finds no node for it"
+REFUSED_LATELY: Final = "was recently refused there: {why}"
+FOUND_NO_NODE: Final = "no node was found for its target pod"
+FOUND_NO_NODE_YET: Final = "kube-scheduler has found no node for it"
 WAITED: Final = "its target pod has waited for {span:g} s"
-NO_OTHER_NODE: Final = "no other node takes pods"
-NEAREST: Final = "no node has room for {need}; {node} comes nearest, it lacks {lacking}"
+NO_OTHER_NODE: Final = "no other node accepts pods"
+NEAREST: Final = "no node has room for {need}; closest is {node}, which lacks {lacking}"
 
 # Why a VM is moved, and a migration has no room or is cancelled
 
 CORDONED: Final = "node {node} is cordoned"
 ABOVE_WATERMARK: Final = "node {node} is {excess} above its watermark"
-DENIES_VMS: Final = "node {node} lacks {excess} and denies what VMs ask for"
-DEFERS_POD: Final = "node {node} lacks {excess} and defers the resize of a pod"
-STALLED: Final = "its target pod has had no node for {span:g} s, so it does not count until it has one"
+DENIES_VMS: Final = "node {node} lacks {excess} and denies VMs"
+DEFERS_POD: Final = "node {node} lacks {excess} and defers a pod's resize"
+STALLED: Final = "its target pod has had no node for {span:g} s, so it is ignored until it has one"
 NODE_GONE: Final = "node {node} is gone"
 NODE_REFUSES: Final = "node {node}: {why}"
 NOT_PLACED: Final = "kube-scheduler does not place it on node {node}: {why}"
-CANNOT_GO: Final = "it cannot go to its target: {why}"
-TIMED_OUT: Final = "it has not ended within {span:g} s"
-NOT_NEEDED: Final = "node {node} does not need it any more"
+CANNOT_GO: Final = "it cannot be placed on its target: {why}"
+TIMED_OUT: Final = "it did not finish within {span:g} s"
+NOT_NEEDED: Final = "node {node} no longer needs it"
 CANCELLED_VM_GONE: Final = "VM {vm} is gone"
-NOT_WANTED: Final = "it is not wanted any more"
+NOT_WANTED: Final = "it is no longer wanted"
 NO_SUCH_OBJECT: Final = "the API has no such object"
-ENDED: Final = "it is over"
+ENDED: Final = "it has ended"
 
-GIVES_BACK: Final = "VM {vm} is asked to give back {room} that it does not need"
+GIVES_BACK: Final = "VM {vm} has been asked to give back {room} that it does not need"
 
 _MOST_NAMED: Final = 3
 _IDLE: Final = 0.05
@@ -153,14 +165,14 @@ _IDLE: Final = 0.05
 
 def moves(vm: ObjectName, source: str | None, target: str | None, reason: str) -> str:
     """A move, and its reason if that is known."""
-    return f"VM {vm} moves from {source} to {target or UNKNOWN_TARGET}{because(reason)}"
+    return f"VM {vm} is migrating from {source} to {target or UNKNOWN_TARGET}{because(reason)}"
 
 
 def costs(freed: Resources, copied: Bytes, load: float, moved: int) -> str:
     """Gain and cost of a move, for people; an infinite ``load`` is unknown."""
-    state = "its load is not known" if load == inf else "it is idle" if load < _IDLE else f"its load is {load:.1f}"
-    again = f", and it is its move no. {moved + 1} within the hour" if moved else ""
-    return f"its move frees {some(freed)} and copies {memory(copied)}; {state}{again}"
+    state = "its load is unknown" if load == inf else "it is idle" if load < _IDLE else f"its load is {load:.1f}"
+    again = f"; move {moved + 1} within an hour" if moved else ""
+    return f"moving it frees {some(freed)} and copies {memory(copied)}; {state}{again}"
 
 
 def named(names: Sequence[str]) -> str:
@@ -176,7 +188,7 @@ def named(names: Sequence[str]) -> str:
 def all_moves_taken(most: int, of_others: Sequence[ObjectName]) -> str:
     """No move may begin beside those of others, which may never end."""
     names = named([str(name) for name in sorted(of_others)])
-    return f"concurrent migrations are at their limit of {most}; others ordered {names}"
+    return f"concurrent migrations are at their limit of {most}; ordered by others: {names}"
 
 
 def unrelieved(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int], full_from: str | None) -> str:
@@ -187,8 +199,8 @@ def unrelieved(movable: int, others: Mapping[str, int], hindrances: Mapping[str,
     """
     if movable and full_from is not None:
         reasons = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(hindrances.items()))
-        return f"no node has room below {full_from} for any of {movable} VMs that may move{reasons}"
+        return f"no node has room below {full_from} for any of {movable} movable VMs{reasons}"
     if movable:
-        return f"none of {movable} VMs that may move would relieve it"
+        return f"none of {movable} movable VMs would relieve it"
     excluded = ", ".join(f"{count} {why}" for why, count in sorted(others.items()))
     return f"no VM may move: {excluded}" if excluded else "no VM is on it"

@@ -29,16 +29,16 @@ MIGRATION_UNKNOWN: Final = "migration {migration} of pod {pod} is not known yet"
 MIGRATION_OVER: Final = "the migration has ended or is being cancelled"
 OTHER_VM: Final = "pod's migration belongs to a different VM"
 OTHER_TARGET: Final = "the migration goes to node {node}"
-LEAVES_NODE: Final = "the VM is to leave this node"
-NAME_TAKEN: Final = "a migration of this name exists already"
-MIGRATES: Final = "the VM is migrating already"
-NOT_SETTLED: Final = "the VM does not run in one pod that is known to be bound there"
+LEAVES_NODE: Final = "the VM is due to leave this node"
+NAME_TAKEN: Final = "a migration with this name already exists"
+MIGRATES: Final = "the VM is already migrating"
+NOT_SETTLED: Final = "the VM does not run in exactly one pod bound to that node"
 
 # Pods and their VMs
 
-POD_OVER: Final = "pod {pod} is deleted or has finished"
+POD_OVER: Final = "pod {pod} was deleted or has finished"
 POD_ABSENT: Final = "pod {pod} with UID {uid} does not exist"
-POD_UNKNOWN: Final = "pod {pod} is not known here"
+POD_UNKNOWN: Final = "pod {pod} is not known to the scheduler"
 NO_CLAIM: Final = "no pod with UID {uid} holds a claim"
 RUNS_NO_VM: Final = "pod {pod} runs no VM"
 NODE_UNKNOWN: Final = "node {node} of pod {pod} is not known yet"
@@ -52,34 +52,35 @@ VM_LEFT: Final = "VirtualMachine {pod.vm} has left pod {pod.name}"
 
 BIND_REFUSED: Final = "the API refused the binding: {error}"
 BIND_TIMED_OUT: Final = "bind timed out; reservation kept: {error}"
-BIND_IN_DOUBT: Final = "the binding met a conflict, and the pod cannot be read just now: {error}"
+BIND_IN_DOUBT: Final = "binding conflict, and the pod cannot be read right now: {error}"
 
 # The scheduler as a whole
 
-NOT_READY: Final = "the scheduler has not read the cluster yet"
+NOT_READY: Final = "the scheduler has not listed the cluster yet"
 NOT_LEADING: Final = "not the leader; leader is {leader}"
-LEADER_UNKNOWN: Final = "not known yet"
-MISSING_KINDS: Final = "the cluster has not been read yet, missing: {missing}"
-ENDS: Final = "this scheduler is about to end"
-LEADS_NO_MORE: Final = "this scheduler no longer leads: ask again"
+LEADER_UNKNOWN: Final = "unknown"
+MISSING_KINDS: Final = "the cluster has not been listed yet; missing: {missing}"
+ENDS: Final = "this scheduler is shutting down"
+LEADS_NO_MORE: Final = "this scheduler no longer leads; retry"
 NO_LEASE: Final = "{call.method} {call.path} not sent: this process does not hold the Lease"
 FAILED: Final = "internal error; see the scheduler log"
 
 # Agents
 
-BEARER_NEEDED: Final = "a bearer token is needed"
-NO_TOKEN: Final = "a bearer token of the agent's service account is needed"  # noqa: S105 - a message
-TOO_MANY_TOKENS: Final = "too many tokens are waiting for a review"
-NOT_REVIEWED: Final = "the token cannot be reviewed just now: {error}"
+BEARER_NEEDED: Final = "a bearer token is required"
+NO_TOKEN: Final = "a bearer token of the agent's service account is required"  # noqa: S105 - a message
+TOO_MANY_TOKENS: Final = "too many token reviews are pending"
+NOT_REVIEWED: Final = "cannot review the token right now: {error}"
 NOT_ITS_AGENT: Final = "{account} is not the agent of pod {pod}"
-TOKENS_POD_UNKNOWN: Final = "pod {caller.namespace}/{caller.pod}, which the token is bound to, is not known here"
+TOKENS_POD_UNKNOWN: Final = (
+    "pod {caller.namespace}/{caller.pod}, which the token is bound to, is not known to the scheduler"
+)
 NOT_A_VM: Final = "pod.name: expected the pod of a VM, {pod} runs none"
 OTHER_AGENT: Final = (
-    "the agent in pod {pod} manages VM {vm}: run one form of agent for a VM, or wait {left:.0f} s in case"
-    " that one is gone"
+    "the agent in pod {pod} manages VM {vm}: run one agent per VM, or wait {left:.0f} s in case that one is gone"
 )
-NOT_STORED: Final = "the permit of {vm} could not be stored, ask again: {why}"
-STILL_WRITTEN: Final = "the permit is still being written, ask again"
+NOT_STORED: Final = "the permit of {vm} could not be stored; retry: {why}"
+STILL_WRITTEN: Final = "the permit is still being written; retry"
 
 
 def bind_conflict(pod: object, node: str | None, *, exists: bool, error: object) -> str:

@@ -112,7 +112,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 # The Service leads a new connection to the leader; this one would stay with the standby.
 _ELSEWHERE: Final = {"retry-after": "0", "connection": "close"}
 _MALFORMED: Final = ("the request is malformed", Problem)
-_AWAY: Final = ("the cluster has not been read yet: ask again", Problem)
+_AWAY: Final = ("the cluster has not been listed yet: ask again", Problem)
 _LARGE: Final = ("the request is too long", Problem)
 
 PERMIT: Final = Operation(

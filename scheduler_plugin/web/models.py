@@ -115,7 +115,7 @@ class NodeModel(Model, frozen=True):
     """A node as a bar; ``stuck`` is why VMs that should leave it cannot.
 
     ``denied`` is what its VMs lack of what they asked for, ``promised`` the part of it that others of its VMs were
-    asked for and are about to give back.
+    asked for and are about to give back. ``forWaking`` is free besides ``free``, for VMs that sleep there alone.
     """
 
     name: str
@@ -125,6 +125,7 @@ class NodeModel(Model, frozen=True):
     total: Amounts
     reserved: Amounts
     free: Amounts
+    for_waking: Amounts
     watermark: Amounts
     denied: Amounts
     promised: Amounts
@@ -162,7 +163,8 @@ class ExplainedPod(Model, frozen=True):
 
     ``requests`` are those of the guest's container, if they follow the VM; ``requestsSecured`` is what of them the
     kubelet has set aside. ``promised`` is the part of ``denied`` that neighbours were asked for and are about to give.
-    ``weight`` is what the VM is worth beside others on a node that is short.
+    ``weight`` is what the VM is worth beside others on a node that is short. ``sleep`` says what is reserved for a VM
+    that sleeps or is waking, and what it waits for; null for others.
     """
 
     pod: str
@@ -184,6 +186,7 @@ class ExplainedPod(Model, frozen=True):
     requests: Amounts | None
     requests_secured: Amounts | None
     requests_problem: str | None
+    sleep: str | None
     node_total: Amounts
     node_reserved: Amounts
     node_pressure: PressureModel

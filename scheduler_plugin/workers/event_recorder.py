@@ -8,9 +8,9 @@ from protocol.kubernetes.api import ApiError, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.events import EventRecord, about_vm
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.events import EventRecord, about_vm
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.order_queues import OrderQueue
 from scheduler_plugin.telemetry import LOG

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final, Never
 
+from protocol.runtime.kubernetes.events import EventRecord
 from protocol.units import Seconds
-from scheduler_plugin.cluster.events import EventRecord
 from scheduler_plugin.cluster.problems import pod_events, unreadable_event, unreadable_objects, vm_events
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.workers.event_recorder import SchedulerEvents

@@ -13,6 +13,7 @@ from rich.console import Console
 from deploy.neonvm.objects.vm_spec import password_secret
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
 from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
@@ -20,7 +21,7 @@ from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration import pgbench
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.vm_database import database_of, make_password, password_of
-from scripts.autoscale.demonstration.waiting import beside, watch_for_ends
+from scripts.autoscale.demonstration.waiting import watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
@@ -33,9 +34,9 @@ _AGAIN: Final = Seconds(2.0)
 @of_a_cluster()
 async def bench(  # noqa: PLR0913 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
-    seconds: Annotated[int, typer.Option(min=1, help="How long.")] = 60,
+    seconds: Annotated[int, typer.Option(min=1, help="Duration in seconds.")] = 60,
     clients: Annotated[int, typer.Option(min=1, help="Number of connections.")] = 8,
-    scale: Annotated[int, typer.Option(min=1, help="pgbench's scale; its tables are created again.")] = 2,
+    scale: Annotated[int, typer.Option(min=1, help="pgbench scale factor; its tables are recreated.")] = 2,
     namespace: VmNamespace = "",
     *,
     flags: ClusterFlags,

@@ -54,7 +54,7 @@ def vm_name(given: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
     """``NAME`` in ``namespace``, or ``NAMESPACE/NAME``. Raises ``typer.BadParameter``, also for a pod."""
     name = database_named(given, namespace)
     if pod_of(name) is not None:
-        raise typer.BadParameter(f"{name} is a pod: this is for VMs alone")
+        raise typer.BadParameter(f"{name} is a pod; this command is for VMs only")
     return name
 
 
@@ -68,9 +68,7 @@ async def vm_host(kubeconfig: Path, vm: ObjectName) -> str:
     # The overlay address goes first, since it stays when the VM moves.
     host = text(virtual_machine, "status", "extraNetIP") or text(virtual_machine, "status", "podIP")
     if not host:
-        raise LookupError(
-            f"the VM {vm} does not run yet (phase {text(virtual_machine, 'status', 'phase') or 'unknown'})"
-        )
+        raise LookupError(f"VM {vm} is not running yet (phase {text(virtual_machine, 'status', 'phase') or 'unknown'})")
     return host
 
 
@@ -117,19 +115,19 @@ def cluster_name(given: str) -> str:
 
 def _options(
     name: Annotated[
-        str, typer.Option("--name", callback=_perhaps_named, help="A local cluster's name.", show_default=LOCAL)
+        str, typer.Option("--name", callback=_perhaps_named, help="Name of a local cluster.", show_default=LOCAL)
     ] = "",
-    kubeconfig: Annotated[str, typer.Option("--kubeconfig", help="Another cluster than the local one.")] = "",
+    kubeconfig: Annotated[
+        str, typer.Option("--kubeconfig", help="Kubeconfig file of another cluster than the local one.")
+    ] = "",
     context: Annotated[
         str,
         typer.Option(
-            "--context", help="The kubeconfig's context; the current one unless given.", autocompletion=complete_context
+            "--context", help="Context in the kubeconfig (default: the current one).", autocompletion=complete_context
         ),
     ] = "",
-    as_user: Annotated[str, typer.Option("--as", help="The user to impersonate.")] = "",
-    as_group: Annotated[
-        list[str] | None, typer.Option("--as-group", help="A group to impersonate; repeatable.")
-    ] = None,
+    as_user: Annotated[str, typer.Option("--as", help="User to impersonate.")] = "",
+    as_group: Annotated[list[str] | None, typer.Option("--as-group", help="Group to impersonate; repeatable.")] = None,
 ) -> None:
     """The options of every command that means a cluster."""
 

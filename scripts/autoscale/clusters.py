@@ -41,7 +41,7 @@ class ClusterFlags:
         # `--name` and `--context` (or `--kubeconfig`) name two clusters; neither wins silently.
         if self.name and (self.context or self.kubeconfig not in ("", KUBECTLS)):
             other = "--context" if self.context else "--kubeconfig"
-            raise CredentialsError(f"--name {self.name} is a local cluster, and {other} another: give one of them")
+            raise CredentialsError(f"--name {self.name} and {other} select different clusters: use only one of them")
         # A set variable never gives way to a local cluster that happens to run: it may lead to another one.
         return bool(self.kubeconfig or self.context or os.environ.get("KUBECONFIG")) and not self.name
 
@@ -100,13 +100,13 @@ class ReachedCluster:
         """Its API. Raises ``CredentialsError``."""
         return client_of(self.credentials())
 
-    def kubectl(self, *arguments: str) -> list[str]:
+    def kubectl(self) -> list[str]:
         """The command line of kubectl for this cluster, with ``kubectl_environment``."""
         flags = [
             *(["--context", self.context] if self.context else []),
             *(["--as", self.whom.user] if self.whom else []),
         ]
-        return ["kubectl", *flags, *(f"--as-group={group}" for group in self.whom.groups), *arguments]
+        return ["kubectl", *flags, *(f"--as-group={group}" for group in self.whom.groups)]
 
     @property
     def kubectl_environment(self) -> Mapping[str, str]:
@@ -121,7 +121,7 @@ def find_cluster(flags: ClusterFlags) -> ReachedCluster:
     folder = None if flags.of_kubectl else local_folder(flags)
     paths = flags.kubeconfigs() if folder is None else (folder.kubeconfig,)
     if not paths:
-        nowhere = f"there is no kubeconfig (--kubeconfig FILE, $KUBECONFIG, or {USUAL}), and no local cluster runs"
+        nowhere = f"no kubeconfig (--kubeconfig FILE, $KUBECONFIG, or {USUAL}), and no local cluster is running"
         raise CredentialsError(f"{nowhere} (autoscale local up)")
     login = login_of(paths, flags.context)
     # A kubeconfig that leads to a running local cluster means that cluster, whatever file it is in.
@@ -155,7 +155,7 @@ def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
         # A named cluster that does not run is an error: no other cluster takes its place.
         if not folder.runs():
             remedy = f"autoscale local up --name {folder.name}"
-            raise CredentialsError(f"the local cluster {folder.name!r} does not run: {remedy}")
+            raise CredentialsError(f"local cluster {folder.name!r} is not running; start it: {remedy}")
         return folder
     return folder if folder.runs() else None
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import Awaitable, Iterator
+from contextlib import AsyncExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -13,7 +14,7 @@ import typer
 from rich.console import Console
 
 from deploy.local.cluster.control import NoAnswerError
-from deploy.local.cluster.folder import AlreadyRunsError
+from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.programs.versions import SUPPORTED
@@ -28,16 +29,12 @@ from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.pgbench import PgbenchError, find_pgbench
 from scripts.autoscale.demonstration.pods.full_node import FullNodeScenario
 from scripts.autoscale.demonstration.port_forwards import PortForwards
-from scripts.autoscale.demonstration.report import (
-    GroupReport,
-    MigrationPoint,
-    Observations,
-    Report,
-    RoomPoint,
-    report,
-)
-from scripts.autoscale.demonstration.scenario import POD, POLICY, VM, Scenario
+from scripts.autoscale.demonstration.report import GroupReport, MigrationPoint, Observations, Report, RoomPoint, report
+from scripts.autoscale.demonstration.scenario import POD, POLICY, SLEEPER, VM, Scenario
 from scripts.autoscale.demonstration.screen import Screen
+from scripts.autoscale.demonstration.sleep.qemu_process import qemu_memory
+from scripts.autoscale.demonstration.sleep.sleep_points import slept
+from scripts.autoscale.demonstration.sleep.sleep_scenario import SleepScenario, let_requests_follow
 from scripts.autoscale.demonstration.statements import statements
 from scripts.autoscale.local import GuestKind, KubernetesVersion
 from scripts.autoscale.outputs import a_file, a_picture, write_outcome
@@ -71,34 +68,44 @@ async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     network: Annotated[
         NetworkKind, typer.Option(help="How nodes are networked: namespaces, hub or loopback.")
     ] = NetworkKind.AUTO,
-    seconds: Annotated[int, typer.Option(min=5, max=600, help="How long the load lasts.")] = 25,
+    seconds: Annotated[int, typer.Option(min=5, max=600, help="Duration of the load in seconds.")] = 25,
     migration: Annotated[
         bool, typer.Option(help="Show the second act: a neighbour moves when their node is full.")
     ] = True,
     groups: Annotated[
         bool, typer.Option("--groups", help="Show a third act: a group of VMs gains a read replica under load.")
     ] = False,
+    sleep: Annotated[
+        bool, typer.Option("--sleep", help="Show sleep instead: an idle VM, and two sessions that wake it.")
+    ] = False,
     kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="On a real Kubernetes of two nodes (as root), with VMs in pods.")
+        bool, typer.Option("--kubernetes", help="Use real Kubernetes with two nodes (as root) and VMs in pods.")
     ] = False,
     pods: Annotated[
         bool, typer.Option("--pods", help="With --kubernetes: a postgres in an ordinary pod, resized in place.")
     ] = False,
     kubernetes_version: KubernetesVersion = SUPPORTED[0],
-    web: Annotated[bool, typer.Option(help="Serve the live page beside it, and print its link first.")] = True,
+    web: Annotated[bool, typer.Option(help="Also serve the live page, and print its link first.")] = True,
 ) -> int:
     """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
 
     With --pods it is a pod, which is denied more on the full node until a neighbour leaves: pods do not move.
 
-    Exits 0 only if it grew, it shrank, a neighbour made room, and not one transaction failed.
+    With --sleep it is ordered to sleep, twice: its node gets everything back, and then a session that was open and idle
+    is answered, and a new one.
+
+    Exits 0 only if it grew, it shrank, a neighbour made room, and not one transaction failed; or, with --sleep, if the
+    node got everything back and both sessions were answered with everything as it was.
     """
+    if sleep:
+        _refuse_beside_sleep(guests, kubernetes=kubernetes, groups=groups, picture=picture_file is not None)
     spec = _spec(guests, network, groups=groups, kubernetes=kubernetes_version if kubernetes else "", pods=pods)
     console, clock = Console(), SystemClock()
     observations = Observations(is_simulated=spec.guests == "simulated", database=(POD if pods else VM).word)
+    observations.sleeps = [] if sleep else None
     began = clock.now()
-    try:
-        if not observations.is_simulated:
+    with _noting_problems(observations, console):
+        if not observations.is_simulated and not sleep:
             # Without pgbench the demonstration would fail only after minutes of starting a cluster.
             find_pgbench()
         async with (
@@ -107,16 +114,6 @@ async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
         ):
             acts = _acts(stage, observations, console, began, seconds, migration=migration, groups=groups)
             await _play(stage, acts, observations, console)
-    # Task groups raise exception groups, whatever the number of errors.
-    except* AlreadyRunsError as errors:
-        observations.load_problem = f"{innermost(errors)}; `autoscale local down --name {NAME}` ends it"
-    except* StepFailedError as failures:
-        failure = innermost(failures)
-        observations.load_problem = str(failure)
-        if isinstance(failure, StepFailedError):
-            show_failure(console, failure)
-    except* (SiteError, PgbenchError, NoAnswerError, ApiError) as errors:
-        observations.load_problem = str(innermost(errors))
     outcome = report(observations, Seconds(clock.now() - began))
     await write_outcome(outcome, report_file)
     _print(console, outcome)
@@ -146,6 +143,16 @@ def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: 
     )
 
 
+def _refuse_beside_sleep(guests: GuestKind, *, kubernetes: bool, groups: bool, picture: bool) -> None:
+    """Raises ``typer.BadParameter`` if there is more to show than sleep."""
+    if kubernetes or groups or guests != "qemu":
+        raise typer.BadParameter(
+            "--sleep shows real guests on the embedded cluster: no --kubernetes, no --groups, no --guests simulated"
+        )
+    if picture:
+        raise typer.BadParameter("--sleep draws no picture; --report has its figures")
+
+
 def _refuse_without_checkout() -> None:
     from deploy.images.inputs.checkout import Checkout  # noqa: PLC0415 - keeps other demonstrations quick
 
@@ -153,6 +160,23 @@ def _refuse_without_checkout() -> None:
         Checkout()
     except BuildError as error:
         raise typer.BadParameter(f"--kubernetes builds images: {error}") from error
+
+
+@contextmanager
+def _noting_problems(seen: Observations, console: Console) -> Iterator[None]:
+    """Notes an error that ends the demonstration as its problem."""
+    try:
+        yield
+    # Task groups raise exception groups, whatever the number of errors.
+    except* AlreadyRunsError as errors:
+        seen.load_problem = f"{innermost(errors)}; `autoscale local down --name {NAME}` ends it"
+    except* StepFailedError as failures:
+        failure = innermost(failures)
+        seen.load_problem = str(failure)
+        if isinstance(failure, StepFailedError):
+            show_failure(console, failure)
+    except* (SiteError, PgbenchError, NoAnswerError, ApiError) as errors:
+        seen.load_problem = str(innermost(errors))
 
 
 async def _play(stage: DemoStage, acts: Awaitable[None], seen: Observations, console: Console) -> None:
@@ -188,9 +212,14 @@ async def _acts(  # noqa: PLR0913 - what is shown, and where
     async with AsyncExitStack() as stack:
         forwards = PortForwards(NAME, site, clock, stack, seen.is_simulated)
         with Screen(console, "autoscale demo") as screen:
-            subject = POD if seen.database == POD.word else VM
+            subject = POD if seen.database == POD.word else VM if seen.sleeps is None else SLEEPER
             scenario = Scenario(site, screen, clock, seen, forwards.load_of, seconds, began, stage.watch, subject)
-            if migration and subject is POD:
+            if seen.sleeps is not None:
+                folder = ClusterFolder.of(NAME)
+                let_requests_follow(folder)
+                qemu = partial(qemu_memory, folder.root, SLEEPER.name)
+                scenario.sleep = SleepScenario(site, clock, scenario.say, scenario.watcher, qemu, seen.sleeps)
+            elif migration and subject is POD:
                 scenario.say("live migration is left out: a pod stays on its node")
                 scenario.full_node = FullNodeScenario(site, clock, scenario.say, scenario.watcher)
             elif migration:
@@ -221,7 +250,8 @@ def _draw(outcome: Report, path: Path, console: Console) -> None:
 
 def _print(console: Console, outcome: Report) -> None:
     good = outcome.success
-    followed = f"[bold green]The {outcome.database} followed its load.[/]"
+    did = "followed its load" if outcome.sleeps is None else "slept, and its sessions went on"
+    followed = f"[bold green]The {outcome.database} {did}.[/]"
     console.print(followed if good else "[bold red]The demonstration has failed.[/]")
     for problem in outcome.problems:
         console.print(f"  [red]✗[/red] {problem}", soft_wrap=True)
@@ -236,6 +266,11 @@ def _print(console: Console, outcome: Report) -> None:
         console.print(f"  {_waited(outcome.room)}", soft_wrap=True)
     if outcome.group is not None:
         console.print(f"  {_read(outcome.group)}", soft_wrap=True)
+    for point in outcome.sleeps or ():
+        console.print(f"  {slept(point)}", highlight=False, soft_wrap=True)
+    if outcome.sleeps is not None:
+        console.print(f"  {outcome.seconds_total:.0f} s in all")
+        return
     transactions = outcome.note or f"{outcome.transactions} transactions, {outcome.failed} failed"
     console.print(f"  {transactions}; {outcome.seconds_total:.0f} s in all")
     # A busy host may explain a failure.

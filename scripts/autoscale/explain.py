@@ -22,11 +22,11 @@ from protocol.names import LABEL_ENABLED
 from protocol.pod_database import is_pod_database, pod_of
 from scheduler_plugin.dashboard.story import Silence, story, warnings_about
 from scheduler_plugin.databases import database_name, database_object, is_pod
-from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, Millis, MoveRecord
+from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, MoveRecord
 from scheduler_plugin.history.ports import History, HistoryError, Period
 from scripts.autoscale.cluster_flags import VmNamespace, database_named, of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
-from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
+from scripts.autoscale.explain_group import find_group, group_name, group_story
 from scripts.autoscale.history.finding import a_url, history_path, opened_history, period_since
 from scripts.autoscale.site import (
     AGENT,
@@ -77,7 +77,7 @@ def lines_of(
     if not events:
         yield f"Nothing is recorded of {vm} in that time."
     for at, (first, *rest) in sorted(events, key=lambda event: event[0]):
-        yield f"{_time(at)} {first}"
+        yield f"{timestamp(at / SECOND)} {first}"
         yield from (f"  {sentence}" for sentence in rest)
     yield from notes
 
@@ -96,10 +96,6 @@ def _moved(found: MoveRecord) -> str:
     return f"migration from {way}: {found.phase} after {(found.until - found.since) / SECOND:.0f} s{took}{why}"
 
 
-def _time(at: Millis) -> str:
-    return timestamp(at / SECOND)
-
-
 _EVERY: Final = 1.0
 _NO_ANSWER: Final = (ApiError, SiteError)
 _NOT_NOW: Final = "It cannot be asked now"
@@ -114,9 +110,11 @@ async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
             autocompletion=complete_database,
         ),
     ],
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Say it again each second, until Ctrl-C.")] = False,
-    since: Annotated[str, typer.Option(help="What was decided since then instead, such as 12h, as recorded.")] = "",
-    prometheus: Annotated[str, typer.Option(help="With --since: this Prometheus, not a file.", callback=a_url)] = "",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second, until Ctrl-C.")] = False,
+    since: Annotated[str, typer.Option(help="Show the recorded decisions of this long instead, such as 12h.")] = "",
+    prometheus: Annotated[
+        str, typer.Option(help="With --since: query this Prometheus instead of a file.", callback=a_url)
+    ] = "",
     output: OutputFormat = Output.TEXT,
     namespace: VmNamespace = "",
     *,
@@ -129,7 +127,7 @@ async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     if since and watch:
         raise typer.BadParameter("--watch and --since cannot be combined")
     if prometheus and not since:
-        raise typer.BadParameter("only --since asks a Prometheus", param_hint="--prometheus")
+        raise typer.BadParameter("needs --since", param_hint="--prometheus")
     # The present needs the cluster; the past only its history, which outlives it.
     if not since:
         return await _explain(what, namespace, find_cluster(flags), output, watch=watch)
@@ -217,7 +215,8 @@ async def _told(site: Site, given: str, namespace: str) -> Told:
                     f"{name} is not autoscaled: it has no label {LABEL_ENABLED}=true, or is the pod of a VM"
                 )
             return await explained(site, database)
-    account = await group_account(site, *group)
+    kind, name = group
+    account = await site.of_groups(f"/explain/{name.namespace}/{kind.kind}/{name.name}")
     return list(group_story(account, site.silence.get(GROUPS, ""))), account
 
 

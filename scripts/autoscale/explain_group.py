@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from protocol.kubernetes.api import ApiRefusedError
-from protocol.kubernetes.objects import Json, child, items, text, whole
+from protocol.kubernetes.objects import Json, child, items, text, texts_at, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
@@ -54,11 +54,6 @@ async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName
     return None
 
 
-async def group_account(site: Site, kind: Resource, name: ObjectName) -> Json | None:
-    """The groups program's explanation of the group; None if it does not answer."""
-    return await site.of_groups(f"/explain/{name.namespace}/{kind.kind}/{name.name}")
-
-
 def group_story(found: Json | None, silence: str = "") -> Iterator[str]:
     """The whole answer as lines of text; ``silence`` is why there is none, if that is known."""
     if found is None:
@@ -67,7 +62,7 @@ def group_story(found: Json | None, silence: str = "") -> Iterator[str]:
     yield from _target(found)
     yield from _recommended(child(found, "recommended"))
     yield from _scaling(child(found, "scaling"))
-    yield from (f"  {line}" for line in _texts(found, "explanation"))
+    yield from (f"  {line}" for line in texts_at(found, "explanation"))
     if last := child(found, "lastScaled"):
         yield f"  Last scaled at {text(last, 'at')}: {_change(last)}."
     if begun := child(found, "underWay"):
@@ -148,8 +143,3 @@ def _sizes(container: Json) -> Json:
 
 def _amounts(amounts: Json) -> str:
     return ", ".join(f"{value} {name}" for name, value in amounts.items())
-
-
-def _texts(source: Json, key: str) -> Iterator[str]:
-    lines = source.get(key)
-    yield from (line for line in lines if isinstance(line, str)) if isinstance(lines, list) else ()

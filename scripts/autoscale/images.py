@@ -48,22 +48,22 @@ def _time(snapshot: str) -> str:
         raise typer.BadParameter(str(error)) from error
 
 
-Names = Annotated[list[str] | None, typer.Argument(callback=_known, help="Which images; all of them without names.")]
+Names = Annotated[list[str] | None, typer.Argument(callback=_known, help="Images (default: all).")]
 OnPlatforms = Annotated[
     list[str] | None,
     typer.Option(
-        "--platform", callback=_platforms, help="linux/amd64 or linux/arm64, repeatable; this machine's without."
+        "--platform", callback=_platforms, help="linux/amd64 or linux/arm64, repeatable (default: this machine's)."
     ),
 ]
-Tag = Annotated[str, typer.Option(help="The images' tag.")]
-Folder = Annotated[Path, typer.Option("--output", help="The folder of the archives.")]
+Tag = Annotated[str, typer.Option(help="Tag of the images.")]
+Folder = Annotated[Path, typer.Option("--output", help="Folder of the archives.")]
 Snapshot = Annotated[
     str,
     typer.Option(
         callback=_time,
         metavar="TIME",
         show_default="the newest",
-        help="Debian's packages of a time, such as 20260102T030405Z.",
+        help="Use Debian packages as of this time, such as 20260102T030405Z.",
     ),
 ]
 
@@ -109,9 +109,7 @@ def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
     names: Names = None,
     platform: OnPlatforms = None,
     output: Folder = DEFAULT_FOLDER,
-    registry: Annotated[
-        str, typer.Option(help="The registry in the images' names, as pods name them.")
-    ] = DEFAULT_REGISTRY,
+    registry: Annotated[str, typer.Option(help="Registry prefix of image references.")] = DEFAULT_REGISTRY,
     tag: Tag = "dev",
     snapshot: Snapshot = "",
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Fetch the newest packages first.")] = False,
@@ -138,9 +136,9 @@ def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
     platform: OnPlatforms = None,
     folder: Folder = DEFAULT_FOLDER,
     tag: Tag = "dev",
-    plain_http: Annotated[bool, typer.Option(help="Speak HTTP, as to registries on this machine.")] = False,
+    plain_http: Annotated[bool, typer.Option(help="Use HTTP, for registries on this machine.")] = False,
 ) -> None:
-    """Push built images to a registry; several platforms become one name. Logins are those of docker's config.json."""
+    """Push built images to a registry; several platforms share one name. Credentials come from docker's config.json."""
     with _reporting() as report:
         for image, platforms in _wanted(names, _chosen(platform), report).items():
             archives = {where.debian: folder / archive_name(image.name, where) for where in platforms}
@@ -154,8 +152,8 @@ def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
 
 def unpack(
     name: Annotated[str, typer.Argument(help="The image.")],
-    folder: Annotated[Path, typer.Argument(help="An empty folder, or one to be made.")],
-    platform: Annotated[str, typer.Option(help="linux/amd64 or linux/arm64; this machine's without.")] = "",
+    folder: Annotated[Path, typer.Argument(help="An empty or new folder.")],
+    platform: Annotated[str, typer.Option(help="linux/amd64 or linux/arm64 (default: this machine's).")] = "",
     snapshot: Snapshot = "",
 ) -> None:
     """Write the files of an image into a folder; deploy/images/Dockerfile does so."""

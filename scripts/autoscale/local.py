@@ -42,7 +42,7 @@ Name = Annotated[
         "--name", callback=cluster_name, help="The cluster's name; clusters with different names are independent."
     ),
 ]
-KubernetesVersion = Annotated[str, typer.Option(help=f"Of a real Kubernetes: {' or '.join(SUPPORTED)}.")]
+KubernetesVersion = Annotated[str, typer.Option(help=f"With --kubernetes: version, {' or '.join(SUPPORTED)}.")]
 
 GuestKind = Literal["qemu", "simulated"]
 """The kind of guests."""
@@ -72,27 +72,29 @@ async def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     ] = "",
     node_memory: Annotated[str, typer.Option(help="Size of each node, as a quantity.")] = "16Gi",
     vms: Annotated[int, typer.Option(min=0, max=5000, help="Number of small VMs at the start.")] = 0,
-    agents: Annotated[AgentForm, typer.Option(help="In each VM's pod, or one per node.")] = "auto",
+    agents: Annotated[AgentForm, typer.Option(help="Agents in each VM's pod, or one per node.")] = "auto",
     network: Annotated[NetworkKind, typer.Option(help="How nodes are networked.")] = NetworkKind.AUTO,
-    load: Annotated[str, typer.Option(help="What simulated VMs play: idle, waves, or a CSV recording.")] = "",
-    policy: Annotated[str, typer.Option(help="The agents' policy file.")] = "",
+    load: Annotated[str, typer.Option(help="Load of simulated VMs: idle, waves, or a CSV recording.")] = "",
+    policy: Annotated[str, typer.Option(help="Policy file of the agents.")] = "",
     node_label: Annotated[list[str] | None, typer.Option(help="NODE=KEY=VALUE, such as node-2=zone=b.")] = None,
     node_taint: Annotated[
         list[str] | None, typer.Option(help="NODE=KEY[=VALUE]:EFFECT, such as node-1=gpu=yes:NoSchedule.")
     ] = None,
     groups: Annotated[bool, typer.Option("--groups", help="Also run groups: primaries with read replicas.")] = False,
     kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="A real Kubernetes (as root): kubelets and containerd in namespaces.")
+        bool, typer.Option("--kubernetes", help="Real Kubernetes (as root): kubelets and containerd in namespaces.")
     ] = False,
     kubernetes_version: KubernetesVersion = SUPPORTED[0],
     with_: Annotated[
-        list[str] | None, typer.Option("--with", help=f"What a real Kubernetes is to have: {', '.join(ADD_ONS)}.")
+        list[str] | None, typer.Option("--with", help=f"With --kubernetes: install {', '.join(ADD_ONS)}.")
     ] = None,
-    label: Annotated[list[str] | None, typer.Option(help="Record this label of VMs too; may be repeated.")] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up; `down` ends it.")] = False,
+    label: Annotated[list[str] | None, typer.Option(help="Also record this label of VMs; repeatable.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return once the cluster is up; `down` stops it.")
+    ] = False,
     name: Name = "local",
 ) -> int:
-    """Bring a cluster up, and keep it until Ctrl-C."""
+    """Start a cluster, and run it until Ctrl-C."""
     spec = ClusterSpec(
         guests=guests,
         nodes=nodes,
@@ -222,12 +224,12 @@ async def order_kubelet(folder: ClusterFolder, action: KubeletAction, node: str)
 
 @runs
 async def status(name: Name = "local", output: OutputFormat = Output.TEXT) -> int:
-    """Show whether a cluster runs, and its processes. Exits 3 if it does not run."""
+    """Show a cluster's state and processes. Exits 3 if it is not running."""
     folder, console = ClusterFolder.of(name), Console()
     try:
         answer = await ask_cluster(folder, "status")
     except NoAnswerError as error:
-        message = f"The cluster {folder.name!r} does not run. Start it: autoscale local up"
+        message = f"The cluster {folder.name!r} is not running. Start it: autoscale local up"
         show([message], {"name": folder.name, "running": False, "why": str(error)}, output)
         return 3
     if output.is_for_scripts:
@@ -240,7 +242,7 @@ async def status(name: Name = "local", output: OutputFormat = Output.TEXT) -> in
 
 
 def _print_status(console: Console, folder: ClusterFolder, answer: ControlResponse) -> None:
-    console.print(f"[bold]The cluster {folder.name!r} runs.[/bold]")
+    console.print(f"[bold]The cluster {folder.name!r} is running.[/bold]")
     for line in (answer.network, answer.guests, answer.agents):
         console.print(f"  {line}", soft_wrap=True)
     console.print(f"  kubeconfig: {folder.kubeconfig}", soft_wrap=True)
@@ -260,7 +262,7 @@ async def address(
     output: OutputFormat = Output.TEXT,
     namespace: VmNamespace = DEFAULT_NAMESPACE,
 ) -> int:
-    """Print HOST:PORT on this machine that forwards to a VM; with -o wide also where it leads."""
+    """Print HOST:PORT on this machine that forwards to a VM; with -o wide also its target."""
     folder = ClusterFolder.of(name)
     try:
         await ask_cluster(folder, "status")  # raises NoAnswerError if the cluster does not run
@@ -277,10 +279,10 @@ async def address(
 
 @runs
 async def load(
-    archives: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Archives of images.")],
+    archives: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Image archives.")],
     name: Name = "local",
 ) -> int:
-    """Put images on every node of a real Kubernetes."""
+    """Load images onto every node of a real Kubernetes."""
     try:
         for archive in archives:
             nodes = await load_image(ClusterFolder.of(name).nodes, archive)

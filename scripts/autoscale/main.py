@@ -60,6 +60,8 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "web": "scripts.autoscale.page:web",
         "bench": "scripts.autoscale.bench:bench",
         "migrate": "scripts.autoscale.migrate:migrate",
+        "sleep": "scripts.autoscale.sleep.command:sleep",
+        "wake": "scripts.autoscale.sleep.command:wake",
         "replay": "scripts.autoscale.replay.command:replay",
         "simulate": "scripts.autoscale.simulate.command:simulate",
         "explain": "scripts.autoscale.explain:explain",
@@ -70,13 +72,13 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Where each command's function is; that of a group of commands makes the group."""
-OF_A_CLUSTER: Final = ("check", "top", "web", "explain", "migrate", "bench", "cost", "record")
+OF_A_CLUSTER: Final = ("check", "top", "web", "explain", "migrate", "sleep", "wake", "bench", "cost", "record")
 """The commands of kubectl's plugin."""
 
 PLUGIN: Final = "kubectl autoscaling"
 """kubectl's own command ``autoscale`` makes an HPA, and goes before any plugin of that name."""
 
-_OF_A_VM: Final = frozenset({"explain", "migrate", "bench"})
+_OF_A_VM: Final = frozenset({"explain", "migrate", "sleep", "wake", "bench"})
 _GROUPS: Final = frozenset({"local", "images"})
 _OF_MANY_VALUES: Final = frozenset({"replay", "simulate"})
 
@@ -113,7 +115,7 @@ def _say_version(asked: bool) -> None:
 
 def _before_any(
     version: Annotated[  # noqa: ARG001 - its callback answers
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version.")
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     # With a callback a single command stays a subcommand; otherwise typer makes it the whole program.

@@ -22,12 +22,12 @@ from protocol.kubernetes.resources import EVENTS, MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
 from protocol.pod_database import pod_of
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.cluster_flags import VmNamespace, database_named, of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, MoveWatch, ObservedMove
-from scripts.autoscale.demonstration.waiting import beside
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
@@ -51,7 +51,7 @@ async def migrate(  # noqa: PLR0913 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the migration in progress.")] = False,
     within: Annotated[
-        str, typer.Option("--timeout", help="Give the migration up after this time, such as 90s or 10m.")
+        str, typer.Option("--timeout", help="Abort the migration after this time, such as 90s or 10m.")
     ] = "10m",
     output: OutputFormat = Output.TEXT,
     namespace: VmNamespace = "",
@@ -77,7 +77,7 @@ async def migrate(  # noqa: PLR0913 - each is an option of the command
             return await _cancel(site, name)
         # Without an address of the overlay the pod's address changes with the node.
         if not keeps_connections(virtual_machine):
-            console.print(f"{name} has no overlay address: its connections break when it moves", soft_wrap=True)
+            console.print(f"{name} has no flat-network address: its connections break when it moves", soft_wrap=True)
         return await _migrate(site.client, name, console, output, limit)
 
 
@@ -85,9 +85,9 @@ def stays_because(database: ObjectName) -> str:
     """The reason why a database never migrates; empty for a VM.
 
     >>> stays_because(ObjectName("shop", "pod/pg-1"))
-    'shop/pod/pg-1 is a pod: it is resized where it is, and does not migrate'
+    'shop/pod/pg-1 is a pod: it is resized in place and does not migrate'
     """
-    return f"{database} is a pod: it is resized where it is, and does not migrate" if pod_of(database) else ""
+    return f"{database} is a pod: it is resized in place and does not migrate" if pod_of(database) else ""
 
 
 def limit_of(timeout: str) -> Seconds:

@@ -14,6 +14,9 @@ import msgspec
 import typer
 import yaml
 
+from protocol.durations import DurationError, parse_duration
+from protocol.units import Seconds
+
 OutputFiles = Literal["text", "json", "yaml"]
 """The format of a report."""
 
@@ -23,10 +26,18 @@ Recordings = Annotated[
     typer.Option(
         "--trace",
         "--traces",
-        help="Recordings, seconds,cpu_cores[,mem_bytes], or folders of them. Ours, generated, if none is given.",
+        help="Recordings (seconds,cpu_cores[,mem_bytes]) or folders of them (default: generated ones).",
     ),
 ]
 ReportForm = Annotated[OutputFiles, typer.Option("--output", "-o", help="text: tables; json or yaml: for scripts.")]
+SleepAfter = Annotated[
+    str,
+    typer.Option(
+        "--sleep",
+        show_default="off",
+        help="Also report what sleep would save after this time without load, such as 15m.",
+    ),
+]
 JsonFlag = Annotated[bool, typer.Option("--json", hidden=True, help="The same as -o json.")]
 
 
@@ -53,7 +64,7 @@ def a_file(path: Path | None) -> Path | None:
     """Refuses a file whose folder does not exist. Raises ``typer.BadParameter``."""
     # Checked before the work: a replay may take minutes before it writes its picture.
     if path is not None and not path.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(path.parent)!r}")
+        raise typer.BadParameter(f"folder {str(path.parent)!r} does not exist")
     return path
 
 
@@ -62,6 +73,18 @@ def a_picture(path: Path | None) -> Path | None:
     if path is not None and path.suffix not in _PICTURES:
         raise typer.BadParameter(f"{path.name!r} does not end in {', '.join(_PICTURES)}")
     return a_file(path)
+
+
+def sleep_after(text: str) -> Seconds:
+    """The time of ``--sleep``; 0: VMs do not sleep. Raises ``typer.BadParameter``."""
+    try:
+        after = parse_duration(text)
+    except DurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--sleep") from None
+    # A guest says every 15 s how long it has been quiet; agents accept no less than a minute.
+    if after and not 60 <= after <= 7 * 86_400:
+        raise typer.BadParameter(f"expected 1m to 7d, got {text!r}", param_hint="--sleep")
+    return after
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from rich.console import Console
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.resources import PODS
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.error_groups import innermost
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
@@ -28,7 +29,6 @@ from scheduler_plugin.dashboard.app import Dashboard
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
-from scripts.autoscale.demonstration.waiting import beside
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
 from scripts.autoscale.site import NAME_LABEL, Site, SiteError, SitePods, agent_says, open_site
@@ -175,8 +175,8 @@ def _say_ended(console: Console, task: asyncio.Task[None]) -> None:
 
 @of_a_cluster()
 async def web(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port on this machine's loopback.")] = PORT,
-    label: Annotated[list[str] | None, typer.Option(help="Record this label's value too; may be repeated.")] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on localhost.")] = PORT,
+    label: Annotated[list[str] | None, typer.Option(help="Also record this label; repeatable.")] = None,
     *,
     flags: ClusterFlags,
 ) -> int:

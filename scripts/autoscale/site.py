@@ -5,8 +5,6 @@ What cannot be reached is None, and ``silence`` says why; or it is a ``SiteError
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import httpx2 as httpx
 import msgspec
 
 from deploy.kube.client import ApiClient
+from deploy.kube.kubectl import ForwardingError, Kubectl
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.api import ApiError
@@ -23,6 +22,7 @@ from protocol.kubernetes.objects import Json, labels_of, name_of, pod_phase, tex
 from protocol.kubernetes.resources import LEASES, PODS
 from protocol.messages import ObjectName
 from protocol.runtime.explaining.explain_access import token_in
+from protocol.units import Seconds
 from scheduler_plugin.databases import database_name, is_pod
 from scripts.autoscale.clusters import ReachedCluster
 
@@ -37,11 +37,9 @@ AGENT: Final = "autoscaling-agent"
 EXPLAINS: Final = {SCHEDULER: (PROBES_PORT, "autoscaling-scheduler"), GROUPS: (GROUPS_PORT, "autoscale-groups")}
 """The port of a program that explains, and its Lease."""
 
-FORWARDED_WITHIN: Final = 90.0
-"""Seconds: kubectl itself waits a minute for the pod to run."""
+FORWARDED_WITHIN: Final = Seconds(90.0)
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
-_FORWARDING: Final = re.compile(r"Forwarding from (127\.0\.0\.1):(\d+)")
 
 
 class SiteError(Exception):
@@ -190,35 +188,13 @@ class RemoteSite:
         if self._cluster.folder is not None:
             yield "127.0.0.1", await exposed_vm(self._cluster.folder, vm, port)
             return
-        target = f"pod/{text(vm, 'status', 'podName')}"
-        arguments = ("--namespace", name_of(vm).namespace, "port-forward", target, f":{port}")
+        kubectl = Kubectl(self._cluster.kubectl(), self._cluster.kubectl_environment, FORWARDED_WITHIN)
+        pod = f"pod/{text(vm, 'status', 'podName')}"
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._cluster.kubectl(*arguments),
-                # stderr is inherited: kubectl's own message says most about a failure.
-                stdout=asyncio.subprocess.PIPE,
-                env=self._cluster.kubectl_environment,
-            )
-        except OSError as error:
-            raise SiteError(f"kubectl cannot be run: {error.strerror}") from None
-        try:
-            match = _FORWARDING.search(await _first_line(process, target))
-            if match is None:
-                raise SiteError(f"kubectl port-forward {target} gave no port; see its message above")
-            yield match[1], int(match[2])
-        finally:
-            if process.returncode is None:
-                process.terminate()
-            await process.wait()
-
-
-async def _first_line(process: asyncio.subprocess.Process, target: str) -> str:
-    """Raises ``SiteError`` if there is none in time."""
-    try:
-        async with asyncio.timeout(FORWARDED_WITHIN):
-            return (await process.stdout.readline()).decode() if process.stdout else ""
-    except TimeoutError:
-        raise SiteError(f"kubectl port-forward {target} gave no port within {FORWARDED_WITHIN:g} s") from None
+            async with kubectl.forward(name_of(vm).namespace, pod, [port]) as ports:
+                yield "127.0.0.1", ports[port]
+        except ForwardingError as error:
+            raise SiteError(str(error)) from None
 
 
 async def exposed_vm(folder: ClusterFolder, vm: Json, port: int) -> int:

@@ -29,9 +29,10 @@ from deploy.local.kubernetes.programs.images import InstallationParts
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.resources import PODS
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import Clock
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
-from scripts.autoscale.demonstration.waiting import beside, fail_with_first
+from scripts.autoscale.demonstration.waiting import fail_with_first
 from scripts.autoscale.site import Site, SiteError, open_site
 
 

@@ -19,7 +19,7 @@ from deploy.neonvm.network.chooser import NetworkKind
 from protocol.units import Seconds
 from scripts.autoscale.running import runs
 from scripts.autoscale.stages import fresh_cluster
-from scripts.bench.process_costs import MIB, cpu_of
+from scripts.process_costs import MIB, cpu_of
 
 NAME: Final = "bench-agents"
 SETTLE: Final = Seconds(20.0)

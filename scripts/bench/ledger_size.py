@@ -42,7 +42,7 @@ from scheduler_plugin.planner.victims import Now
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scripts.bench.kubernetes.made_objects import listed, node, node_name, running_pod, running_vm
-from scripts.bench.process_costs import MIB
+from scripts.process_costs import MIB
 
 UNIT: Final = ComputeUnit.parse("250m", "1Gi")
 SIZES: Final = (2, 4, 6, 8)

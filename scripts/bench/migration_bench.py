@@ -19,9 +19,10 @@ from deploy.neonvm.network import netns
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.network.namespaces import switch_of
 from protocol.kubernetes.conditions import holds
-from protocol.kubernetes.objects import Json, text
+from protocol.kubernetes.objects import text
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
@@ -29,7 +30,7 @@ from scripts.autoscale.demonstration.moves import SUCCEEDED, MoveWatch, Observed
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.vm_clients import Noticed, probe
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
-from scripts.autoscale.demonstration.waiting import answers, beside, comes, watch_for_ends
+from scripts.autoscale.demonstration.waiting import answers, comes, watch_for_ends
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
@@ -155,7 +156,9 @@ class _Runs:
         return figures(self.watcher.moves, noticed, echoes, outcome)
 
     async def _server(self, stack: AsyncExitStack) -> DatabaseServer:
-        await create_vm(self._site.client, _ping_pong())
+        # Without the label that enables autoscaling, so that it keeps its size.
+        vm_object = small_vm(VM) | {"metadata": {"name": VM.name, "namespace": VM.namespace}}
+        await create_vm(self._site.client, vm_object)
         if not await answers(self._is_available, self._clock, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s")
         vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
@@ -192,12 +195,6 @@ class _Runs:
     def _turned(self, move: ObservedMove) -> None:
         if not move.is_under_way:
             self._say(f"  {len(self.watcher.moves):3}  {move.title}")
-
-
-def _ping_pong() -> Json:
-    """A VM that keeps its size."""
-    vm = small_vm(VM)
-    return {**vm, "metadata": {"name": VM.name, "namespace": VM.namespace}}
 
 
 def table(found: MigrationFigures) -> Table:

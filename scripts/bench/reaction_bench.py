@@ -25,15 +25,16 @@ from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of, postgres_vm
-from scripts.autoscale.demonstration.waiting import beside
+from scripts.autoscale.demonstration.waiting import comes
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages import fresh_cluster
-from scripts.bench.database_client import DatabaseSession
+from scripts.database_client import DatabaseSession
 
 VM: Final = ObjectName("default", "reaction")
 NAME: Final = "bench-reaction"
@@ -91,7 +92,6 @@ class Starter:
     _online: Instant | None = None
     _sizes: tuple[Resources, Resources | None] | None = None
     _resized: Instant = Instant(0.0)
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.vms = Informer(self.site.client, VIRTUAL_MACHINES, self.clock)
@@ -152,7 +152,6 @@ class Starter:
                 self._ordered = self.clock.now()
             if vm.actual is not None and vm.actual.cpu > one_cpu and self._online is None:
                 self._online = self.clock.now()
-        self._changed.set()
 
     def _is_small(self) -> bool:
         vm_object = self.vms.get(VM)
@@ -160,13 +159,8 @@ class Starter:
         return vm is not None and vm.actual is not None and vm.actual.cpu <= MilliCpu(1000) >= vm.use.cpu
 
     async def _until(self, holds: Callable[[], bool], at_most: Seconds, what: str) -> None:
-        deadline = Instant(self.clock.now() + at_most)
-        while not holds():
-            if self.clock.now() >= deadline:
-                raise SiteError(f"the VM did not {what} within {at_most:g} s")
-            self._changed.clear()
-            # ``holds`` may depend on the time alone, so it is checked at least once a second.
-            await self.clock.wait(self._changed, Instant(min(deadline, self.clock.now() + 1.0)))
+        if not await comes(holds, self.clock, at_most):
+            raise SiteError(f"the VM did not {what} within {at_most:g} s")
 
     async def _explained(self) -> str:
         """The agent's counts of alarms."""

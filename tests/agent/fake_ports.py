@@ -19,6 +19,7 @@ from agent.runner import Ports, Runner
 from agent.telemetry import LOG
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, ObjectName
+from protocol.names import ANNOTATION_SLEEP
 from protocol.units import Bytes, ComputeUnit, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 from tests.agent.core.story import GIB, POLICY, UNIT, cu
@@ -73,6 +74,7 @@ class FakeGuest:
     cores: float = 0.0
     error: PortError | None = None
     oom_kills: float = 0.0
+    quiet: float | None = None
     looks: int = 0
     closed: int = 0
     _busy: float = 0.0
@@ -92,6 +94,7 @@ class FakeGuest:
             mem_total=memory,
             mem_available=memory,
             oom_kills=self.oom_kills,
+            quiet=self.quiet,
         )
 
     def close(self) -> None:
@@ -160,6 +163,8 @@ class FakeVmApi:
         self.get_errors: list[PortError] = []
         self.patch_errors: list[PortError] = []
         self.patched: list[tuple[Resources, int]] = []
+        self.ordered: list[tuple[str, int]] = []
+        self.order_errors: list[PortError] = []
         self.tell_errors: list[PortError] = []
         self.told: list[tuple[str, str]] = []
         self.gets = 0
@@ -190,6 +195,16 @@ class FakeVmApi:
         if base != int(self.found.resource_version):
             raise ConflictError(Fault.VM_API, "changed")
         self.change(shown=False, use=use, actual=use)
+        return self.found
+
+    async def order_sleep(self, order: str, base: int) -> VirtualMachine:
+        """See ``VmApi``."""
+        self.ordered.append((order, base))
+        if self.order_errors:
+            raise self.order_errors.pop(0)
+        if base != int(self.found.resource_version):
+            raise ConflictError(Fault.VM_API, "changed")
+        self.change(shown=False, annotations={**self.found.annotations, ANNOTATION_SLEEP: order})
         return self.found
 
     async def tell(self, reason: str, note: str, wall: float) -> None:

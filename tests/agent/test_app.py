@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import sys
 from pathlib import Path
 
@@ -14,16 +13,10 @@ import pytest
 from agent.__main__ import main
 from agent.app import run
 from agent.settings import read_settings
+from deploy.neonvm.network.sockets import free_port
 from protocol.runtime.clock import SystemClock
 from tests.agent.fake_ports import Lines
 from tests.plain_http import plain_client
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def environment(tmp_path: Path, port: int, **more: str) -> dict[str, str]:
@@ -54,7 +47,7 @@ async def test_serves_and_stops_without_any_backend(tmp_path: Path, more: dict[s
             tasks.create_task(run(settings, SystemClock(), stop))
             await log.says("agent started")
             assert (await http.get(f"http://127.0.0.1:{port}/healthz")).text == "ok\n"
-            await log.says("the VM cannot be read", "the pods of this node cannot be read")
+            await log.says("cannot read the object", "cannot list the pods of this node")
             assert (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 503
             stop.set()
     assert log.messages[-1] == "agent stopped"

@@ -8,10 +8,11 @@ from typing import Any
 
 from agent.app import run
 from agent.settings import read_settings
+from deploy.neonvm.network.sockets import free_port
 from protocol.runtime.clock import SystemClock
 from tests.agent.cgroups.trees import CONTAINER, UID, Layout, Tree
 from tests.agent.fake_ports import Lines
-from tests.agent.test_app import environment, free_port
+from tests.agent.test_app import environment
 from tests.local.apiserver.running import running_api_server
 from tests.plain_http import plain_client
 
@@ -64,7 +65,7 @@ async def test_pod_is_found_measured_and_explained(tmp_path: Path) -> None:
         with Lines() as log:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(run(settings, SystemClock(), stop))
-                await log.says("the scheduler gave no permit")
+                await log.says("request to the scheduler failed")
                 explained = f"http://127.0.0.1:{port}/explain/default/pod/pg-1"
                 known: dict[str, Any] = {}
                 while known.get("metrics") is None:
@@ -78,4 +79,4 @@ async def test_pod_is_found_measured_and_explained(tmp_path: Path) -> None:
     assert known["size"]["least"] == {"cpu": "250m", "mem": "512Mi"}
     assert (known["metrics"]["mem_total"], known["metrics"]["mem_used"]) == ("512Mi", "200Mi")
     assert known["resize"] == {"objection": None, "pauses": []}
-    assert (database.status_code, database.json()) == (503, {"error": "databases in pods report nothing to the agent"})
+    assert (database.status_code, database.json()) == (503, {"error": "the agent has no report of a database in a pod"})

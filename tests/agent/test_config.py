@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from agent.config import PolicyError, read_policy
-from agent.core.policy import CachePolicy, CpuPolicy, MemoryPolicy, MonitorPolicy, Policy, Smoothing, Timing
+from agent.core.policy import (
+    CachePolicy,
+    CpuPolicy,
+    MemoryPolicy,
+    MonitorPolicy,
+    Policy,
+    SleepPolicy,
+    Smoothing,
+    Timing,
+)
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
 from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, Seconds
@@ -60,6 +69,14 @@ def test_reads_monitor_policy() -> None:
     assert read_policy("monitor: {hold: 0s, request: 1m, connection: 0}", Policy()).monitor == MonitorPolicy(
         Seconds(0.0), Seconds(60.0), 0.0
     )
+
+
+def test_reads_sleep_policy() -> None:
+    windows = ("Mon-Fri 07:00-20:00 Europe/Berlin", "Sat 22:00-02:00 UTC")
+    base = read_policy(f"sleep: {{after: 15m, keepAwake: {list(windows)}}}", Policy())
+    assert base.sleep == SleepPolicy(Seconds(900.0), windows)
+    assert read_policy("sleep: {after: 0}", base).sleep == SleepPolicy(Seconds(0.0), windows)
+    assert read_policy("sleep: {keepAwake: []}", base).sleep == SleepPolicy(Seconds(900.0))
 
 
 def test_defaults_without_configuration() -> None:
@@ -126,6 +143,13 @@ def test_json_is_yaml() -> None:
         ("smoothing: {cpu: [{hold: {window: soon}}]}", "smoothing.cpu[0].hold.window: "),
         ("smoothing: {memory: [{sustain: {over: 5}}]}", "smoothing.memory[0].sustain: memory must grow at once"),
         ("timing: {scrape: true}", "timing.scrape: "),
+        ("sleep: {after: 59s}", "sleep.after: expected 0 (never) or at least 60 seconds, got 59"),
+        ("sleep: {after: 8d}", "sleep.after: "),
+        ("sleep: {after: 700000}", "sleep.after: expected 0 to 604800 seconds, got 700000"),
+        ("sleep: {keepAwake: Mon}", "sleep.keepAwake: expected array, got str"),
+        ("sleep: {keepAwake: [Mon]}", "sleep.keepAwake[0]: expected days, times and a time zone like"),
+        ("sleep: {keepAwake: ['Mon 07:00-20:00 Mars/Base']}", "sleep.keepAwake[0]: no such time zone: Mars/Base"),
+        (f"sleep: {{keepAwake: {['Mon 07:00-20:00 UTC'] * 17}}}", "sleep.keepAwake: expected array of length <= 16"),
     ],
 )
 def test_bad_document_names_the_path(text: str, message: str) -> None:

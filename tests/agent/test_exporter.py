@@ -19,6 +19,7 @@ from agent.core.events import Fault
 from agent.exporter import explain_guard, routes
 from agent.ports import DatabaseView, PortError
 from agent.supervisor import Supervisor
+from protocol.guest.sleep import SleepReport, SleepState
 from protocol.kubernetes.access_reviews import Scope
 from protocol.messages import ObjectName
 from protocol.pod_database import DEFERRED, ResizeObjection
@@ -55,8 +56,8 @@ async def test_readiness_waits_until_every_vm_was_read(served: Served) -> None:
     async with fixture:
         answers.append(await http.get("/readyz"))
     assert [(a.status_code, a.text) for a in answers] == [
-        (503, "the VMs to look after are not known yet\n"),
-        (503, "not read yet: default/vm-1\n"),
+        (503, "VMs not listed yet\n"),
+        (503, "waiting for the first read of default/vm-1\n"),
         (200, "ok\n"),
     ]
     assert (await http.get("/healthz")).text == "ok\n"
@@ -95,6 +96,42 @@ async def test_kills_of_a_guest_are_counted(served: Served) -> None:
     assert 'autoscale_agent_guest_oom_kills_total{namespace="default",vm="vm-1"} 3.0' in text
 
 
+async def test_sleep_and_quiet_are_exported(served: Served) -> None:
+    fixture, supervisor, http = served
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+    fixture.guest.quiet = 42.0
+    async with fixture:
+        await fixture.clock.advance(2.0)
+        awake = (await http.get("/metrics")).text
+        fixture.vm_api.change(phase="Asleep", actual=None)
+        await fixture.clock.advance(2.0)
+        asleep = (await http.get("/metrics")).text
+    assert 'autoscale_agent_database_quiet_seconds{namespace="default",vm="vm-1"} 42.0' in awake
+    assert 'autoscale_agent_asleep{namespace="default",vm="vm-1"} 0.0' in awake
+    assert 'autoscale_agent_asleep{namespace="default",vm="vm-1"} 1.0' in asleep
+    assert "autoscale_agent_database_quiet_seconds{" not in asleep
+
+
+async def test_wakes_are_exported(served: Served) -> None:
+    """How long it wakes, who woke it by kind, and that nobody used it then; never an address."""
+    fixture, supervisor, http = served
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+    async with fixture:
+        await fixture.clock.advance(2.0)
+        for message in ("10.1.2.3:40312 opened a connection", "the order to sleep was removed"):
+            fixture.vm_api.change(phase="Asleep", actual=None)
+            await fixture.clock.advance(2.0)
+            report = SleepReport(state=SleepState.WAKING, message=message)
+            fixture.vm_api.change(phase="Waking", actual=None, sleep=report)
+            await fixture.clock.advance(2.0)
+        text = (await http.get("/metrics")).text
+    assert 'autoscale_agent_wakes_total{by="packet",namespace="default",vm="vm-1"} 1.0' in text
+    assert 'autoscale_agent_wakes_total{by="order",namespace="default",vm="vm-1"} 1.0' in text
+    assert 'autoscale_agent_waking_seconds{namespace="default",vm="vm-1"} 2.0' in text
+    assert 'autoscale_agent_woken_for_nothing{namespace="default",vm="vm-1"} 0.0' in text
+    assert "10.1.2.3" not in text
+
+
 async def test_a_growth_and_a_trouble_are_told(served: Served) -> None:
     fixture, supervisor, http = served
     supervisor.runners[ASSIGNMENT] = fixture.runner
@@ -121,7 +158,7 @@ async def test_metrics_of_an_agent_that_knows_nothing_yet(served: Served) -> Non
 
 async def test_explain_by_name_or_only_vm(served: Served) -> None:
     fixture, supervisor, http = served
-    assert (await http.get("/explain")).json() == {"error": "no such database here: none yet"}
+    assert (await http.get("/explain")).json() == {"error": "unknown VM or pod: none yet"}
     supervisor.runners[ASSIGNMENT] = fixture.runner
     async with fixture:
         await fixture.clock.advance(2.0)
@@ -133,7 +170,7 @@ async def test_explain_by_name_or_only_vm(served: Served) -> None:
         [],
     )
     missing = await http.get("/explain/default/vm-9")
-    assert (missing.status_code, missing.json()) == (404, {"error": "no such database here: default/vm-9"})
+    assert (missing.status_code, missing.json()) == (404, {"error": "unknown VM or pod: default/vm-9"})
 
 
 async def test_a_pod_is_asked_for_and_counted_by_its_name(served: Served) -> None:
@@ -169,11 +206,11 @@ async def test_the_database_is_asked_when_the_agent_is(served: Served) -> None:
             "oldestTransactionSeconds": None,
         },
     )
-    fixture.database.error = PortError(Fault.GUEST, "the guest's database does not answer: it is starting")
+    fixture.database.error = PortError(Fault.GUEST, "no database status from the guest: it is starting")
     answer = await http.get("/database/default/vm-1")
     assert (answer.status_code, answer.json()) == (
         503,
-        {"error": "the guest's database does not answer: it is starting"},
+        {"error": "no database status from the guest: it is starting"},
     )
 
 

@@ -128,7 +128,7 @@ async def test_flood_disconnects_with_backoff(monitor: Conversing) -> None:
         before = len(monitor.events)
         await monitor.says(*[UpscaleRequest(1)] * 1000)
         assert len(monitor.events) - before == 21, "twenty were heard"
-        flooded = MonitorLost(Fault.GUEST, "the guest's monitor sends more than 10 messages a second")
+        flooded = MonitorLost(Fault.GUEST, "the guest's monitor exceeds 10 messages per second")
         await monitor.clock.advance(wait - 0.1)
         assert monitor.events[-1:] == [flooded]
         await monitor.clock.advance(0.2)
@@ -147,7 +147,7 @@ async def test_failed_health_check_disconnects(monitor: Conversing) -> None:
     assert monitor.events == [MonitorJoined(2)]
     monitor.is_well = False
     await monitor.clock.advance(10.1)
-    assert monitor.events[1:2] == [MonitorLost(Fault.GUEST, "the guest's monitor did not answer within 5 s")]
+    assert monitor.events[1:2] == [MonitorLost(Fault.GUEST, "no answer within 5 s")]
 
 
 async def test_unanswered_request_disconnects(

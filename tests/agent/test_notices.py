@@ -7,7 +7,7 @@ from agent.ports import PortError, RefusedError
 from tests.agent.core.story import cu
 from tests.agent.fake_ports import RunnerFixture
 
-KILLED = "the guest's kernel killed 2 processes for lack of memory; the VM grows as far as it may"
+KILLED = "the kernel killed 2 processes for lack of memory; the database grows as far as its bounds and node allow"
 
 
 async def test_kills_become_an_event_every_five_minutes() -> None:
@@ -29,7 +29,7 @@ async def test_refused_growth_becomes_an_event() -> None:
         fixture.vm_api.patch_errors = [RefusedError(Fault.VM_API, "denied by a webhook")] * 2
         fixture.guest.cores = 0.25
         await fixture.clock.advance(20.0)
-        refused = f"refused to grow to {cu(2)}, no room is kept for it meanwhile: denied by a webhook"
+        refused = f"growth to {cu(2)} was refused: denied by a webhook; no room is reserved for it until the next try"
         assert fixture.vm_api.told == [("ResizeRefused", refused)]
 
 

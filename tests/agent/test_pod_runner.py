@@ -122,7 +122,7 @@ async def test_deferred_wish_is_kept_until_there_is_room() -> None:
         await fixture.clock.advance(30.0)
         assert fixture.pod.targets == [size("500m", "1Gi")]
         assert set(fixture.scheduler.asked[2:]) == {size("500m", "1Gi")}, "so the ledger keeps the room"
-        assert fixture.log.messages.count("the kubelet objects to a resize") == 1
+        assert fixture.log.messages.count("the kubelet deferred or refused a resize") == 1
         fixture.pod.verdict = ""
         fixture.pod.looks()
         await fixture.clock.advance(1.0)
@@ -155,6 +155,44 @@ async def test_failed_shrink_is_taken_back_for_load_in_same_second() -> None:
         assert fixture.pod.found.actual == size(1, "2Gi")
 
 
+async def test_reasons_speak_of_the_pod() -> None:
+    """Explanations, log lines and Events call it neither a VM nor a guest, whatever goes wrong."""
+    async with PodFixture(size("250m", "2Gi")) as fixture:
+        reasons = [fixture.because]
+
+        async def passes(seconds: float) -> None:
+            await fixture.clock.advance(seconds)
+            account = explain(fixture.runner.state, str(NAME), fixture.clock.now())
+            reasons.extend([account.because, *account.working_set])
+            reasons.extend(f"{trouble['with_']}: {trouble['reason']}" for trouble in account.troubles)
+
+        fixture.guest.cores = 0.1
+        await passes(0.0)
+        await fixture.reclaimer.says(UpscaleConfirmation(2))
+        await passes(9.0)
+        await fixture.reclaimer.says(DownscaleResult(fixture.reclaimer.last_number, ok=False, status="refaulted"))
+        await passes(1.0)
+        fixture.guest.error = PortError(Fault.GUEST, "cannot read the pod's cgroups: gone")
+        await passes(60.0)
+        fixture.guest.error = None
+        await fixture.reclaimer.says(PortError(Fault.GUEST, "no answer within 60 s"))
+        await passes(1.0)
+        fixture.guest.oom_kills, fixture.guest.cores = 2.0, 0.5
+        fixture.pod.patch_errors = [RefusedError(Fault.VM_API, "exceeded quota: team")] * 9
+        await passes(1.0)
+        fixture.pod.get_errors = [AWAY]
+        fixture.pod.end_watch(AWAY)
+        await passes(1.0)
+        fixture.pod.change(phase="Pending")
+        await passes(1.0)
+        texts = [*reasons, *fixture.log.messages, *(note for _, note in fixture.pod.told)]
+        assert [text for text in texts if "VM" in text or "guest" in text] == []
+        assert {reason for reason, _ in fixture.pod.told} == {"GuestOutOfMemory", "ResizeRefused"}
+        assert {"patching the pod: exceeded quota: team", "reading the pod: away"} <= set(reasons)
+        trials = ("ready to try less memory in the pod", "a trial of less memory in the pod failed")
+        assert {*trials, "cannot try less memory in the pod"} <= set(fixture.log.messages)
+
+
 async def test_quota_is_told_and_leaves_the_other_resource_alone() -> None:
     async with PodFixture() as fixture:
         await fixture.clock.advance(1.0)
@@ -162,13 +200,9 @@ async def test_quota_is_told_and_leaves_the_other_resource_alone() -> None:
         fixture.guest.cores = 0.25
         await fixture.clock.advance(1.0)
         assert fixture.pod.targets == [size("500m", "1Gi")]
-        assert fixture.pod.told == [
-            (
-                "ResizeRefused",
-                "refused to grow to 500m cpu, 1Gi, no room is kept for it meanwhile: exceeded quota: team",
-            )
-        ]
-        assert fixture.because.endswith("no more CPU until try 2 in 4 s, after: exceeded quota: team")
+        refused = "growth to 500m cpu, 1Gi was refused: exceeded quota: team"
+        assert fixture.pod.told == [("ResizeRefused", f"{refused}; no room is reserved for it until the next try")]
+        assert fixture.because.endswith("CPU growth is tried again in 4 s (try 2): exceeded quota: team")
         await fixture.clock.advance(60.0)
         assert fixture.pod.found.use == size("500m", "1Gi")
 
@@ -177,7 +211,7 @@ async def test_replaced_pod_is_left_alone() -> None:
     """The pod was made anew under its name: until the supervisor ends this agent, it changes nothing."""
     async with PodFixture() as fixture:
         await fixture.clock.advance(1.0)
-        gone = RefusedError(Fault.VM_API, "another pod has taken the place of default/pg-1")
+        gone = RefusedError(Fault.VM_API, "default/pg-1 was replaced by another pod of that name")
         fixture.pod.get_errors = [gone] * 100
         fixture.pod.patch_errors = [ConflictError(Fault.VM_API, "the UID in the precondition is another")] * 100
         fixture.pod.end_watch(gone)
@@ -185,7 +219,7 @@ async def test_replaced_pod_is_left_alone() -> None:
         await fixture.clock.advance(30.0)
         assert len(fixture.pod.patched) == 1
         troubles = explain(fixture.runner.state, str(NAME), fixture.clock.now()).troubles
-        assert ("reading the VM", gone.reason) in [(trouble["with_"], trouble["reason"]) for trouble in troubles]
+        assert ("reading the pod", gone.reason) in [(trouble["with_"], trouble["reason"]) for trouble in troubles]
 
 
 async def test_api_that_is_away_is_asked_again() -> None:

@@ -42,7 +42,7 @@ async def test_metrics_failure_and_recovery_log_once() -> None:
         await fixture.clock.advance(5.0)
         fixture.guest.error = None
         await fixture.clock.advance(1.0)
-        assert fixture.log.messages == ["permitted", "no metrics", "metrics are back"]
+        assert fixture.log.messages == ["permit received", "scrape failed", "scrape works again"]
         assert fixture.log.lines[1][2] == {"vm": "default/vm-1", "fault": "guest", "reason": "answers 500"}
         assert fixture.runner.tally["scrape_failed"] == 5
 
@@ -54,13 +54,13 @@ async def test_guest_that_kills_is_logged_once_a_minute() -> None:
         for _ in range(30):
             fixture.guest.oom_kills += 2.0
             await fixture.clock.advance(1.0)
-        killed = [fields for _, message, fields in fixture.log.lines if message.startswith("the guest killed")]
+        killed = [fields for _, message, fields in fixture.log.lines if message.startswith("the kernel killed")]
         assert killed == [{"vm": "default/vm-1", "kills": 2}]
         assert fixture.runner.state.guest.kills.total == 60
         await fixture.clock.advance(60.0)
         fixture.guest.oom_kills += 1.0
         await fixture.clock.advance(1.0)
-        assert fixture.log.messages.count("the guest killed processes for lack of memory") == 2
+        assert fixture.log.messages.count("the kernel killed processes for lack of memory") == 2
 
 
 async def test_absent_scheduler_is_retried() -> None:
@@ -72,7 +72,12 @@ async def test_absent_scheduler_is_retried() -> None:
         await fixture.clock.advance(9.0)
         assert fixture.vm_api.patched == [(cu(2), 1)]
         assert fixture.guest.looks == 11
-        assert fixture.log.messages == ["permitted", "the scheduler gave no permit", "permitted", "resized"]
+        assert fixture.log.messages == [
+            "permit received",
+            "request to the scheduler failed",
+            "permit received",
+            "resized",
+        ]
 
 
 async def test_conflict_rereads_and_patches_again() -> None:
@@ -108,7 +113,7 @@ async def test_failed_patch_retries_after_five_seconds(error: PortError) -> None
         assert fixture.vm_api.patched == [(cu(2), 1)]
         await fixture.clock.advance(0.1)
         assert fixture.vm_api.patched == [(cu(2), 1), (cu(2), 1)]
-        assert "the VM was not resized" in fixture.log.messages
+        assert "not resized" in fixture.log.messages
 
 
 async def test_watch_restarts_after_pause() -> None:
@@ -122,7 +127,7 @@ async def test_watch_restarts_after_pause() -> None:
         fixture.vm_api.end_watch(AWAY)
         await fixture.clock.advance(1.1)
         assert fixture.vm_api.gets == 3
-        assert fixture.log.messages[-2:] == ["the VM cannot be read", "the VM can be read again"]
+        assert fixture.log.messages[-2:] == ["cannot read the object", "reading the object works again"]
 
 
 async def test_unreadable_vm_backs_off() -> None:
@@ -153,7 +158,7 @@ async def test_bad_policy_keeps_last_good() -> None:
         await fixture.clock.advance(0.0)
         assert fixture.runner.state.policy.cpu.target == 0.7
         level, message, fields = fixture.log.lines[-1]
-        assert (level, message) == (logging.ERROR, "policy refused; the last good one stays")
+        assert (level, message) == (logging.ERROR, "policy rejected; keeping the previous one")
         assert "cpu.target: expected float <= 1.0" in str(fields["reason"])
         fixture.runner.refuse_policy("policy.yaml: gone")
         assert fixture.runner.tally["policy_refused"] == 2
@@ -208,7 +213,7 @@ async def test_less_than_was_asked_for_is_a_warning() -> None:
         await fixture.clock.advance(1.0)
         assert fixture.log.lines[-1] == (
             logging.WARNING,
-            "less permitted than asked for",
+            "permit below the request",
             {
                 "vm": "default/vm-1",
                 "asked_cpu": "500m",
@@ -262,7 +267,7 @@ async def test_annotation_skips_and_reports_unknown_settings() -> None:
         assert (state.policy.cpu.target, state.policy.memory.target) == (POLICY.cpu.target, 0.6)
         assert state.settings_failure is not None
         assert state.settings_failure.reason == reason
-        assert fixture.log.messages.count("settings in force in part") == 1
+        assert fixture.log.messages.count("some settings were ignored") == 1
         fixture.runner.use_policy(replace(POLICY, passed_over=("of the file",)))
         assert state.settings_failure.reason == f"of the file; {reason}"
         fixture.vm_api.change(annotations={})
@@ -298,7 +303,7 @@ async def test_new_watch_notices_restored_store() -> None:
         fixture.vm_api.restore(kept)
         await fixture.clock.advance(2.0)
         assert fixture.vm_api.patched == [(cu(2), 1)], "onto the object as it is now"
-        assert fixture.log.messages.count("the VM's object is an older one: the store was restored") == 1
+        assert fixture.log.messages.count("the object's version went back: its cluster was restored from a backup") == 1
 
 
 async def test_monitor_report_grows_and_agreement_shrinks() -> None:
@@ -315,11 +320,11 @@ async def test_monitor_report_grows_and_agreement_shrinks() -> None:
         await monitor.says(DownscaleResult(monitor.last_number, ok=False, status="in use"))
         await fixture.clock.advance(1.0)
         assert fixture.vm_api.found.use.mem == cu(8).mem
-        assert "the guest's monitor keeps its memory" in fixture.log.messages
+        assert "the guest's monitor refused a shrink" in fixture.log.messages
         monitor.absent = [PortError(Fault.NETWORK, "connection refused")] * 100
         await monitor.says(PortError(Fault.GUEST, "hung up"))
         await fixture.clock.advance(59.0)
         assert fixture.vm_api.found.use.mem == cu(8).mem
         await fixture.clock.advance(2.0)
         assert fixture.vm_api.found.use == cu(1)
-        assert fixture.log.messages.count("the guest's monitor is gone") == 1
+        assert fixture.log.messages.count("lost the guest's monitor") == 1

@@ -39,7 +39,7 @@ def test_node_agent_uses_monitor_in_pod() -> None:
     assert read_settings([], node).monitor_url is None
     of_each = "ws://{pod_ip}:10301/monitor"
     assert read_settings([], node | {"MONITOR_URL": of_each}).monitor_url == of_each
-    with pytest.raises(SettingsError, match="MONITOR_URL: the per-node form needs"):
+    with pytest.raises(SettingsError, match="MONITOR_URL: with AGENT_MODE=node, expected"):
         read_settings([], node | {"MONITOR_URL": "ws://10.0.0.1:10301/monitor"})
 
 
@@ -95,10 +95,10 @@ def test_default_files_are_used_if_present(tmp_path: Path) -> None:
         (SIDECAR | {"AGENT_LISTEN": ":99999"}, "AGENT_LISTEN: expected HOST:PORT, got ':99999'"),
         (SIDECAR | {"SCHEDULER_URL": "scheduler:10299"}, "SCHEDULER_URL: expected http://HOST… or https://HOST…"),
         (SIDECAR | {"KUBERNETES_API_URL": "https://"}, "KUBERNETES_API_URL: expected http://HOST… or https://HOST…"),
-        (SIDECAR | {"METRICS_URL": "http://{pod_ip}:9100/metrics"}, "METRICS_URL: only the per-node form knows"),
+        (SIDECAR | {"METRICS_URL": "http://{pod_ip}:9100/metrics"}, "METRICS_URL: {pod_ip} needs AGENT_MODE=node"),
         (SIDECAR | {"METRICS_URL": "https://guest:9100/metrics"}, "METRICS_URL: expected http://HOST…, got 'https://g"),
-        (SIDECAR | {"DATABASE_URL": "http://{pod_ip}:1/database"}, "DATABASE_URL: only the per-node form knows"),
-        (SIDECAR | {"MONITOR_URL": "ws://{pod_ip}:10301/monitor"}, "MONITOR_URL: only the per-node form knows"),
+        (SIDECAR | {"DATABASE_URL": "http://{pod_ip}:1/database"}, "DATABASE_URL: {pod_ip} needs AGENT_MODE=node"),
+        (SIDECAR | {"MONITOR_URL": "ws://{pod_ip}:10301/monitor"}, "MONITOR_URL: {pod_ip} needs AGENT_MODE=node"),
         (SIDECAR | {"MONITOR_URL": "http://guest:10301"}, "MONITOR_URL: expected ws://HOST… or off, got 'http://"),
     ],
 )
@@ -128,5 +128,5 @@ def test_only_node_agents_serve_pods() -> None:
     found = read_settings([], node | paths)
     assert (found.cgroup_root, found.reclaimer) == tuple(map(Path, paths.values()))
     for name, path in paths.items():
-        with pytest.raises(SettingsError, match=f"{name}: only the per-node form serves pods"):
+        with pytest.raises(SettingsError, match=f"{name}: only with AGENT_MODE=node"):
             read_settings([], SIDECAR | {name: path})

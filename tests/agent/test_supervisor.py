@@ -101,7 +101,7 @@ async def test_crashed_runner_restarts_alone() -> None:
         broken.state = None  # type: ignore[assignment]
         await agents.clock.advance(1.0)
         assert agents.supervisor.crashes == 1
-        assert "an agent crashed and restarts" in agents.log.messages
+        assert "a VM's agent crashed; restarting it" in agents.log.messages
         await agents.clock.advance(2.0)
         assert agents.supervisor.runners[ASSIGNMENT] is not broken
         assert agents.supervisor.runners[ASSIGNMENT].state.vm.seen is not None
@@ -125,7 +125,7 @@ async def test_failed_list_keeps_runners() -> None:
         agents.node.changes.put_nowait(PortError(Fault.NETWORK, "away"))
         await agents.clock.advance(2.0)
         assert agents.node.asked == 2
-        assert agents.log.messages[-1] == "the pods of this node cannot be read"
+        assert agents.log.messages[-1] == "cannot list the pods of this node"
         agents.node.changes.put_nowait(None)
         await agents.clock.advance(4.0)
         assert agents.node.asked == 3
@@ -140,7 +140,7 @@ async def test_long_watch_resumes_at_once() -> None:
         agents.node.changes.put_nowait(None)
         await settle()
         assert agents.node.asked == 2
-        assert "the pods of this node cannot be read" not in agents.log.messages
+        assert "cannot list the pods of this node" not in agents.log.messages
 
 
 async def test_short_watches_back_off() -> None:

@@ -10,7 +10,7 @@ from tests.browser.made_up_fleet import a_move, fleet
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS
 
 pytestmark = pytest.mark.browser
-WHY = "no node has room for 3 vCPU; node-2 comes nearest"
+WHY = "no node has room for 3 vCPU; closest is node-2"
 
 
 def link(run: Served) -> str:

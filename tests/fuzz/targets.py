@@ -23,6 +23,8 @@ from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.reports import parse_report, transfer_info
 from deploy.neonvm.simulated.simulated_load import LoadError, parse_recording
+from deploy.neonvm.sleep.asleep_page import asleep_response
+from deploy.neonvm.sleep.streams import BrokenStreamError
 from protocol.codec import MalformedMessageError, decode_request, decode_response
 from protocol.durations import DurationError, parse_duration
 from protocol.floors import decode_floor
@@ -55,7 +57,7 @@ from scheduler_plugin.injector.admission.injection import judge
 from scheduler_plugin.injector.admission.reviews import MalformedReviewError, answer, read_review
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import parse_settings
-from tests.fuzz import group_objects, page_targets, samples
+from tests.fuzz import group_objects, page_targets, samples, sleeper_frames
 from tests.fuzz.mutations import QUANTITIES, VALUES, damaged, damaged_text, encoded
 from tests.pod_databases import pod_database
 from tests.scheduler_plugin.groups.objects.sample_group import shop
@@ -246,6 +248,9 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("batch of requests", documents(samples.BATCH), _batch, MALFORMED, 6),
     Target("batch of answers", documents(samples.ANSWERS), _batch_answer, MALFORMED, 6),
     Target("metrics page", texts(samples.EXPOSITION), read_sample, (), 6),
+    Target("frames for a sleeper", sleeper_frames.traffic, sleeper_frames.judged, (), 8),
+    Target("streams of frames", texts(*sleeper_frames.STREAMS), sleeper_frames.streamed, (BrokenStreamError,), 4),
+    Target("page of a sleeper", texts(samples.EXPOSITION), asleep_response, (), 4),
     Target("guest's monitor", documents(*samples.MONITOR), read_from_monitor, (MalformedMonitorMessageError,), 8),
     Target("monitor's greeting", documents({"version": 2}), read_greeting, (MalformedMonitorMessageError,), 2),
     Target("policy", texts(samples.POLICY), as_text(_policy), (PolicyError,), 3),

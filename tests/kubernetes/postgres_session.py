@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from deploy.neonvm.network.netns import socket_in
 from protocol.names import PASSWORD_KEY, PASSWORD_SUFFIX
-from scripts.bench.database_client import Proof
+from scripts.database_client import Proof
 
 PATIENCE: Final = 30.0
 PASSWORD: Final = "of these tests"

@@ -19,10 +19,8 @@ from protocol.units import Bytes, Resources
 from tests.conformance.cluster import client_of
 from tests.kubernetes.connection_burst import grows_for_connections
 from tests.kubernetes.echo_client import SETTLED, echoing
-from tests.kubernetes.flat_client import flat_client
 from tests.kubernetes.neighbour_pod import NeighbourPod
-from tests.kubernetes.pod_processes import processes_of
-from tests.kubernetes.postgres_session import Session, password_of
+from tests.kubernetes.postgres_session import Session
 from tests.kubernetes.real_kubernetes import NotYetError, RealKubernetes, eventually
 from tests.kubernetes.scheduling.books import overcommitted
 from tests.kubernetes.scheduling.history import History
@@ -31,9 +29,11 @@ from tests.kubernetes.vms import (
     FIRST,
     NODES,
     PODS,
-    VM,
+    booted,
+    flat_session,
     following,
     has,
+    leading_controller,
     let,
     monitor_of,
     movable,
@@ -58,36 +58,20 @@ HOLD = [{"hold": {"window": "5s"}}]
 AT_ONCE = {"smoothing": {"cpu": HOLD, "memory": HOLD}, "memory": {"cache": {"enabled": False}}}
 """An agent that gives back soon what is not needed."""
 DEVICES = "autoscaling.neon.tech/guest-devices"
-_POD_SECURITY = "pod-security.kubernetes.io/enforce"
 
 
 @pytest.fixture(scope="module")
 def vm(with_vms: RealKubernetes) -> Iterator[RealKubernetes]:
     """The cluster with our programs, and a VM whose database answers, with its agent beside it."""
-    cluster = with_vms
-    cluster.kubectl("label", "namespace", "default", f"{_POD_SECURITY}=baseline")
-    cluster.apply(password_of("db"), VM)
-    try:
-        eventually(lambda: is_ready(cluster), "the VM is ready", 240.0)
-        yield cluster
-    finally:
-        cluster.kubectl("delete", "neonvm/db", "--ignore-not-found")
-        eventually(lambda: not cluster.get("pods", PODS)["items"], "its pod is gone")
-        cluster.kubectl("label", "namespace", "default", f"{_POD_SECURITY}-")
-
-
-def is_ready(cluster: RealKubernetes) -> bool:
-    said = {each["type"]: each["status"] for each in status(cluster).get("conditions", [])}
-    return said.get("Available") == "True"
+    with booted(with_vms):
+        yield with_vms
 
 
 @pytest.fixture
 def session(vm: RealKubernetes) -> Iterator[Session]:
     """A session over the flat network."""
-    with flat_client(vm) as client:
-        opened = Session(client, status(vm)["extraNetIP"])
+    with flat_session(vm) as opened:
         yield opened
-        opened.close()
 
 
 def test_a_vm_boots_in_a_pod_and_says_how_fast_it_can_be(vm: RealKubernetes) -> None:
@@ -286,16 +270,6 @@ def answers_of(session: Session) -> Iterator[list[float]]:
         worker.join()
 
 
-def leading_controller(cluster: RealKubernetes) -> int:
-    """The process of the replica that acts."""
-    system = "--namespace=kube-system"
-    holder = cluster.get("lease", "neonvm-controller", system)["spec"]["holderIdentity"]
-    pods = cluster.get("pods", system, "--selector=app.kubernetes.io/name=neonvm-controller")["items"]
-    (uid,) = (each["metadata"]["uid"] for each in pods if holder.startswith(each["metadata"]["name"]))
-    (process,) = processes_of(uid, "neonvm-controller")
-    return process
-
-
 def test_the_target_pod_of_a_move_arrives_with_what_the_vm_holds(vm: RealKubernetes) -> None:
     """B.10: before it is bound it requests all that the VM has reserved, and no node is ever promised twice."""
     with following(vm), client_of(vm.kubeconfig) as http:
@@ -348,4 +322,4 @@ def test_a_guest_leaves_for_a_pod_whose_resize_is_deferred_within_a_minute(
 
 def is_for_room(migration: dict[str, Any]) -> bool:
     why = migration["metadata"].get("annotations", {}).get("autoscaling.neon.tech/reason", "")
-    return "defers the resize of a pod" in why
+    return "defers a pod's resize" in why

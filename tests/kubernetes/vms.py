@@ -12,6 +12,9 @@ import yaml
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, MIGRATION_PLURAL, VM_KIND
 from protocol.units import ZERO, Resources
 from tests import plain_yaml
+from tests.kubernetes.flat_client import flat_client
+from tests.kubernetes.pod_processes import processes_of
+from tests.kubernetes.postgres_session import PATIENCE, Session, password_of
 from tests.kubernetes.real_kubernetes import NotYetError, RealKubernetes, eventually
 from tests.kubernetes.scheduling.books import Books, Obj, needs_of, requests_of
 
@@ -21,6 +24,8 @@ FIRST: Final = Resources.parse("100m", "128Mi")
 """What the VM's pods are made with."""
 
 _SLOT_MIB: Final = 128
+_POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
+_SYSTEM: Final = "--namespace=kube-system"
 
 
 def bounds(cpu: str, slots: int) -> str:
@@ -52,6 +57,48 @@ VM: Final[dict[str, Any]] = {
         },
     },
 }
+
+
+@contextmanager
+def booted(cluster: RealKubernetes) -> Iterator[None]:
+    """The VM, from its database's first answer, in a namespace without privileged pods. It is removed afterwards."""
+    cluster.kubectl("label", "namespace", "default", f"{_POD_SECURITY}=baseline")
+    cluster.apply(password_of("db"), VM)
+    try:
+        eventually(lambda: _is_available(cluster), "the VM is ready", 240.0)
+        yield
+    finally:
+        cluster.kubectl("delete", "neonvm/db", "--ignore-not-found")
+        eventually(lambda: not cluster.get("pods", PODS)["items"], "its pod is gone")
+        cluster.kubectl("label", "namespace", "default", f"{_POD_SECURITY}-")
+
+
+def _is_available(cluster: RealKubernetes) -> bool:
+    conditions = {each["type"]: each["status"] for each in status(cluster).get("conditions", [])}
+    return conditions.get("Available") == "True"
+
+
+@contextmanager
+def flat_session(cluster: RealKubernetes, patience: float = PATIENCE) -> Iterator[Session]:
+    """A session with the VM's database over the flat network, which waits ``patience`` seconds for an answer."""
+    with flat_client(cluster) as client:
+        opened = Session(client, status(cluster)["extraNetIP"], patience)
+        yield opened
+        opened.close()
+
+
+def leader_of(cluster: RealKubernetes) -> str:
+    """The controller that acts, as its Lease names it."""
+    return str(cluster.get("lease", "neonvm-controller", _SYSTEM)["spec"]["holderIdentity"])
+
+
+def leading_controller(cluster: RealKubernetes) -> int:
+    """The process of the replica that acts."""
+    holder = leader_of(cluster)
+    pods = cluster.get("pods", _SYSTEM, "--selector=app.kubernetes.io/name=neonvm-controller")["items"]
+    (uid,) = (each["metadata"]["uid"] for each in pods if holder.startswith(each["metadata"]["name"]))
+    (process,) = processes_of(uid, "neonvm-controller")
+    return process
 
 
 def status(cluster: RealKubernetes) -> dict[str, Any]:
@@ -113,7 +160,8 @@ def own_books(cluster: RealKubernetes) -> Books:
 def _held_by(pod: Obj, vms: dict[str, Obj]) -> Resources:
     sidecars = [each for each in pod["spec"].get("initContainers", ()) if each.get("restartPolicy") == "Always"]
     owner = next((each for each in pod["metadata"].get("ownerReferences", ()) if each["kind"] == VM_KIND), None)
-    guest = requests_of(pod) if owner is None else needs_of(vms[owner["uid"]])
+    # A VM that sleeps needs less than its pod requests.
+    guest = requests_of(pod).at_least(ZERO if owner is None else needs_of(vms[owner["uid"]]))
     return guest + requests_of({"spec": {"containers": sidecars}})
 
 

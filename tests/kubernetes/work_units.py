@@ -36,7 +36,7 @@ def unit_of(nodeid: str) -> str:
     path = PurePosixPath(nodeid.partition("::")[0])
     if any(path.is_relative_to(each) for each in _APART):
         return str(path)
-    with_guests = path.is_relative_to(HERE / "requests") or path == HERE / "test_vms.py"
+    with_guests = path.is_relative_to(HERE / "requests") or path in {HERE / "test_vm_sleep.py", HERE / "test_vms.py"}
     return GUESTS if with_guests else SHARED
 
 

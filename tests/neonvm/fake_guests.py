@@ -8,20 +8,24 @@ from dataclasses import dataclass, field
 
 from deploy.neonvm.network.loopback import LoopbackNetwork
 from deploy.neonvm.ports import (
+    FellAsleep,
     Guest,
     GuestError,
     GuestPhase,
     GuestSpec,
     GuestState,
     PodNetwork,
+    SleepRefusedError,
     TransferError,
     TransferFault,
+    Woken,
 )
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferRam, TransferStatus
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Seconds
 
 _GONE = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+_ASLEEP = GuestState(GuestPhase.ASLEEP, MilliCpu(0), Bytes(0))
 
 
 def progress_of(total: float, status: TransferStatus = TransferStatus.ACTIVE) -> TransferInfo:
@@ -93,6 +97,11 @@ class FakeGuest:
     stops: asyncio.Event | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
     reason: str = ""
+    refuses_to_sleep: str = ""
+    called_by: str = ""
+    called: asyncio.Event = field(default_factory=asyncio.Event)
+    fault_at_waking: str = ""
+    had: GuestState = _GONE
 
     async def start(self) -> None:
         if self.flock.error_at_start is not None:
@@ -114,7 +123,7 @@ class FakeGuest:
     ) -> TransferInfo:
         assert isinstance(target, FakeGuest)
         if target.has.phase is not GuestPhase.RECEIVING:
-            raise TransferError(TransferFault.TARGET_LOST, "the other end is gone")
+            raise TransferError(TransferFault.TARGET_LOST, "the target is gone")
         if self.over.is_set():
             await target.stop()
             raise TransferError(TransferFault.SOURCE_LOST, "there is nothing to send")
@@ -164,8 +173,37 @@ class FakeGuest:
         self.orders.append(f"memory {use}")
         self.has = GuestState(self.has.phase, self.has.cpu, self.has.mem if self.keeps_memory else use)
 
+    async def fall_asleep(self) -> FellAsleep:
+        self.orders.append("fall asleep")
+        if self.refuses_to_sleep:
+            raise SleepRefusedError(self.refuses_to_sleep)
+        self.had, self.has = self.has, _ASLEEP
+        self.called.clear()
+        return FellAsleep(Bytes(200 * 1024**2), 3)
+
+    async def woken(self) -> str:
+        await self.called.wait()
+        return self.called_by
+
+    def call(self, who: str) -> None:
+        """A frame for the guest arrives."""
+        self.called_by = who
+        self.called.set()
+
+    def boot(self) -> None:
+        """A guest that boots has done so."""
+        self._run(GuestState(GuestPhase.RUNNING, self.has.cpu, self.has.mem))
+
+    async def wake(self) -> Woken:
+        self.orders.append("wake")
+        if self.move is not None:
+            raise GuestError("the guest is being migrated")
+        phase = GuestPhase.BOOTING if self.fault_at_waking else GuestPhase.RUNNING
+        self._run(GuestState(phase, self.had.cpu, self.had.mem))
+        return Woken(Seconds(0.25), self.fault_at_waking)
+
     async def stop(self) -> None:
-        self.die("it was told to stop")
+        self.die("it was stopped")
 
     def die(self, reason: str = "its process was killed") -> None:
         """The guest cannot go on; a move that it is a part of fails."""
@@ -177,8 +215,8 @@ class FakeGuest:
                 other.fail(TransferFault.TARGET_LOST)
 
     def _switch(self, target: FakeGuest) -> None:
-        had = self.has
-        self._end("it runs elsewhere now")
+        had = self.had if self.has.phase is GuestPhase.ASLEEP else self.has
+        self._end("it was migrated away")
         target._run(had)
 
     def _end(self, reason: str) -> None:

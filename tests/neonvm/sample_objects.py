@@ -1,6 +1,6 @@
 """VirtualMachines and pods for tests."""
 
-from deploy.neonvm.controller.plan import VmObservation
+from deploy.neonvm.controller.vm_facts import VmObservation
 from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import GuestPhase, GuestState

@@ -7,11 +7,12 @@ import json
 from contextlib import suppress
 from typing import Final
 
+from protocol.guest.sleep import WAKING
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.web import agents
 from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
-from tests.oracle.fleet import KEPT, Agent, Machine, Patch
+from tests.oracle.fleet import KEPT, Agent, Machine, Patch, View
 from tests.oracle.stage import BrokenError, Message, Stage
 from tests.scheduler_plugin.fake_cluster import Obj
 from tests.scheduler_plugin.objects import token_text
@@ -59,9 +60,15 @@ class Agents(Stage):
             agent.waits = 0
         if agent.view is None or agent.waits or self.clock.now() < agent.quiet_until:
             return
-        message = self.ask_for(machine, agent, self.size())
+        message = self.ask_for(machine, agent, self.wish(agent.view))
         if self.chance.random() < 0.85:
             self._arrive(message)
+
+    def wish(self, view: View) -> Resources:
+        """Size that an agent asks for by what it has read: any, zero to sleep, or all of it to wake."""
+        if view.wakes_with is None:
+            return self.size()
+        return view.wakes_with if view.phase == WAKING else ZERO
 
     def ask_for(self, machine: Machine, agent: Agent, wanted: Resources) -> Message:
         """Sends a request; it lies on the wire until it arrives. What is not asked for is given up now."""
@@ -79,6 +86,9 @@ class Agents(Stage):
         # Any claim, true or not: an agent may lie about what its VM needs, and need not give what it offers.
         if self.chance.random() < 0.5:
             body["needs"] = amounts(self.size(), machine.slots)
+            # Without CPU it may sleep.
+            if self.chance.random() < 0.3:
+                body["needs"]["vCPUs"] = 0
         if agent.numbers:
             body["sequence"] = agent.sequence
         agent.waits, agent.asked_at = self.messages, self.clock.now()
@@ -139,6 +149,9 @@ class Agents(Stage):
             self.note(f"#{message.number}: {answer.status} {body['error']}")
             agent.waits = 0 if agent.waits == message.number else agent.waits
             return
+        asked = json.loads(message.body)
+        if (body.get("shrinkTo") or {}).get("vCPUs") == 0 and asked["needs"]["vCPUs"]:
+            self.require([f"{machine.name} is asked to sleep, which it did not offer"])
         permit = Resources.parse(body["permit"]["vCPUs"], f"{body['permit']['mem'] * (1024 // machine.slots)}Mi")
         is_heard = (
             (self.api.calm or self.chance.random() < 0.93) and agent.waits == message.number and agent in machine.agents
@@ -161,6 +174,8 @@ class Agents(Stage):
         if found is None or found[1].view is None or not found[1].view.enabled or len(found[1].patches) > 1:
             return
         machine, agent = found
+        if found[1].view.wakes_with is not None:
+            return
         if self.is_moving(machine.name) or not (agent.numbers or self._may_patch_any_version(machine, agent)):
             return
         assert agent.view is not None

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.guest.sleep import SLEEPING
 from protocol.names import ANNOTATION_PERMIT, LABEL_ENABLED
 from protocol.permits import decode_permit
 from protocol.units import ZERO, Instant, Resources
@@ -38,6 +39,8 @@ class View:
     use: Resources
     recorded: Resources | None
     enabled: bool
+    phase: str = "Running"
+    wakes_with: Resources | None = None
 
 
 @dataclass(slots=True)
@@ -104,7 +107,8 @@ class Machine:
     """One VM. ``own`` is what of its use came about without people; ``is_tainted``: others lowered its permit, and
     nobody has restored it; ``is_excused``: a scheduler has started meanwhile, which cannot know what was answered.
     ``forged`` is the permit that a person wrote last, ``edited_at`` when a person last edited it.
-    ``off_since`` is when autoscaling was last switched off. ``is_pod``: a postgres in an ordinary pod.
+    ``off_since`` is when autoscaling was last switched off. ``is_pod``: a postgres in an ordinary pod. ``slept`` is
+    what its guest had when it fell asleep.
     """
 
     name: str
@@ -118,6 +122,7 @@ class Machine:
     edited_at: Instant = AWAY
     off_since: Instant = AWAY
     is_pod: bool = False
+    slept: Resources = ZERO
 
     @property
     def slots(self) -> int:
@@ -151,8 +156,19 @@ class Fleet:
     def use(self, machine: Machine) -> Resources:
         if machine.is_pod:
             return _requested(self.object_of(machine)["spec"]["containers"][0]["resources"])
+        return ZERO if self.sleeps(machine) else self.size(machine)
+
+    def size(self, machine: Machine) -> Resources:
+        """What a VM's spec asks for."""
         guest = self.object_of(machine)["spec"]["guest"]
         return Resources.parse(guest["cpus"]["use"], f"{guest['memorySlots']['use']}Gi")
+
+    def phase(self, machine: Machine) -> str:
+        return str(self.object_of(machine)["status"].get("phase", ""))
+
+    def sleeps(self, machine: Machine) -> bool:
+        """Whether no guest runs before a permit is stored."""
+        return not machine.is_pod and self.phase(machine) in SLEEPING and self.is_enabled(machine)
 
     def is_enabled(self, machine: Machine) -> bool:
         enabled: str | None = self.object_of(machine)["metadata"]["labels"].get(LABEL_ENABLED)
@@ -162,7 +178,9 @@ class Fleet:
         return int(self.object_of(machine)["metadata"]["resourceVersion"])
 
     def view(self, machine: Machine) -> View:
-        return View(self.version(machine), self.use(machine), self.stored(machine), self.is_enabled(machine))
+        wakes_with = self.size(machine) if self.sleeps(machine) else None
+        seen = self.use(machine), self.stored(machine), self.is_enabled(machine)
+        return View(self.version(machine), *seen, self.phase(machine), wakes_with)
 
     def node(self, machine: Machine) -> str | None:
         """Where the VM's pod is bound."""
@@ -184,14 +202,16 @@ class Fleet:
         """What the VM has or may come to have: to grant that is to grant nothing more."""
         if machine.name not in self.machines:
             return ZERO
-        return Resources.most((self.may_use(machine), self.use(machine), self.reported(machine)))
+        # A guest that sleeps may start by the permit on its object.
+        wakes_by = self.size(machine).at_most(self.stored(machine) or ZERO) if self.sleeps(machine) else ZERO
+        return Resources.most((self.may_use(machine), self.use(machine), self.reported(machine), wakes_by))
 
     def reported(self, machine: Machine) -> Resources:
         """What the controller has said that the guest has."""
         status = self.object_of(machine)["status"]
         if machine.is_pod:
             return Resources.most(_requested(each["resources"]) for each in status["containerStatuses"])
-        return Resources.parse(status.get("cpus", 0), status.get("memorySize", 0))
+        return Resources.parse(status.get("cpus") or 0, status.get("memorySize") or 0)
 
     def on(self, node: str) -> Iterator[Machine]:
         return (each for each in self.machines.values() if self.node(each) == node)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+from protocol.guest.sleep import SLEEPING
+from protocol.units import Resources
 from tests.oracle.stage import NAMES, Stage
-from tests.scheduler_plugin.fake_cluster import MIGRATIONS, PODS, FakeCluster, Obj
+from tests.scheduler_plugin.fake_cluster import MIGRATIONS, PODS, VMS, FakeCluster, Obj
 from tests.scheduler_plugin.migration.fake_controller import FakeController
 from tests.scheduler_plugin.objects import owner_of, token_of
 
@@ -29,9 +32,10 @@ class Migrations(Stage):
         self.note(f"somebody moves {machine.name} to {target}")
         self.api.put(MIGRATIONS, {"metadata": metadata, "spec": {"vmName": machine.name}})
 
-    def is_moving(self, vm: str) -> bool:
-        """Whether there is a migration of the VM that has not ended."""
-        return any(each["spec"]["vmName"] == vm and _phase(each) not in ENDED for each in self._all())
+    def is_moving(self, vm: str, phase: str | None = None) -> bool:
+        """Whether there is a migration of the VM that has not ended, or is in this phase."""
+        phases = [_phase(each) for each in self._all() if each["spec"]["vmName"] == vm]
+        return any(each not in ENDED if phase is None else each == phase for each in phases)
 
     def _all(self) -> list[Obj]:
         return list(self.api.collections[MIGRATIONS].objects.values())
@@ -72,6 +76,10 @@ class Migrations(Stage):
             controller.transfer()
         elif machine.pod != target:
             self.note(f"{machine.name} arrives on {placed}")
+            if self.fleet.phase(machine) in SLEEPING:
+                # It runs with what it had, whatever has been written about it since.
+                machine.own = machine.slept.at_most(self.fleet.size(machine))
+                controller.has = machine.own
             controller.hand_over()
             machine.pod = target
             self.new_agents(machine, controller.target)
@@ -88,10 +96,19 @@ class _Controller(FakeController):
         super().__init__(cluster, vm)
         self._name = name
         self._uid = uid
+        self.has: Resources | None = None
 
     @property
     def name(self) -> str:
         return self._name
+
+    def _vm_status(self, **changed: Any) -> None:
+        # One that sleeps does so until its guest runs in the target.
+        if "podName" not in changed and self.cluster.get(VMS, "default", self.vm)["status"]["phase"] in SLEEPING:
+            return
+        if self.has is not None:
+            changed |= {"cpus": self.has.cpu.quantity(), "memorySize": self.has.mem.quantity()}
+        super()._vm_status(**changed)
 
     def hand_over(self) -> None:
         super().hand_over()

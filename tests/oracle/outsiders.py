@@ -106,7 +106,7 @@ class Outsiders(Stage):
             return
         size = self.size()
         self.note(f"somebody resizes {machine.name} to {size}")
-        if not size.within(self.fleet.use(machine)):
+        if not self.fleet.sleeps(machine) and not size.within(self.fleet.use(machine)):
             self.judge.outsider(self.fleet.node(machine))
         self.resize(machine, size)
         machine.own = machine.own.at_most(size)

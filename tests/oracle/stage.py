@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from protocol.guest.sleep import SLEEPING
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.ledger import Ledger
@@ -163,7 +164,7 @@ class Stage:
         self.note(f"bind {meta['name']} to {where}: {why or 'done'}")
         return why
 
-    def is_moving(self, vm: str) -> bool:
+    def is_moving(self, vm: str, phase: str | None = None) -> bool:
         """Whether there is a migration of the VM that has not ended."""
         raise NotImplementedError
 
@@ -201,7 +202,9 @@ class Stage:
             return
         self.api.remove(PODS, "default", machine.pod)
         machine.agents = []
-        machine.own = machine.own.at_most(self.fleet.use(machine))
+        # One that sleeps boots again.
+        size = self.fleet.size(machine)
+        machine.own = size if self.fleet.sleeps(machine) else machine.own.at_most(size)
         self._new_pod(machine, self._copied(machine))
 
     def any_machine(self) -> Machine | None:
@@ -238,6 +241,8 @@ class Stage:
 
     def report_of(self, machine: Machine) -> None:
         obj, use = self._copied(machine), self.fleet.use(machine)
+        if obj["status"].get("phase") in SLEEPING:
+            return
         if machine.is_pod:
             self._report_of_kubelet(machine, obj, use)
             return

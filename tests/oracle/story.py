@@ -18,12 +18,13 @@ from tests.fake_clock import settle
 from tests.oracle.agents import Agents
 from tests.oracle.migrations import Migrations
 from tests.oracle.outsiders import Outsiders
+from tests.oracle.sleep import Sleep
 from tests.oracle.stage import NAMES, BrokenError
 
 Doing = Callable[[], Awaitable[None] | None]
 
 
-class Story(Migrations, Agents, Outsiders):
+class Story(Migrations, Sleep, Agents, Outsiders):
     """What happens, and how often."""
 
     def __init__(self, seed: int) -> None:
@@ -58,6 +59,9 @@ class Story(Migrations, Agents, Outsiders):
             (self.cut, 0.8),
             (self.order_move, 0.7),
             (self.carry, 5),
+            (self.fall_asleep, 5),
+            (self.wake, 4),
+            (self.start_guest, 6),
         ]
 
     async def step(self) -> None:

@@ -132,4 +132,4 @@ def gives_away_what_pods_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_oracle_finds_an_old_fault(fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: Any) -> None:
     fault(monkeypatch)
     with pytest.raises(BrokenError, match=r"^seed \d+, step \d+: "):
-        await play_many(40, 800)
+        await play_many(120, 800)

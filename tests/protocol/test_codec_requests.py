@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from protocol.codec import MalformedMessageError, decode_request, encode_request
 from protocol.messages import AgentRequest, Metrics, ObjectName
-from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
+from protocol.units import ZERO, Bytes, ComputeUnit, MilliCpu, Resources
 from protocol.versions import ProtocolVersion, VersionRange
 from tests.protocol.wire_examples import SLOT, body
 
 V = ProtocolVersion
 POD = ObjectName("default", "pg-1")
 UNIT = ComputeUnit.parse("250m", "1Gi")
+PLENTY = Resources.parse(2, "4Gi")
 
 
 def decoded(version: int, **changes: object) -> AgentRequest:
@@ -132,9 +133,16 @@ def test_v4_requests_carry_unit(version: V, unit: object, message: str) -> None:
     assert str(refused.value) == message
 
 
+@pytest.mark.parametrize("version", list(V))
+def test_sleeping_vm_asks_for_nothing(version: V) -> None:
+    assert decoded(version, resources={"vCPUs": 0, "mem": 0}).resources == ZERO
+    nothing = AgentRequest(POD, ZERO, PLENTY, UNIT, Metrics(0.5, 0.25), sequence=7)
+    assert decode_request(encode_request(version, nothing, SLOT)).resolve(SLOT).resources == ZERO
+
+
 @pytest.mark.parametrize("field", ["vCPUs", "mem"])
 @pytest.mark.parametrize("version", list(V))
-def test_no_vm_asks_for_nothing(version: V, field: str) -> None:
+def test_nothing_of_one_resource_is_refused(version: V, field: str) -> None:
     with pytest.raises(MalformedMessageError) as refused:
         decoded(version, resources={"vCPUs": 1, "mem": 1} | {field: 0})
     assert str(refused.value) == f"resources.{field}: expected more than zero"
@@ -192,8 +200,10 @@ def test_a_request_carries_its_number_in_every_version() -> None:
 
 @pytest.mark.parametrize("version", list(V))
 def test_request_says_what_its_vm_needs(version: V) -> None:
-    wish = AgentRequest(POD, Resources.parse(2, "4Gi"), None, UNIT, Metrics(0.5), needs=Resources.parse(1, "1Gi"))
-    assert decode_request(encode_request(version, wish, SLOT)).resolve(SLOT).needs == Resources.parse(1, "1Gi")
+    # Without CPU it may sleep.
+    for needs in (Resources.parse(1, "1Gi"), Resources.parse(0, "1Gi")):
+        wish = AgentRequest(POD, Resources.parse(2, "4Gi"), None, UNIT, Metrics(0.5), needs=needs)
+        assert decode_request(encode_request(version, wish, SLOT)).resolve(SLOT).needs == needs
     with pytest.raises(MalformedMessageError, match=r"^needs\.mem: "):
         decode_request(body(version, needs={"vCPUs": 1, "mem": -1})).resolve(SLOT)
 

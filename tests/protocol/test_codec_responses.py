@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.codec import MalformedMessageError, PluginResponseView, decode_response, encode_response
 from protocol.messages import PluginResponse
-from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
+from protocol.units import ZERO, Bytes, ComputeUnit, MilliCpu, Resources, Seconds
 from protocol.versions import ProtocolVersion
 from tests.protocol.wire_examples import SLOT
 
@@ -66,6 +66,12 @@ def test_an_order_to_migrate_is_an_empty_object(version: V) -> None:
     answer = written(version, migrate=True)
     assert isinstance(answer, dict)
     assert answer["migrate"] == {}
+
+
+@pytest.mark.parametrize("version", list(V))
+def test_sleeping_vm_is_permitted_nothing(version: V) -> None:
+    answer = encode_response(version, PluginResponse(ZERO, WHOLE_UNIT), SLOT)
+    assert decode_response(version, answer, SLOT).permit == ZERO
 
 
 def test_permit_rounds_down_to_version() -> None:
@@ -152,9 +158,11 @@ def test_permits_never_grow_on_wire(
 
 @pytest.mark.parametrize("version", list(V))
 def test_size_to_shrink_to_survives_the_way(version: V) -> None:
-    response = PluginResponse(WHOLE_UNIT * 3, WHOLE_UNIT, shrink_to=WHOLE_UNIT * 2, ask_again=Seconds(2.5))
-    view = decode_response(version, encode_response(version, response, SLOT), SLOT)
-    assert (view.shrink_to, view.ask_again) == (WHOLE_UNIT * 2, 2.5)
+    # Zero: it is to sleep.
+    for size in (WHOLE_UNIT * 2, ZERO):
+        response = PluginResponse(WHOLE_UNIT * 3, WHOLE_UNIT, shrink_to=size, ask_again=Seconds(2.5))
+        view = decode_response(version, encode_response(version, response, SLOT), SLOT)
+        assert (view.shrink_to, view.ask_again) == (size, 2.5)
 
 
 @pytest.mark.parametrize("version", list(V))

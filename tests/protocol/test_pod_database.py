@@ -167,8 +167,8 @@ def test_container_is_named_or_the_only_one() -> None:
     with pytest.raises(InvalidObjectError) as refused:
         parse_pod_database(unnamed)
     assert str(refused.value) == (
-        "spec.containers: expected one named postgres, got db, exporter: name postgres' container in the annotation"
-        " autoscaling.neon.tech/container"
+        "spec.containers: expected one named postgres, got db, exporter: set the annotation"
+        " autoscaling.neon.tech/container to the name of postgres' container"
     )
 
 
@@ -187,24 +187,27 @@ def of_whole_pod() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("broken", "complaint"),
     [
-        (without_bounds(), "metadata.annotations[autoscaling.neon.tech/bounds]: expected the largest size"),
+        (without_bounds(), "metadata.annotations[autoscaling.neon.tech/bounds]: expected the maximum size"),
         (pod(bounds=[]), "metadata.annotations[autoscaling.neon.tech/bounds]: "),
         (
             pod(bounds={"max": {"cpu": 1, "mem": "512Mi"}}),
             "metadata.annotations[autoscaling.neon.tech/bounds]: expected 0",
         ),
         (pod(bounds={"max": {"cpu": "x", "mem": 1}}), "metadata.annotations[autoscaling.neon.tech/bounds]: max.cpu: "),
-        (pod(requests={"cpu": 1}), "spec.containers[postgres].resources.requests: expected cpu and memory"),
-        (pod(requests={"cpu": True, "memory": "1Gi"}), "spec.containers[postgres].resources.requests: expected cpu"),
+        (pod(requests={"cpu": 1}), "spec.containers[postgres].resources.requests: expected both cpu and memory"),
+        (
+            pod(requests={"cpu": True, "memory": "1Gi"}),
+            "spec.containers[postgres].resources.requests: expected both cpu",
+        ),
         (
             pod(resizePolicy=[{"resourceName": "memory", "restartPolicy": "RestartContainer"}]),
-            "spec.containers[postgres].resizePolicy: a resize of memory restarts postgres: set NotRequired",
+            "spec.containers[postgres].resizePolicy: expected NotRequired for memory: a resize would restart postgres",
         ),
         (
             pod(limits={"cpu": 1, "memory": "2Gi"}),
-            "spec.containers[postgres].resources.limits.memory: expected the same",
+            "spec.containers[postgres].resources.limits.memory: expected the request",
         ),
-        (of_whole_pod(), "spec.resources: requests of a whole pod are not resized"),
+        (of_whole_pod(), "spec.resources: pod-level resources are not supported"),
         ({"spec": {}}, "spec.containers: expected one named , got none"),
     ],
 )

@@ -414,6 +414,18 @@ def test_sizes_are_those_the_running_machine_can_take(
     assert vm.machine == RunningMachine(MilliCpu(2000), GI, GI * 4)
 
 
+@pytest.mark.parametrize("phase", ["Asleep", "Waking"])
+def test_sleeping_vm_keeps_its_machine(phase: str) -> None:
+    """Its status has no size, and its machine still bounds what it wakes with."""
+    vm = with_value(
+        "status", {"phase": phase, "podName": "pg-x7", "cpus": None, "memorySize": None, "machine": MACHINE}
+    )
+    asleep = parse_virtual_machine(vm)
+    assert (asleep.phase, asleep.actual, asleep.problems) == (phase, None, ())
+    assert asleep.use == Resources.parse("500m", "2Gi")
+    assert asleep.machine == RunningMachine(MilliCpu(2000), GI, GI * 4)
+
+
 def test_annotated_bounds_are_clipped_too() -> None:
     vm = with_value("status/machine", MACHINE)
     text = json.dumps({"min": {"cpu": 1, "mem": "512Mi"}, "max": {"cpu": 4, "mem": "8Gi"}})

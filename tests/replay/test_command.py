@@ -44,7 +44,7 @@ def test_a_working_set_is_played_and_told_in_sentences(monkeypatch: pytest.Monke
     monkeypatch.setattr("scripts.autoscale.replay.command.played_scenarios", cache(played_scenarios))
     status, out, _ = run("--working-set", "idle-hour")
     assert status == 0
-    assert "idle-hour: it gives memory back: the guest has been idle for 5" in out
+    assert "idle-hour: it gives memory back: the database has been idle for 5" in out
     found = json.loads(run("--working-set", "idle-hour", "--json")[1])
     assert [(each["name"], each["came_to_rest_at"], each["busiest_settled_hour"]) for each in found] == [
         ("idle-hour", 2.25, 0)
@@ -164,7 +164,7 @@ def test_bug_of_picture_is_not_bad_input(
 
 @pytest.mark.parametrize(
     ("picture", "problem"),
-    [("/does/not/exist.png", "there is no folder '/does/not'"), ("picture.xyz", "does not end in .png, .svg, .pdf")],
+    [("/does/not/exist.png", "folder '/does/not' does not exist"), ("picture.xyz", "does not end in .png, .svg, .pdf")],
 )
 def test_a_picture_that_could_not_be_drawn_is_refused_before_anything_is_played(picture: str, problem: str) -> None:
     status, out, err = run("--plot", picture)

@@ -11,7 +11,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from agent.core.actions import Action, AskScheduler, PatchVm
+from agent.core.actions import Action, AskScheduler, OrderSleep, PatchVm
 from agent.core.advance import advance
 from agent.core.events import (
     Answered,
@@ -22,22 +22,24 @@ from agent.core.events import (
     Patched,
     PatchFailed,
     Scraped,
+    SleepNotOrdered,
+    SleepOrdered,
     Started,
     VmSeen,
 )
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.plan import plan
-from agent.core.policy import Policy
+from agent.core.policy import Policy, SleepPolicy
 from agent.core.state import State, begin
 from agent.core.vm import Vm, whole_slots
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, ObjectName
-from protocol.units import Bytes, Instant, MilliCpu, Resources
+from protocol.units import ZERO, Bytes, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from tests.agent.core.story import holding
 from tests.scenarios.cluster import SLOT, Cluster, VmObject
 
-POLICY = Policy(smoothing=holding(4.0, max_gap=1000.0))
+POLICY = Policy(smoothing=holding(4.0, max_gap=1000.0), sleep=SleepPolicy(Seconds(2.0)))
 CPUS = 16
 PATIENCE = 4.0
 """After so many seconds an agent gives up waiting for an answer, while its message may live on."""
@@ -98,6 +100,7 @@ class Agents:
     patches: list[Patch] = field(default_factory=list)
     sent: int = 0
     answers: int = 0
+    orders: int = 0
 
     def start(self, vm: VmObject, now: Instant) -> None:
         """An agent process begins in the VM's pod; its clock may have been set back since the last one."""
@@ -136,16 +139,27 @@ class Agents:
             self._tell(agent, VmSeen(_view(vm)), now)
         if vm.guest is not None:
             self._tell(agent, Scraped(self._sample(agent, vm.guest, now)), now)
-        for action in self._restless(agent) if agent.restless else plan(agent.state, now).actions:
+        is_restless = agent.restless and not agent.state.sleeps
+        for action in self._restless(agent) if is_restless else plan(agent.state, now).actions:
             self._tell(agent, Started(action), now)
             self.sent += 1
             if isinstance(action, PatchVm):
                 agent.patching = self.sent
                 self.patches.append(Patch(self.sent, agent.vm, action))
-            else:
+            elif isinstance(action, AskScheduler):
                 agent.asking, agent.asked_at = self.sent, now
                 request = action.request if agent.numbers else replace(action.request, sequence=None)
                 self.wire.append(Message(self.sent, agent.uid, request, now, self.delay(now)))
+            elif isinstance(action, OrderSleep):
+                self._order(agent, vm, action, now)
+
+    def _order(self, agent: Agent, vm: VmObject, action: OrderSleep, now: Instant) -> None:
+        if vm.version != action.base:
+            self._tell(agent, SleepNotOrdered(Fault.VM_API, "conflict"), now)
+            return
+        self.orders += 1
+        self.cluster.order_sleep(vm)
+        self._tell(agent, SleepOrdered(_view(vm)), now)
 
     def answered(self, sent: int, uid: str, response: PluginResponseView | None, now: Instant) -> None:
         """An answer, or an error, on the connection of a request; heard only while that is awaited."""
@@ -194,7 +208,7 @@ class Agents:
         return most
 
     def _restless(self, agent: Agent) -> list[Action]:
-        """Shrink or grow within the ceiling, and ask for anything that is not below what the VM has."""
+        """Shrink or grow within the ceiling, ask for anything that is not below what the VM has, and order sleep."""
         side, vm, held = agent.state.scheduler, agent.state.vm.seen, agent.state.held
         actions: list[Action] = []
         if vm is None or held is None:
@@ -205,6 +219,8 @@ class Agents:
             if target != vm.use and target.within(limit.at_least(vm.use)):
                 actions.append(PatchVm(target, vm.version, SLOT))
                 held = held.at_least(target)
+        if not vm.is_pod and not vm.is_ordered_to_sleep and self.random.random() < 0.1:
+            actions.append(OrderSleep(vm.version))
         if agent.asking is None and self.random.random() < 0.9:
             wanted = self._any_size().at_least(held)
             actions.append(
@@ -234,9 +250,22 @@ class Agents:
             mem_available=guest.mem.minus_or_zero(Bytes(int(agent.mem * 1024**3))),
             cpu_stall=agent.stall,
             mem_stall=0.0,
+            quiet=1000.0 if agent.demand < 0.3 else 0.0,
         )
 
 
 def _view(vm: VmObject) -> Vm:
-    actual = vm.status or vm.use
-    return Vm(Bounds(vm.least, vm.most), vm.use, actual, SLOT, vm.version, True, vm.permit, is_pod=vm.is_pod)
+    return Vm(
+        Bounds(vm.least, vm.most),
+        vm.use,
+        ZERO if vm.sleeps else vm.status or vm.use,
+        SLOT,
+        vm.version,
+        not vm.sleeps,
+        vm.permit,
+        is_pod=vm.is_pod,
+        phase=vm.phase,
+        order=vm.order,
+        sleep=vm.report,
+        never_sleeps="it is a pod" if vm.is_pod else "",
+    )

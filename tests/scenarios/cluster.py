@@ -14,6 +14,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
+from agent.core.vm import NO_REPORT
+from protocol.guest.sleep import SLEEPING, SleepReport
 from protocol.messages import ObjectName
 from protocol.pod_database import database_of
 from protocol.units import ZERO, Bytes, Resources
@@ -21,6 +25,7 @@ from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, NodeFa
 
 SLOT = Bytes.parse("256Mi")
 NAMESPACE = "fleet"
+RUNNING = "Running"
 AROUND = Resources.parse("100m", "64Mi")
 """What containers beside a postgres request."""
 
@@ -38,13 +43,26 @@ class VmObject:
     pod: PodFacts | None = None
     guest: Resources | None = None
     is_pod: bool = False
+    phase: str = RUNNING
+    order: str = ""
+    report: SleepReport = NO_REPORT
+
+    @property
+    def sleeps(self) -> bool:
+        return self.phase in SLEEPING
+
+    @property
+    def has_booted(self) -> bool:
+        """Whether it has a guest, or one that sleeps."""
+        return self.status is not None or self.sleeps
 
     def facts(self) -> VmFacts:
         if self.is_pod:
             pod = None if self.pod is None else self.pod.name
             return VmFacts(self.name, self.uid, self.version, self.most, self.use, self.status, pod=pod, is_pod=True)
-        runs_in = None if self.status is None or self.pod is None else self.pod.name
-        return VmFacts(self.name, self.uid, self.version, self.most, self.use, self.status, self.permit, runs_in)
+        runs_in = self.pod.name if self.has_booted and self.pod is not None else None
+        vm = VmFacts(self.name, self.uid, self.version, self.most, self.use, self.status, self.permit, runs_in)
+        return structs.replace(vm, use=ZERO, phase=self.phase, wakes_with=self.use) if self.sleeps else vm
 
 
 @dataclass
@@ -153,6 +171,11 @@ class Cluster:
         del self.migrations[name]
         self.streams["migration"].append(Gone("migration", name))
 
+    def order_sleep(self, vm: VmObject) -> None:
+        """Somebody orders the VM to sleep, by a text that is new each time."""
+        vm.order = self.next_name()
+        self.put_vm(vm)
+
     def bind(self, uid: str, node: str) -> bool:
         """The binding subresource: lands unless the pod is gone or bound already."""
         pod = self.pods.get(uid)
@@ -174,6 +197,7 @@ class Cluster:
         for vm in self.vms.values():
             if vm.pod is not None and vm.pod.uid == pod.uid:
                 vm.pod = vm.guest = vm.status = None
+                vm.phase = RUNNING
                 self.put_vm(vm)
 
     # The runtime -------------------------------------------------------------------------------------------------
@@ -181,7 +205,9 @@ class Cluster:
     def start_pod(self, vm: VmObject) -> None:
         """The controller makes a pod for a VM that has none."""
         name = ObjectName(NAMESPACE, f"{vm.name.name}-{self.next_name()}")
-        pod = PodFacts(f"uid-{name.name}", name, vm.use, vm.name)
+        # What a VM's pod requests stays reserved while it sleeps, but for one that requests nothing.
+        requests = vm.use if self.born % 2 else ZERO
+        pod = PodFacts(f"uid-{name.name}", name, requests, vm.name, boots_with=vm.use)
         vm.pod = pod
         self.put_pod(pod)
 
@@ -200,7 +226,7 @@ class Cluster:
     def run(self, vm: VmObject, stage: int) -> None:
         """One stage of reconciling: boot or announce growth, resize the guest, report."""
         pod = None if vm.pod is None else self.pods.get(vm.pod.uid)
-        if pod is None or pod.node is None or self.is_copied(vm):
+        if pod is None or pod.node is None or vm.sleeps or self.is_copied(vm):
             return
         if vm.status is None:
             vm.status = vm.guest = vm.use

@@ -17,7 +17,7 @@ from tests.examples import examples
 from tests.scenarios.world import World
 
 STEPS = int(os.environ.get("AUTOSCALE_SCENARIO_STEPS", examples(1500, 3000)))
-SEEDS = [int(seed) for seed in os.environ.get("AUTOSCALE_SCENARIO_SEED", "6,9,13,15").split(",")]
+SEEDS = [int(seed) for seed in os.environ.get("AUTOSCALE_SCENARIO_SEED", "2,5,9,18").split(",")]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -31,6 +31,7 @@ def test_no_guest_ever_uses_what_is_not_reserved_for_it(seed: int, is_open: bool
     assert world.agents.answers > STEPS / 100, "the story was too quiet to prove anything"
     assert world.planned, "the planner had nothing to do"
     assert world.moved, "no VM has moved"
+    assert world.sleepers.woken, "no VM has slept and woken"
     assert denied, "no VM was ever denied anything: the story was too easy"
     assert_nothing_has_leaked(world)
 
@@ -52,7 +53,8 @@ def placed(ledger: Ledger) -> dict[str, str]:
 def assert_nothing_has_leaked(world: World) -> None:
     """Once every event has arrived, the books hold exactly the pods that are there, and at least what a rebuild has.
 
-    Except for pods that their VMs have left: what those had only the books know, and a rebuild takes what may fit.
+    Except for pods that their VMs have left: what those had only the books know, and a rebuild takes what may fit. And
+    except for VMs that are waking: a rebuild keeps what its predecessor may have begun to write for them.
     """
     if world.scheduler.ledger is None:
         world.scheduler.start(world.now)
@@ -81,6 +83,8 @@ def assert_nothing_has_leaked(world: World) -> None:
     assert {name: each.phase for name, each in ledger.migrations.items()} == {
         name: each.facts.phase for name, each in world.cluster.migrations.items()
     }
-    for uid in [each for each in placed(fresh) if ledger.claims[each].left is None]:
-        assert fresh.claims[uid].reserved.within(ledger.claims[uid].reserved)
+    for uid, claim in fresh.claims.items():
+        if uid not in placed(fresh) or ledger.claims[uid].left is not None or (claim.vm and claim.vm.wake_doubt.any):
+            continue
+        assert claim.reserved.within(ledger.claims[uid].reserved)
     assert set(ledger.rooms) == set(fresh.rooms)

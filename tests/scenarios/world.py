@@ -19,12 +19,13 @@ from random import Random
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources
 from scheduler_plugin.ledger.facts import MigrationPhase, NodeFacts, NodePolicy, PodFacts, ResourcePolicy
-from scheduler_plugin.ledger.invariants import VmTruth, overcommitted, violations
+from scheduler_plugin.ledger.invariants import VmTruth, violations
 from scheduler_plugin.ledger.moves import Move
 from tests.scenarios.agents import Agents
 from tests.scenarios.cluster import NAMESPACE, Cluster, VmObject
 from tests.scenarios.migrations import Controller
 from tests.scenarios.scheduler import Scheduler
+from tests.scenarios.sleepers import Sleepers, certainly_over
 
 MESSAGE_LIFE = 25.0
 CAPACITY = Resources.parse(12, "16Gi")
@@ -50,6 +51,7 @@ class World:
         self.cluster = Cluster()
         self.agents = Agents(self.cluster, self.random)
         self.controller = Controller(self.cluster)
+        self.sleepers = Sleepers(self.cluster, self.random)
         self.scheduler = Scheduler(self.cluster, self.agents, self.random, self.controller)
         self.trace: deque[str] = deque(maxlen=60)
         self.steps = 0
@@ -86,7 +88,7 @@ class World:
         elif self.is_open:
             broken = violations(ledger, {uid: vm for uid, vm in truth.items() if uid in ledger.claims})
         else:
-            broken = violations(ledger, truth) + [f"{name} is over" for name in overcommitted(ledger)]
+            broken = violations(ledger, truth) + [f"{name} is over" for name in certainly_over(ledger)]
         if broken:
             story = "\n".join(self.trace)
             raise AssertionError(f"seed {self.seed}, step {self.steps}: {broken}\n{story}")
@@ -119,6 +121,7 @@ class World:
             "settle": (self.settle, 2),
             "migrate": (self.migrate, 25),
             "cancel": (self.cancel, 0.3),
+            "sleep": (self.sleepers.step, 12),
         }
         if self.is_open:
             moves |= {"foreign": (self.foreign, 0.5), "nodes": (self.nodes, 0.3), "edit": (self.edit, 0.5)}
@@ -227,7 +230,7 @@ class World:
         for vm in self.cluster.vms.values():
             if vm.pod is None:
                 self.cluster.start_pod(vm)
-            elif vm.status is not None and vm.pod.uid not in self.agents.alive:
+            elif vm.has_booted and vm.pod.uid not in self.agents.alive:
                 self.agents.start(vm, self.now)
 
     def churn(self) -> None:
@@ -259,17 +262,15 @@ class World:
     def move(self) -> None:
         """A move is ordered at random; now and then by a person, past the scheduler."""
         vms = [vm for vm in self.cluster.vms.values() if not vm.is_pod]
-        running = [vm for vm in vms if vm.pod is not None and vm.status is not None]
+        running = [(vm, vm.pod) for vm in vms if vm.pod is not None and vm.status is not None]
         if not running or not self.cluster.nodes:
             return
-        vm, to = self.random.choice(running), self.random.choice(list(self.cluster.nodes))
-        if vm.pod is None:
-            return
+        (vm, pod), to = self.random.choice(running), self.random.choice(list(self.cluster.nodes))
         if self.random.random() < 0.3:
             name = ObjectName(NAMESPACE, f"person-{self.cluster.next_name()}")
             self.controller.create(name, vm.name, self.random.choice((None, to)), is_ours=False)
         elif self.scheduler.ledger is not None:
-            self.scheduler.order(Move(vm.name, vm.pod.uid, vm.pod.node or "", to, "at random"), self.now)
+            self.scheduler.order(Move(vm.name, pod.uid, pod.node or "", to, "at random"), self.now)
 
     def create(self) -> None:
         if self.scheduler.ledger is not None and self.scheduler.creations:
@@ -340,7 +341,7 @@ class World:
             self.cluster.put_vm(VmObject(name, f"uid-{name.name}", least, most, use))
 
     def _running(self) -> set[str]:
-        return {vm.pod.uid for vm in self.cluster.vms.values() if vm.pod is not None and vm.status is not None}
+        return {vm.pod.uid for vm in self.cluster.vms.values() if vm.pod is not None and vm.has_booted}
 
     @property
     def unmet(self) -> bool:

@@ -279,6 +279,9 @@ class FakeCluster:
         return found if call.method == "GET" else self._patch(path, found, body)
 
     def _told(self, event: Obj) -> Obj:
+        metadata = event["metadata"]
+        name = metadata.get("name") or f"{metadata['generateName']}{len(self.notices)}"
+        event = {**event, "metadata": {**metadata, "name": name}}
         if any(told["metadata"] == event["metadata"] for told in self.notices):
             raise refused(409, "already exists", "AlreadyExists")
         self.notices.append(event)

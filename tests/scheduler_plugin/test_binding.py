@@ -216,7 +216,7 @@ async def test_unreadable_pod_keeps_room(cluster: FakeCluster, clock: FakeClock)
         await settle()
         cluster.faults.append(Fault(to("POST", "/binding"), refuse=409))
         cluster.faults.append(Fault(to("GET", "/pods/p"), refuse=403, times=2))
-        assert "cannot be read just now" in await scheduler.bind(pod, "n1")
+        assert "cannot be read right now" in await scheduler.bind(pod, "n1")
         assert scheduler.reserved("n1") == "6 cpu, 1Gi"
         await clock.advance(2)
         assert scheduler.reserved("n1") == "0 cpu, 0", "a conflict is certain: this call bound nothing"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
+from deploy.neonvm.network.sockets import free_port, free_ports
 from protocol.runtime.serving.listeners import Listener
 from scheduler_plugin.__main__ import _until_told, main
 from tests.examples import THOROUGH
@@ -24,16 +24,6 @@ current-context: x
 contexts: [{name: x, context: {cluster: c}}]
 clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
 """
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def arguments(folder: Path) -> list[str]:
@@ -76,7 +66,7 @@ async def answered(client: httpx.AsyncClient, path: str) -> int:
 
 
 async def test_clients_are_served_until_lease_release() -> None:
-    stop, address, said = asyncio.Event(), f"127.0.0.1:{free_ports(1)[0]}", list[object]()
+    stop, address, said = asyncio.Event(), f"127.0.0.1:{free_port()}", list[object]()
 
     async def gives_back_at_its_end() -> None:
         try:

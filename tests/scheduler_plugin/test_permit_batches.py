@@ -100,7 +100,7 @@ async def test_a_bad_entry_fails_alone_and_says_why(cluster: FakeCluster, clock:
         assert (found[0], found[-1]) == (permit(1, 4), permit(1, 4))
         assert found[1:-1] == [
             {"status": 400, "error": "resources.vCPUs: expected more than zero"},
-            {"status": 404, "error": "pod default/ghost-pod is not known here"},
+            {"status": 404, "error": "pod default/ghost-pod is not known to the scheduler"},
             {"status": 400, "error": "document: expected object, got int"},
             {"status": 400, "error": "protoVersion: expected 0 to 7, got 99"},
             {"status": 400, "error": "'pod': expected once, the key comes twice in one object"},
@@ -131,8 +131,8 @@ async def test_batch_covers_only_own_node(cluster: FakeCluster, clock: FakeClock
         ({"requests": []}, "node", (400, "document: expected array, got object")),
         (b"[{", "node", (400, "document: input data was truncated")),
         (b" " * (LONGEST_BATCH + 1), "node", (413, "a request has at most 131072 bytes")),
-        ([{}], None, (401, "a bearer token of the agent's service account is needed")),
-        ([{}], "stranger", (401, "a bearer token of the agent's service account is needed")),
+        ([{}], None, (401, "a bearer token of the agent's service account is required")),
+        ([{}], "stranger", (401, "a bearer token of the agent's service account is required")),
     ],
 )
 async def test_bad_or_foreign_batch_is_refused(
@@ -160,7 +160,7 @@ async def test_hanging_write_blocks_only_its_vm(cluster: FakeCluster, clock: Fak
         held.set()
         await settle()
         assert (await again).json()["permit"] == {"vCPUs": 2, "mem": 8}
-        waiting = {"status": 503, "error": "the permit is still being written, ask again", "retryAfter": 0.0}
+        waiting = {"status": 503, "error": "the permit is still being written; retry", "retryAfter": 0.0}
         assert (await asking).json() == [permit(2, 4), waiting, permit(1, 4)]
         assert stored(cluster, "b") == {"vCPUs": 2, "mem": "8Gi"}
         assert len(cluster.made("PATCH", "/virtualmachines/b")) == 1
@@ -170,7 +170,7 @@ async def test_failed_write_affects_one_entry(cluster: FakeCluster, clock: FakeC
     async with running(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/virtualmachines/b")))
         found = (await post(scheduler, [request(cluster, "b", 2, 8), request(cluster, "c", 2, 8)])).json()
-        why = "the permit of default/b could not be stored, ask again: lost by a fault"
+        why = "the permit of default/b could not be stored; retry: lost by a fault"
         lost = {"status": 503, "error": why, "retryAfter": 1.0}
         assert found == [lost, permit(2, 8)]
         assert scheduler.reserved("n1") == "6 cpu, 21Gi", "what may have been written stays reserved"

@@ -55,7 +55,7 @@ async def test_resources_are_judged_separately(cluster: FakeCluster, clock: Fake
         assert answer.json()["permit"] == {"vCPUs": "1500m", "mem": 8}
         why = (await scheduler.probe("explain/default/db")).json()["pods"][0]
         assert why["denied"] == {"cpu": "2500m", "mem": "0"}
-        assert why["deniedBy"] == "node n1 has 0 cpu, 31Gi free of 10 cpu, 40Gi, needed 2500m cpu, 0 more"
+        assert why["deniedBy"] == "node n1 has 0 cpu, 31Gi free of 10 cpu, 40Gi; 2500m cpu, 0 more needed"
 
 
 async def test_no_grant_on_newer_ledger(cluster: FakeCluster, clock: FakeClock) -> None:
@@ -115,7 +115,7 @@ async def test_unknown_increase_is_503_with_room(cluster: FakeCluster, clock: Fa
         answer = await scheduler.ask(POD, 2, 8)
         assert said(answer) == (
             503,
-            {"error": "the permit of default/db could not be stored, ask again: lost by a fault"},
+            {"error": "the permit of default/db could not be stored; retry: lost by a fault"},
         )
         assert answer.headers["Retry-After"] == "1"
         assert scheduler.reserved("n1") == "2 cpu, 8Gi"
@@ -181,9 +181,11 @@ async def test_no_decision_before_initial_list(cluster: FakeCluster, clock: Fake
         assert (await scheduler.ask(POD, 2, 8)).status_code == 503
         pod = plain_pod("p")
         result = await scheduler.verb("filter", {"Pod": pod, "NodeNames": ["n1"]})
-        assert (result["NodeNames"], result["Error"]) == (None, "the scheduler has not read the cluster yet")
+        assert (result["NodeNames"], result["Error"]) == (None, "the scheduler has not listed the cluster yet")
         assert await scheduler.bind(pod, "n1") == "the API is away"
-        missing = "the cluster has not been read yet, missing: nodes, pods, virtualmachinemigrations, virtualmachines\n"
+        missing = (
+            "the cluster has not been listed yet; missing: nodes, pods, virtualmachinemigrations, virtualmachines\n"
+        )
         assert (await scheduler.probe("readyz")).text == missing
         cluster.come_back()
         await clock.advance(1)
@@ -213,7 +215,7 @@ async def test_denial_events_are_rate_limited(cluster: FakeCluster, clock: FakeC
         assert shown == {
             "reason": "GrowthDenied",
             "message": "asked for 4 cpu, 8Gi, got 1500m cpu, 8Gi: "
-            "node n1 has 0 cpu, 31Gi free of 10 cpu, 40Gi, needed 2500m cpu, 0 more",
+            "node n1 has 0 cpu, 31Gi free of 10 cpu, 40Gi; 2500m cpu, 0 more needed",
             "type": "Warning",
         }
         assert event["involvedObject"]["uid"] == "vm-db"

@@ -67,15 +67,15 @@ async def asks(scheduler: Running, pod: Obj, cpu: int, sequence: int, last: int 
 
 @pytest.mark.parametrize(
     ("webhook", "kept"),
-    [(drops, "nothing that can be read"), (spoils, "nothing that can be read"), (lowers, "3 cpu, 4Gi")],
+    [(drops, "an unreadable value"), (spoils, "an unreadable value"), (lowers, "3 cpu, 4Gi")],
 )
 async def test_permit_that_a_webhook_changes_is_not_answered(
     cluster: FakeCluster, clock: FakeClock, webhook: Any, kept: str
 ) -> None:
     async with settled(cluster, clock) as scheduler:
         cluster.webhook = webhook
-        why = f"wrote the permit 8 cpu, 4Gi, the API server stored {kept}: a webhook or a policy changed it"
-        refused = (503, f"the permit of default/db could not be stored, ask again: {why}")
+        why = f"wrote permit 8 cpu, 4Gi, but the API server stored {kept}: a webhook or a policy changed it"
+        refused = (503, f"the permit of default/db could not be stored; retry: {why}")
         assert await asks(scheduler, POD, 8, 1, 1) == refused
         explained = (await scheduler.probe("explain/default/db")).json()
         assert explained["pods"][0]["permitProblem"] == why
@@ -97,7 +97,7 @@ async def test_refused_permit_frees_its_room(cluster: FakeCluster, clock: FakeCl
     async with settled(cluster, clock) as scheduler:
         cluster.faults.append(Fault(WRITES, refuse=status, says="no more than 4", times=3))
         for sequence, wish in enumerate((8, 6, 9), start=1):
-            refused = f"the permit of default/db could not be stored, ask again: {status}: no more than 4"
+            refused = f"the permit of default/db could not be stored; retry: {status}: no more than 4"
             assert await asks(scheduler, POD, wish, sequence, 1) == (503, refused)
             assert scheduler.reserved("n1") == "2 cpu, 8Gi"
         assert await asks(scheduler, POD, 1, 4, 1) == 1
@@ -216,7 +216,7 @@ async def test_second_agent_of_a_vm_is_told_of_the_first(cluster: FakeCluster, c
         answer = await scheduler.ask(POD, 2, 4, token="node", sequence=10**9)
         assert (answer.status_code, answer.json()["error"]) == (
             409,
-            "the agent in pod default/db-pod manages VM default/db: run one form of agent for a VM, or wait"
+            "the agent in pod default/db-pod manages VM default/db: run one agent per VM, or wait"
             " 45 s in case that one is gone",
         )
         assert scheduler.reserved("n1") == "9 cpu, 8Gi"

@@ -8,6 +8,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from scheduler_plugin.texts import explanations
 from scheduler_plugin.workers import event_recorder
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import CLUSTERS, HPAS, NODES, PODS, VMS, VPAS, FakeCluster, Fault
@@ -179,7 +180,7 @@ async def test_explanation_takes_the_name_of_a_pod(cluster: FakeCluster) -> None
         explained = (await scheduler.probe("explain/default/pod/pg-1")).json()
     (pod,) = explained["pods"]
     assert (explained["vm"], explained["mayMove"], explained["problems"]) == ("default/pod/pg-1", False, [])
-    assert explained["staysBecause"] == "in an ordinary pod, which never moves"
+    assert explained["staysBecause"] == "in an ordinary pod, which cannot be migrated"
     assert (pod["pod"], pod["permitStored"], pod["denied"]) == ("default/pg-1", True, {"cpu": "2100m", "mem": "0"})
     assert pod["reservedBecause"] == {
         "permit the agent may hold": {"cpu": "6", "mem": "6208Mi"},
@@ -225,7 +226,7 @@ async def test_conflict_stops_growth(cluster: FakeCluster, path: str, obj: Obj) 
         explained = (await scheduler.probe("explain/default/pod/pg-1")).json()
         (why,) = explained["problems"]
         assert explained["pods"][0]["requestsProblem"] == why
-        assert why.startswith(("HorizontalPodAutoscaler h scales", "VerticalPodAutoscaler v changes"))
+        assert why.startswith(("HorizontalPodAutoscaler h scales", "VerticalPodAutoscaler v also sizes"))
         await clock.advance(1)
         told = [each for each in cluster.notices if each["involvedObject"]["name"] == "pg-1"]
         assert {(each["reason"], each["type"]) for each in told} == {
@@ -252,7 +253,7 @@ async def test_growth_waits_for_other_kinds(cluster: FakeCluster) -> None:
     async with running(cluster, FakeClock()) as scheduler:
         assert await permit(scheduler, 2, 4, sequence=1) == ("1", 4)
         (pod,) = (await scheduler.probe("explain/default/pod/pg-1")).json()["pods"]
-        assert pod["requestsProblem"] == "the scheduler has not read yet which autoscalers and operators size it, too"
+        assert pod["requestsProblem"] == explanations.NOT_READ_YET
         await scheduler.clock.advance(15)
         assert [event["reason"] for event in cluster.notices] == ["GrowthDenied"]
         slow.set()

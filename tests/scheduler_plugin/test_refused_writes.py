@@ -41,7 +41,7 @@ async def test_kubelet_refusal_is_reported_and_retried(cluster: FakeCluster, clo
         refused["status"]["conditions"] = [why]
         cluster.put(PODS, refused)
         assert permit(await asking) == (1, 4)
-        said = f"the kubelet does not give what the pod requests: {verdict}: not enough cpu"
+        said = f"the kubelet has not granted the pod's requests: {verdict}: not enough cpu"
         assert (await explained(scheduler))["requestsProblem"] == said
         assert cluster.notices[-1]["message"] == f"asked for 2 cpu, 8Gi, got 1 cpu, 4Gi: {said}"
         await clock.advance(2)
@@ -113,7 +113,7 @@ async def test_node_without_resize_grants_as_before(cluster: FakeCluster, clock:
     async with following(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=422, says=why, times=2))
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
-        said = f"the pod's requests cannot be changed, and permits do not wait for them: 422: {why}"
+        said = f"the pod's requests cannot be changed, so permits do not wait for them: 422: {why}"
         assert (await explained(scheduler))["requestsProblem"] == said
         await clock.advance(298)
         assert writes(cluster).count("resize") == 1
@@ -149,7 +149,7 @@ async def test_webhook_changed_requests_are_refused(cluster: FakeCluster, clock:
     async with following(cluster, clock) as scheduler:
         assert permit(await scheduler.ask(sized(1, 4), 5, 8)) == (3, 8)
         assert (requested(cluster), scheduler.reserved("n1")) == ({"cpu": "3", "memory": "8Gi"}, "3 cpu, 8Gi")
-        said = "the pod's requests were not raised: the API server has made them 3 cpu, 8Gi"
+        said = "the pod's requests were not raised: the API server changed them to 3 cpu, 8Gi"
         assert (await explained(scheduler))["requestsProblem"] == said
         cluster.calls.clear()
         for _ in range(2):

@@ -84,7 +84,7 @@ async def test_slow_kubelet_grants_present_size(cluster: FakeCluster, clock: Fak
         assert permit(await asking) == (1, 4)
         assert requested(cluster) == {"cpu": "2", "memory": "8Gi"}
         why = await explained(scheduler)
-        assert why["requestsProblem"] == "the kubelet has not set aside yet what the pod requests"
+        assert why["requestsProblem"] == "the kubelet has not applied the pod's requests yet"
         assert why["denied"] == {"cpu": "0", "mem": "0"}
         cluster.put(PODS, sized(2, 8, allocated=(2, 8)))
         await settle()
@@ -103,7 +103,7 @@ async def test_unanswered_write_keeps_room(cluster: FakeCluster, clock: FakeCloc
         asking = asyncio.create_task(scheduler.ask(sized(1, 4), 2, 8))
         await settle()
         assert (permit(await asking), scheduler.reserved("n1")) == ((1, 4), "2 cpu, 8Gi")
-        said = "it is not known whether the pod's requests were changed: lost by a fault"
+        said = "unknown whether the pod's requests were changed: lost by a fault"
         assert (await explained(scheduler))["requestsProblem"] == said
         await settle()
         assert cluster.notices[-1]["message"] == f"asked for 2 cpu, 8Gi, got 1 cpu, 4Gi: {said}"
@@ -176,7 +176,7 @@ async def test_api_without_resize_is_reported_once(
             assert "autoscale_scheduler_pod_requests_followed 0.0" in (await scheduler.probe("metrics")).text
             assert (writes(cluster).count("resize"), (await explained(scheduler))["requests"]) == (0, None)
             assert [each.message for each in caplog.records if "pods/resize" in each.message] == [
-                "the API server has no pods/resize: requests of pods do not follow their VMs"
+                "the API server has no pods/resize; pod requests do not follow their VMs"
             ]
             cluster.offers_resize = True
             await clock.advance(302)
@@ -246,7 +246,7 @@ async def test_lost_resize_api_keeps_requests(
             await clock.advance(200)
             assert writes(cluster).count("resize") == 0
             assert [each.message for each in caplog.records if "resize" in each.message] == [
-                "the API server has no pods/resize: requests of pods do not follow their VMs"
+                "the API server has no pods/resize; pod requests do not follow their VMs"
             ]
             assert [call.path for call in cluster.calls].count("/api/v1") == 0
 

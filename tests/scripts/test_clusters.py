@@ -117,7 +117,7 @@ def test_named_files_must_exist(tmp_path: Path) -> None:
 
 
 def test_without_any_cluster_it_is_said() -> None:
-    with pytest.raises(CredentialsError, match=r"there is no kubeconfig .*, and no local cluster runs"):
+    with pytest.raises(CredentialsError, match=r"no kubeconfig .*, and no local cluster is running"):
         find_cluster(ClusterFlags())
 
 
@@ -126,14 +126,16 @@ def test_no_home_folder_is_no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError(path)
 
     monkeypatch.setattr(Path, "expanduser", homeless)
-    with pytest.raises(CredentialsError, match="there is no kubeconfig"):
+    with pytest.raises(CredentialsError, match="no kubeconfig"):
         find_cluster(ClusterFlags())
 
 
 def test_named_local_cluster_must_run(tmp_path: Path) -> None:
     """It used to be kubectl's cluster then."""
     written(tmp_path / "usual")
-    with pytest.raises(CredentialsError, match=f"'{OTHER}' does not run: autoscale local up --name {OTHER}"):
+    with pytest.raises(
+        CredentialsError, match=f"'{OTHER}' is not running; start it: autoscale local up --name {OTHER}"
+    ):
         find_cluster(ClusterFlags(OTHER))
     with running(OTHER, "http://127.0.0.1:5") as folder:
         assert find_cluster(ClusterFlags(OTHER)).folder == folder
@@ -155,7 +157,7 @@ def test_flags_of_two_clusters_are_refused(tmp_path: Path, flags: ClusterFlags, 
         for chosen in (find_cluster, history_path):
             with pytest.raises(CredentialsError) as refused:
                 chosen(flags)
-            assert str(refused.value) == f"--name {OTHER} is a local cluster, and {other} another: give one of them"
+            assert str(refused.value) == f"--name {OTHER} and {other} select different clusters: use only one of them"
 
 
 def test_running_local_cluster_goes_before_kubectls(tmp_path: Path) -> None:
@@ -196,8 +198,8 @@ def test_kubectl_is_run_for_the_same_cluster(tmp_path: Path, monkeypatch: pytest
     one, two = written(tmp_path / "one"), written(tmp_path / "two")
     monkeypatch.setenv("KUBECONFIG", f"{one}:{two}")
     cluster: ReachedCluster = find_cluster(ClusterFlags(context="x", user="eve", groups=("a", "b")))
-    command = ["kubectl", "--context", "x", "--as", "eve", "--as-group=a", "--as-group=b", "get"]
-    assert (cluster.kubectl("get"), cluster.kubectl_environment["KUBECONFIG"]) == (command, f"{one}:{two}")
+    command = ["kubectl", "--context", "x", "--as", "eve", "--as-group=a", "--as-group=b"]
+    assert (cluster.kubectl(), cluster.kubectl_environment["KUBECONFIG"]) == (command, f"{one}:{two}")
 
 
 @pytest.mark.parametrize("command", ["explain", "migrate", "bench"])
@@ -228,7 +230,7 @@ def test_vms_are_sought_in_the_contexts_namespace(
 def test_check_without_a_cluster_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 would mean warnings."""
     found = CliRunner().invoke(program.app(["check", "record"]), ["check"])
-    assert (found.exit_code, "there is no kubeconfig" in found.output) == (2, True)
+    assert (found.exit_code, "no kubeconfig" in found.output) == (2, True)
     assert CliRunner().invoke(program.app(["check", "record"]), ["record"]).exit_code == 1
 
 

@@ -84,6 +84,19 @@ def test_the_table_says_what_was_saved_and_at_which_prices(cost: Cost) -> None:
     assert "The history ends" not in said
 
 
+def test_what_sleep_saved_has_a_sentence(cost: Cost, file: Path) -> None:
+    """An hour asleep costs nothing, and would have cost the minimum of 1 vCPU and 2 GiB."""
+    assert "asleep" not in cost()
+    store, now = SqliteStore(file, time.time), round(time.time() * 1000)
+    facts = VmRecord(ObjectName("lab", "idle"), "n1", "", Size(1000, 2 * GIB), Size(8000, 16 * GIB), asleep=True)
+    row = (0, 0, None, None, 0, 0, 0, 0, None, None)
+    store.write(Batch(vms=[(facts, held(now - HOUR, now, row))]))
+    store.close()
+    assert "against the minimum sizes; VMs slept 1.00 h in all." in cost()
+    (idle,) = [line for line in json.loads(cost("-o", "json"))["lines"] if line["name"] == "lab/idle"]
+    assert (idle["reserved_cost"], idle["asleep_hours"], idle["sleep_saved"] > 0) == (0, 1, True)
+
+
 def test_all_hours_are_told_where_there_is_room(cost: Cost) -> None:
     heading, *rows = [line.split() for line in cost("-o", "wide").splitlines()[1:4]]
     assert " ".join(heading).endswith(
@@ -116,12 +129,12 @@ def test_a_record_that_ended_long_ago_says_so_in_every_form(cost: Cost, file: Pa
 
 
 def test_a_label_that_is_not_kept_is_told_from_one_that_vms_lack(cost: Cost) -> None:
-    assert "No database has a recorded tier: what records keeps the labels that its --label names." in cost(
+    assert "No database has a recorded tier: record it with autoscale record --label tier." in cost(
         "--by", "label=tier"
     )
     assert "No database has a recorded" not in cost("--by", "label=team")
     of_a_file = cost("--by", "label=team", "--prometheus", "http://127.0.0.1:1", code=2)
-    assert "a Prometheus does not know the labels of VMs" in " ".join(of_a_file.replace("│", " ").split())
+    assert "Prometheus does not have the labels of VMs" in " ".join(of_a_file.replace("│", " ").split())
     assert "by label=[/]" in cost("--by", "label=[/]")
 
 
@@ -208,7 +221,7 @@ def test_of_a_large_fleet_the_dearest_are_played(cost: Cost, monkeypatch: pytest
 
 def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> None:
     assert "expected one of vm, namespace" in cost("--by", "pod", code=2)
-    assert "expected a span of time above zero" in cost("--since", "0s", code=2)
+    assert "expected a duration above zero" in cost("--since", "0s", code=2)
     assert "Prometheus gives no usable answer" in cost("--prometheus", "http://127.0.0.1:1", code=1)
     for bad in ("http://[::1", "127.0.0.1:9090", "nonsense", "ftp://here", "http://"):
         assert "URL" in cost("--prometheus", bad, code=2)

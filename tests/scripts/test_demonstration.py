@@ -151,8 +151,8 @@ SNAPSHOT = Snapshot("Running", "n1", SMALL, LARGE, True, 0.5, Bytes(1024**2), "r
 
 def test_a_plain_line_says_everything_in_one() -> None:
     assert line(Seconds(12.0), "load", SNAPSHOT, 99.6) == "  12.0 s  load        1 vCPU 256Mi, 0.5 busy, 100 tps"
-    pending = Snapshot("Pending", "", None, None, False, None, None, "", "the pod does not run yet")
-    assert line(Seconds(1.0), "boot", pending, None).endswith("no guest yet: the pod does not run yet")
+    pending = Snapshot("Pending", "", None, None, False, None, None, "", "waiting for the pod to run")
+    assert line(Seconds(1.0), "boot", pending, None).endswith("no guest yet: waiting for the pod to run")
     assert line(Seconds(1.0), "boot", Snapshot("Pending", "", None, None, False, None, None, ""), None).endswith(
         "no guest yet"
     )

@@ -82,7 +82,7 @@ def test_no_decision_is_left_out_in_silence(home: Path, monkeypatch: pytest.Monk
 
 def test_what_cannot_be_told_is_said(home: Path) -> None:
     code, told = said("--prometheus", "http://127.0.0.1:1")
-    assert (code, "only --since asks a Prometheus" in told) == (2, True)
+    assert (code, "needs --since" in told) == (2, True)
     for bad in (["--watch"], ["--prometheus", "http://[::1"], ["--prometheus", "nonsense"]):
         code, told = said("--since", "2h", *bad)
         assert (code, "Error" in told) == (2, True), told

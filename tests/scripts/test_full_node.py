@@ -18,7 +18,7 @@ from scripts.autoscale.site import Site, SiteError
 from tests.fake_clock import SleepingClock
 
 SMALL, LARGE = Resources.parse("500m", "256Mi"), Resources.parse(1, "256Mi")
-FULL = "node node-1 has 0 free of 6, needed 0.5 more"
+FULL = "node node-1 has 0 free of 6; 0.5 more needed"
 
 
 @dataclass

@@ -84,7 +84,7 @@ def test_a_port_that_is_asked_for_and_taken_is_told() -> None:
 
 def test_of_the_logs_a_person_sees_what_is_wrong_with_the_history(console: Console) -> None:
     with quiet_logs(), warnings_on(console):
-        logging.getLogger("autoscale.dashboard").warning("watch broke off, trying again")
+        logging.getLogger("autoscale.dashboard").warning("watch failed; retrying")
         logging.getLogger("autoscale.history").warning("history", extra={"note": "it was damaged: set aside"})
     assert console.export_text() == "history: it was damaged: set aside\n"
 

@@ -145,9 +145,9 @@ async def test_one_that_the_watch_never_shows_ends_at_its_time(person: Person) -
     assert (move.phase, move.name.startswith("db-"), move.is_under_way) == ("Pending", True, True)
 
 
-NO_ROOM = "no node takes the target pod: 0/2 nodes are available: 2 Insufficient cpu."
+NO_ROOM = "the target pod cannot be scheduled: 0/2 nodes are available: 2 Insufficient cpu."
 UNPLACED = {"type": "Migrated", "status": "Unknown", "reason": "Unschedulable", "message": NO_ROOM}
-NEAREST = "db-1 waits: no node has room for 3 vCPU and 4 GiB; node-7 comes nearest, it lacks 1 vCPU"
+NEAREST = "db-1 waits: no node has room for 3 vCPU and 4 GiB; closest is node-7, which lacks 1 vCPU"
 
 
 async def test_what_it_waits_for_is_printed_at_once(person: Person) -> None:

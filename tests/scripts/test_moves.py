@@ -56,12 +56,12 @@ def test_one_that_failed_says_why() -> None:
 
 
 def test_one_that_waits_says_for_what() -> None:
-    waits = migration("Pending", message="no node takes the target pod")
+    waits = migration("Pending", message="the target pod cannot be scheduled")
     del waits["status"]["targetNode"]  # type: ignore[attr-defined]
     assert seen(None, waits, Instant(1.0), is_gone=False).waits == ""
     waits["status"]["conditions"][0]["reason"] = "Unschedulable"  # type: ignore[index]
     waiting = seen(None, waits, Instant(1.0), is_gone=False)
-    assert waiting.title == "neighbour-1: node-1 ⇢ node-2 Pending: no node takes the target pod"
+    assert waiting.title == "neighbour-1: node-1 ⇢ node-2 Pending: the target pod cannot be scheduled"
     assert seen(waiting, migration("Running"), Instant(2.0), is_gone=False).waits == ""
 
 
@@ -82,7 +82,7 @@ def test_the_probes_log_is_read_as_waits_without_its_own_pause() -> None:
     lines = ["0 1 21500 0 1700000010 500000", "0 2 160000 0 1700000010 700000", ""]
     read = answers_of(lines, 1_700_000_000.0)
     assert [(round(each.at, 6), round(each.waited, 6)) for each in read] == [(10.5, 0.0015), (10.7, 0.14)]
-    with pytest.raises(PgbenchError, match="cannot be read: 'nonsense'"):
+    with pytest.raises(PgbenchError, match="cannot parse a line of pgbench's log: 'nonsense'"):
         answers_of(["nonsense"], 0.0)
 
 

@@ -116,8 +116,8 @@ def test_a_run_without_a_load_has_no_picture_and_the_reason_is_said(
 @pytest.mark.parametrize(
     ("option", "file", "complaint"),
     [
-        ("--picture", "missing/demo.svg", "there is no folder"),
-        ("--report", "missing/demo.json", "there is no folder"),
+        ("--picture", "missing/demo.svg", "does not exist"),
+        ("--report", "missing/demo.json", "does not exist"),
         ("--picture", "demo.txt", "does not end in .png, .svg, .pdf"),
     ],
 )

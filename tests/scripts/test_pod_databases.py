@@ -103,7 +103,7 @@ def test_pod_is_not_migrated(tmp_path: Path) -> None:
     arguments = ["migrate", "pod/pg-1", "--kubeconfig", str(tmp_path / "config")]
     found = CliRunner().invoke(app(["migrate", "top"]), arguments)
     said = " ".join(found.output.replace("│", " ").split())
-    assert (found.exit_code, "shop/pod/pg-1 is a pod: it is resized where it is" in said) == (2, True), said
+    assert (found.exit_code, "shop/pod/pg-1 is a pod: it is resized in place" in said) == (2, True), said
 
 
 NAMES = [ObjectName("shop", "pg-1"), ObjectName("shop", "pod/pg-1"), ObjectName("bank", "pod/pg-2")]

@@ -11,6 +11,7 @@ from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
 from protocol.names import LABEL_ENABLED
 from protocol.runtime.kubernetes.http_api import HttpApi
+from protocol.units import Seconds
 from scheduler_plugin.dashboard.story import Silence, story
 from scripts.autoscale import site as site_module
 from scripts.autoscale.site import AGENT, SCHEDULER, RemoteSite, SiteError
@@ -77,9 +78,20 @@ async def test_an_answer_that_is_no_json_is_none(body: bytes) -> None:
 
 KUBECTL = {
     "silent": ("exec sleep 60", "kubectl port-forward pod/db-x gave no port within 0.2 s"),
-    "refusing": ("exit 1", "kubectl port-forward pod/db-x gave no port; see its message above"),
+    "refusing": ("echo 'error: unable to forward port' >&2; exit 1", "error: unable to forward port"),
     "missing": ("", "kubectl cannot be run: No such file or directory"),
 }
+
+
+DB: Json = {"metadata": {"namespace": "shop", "name": "db"}, "status": {"podName": "db-x"}}
+
+
+def kubectl_that(script: str, folder: Path) -> str:
+    """The ``PATH`` on which kubectl is this shell script."""
+    kubectl = folder / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\n{script}\n")
+    kubectl.chmod(0o755)
+    return f"{folder}:/bin"
 
 
 @pytest.mark.parametrize("kind", KUBECTL)
@@ -87,17 +99,23 @@ async def test_a_port_that_kubectl_does_not_open_is_an_error(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script, said = KUBECTL[kind]
-    if script:
-        kubectl = tmp_path / "kubectl"
-        kubectl.write_text(f"#!/bin/sh\n{script}\n")
-        kubectl.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
-    monkeypatch.setattr(site_module, "FORWARDED_WITHIN", 0.2 if kind == "silent" else 20.0)
-    vm: Json = {"metadata": {"namespace": "shop", "name": "db"}, "status": {"podName": "db-x"}}
+    monkeypatch.setenv("PATH", kubectl_that(script, tmp_path) if script else str(tmp_path))
+    monkeypatch.setattr(site_module, "FORWARDED_WITHIN", Seconds(0.2 if kind == "silent" else 20.0))
     with pytest.raises(SiteError) as caught:
-        async with answers([], None).into_vm(vm, 5432):
+        async with answers([], None).into_vm(DB, 5432):
             pass
     assert str(caught.value) == said
+
+
+async def test_the_port_that_kubectl_opened_leads_into_the_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "asked"
+    script = f"echo \"$*\" > {asked}; echo 'Forwarding from 127.0.0.1:40123 -> 5432'; exec sleep 60"
+    monkeypatch.setenv("PATH", kubectl_that(script, tmp_path))
+    async with answers([], None).into_vm(DB, 5432) as place:
+        assert place == ("127.0.0.1", 40123)
+    assert asked.read_text().strip() == (
+        "--namespace shop port-forward --pod-running-timeout=45s --address 127.0.0.1 pod/db-x :5432"
+    )
 
 
 async def test_reason_of_a_silent_program_is_kept() -> None:

@@ -8,7 +8,7 @@ import typer
 from protocol.kubernetes.objects import Json
 from scheduler_plugin.dashboard.story import story
 from scripts.autoscale.cluster_flags import cluster_name, database_named, vm_name
-from scripts.autoscale.demonstration.fleet import marked, node_row
+from scripts.autoscale.demonstration.fleet import marked, reserved_bars
 from tests.neonvm.sample_objects import virtual_machine
 from tests.pod_databases import pod_database
 
@@ -89,7 +89,7 @@ def test_the_story_of_a_vm_says_why_and_where_it_is_not_moved() -> None:
 
 
 def test_story_says_why_a_migration_does_not_go_on() -> None:
-    why = "its target pod has had no node for 60 s, so it does not count until it has one"
+    why = "its target pod has had no node for 60 s, so it is ignored until it has one"
     over = {"name": "default/old", "phase": "Failed", "problem": "no luck", "seenForSeconds": 900.0}
     waits = {"name": "default/by-hand", "phase": "Pending", "problem": why, "seenForSeconds": 61.4}
     fine = {"name": "default/fine", "phase": "Running", "problem": None, "seenForSeconds": 3.0}
@@ -108,12 +108,12 @@ def test_the_story_of_a_vm_says_how_it_last_ended() -> None:
     uid = str(vm["metadata"]["uid"])  # type: ignore[index]  # it has one
     events = [
         event("2026-01-01T00:00:02Z", "the VM has ended: its kernel panicked", uid, count=2),
-        event("2026-01-01T00:00:01Z", "the VM has ended: QEMU was ended by SIGKILL", uid),
+        event("2026-01-01T00:00:01Z", "the VM has ended: QEMU was killed by SIGKILL", uid),
         event("2026-01-01T00:00:03Z", "of another VM", "other"),
         event("2026-01-01T00:00:03Z", "all is well", uid, "Normal"),
     ]
     assert [line for line in story(vm, None, None, events) if "Warning" in line] == [
-        "  Warning of 2026-01-01T00:00:01Z: Failed: the VM has ended: QEMU was ended by SIGKILL",
+        "  Warning of 2026-01-01T00:00:01Z: Failed: the VM has ended: QEMU was killed by SIGKILL",
         "  Warning of 2026-01-01T00:00:02Z: Failed: the VM has ended: its kernel panicked (2 times)",
     ]
 
@@ -141,7 +141,7 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
         "    cpu hold: 250m → 2: no whole window seen yet (20 s)",
         "    memory hysteresis: 238Mi stays: why",
         "  Its last permit could not be stored, so it does not grow: 422: the annotation is immutable",
-        "The guest, 0 s ago: 1.90 vCPU busy, load 2.00, memory 1Gi of 2Gi, ",
+        "Measured 0 s ago: 1.90 vCPU busy, load 2.00, memory 1Gi of 2Gi, ",
         "stalled on CPU 50% and on memory ? of the time.",
         "DENIED by the scheduler: it wanted 3 vCPU, 2Gi and got 2 vCPU, 2Gi, for 12 s, 3 times.",
         "TROUBLE with metrics for 3 s: time-out",
@@ -154,6 +154,13 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
         "The VM is being migrated.",
     ):
         assert expected in told
+
+
+def test_story_of_pod_names_no_guest() -> None:
+    agent = {**AGENT, "because": "keeping memory: the trial of 512Mi failed: refaulted", "resize": {"pauses": []}}
+    told = "\n".join(story(virtual_machine(STATUS), agent, None))
+    assert "the trial of 512Mi failed: refaulted" in told
+    assert "guest" not in told
 
 
 def test_what_cannot_be_asked_is_said() -> None:
@@ -173,20 +180,17 @@ def test_a_refused_resize_shows_in_the_story() -> None:
     refused = [{"type": "Available", "reason": "ResizeRefused", "message": "no daemon"}]
     told = "\n".join(story(virtual_machine({**STATUS, "conditions": refused}), {"because": "x"}, {"pods": []}))
     assert "Available: ResizeRefused: no daemon" in told
-    assert "It has no metrics of the guest." in told
+    assert "It has no metrics." in told
 
 
-def test_a_node_is_a_bar_with_its_watermark_and_its_pressure() -> None:
+def test_a_node_is_a_bar_with_its_watermark() -> None:
     node: Json = {
         "name": "n1",
         "reserved": {"cpu": "4", "mem": "1Gi"},
         "total": {"cpu": "8", "mem": "2Gi"},
         "watermark": {"cpu": "7200m", "mem": "1Gi"},
-        "pressure": {"excess": {"cpu": "0", "mem": "1Gi"}},
     }
-    name, cpu, cpus, _, memory, pressure = node_row(node)
-    assert (name, cpus, memory, pressure) == ("n1", "4.00/8.00", "1.00/2.00", "0 cpu 1Gi")
-    assert cpu == "████████████·········│··"
+    assert reserved_bars(node) == ("████████████·········│··", "███████████│············")
     assert marked("····", 1.0, 0.0) == "····"
 
 
@@ -209,7 +213,7 @@ def test_pods_are_named_as_kubectl_prints_them(given: str, database: str) -> Non
 
 
 def test_a_command_for_vms_refuses_a_pod() -> None:
-    with pytest.raises(typer.BadParameter, match="default/pod/pg-1 is a pod: this is for VMs alone"):
+    with pytest.raises(typer.BadParameter, match="default/pod/pg-1 is a pod; this command is for VMs only"):
         vm_name("pod/pg-1")
 
 
@@ -239,4 +243,4 @@ def test_story_of_a_pod_has_objection() -> None:
     assert starting[0] == "default/pod/pg-1 has nothing yet; it is Pending on no node."
     unreadable = list(story(pod_database(bounds=""), None, None))
     assert unreadable[0] == "default/pod/pg-1 has a size that cannot be read; it is Running on n1."
-    assert unreadable[1].startswith("  Its pod opted in, and cannot be autoscaled: metadata.annotations")
+    assert unreadable[1].startswith("  It cannot be resized: metadata.annotations")

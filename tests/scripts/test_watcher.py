@@ -7,10 +7,11 @@ from deploy.kube.informer import ObjectChange
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.pod_database import database_of
+from protocol.runtime.clock import SystemClock
 from protocol.units import Resources
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site
-from tests.fake_clock import FakeClock, settle
+from tests.fake_clock import settle
 from tests.pod_databases import pod_database
 
 VM = ObjectName("default", "db")
@@ -18,7 +19,7 @@ SIZED: Json = {"metadata": {"name": "db"}, "status": {"cpus": "2", "memorySize":
 
 
 def watcher(sizes: list[Resources]) -> Watcher:
-    return Watcher(cast("Site", None), VM, FakeClock(), sizes.append, lambda _, __: None)
+    return Watcher(cast("Site", None), VM, SystemClock(), sizes.append, lambda _, __: None)
 
 
 async def test_an_end_together_with_a_new_size_is_still_an_end() -> None:

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise, product
 from typing import Final
 
-from agent.core.actions import AskScheduler
+from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
 from agent.core.events import Answered, MonitorAnswered, MonitorJoined, Started, VmSeen
 from agent.core.goal import goal
@@ -163,7 +163,7 @@ def _shrunk_against(verdicts: Sequence[bool | None]) -> str | None:
             if isinstance(action, AskScheduler):
                 story.answers(action.request.resources)
                 continue
-            if action.target.mem < approved:
+            if isinstance(action, PatchVm) and action.target.mem < approved:
                 return f"{action.target.mem} where {approved} was approved, after {verdicts}"
             story.obeys()
     return None

@@ -9,11 +9,13 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
+from deploy.neonvm.guests.qemu_guest import QemuGuest
+from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.ports import Guest, GuestPhase, GuestSpec, PodNetwork
-from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, MilliCpu
@@ -58,11 +60,16 @@ class Booted:
         return await psql(await self.network.expose(self.spec.address, 5432), query)
 
 
+def cluster_of(state_dir: Path) -> str:
+    """The name of a guest's network: two networks of one name would remove each other."""
+    return f"vm-test-{sha256(os.fsencode(state_dir)).hexdigest()[:12]}"
+
+
 @asynccontextmanager
 async def booted(kind: NetworkKind, state_dir: Path, mem_max: int = 1024, mem_use: int = 512) -> AsyncIterator[Booted]:
     """A guest of up to 4 CPU and 1 GiB that has 1 CPU and 512 MiB, its database serving; amounts are in MiB."""
     image = await asyncio.to_thread(ensure_image, lambda line: print(line, file=sys.stderr))
-    network = await choose_network(kind, real_guests=True, cluster=f"vm-test-{os.getpid()}")
+    network = await choose_network(kind, real_guests=True, cluster=cluster_of(state_dir))
     await network.up()
     try:
         await network.add_node("node-1")

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.ports import Guest, GuestSpec
-from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, Seconds
-from scripts.bench.database_client import DatabaseSession
+from scripts.database_client import DatabaseSession
 from tests.vm.guests import MIB, PASSWORD, Booted, booted, with_password
 from vm_image.build import ensure_image
 

@@ -84,7 +84,7 @@ class GuestFollower:
                 if isinstance(action, AskScheduler):
                     unit = ComputeUnit(CPU, self.guest.sizes.step)
                     self._take(Answered(PluginResponse(action.request.resources, unit, False)))
-                else:
+                elif isinstance(action, PatchVm):
                     await self._patch(action)
 
     async def _patch(self, patch: PatchVm) -> None:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from agent.adapters.exposition import COLLECTORS
+from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.password import PasswordGuest
 from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestSpec
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
-from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Bytes, MilliCpu, Seconds
@@ -57,9 +57,11 @@ class _Watched:
         """See ``Hypervisor``."""
         await self._inner.make_disk(disk, base)
 
-    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
+    async def launch(
+        self, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
+    ) -> Machine:
         """See ``Hypervisor``."""
-        self.machine = await self._inner.launch(who, command, log)
+        self.machine = await self._inner.launch(who, command, log, inherit)
         return self.machine
 
 

@@ -18,13 +18,13 @@ from deploy.local.cluster.content import register_node
 from deploy.local.cluster.runtime import Runtime
 from deploy.local.kubelet.node_object import NodeSpec
 from deploy.local.kubelet.sandbox import NodeDependencies
+from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.chooser import NetworkKind, choose_network
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.accelerator import KVM_DEVICE, Accelerator, emulation, kvm
 from deploy.neonvm.qemu.boot_trial import BootTrial
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_command import launcher, trial_command
-from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from deploy.neonvm.qemu.qemu_process import Qemu
 from protocol.kubernetes.objects import Json, items, text
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, PODS, VIRTUAL_MACHINES
@@ -32,7 +32,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.units import Resources
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.runtime_fixture import FakeExtender, definition
-from tests.vm.guests import BOOT_SECONDS, machines, until
+from tests.vm.guests import BOOT_SECONDS, cluster_of, machines, until
 from vm_image.build import GuestImage, ensure_image
 
 pytestmark = pytest.mark.vm
@@ -57,8 +57,10 @@ class WatchedQemu(Qemu):
 
     machine: Machine
 
-    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
-        self.machine = await super().launch(who, command, log)
+    async def launch(
+        self, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
+    ) -> Machine:
+        self.machine = await super().launch(who, command, log, inherit)
         return self.machine
 
 
@@ -109,7 +111,7 @@ class RunningVm:
 @asynccontextmanager
 async def running_vm(state: Path, image: GuestImage) -> AsyncIterator[RunningVm]:
     """The VM of this test: an unknown NMI makes its kernel panic, and nothing else is unusual."""
-    network = await choose_network(NetworkKind.AUTO, real_guests=True, cluster=f"vm-test-{os.getpid()}")
+    network = await choose_network(NetworkKind.AUTO, real_guests=True, cluster=cluster_of(state))
     await network.up()
     api, clock, hypervisor = InProcess(), SystemClock(), WatchedQemu()
     vm = RunningVm(api, hypervisor, state)
@@ -162,7 +164,7 @@ async def test_a_guest_that_cannot_go_on_ends_its_pod_within_a_second_with_the_r
         await vm.starts_services()
         await vm.fails_within_a_second_after(panics, "its kernel panicked; QEMU said nothing; its console said ")
         await vm.starts_services()
-        await vm.fails_within_a_second_after(is_killed, "QEMU was ended by SIGKILL")
+        await vm.fails_within_a_second_after(is_killed, "QEMU was killed by SIGKILL")
         await vm.starts_services()
         await vm.fails_within_a_second_after(is_reset, "its machine was reset")
         (found,) = (await vm.client.list(VIRTUAL_MACHINES)).objects
@@ -180,7 +182,7 @@ async def test_an_accelerator_is_proven_by_a_boot_of_the_real_image(tmp_path: Pa
 
     assert await fault(emulation("a test"), 60.0) == ""
     cannot = replace(emulation("a test"), arguments=("-accel", "tcg", "-cpu", "486"))
-    assert await fault(cannot, 3.0) == "it did not reach its first program within 3 s"
+    assert await fault(cannot, 3.0) == "init did not start within 3 s"
     if KVM_DEVICE.exists() and os.access(KVM_DEVICE, os.R_OK | os.W_OK):
         began = time.monotonic()
         first = await fault(kvm("a test"), 5.0)

@@ -18,7 +18,7 @@ from deploy.neonvm.addressing import LINK_GUEST, MONITOR_PORT
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.guest.monitor_messages import AskToShrink, TellGrown, write_to_monitor
 from protocol.units import Bytes, MilliCpu, Resources
-from scripts.bench.database_client import DatabaseSession
+from scripts.database_client import DatabaseSession
 from tests.vm.guests import MIB, PASSWORD, Booted, booted
 
 pytestmark = pytest.mark.vm

@@ -28,7 +28,7 @@ from deploy.neonvm.transfer_terms import TransferInfo, TransferStatus
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, MilliCpu, Seconds
 from scripts.bench.echoes import echoing
-from tests.vm.guests import MIB, machines, until, until_running
+from tests.vm.guests import MIB, cluster_of, machines, until, until_running
 from tests.vm.journeys import LIMITS, Journey, probing, travelling
 
 pytestmark = pytest.mark.vm
@@ -66,7 +66,7 @@ async def test_a_guest_moves_there_and_back_under_load_and_no_client_notices(kin
 @pytest.mark.root
 async def test_a_guest_that_moves_answers_every_frame(tmp_path: Path) -> None:
     async with travelling(NetworkKind.NAMESPACES, tmp_path) as journey:
-        switch = switch_of(f"vm-test-{os.getpid()}")
+        switch = switch_of(cluster_of(tmp_path))
         assert switch is not None
         async with echoing(netns.icmp_in(switch), journey.spec.address, SystemClock()) as echoes:
             for _ in range(3):
@@ -99,20 +99,20 @@ async def dies_before(journey: Journey, target: Guest) -> None:
 
 
 async def dies_on_the_way(journey: Journey, target: Guest) -> None:
-    move = asyncio.create_task(stays(journey, target, TransferFault.TARGET_LOST, "its target failed", slowly=True))
+    move = asyncio.create_task(stays(journey, target, TransferFault.TARGET_LOST, "the target failed", slowly=True))
     await under_way(journey)
     kill(journey.spec.state_dir, receiving=True)
     await move
 
 
 async def has_other_memory(journey: Journey, target: Guest) -> None:
-    await stays(journey, target, TransferFault.TARGET_LOST, "its target failed: .*mismatch")
+    await stays(journey, target, TransferFault.TARGET_LOST, "the target failed: .*mismatch")
 
 
 async def takes_too_long(journey: Journey, target: Guest) -> None:
     journey.progress.clear()
     limits = replace(SLOW, timeout=Seconds(2.0))
-    with pytest.raises(TransferError, match="could not be sent within 2 s") as caught:
+    with pytest.raises(TransferError, match="not sent within 2 s") as caught:
         await journey.guest.send(target, limits, journey.progress.append)
     assert caught.value.fault is TransferFault.TIMED_OUT
     assert len(journey.progress) >= 2
@@ -174,8 +174,10 @@ class DiesOnRelease(QemuProcess):
 class Fatal(Qemu):
     """Launches such."""
 
-    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
-        return await DiesOnRelease.launch(who, command, log)
+    async def launch(
+        self, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
+    ) -> Machine:
+        return await DiesOnRelease.launch(who, command, log, inherit)
 
 
 async def test_when_nobody_survives_nothing_runs_and_the_disk_starts_again(tmp_path: Path) -> None:
@@ -184,13 +186,13 @@ async def test_when_nobody_survives_nothing_runs_and_the_disk_starts_again(tmp_p
         move = asyncio.create_task(journey.guest.send(target, SLOW, journey.progress.append))
         await under_way(journey)
         kill(tmp_path, receiving=False)
-        await nobody_survives(move, TransferFault.SOURCE_LOST, "its source ended on the way")
+        await nobody_survives(move, TransferFault.SOURCE_LOST, "the source ended during the migration")
         await starts_again(journey, target, spec)
 
         journey.guests = replace(journey.guests, hypervisor=Fatal())
         target, spec = await journey.target()
         move = asyncio.create_task(journey.guest.send(target, LIMITS, journey.progress.append))
-        await nobody_survives(move, TransferFault.TARGET_LOST, "its target ended as it took over")
+        await nobody_survives(move, TransferFault.TARGET_LOST, "the target ended during the handover")
         await starts_again(journey, target, spec)
 
 

@@ -8,7 +8,6 @@ told to say again that a CPU was added.
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Final
 
 import pytest
 
+from deploy.neonvm.network.sockets import free_ports
 from deploy.neonvm.qemu.accelerator import QEMU, emulation
 from deploy.owned_process import owned
 from tests.vm.guests import BOOT_SECONDS, PASSWORD, psql, until
@@ -89,13 +89,6 @@ async def until_said(ask: Callable[[], Awaitable[object]], wanted: object) -> No
     await until(is_said, BOOT_SECONDS)
 
 
-def free_port() -> int:
-    """A port of loopback at which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def machine(image: GuestImage, folder: Path) -> Iterator[Machine]:
     """A machine as the runner makes it: two CPUs plugged in, the image's disk, and the one with settings."""
@@ -107,7 +100,7 @@ def machine(image: GuestImage, folder: Path) -> Iterator[Machine]:
     subprocess.run(["mke2fs", "-q", "-t", "ext4", "-L", "vmruntime", "-d", settings, runtime, "8M"], check=True)
     overlay = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(image.disk), str(disk)]
     subprocess.run(overlay, check=True)
-    daemon, database = free_port(), free_port()
+    daemon, database = free_ports(2)
     forwards = ",".join(f"hostfwd=tcp:127.0.0.1:{own}-:{port}" for own, port in ((daemon, 25183), (database, 5432)))
     command = [
         *(QEMU, "-machine", "q35", "-nographic", "-no-reboot", "-nodefaults", *emulation("a test").arguments),

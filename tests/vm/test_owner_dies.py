@@ -13,7 +13,7 @@ import pytest
 
 from deploy.neonvm.network import netns
 from deploy.neonvm.network.chooser import NetworkKind, choose_network
-from tests.vm.guests import BOOT_SECONDS, machines, until
+from tests.vm.guests import BOOT_SECONDS, cluster_of, machines, until
 
 pytestmark = pytest.mark.vm
 
@@ -61,9 +61,9 @@ async def test_a_killed_owner_takes_its_guest_along_and_its_network_can_be_remov
         return machines(tmp_path) == []
 
     await until(gone, 10)
-    network = await choose_network(NetworkKind.AUTO, real_guests=True, cluster=f"vm-test-{owner.pid}")
+    network = await choose_network(NetworkKind.AUTO, real_guests=True, cluster=cluster_of(tmp_path))
     await network.down()
-    assert list(netns.RUN.glob(f"autoscale.vm-test-{owner.pid}.*")) == []
+    assert list(netns.RUN.glob(f"autoscale.{cluster_of(tmp_path)}.*")) == []
 
 
 async def test_an_interrupted_owner_ends_its_guest_and_network_by_itself(tmp_path: Path) -> None:
@@ -72,4 +72,4 @@ async def test_an_interrupted_owner_ends_its_guest_and_network_by_itself(tmp_pat
         async with asyncio.timeout(10):
             await owner.wait()
     assert machines(tmp_path) == []
-    assert list(netns.RUN.glob(f"autoscale.vm-test-{owner.pid}.*")) == []
+    assert list(netns.RUN.glob(f"autoscale.{cluster_of(tmp_path)}.*")) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from deploy.neonvm.network import netns
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.ports import GuestPhase, GuestState
 from protocol.units import Bytes, MilliCpu
-from tests.vm.guests import MIB, Booted, booted, machines, until_running
+from tests.vm.guests import MIB, Booted, booted, cluster_of, machines, until_running
 
 pytestmark = pytest.mark.vm
 SETTLE_SECONDS = 60
@@ -91,4 +90,4 @@ async def test_a_stopped_guest_leaves_no_process_and_starts_again_on_the_same_di
         await until_running(vm.guest)
         assert "number of failed transactions: 0" in await vm.pgbench("--client=1", "--transactions=5")
     assert machines(tmp_path) == []
-    assert list(netns.RUN.glob(f"autoscale.vm-test-{os.getpid()}.*")) == []
+    assert list(netns.RUN.glob(f"autoscale.{cluster_of(tmp_path)}.*")) == []

@@ -14,9 +14,9 @@ import pytest
 
 from agent.ports import DatabaseView
 from deploy.neonvm.addressing import DAEMON_PORT
+from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.qemu.daemon import ask
-from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from protocol.messages import ObjectName
 from protocol.names import KERNEL_PRIMARY
 from protocol.runtime.clock import SystemClock

@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from websockets.exceptions import ConnectionClosed
 
 from agent.adapters.guest_monitor import GuestMonitor
 from agent.ports import MonitorConnection, PortError
+from deploy.neonvm.network.sockets import free_port
 from protocol.guest.monitor_messages import (
     AskToShrink,
     CheckHealth,
@@ -83,8 +83,7 @@ async def guest(tmp_path: Path) -> AsyncIterator[Guest]:
     for name in ("strict.pm", "warnings.pm"):
         found = await _output("perl", "-e", f"require {name[:-3]}; print $INC{{'{name}'}}")
         shutil.copy(found, modules)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     made = Guest(tmp_path, port)
     made.has()
     for name, text in {

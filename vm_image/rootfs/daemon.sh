@@ -6,6 +6,8 @@
 #   GET /ready  200 once the database accepts connections, 503 before
 #   PUT /password  the body is the password of the database's accounts; 503 until the database has it
 #   PUT /shutdown  stops the database and switches the machine off
+#   PUT /spare     gives back the memory that is not needed, before a sleep
+#   PUT /freeze    holds the database still and answers how many sessions it has, as JSON; 409 and why if it is not idle
 #   GET /database  how the database is, as JSON: its replication and its clients (database.sql); 503 while it cannot say
 export PATH=/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
@@ -54,13 +56,18 @@ require_ready() {
     [ "$state" = ready ] || answer "503 Service Unavailable" "the database says: ${state:-it is starting}"
 }
 
-put_password() {
+require_private_link() {
     # Under NeonVM's own runner the daemon is reached from the flat network, where anybody may be.
-    case " $(cat /proc/cmdline) " in *" autoscale.cpu="*) ;; *) answer "404 Not Found" "this machine takes no password" ;; esac
+    read -r settings </proc/cmdline
+    case " $settings" in *" autoscale.cpu="*) ;; *) answer "404 Not Found" "this machine does not take $path" ;; esac
+}
+
+put_password() {
+    require_private_link
     case $length in [1-9] | [1-9][0-9] | [1-9][0-9][0-9]) ;; *) answer "400 Bad Request" "a password has 1 to 999 bytes" ;; esac
     # shellcheck disable=SC3045 # busybox has -n
     IFS= read -r -n "$length" password
-    said=$(AUTOSCALE_PASSWORD=$password PGCONNECT_TIMEOUT=2 sh /usr/lib/autoscale/password.sh 2>&1) ||
+    said=$(AUTOSCALE_PASSWORD=$password PGCONNECT_TIMEOUT=10 sh /usr/lib/autoscale/password.sh 2>&1) ||
         answer "503 Service Unavailable" "the database does not have the password yet: $said"
     answer "200 OK" "the database has the password"
 }
@@ -68,6 +75,25 @@ put_password() {
 put_shutdown() {
     busybox setsid sh /usr/lib/autoscale/shutdown.sh </dev/null >/dev/null 2>&1 &
     answer "200 OK" "the machine is going to be switched off"
+}
+
+# order KIND [TEXT]: has sleep.pl carry it out. Each kind has a FIFO for its answers, which are told apart by the process
+# that asked: a client may wait for this, and mkfifo and rm would be two programs to start.
+order() {
+    require_private_link
+    exec 3<>/run/autoscale."$1" 4<>/run/autoscale.sleep
+    printf '%s %s %s\n' "$1" $$ "$2" >&4
+    # shellcheck disable=SC3045 # busybox has -t
+    while read -r -t 12 tag status said <&3; do
+        [ "$tag" = $$ ] || continue
+        case $status in
+        200) answer "200 OK" "$said" ;;
+        409) answer "409 Conflict" "$said" ;;
+        400) answer "400 Bad Request" "$said" ;;
+        *) answer "500 Internal Server Error" "$said" ;;
+        esac
+    done
+    answer "503 Service Unavailable" "the guest did not answer within 12 s"
 }
 
 get_database() {
@@ -106,7 +132,9 @@ case "$method $path" in
 "GET /database") get_database ;;
 "PUT /password") put_password ;;
 "PUT /shutdown") put_shutdown ;;
+"PUT /spare") order spare ;;
+"PUT /freeze") order freeze ;;
 *" /cpu" | *" /ready" | *" /database") answer "405 Method Not Allowed" "$path takes GET, and /cpu also PUT" ;;
-*" /password" | *" /shutdown") answer "405 Method Not Allowed" "$path takes PUT" ;;
-*) answer "404 Not Found" "there is /cpu, /ready, /database, /password and /shutdown" ;;
+*" /password" | *" /shutdown" | *" /spare" | *" /freeze") answer "405 Method Not Allowed" "$path takes PUT" ;;
+*) answer "404 Not Found" "there is /cpu, /ready, /database, /password, /spare, /freeze and /shutdown" ;;
 esac

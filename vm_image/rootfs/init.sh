@@ -10,7 +10,7 @@
 # Without autoscale.cpu NeonVM's own runner has started the machine: it hands over a disk with settings (neonvm.sh), offers
 # addresses by DHCP, plugs CPUs in while the guest runs (plugged.sh), and ends it by the power button.
 #
-# Rules: nothing here polls (a loop that wakes five times a second costs a third of an emulated core); measuring and
+# Rules: nothing here polls often (a loop that wakes five times a second costs a third of an emulated core); measuring and
 # resizing run before the database's load (nice); each service is started again when it ends.
 export PATH=/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8
 here=/usr/lib/autoscale
@@ -64,7 +64,8 @@ mkdir -p /sys/fs/cgroup/quota && echo "100000 100000" >/sys/fs/cgroup/quota/cpu.
 # After a power cut it still says that the server of before is ready.
 rm -f /var/lib/postgresql/data/postmaster.pid
 mkdir -p /run/udev/data /run/postgresql && chown postgres:postgres /run/postgresql
-busybox mkfifo -m 600 /run/autoscale.ask
+busybox mkfifo -m 600 /run/autoscale.ask /run/autoscale.sleep /run/autoscale.quiet /run/autoscale.spare /run/autoscale.freeze
+mkdir -p /run/autoscale.metrics
 
 # The daemon resizes the guest, so where there is a private link it listens on that alone.
 bind=${link%/*}
@@ -76,6 +77,7 @@ AUTOSCALE_TOKEN=${token:-} forever nice -n -10 socat "TCP-LISTEN:25183,fork,reus
 forever nice -n -10 sh "$here/database.sh" &
 # shellcheck disable=SC2086 # no address is no word
 forever nice -n -15 perl "-I$here/perl" "$here/monitor.pl" $bind &
+[ -z "$cpu" ] || AUTOSCALE_TOKEN=${token:-} AUTOSCALE_AT=${bind:-0.0.0.0}:25185 forever nice -n -10 perl "-I$here/perl" "$here/sleep.pl" &
 GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --clear-groups \
     prometheus-node-exporter --web.listen-address=:9100 \
     --web.disable-exporter-metrics --no-collector.arp --no-collector.bcache --no-collector.bonding --no-collector.btrfs --no-collector.dmi \
@@ -83,7 +85,7 @@ GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --
     --no-collector.infiniband --no-collector.ipvs --no-collector.mdadm --no-collector.nfs --no-collector.nfsd \
     --no-collector.nvme --no-collector.rapl --no-collector.tapestats --no-collector.thermal_zone --no-collector.zfs \
     --collector.vmstat.fields='^(oom_kill|pgpg|pswp|pg.*fault|pgscan|workingset_refault).*' \
-    --log.level=warn &
+    --collector.textfile.directory=/run/autoscale.metrics --log.level=warn &
 forever sh "$here/postgres.sh" "$primary" &
 # Under NeonVM's own runner the owner mounts a Secret with the password as a disk of the VM. Ours sends it (daemon.sh).
 [ ! -f /etc/autoscale/secret/password ] || {

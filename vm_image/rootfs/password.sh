@@ -14,7 +14,7 @@ END
 [ "$state" = ready ] || { echo "${state:-it is starting}" && exit 1; }
 exec psql -XAtq -U postgres -h /run/postgresql -v ON_ERROR_STOP=1 <<'END'
 \getenv password AUTOSCALE_PASSWORD
-SET statement_timeout = '3s';
+SET statement_timeout = '8s';
 SET log_statement = 'none';
 SET log_min_error_statement = 'panic';
 SELECT pg_is_in_recovery() AS standby \gset

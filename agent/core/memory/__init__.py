@@ -1,6 +1,5 @@
-"""Memory that a VM needs beyond what its programs use: the working set in the page cache (B.16).
+"""The working set in the page cache: memory that a VM needs beyond what its programs use (B.16).
 
-``memory_view`` turns a guest's page into one look, ``rereading`` measures the cost since the last look and its trend.
-``trials`` has the states of probing with their verdicts, ``probing`` the table of what follows from them,
-``working_set`` what was learned, and ``memory_sentences`` explains it.
+``memory_view`` extracts a view from a sample, ``rereading`` computes the cost of cache misses. ``probing`` is the state
+machine, ``trials`` has its states and verdicts, ``working_set`` its results, and ``memory_sentences`` explains them.
 """

@@ -1,4 +1,4 @@
-"""Sentences that explain a VM's memory: what was tried, what it cost, and when it is tried again."""
+"""Sentences that explain a VM's memory: the trial under way, its evidence, and the next trial."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from protocol.units import Bytes, Instant
 
 _MIB: Final = 1024.0**2
 _MOST_SHOWN: Final = 1e6
-"""A guest may claim anything; a number beyond this in MiB a second is cut."""
+"""Maximum rate shown, in MiB/s: a guest may report any number."""
 
 
 def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_blind: bool) -> Iterator[str]:
-    """Sentences on the working set learned and the trial under way. ``is_blind``: no refault metrics."""
+    """Sentences about the learned working set and the trial under way. ``is_blind``: no refault metrics."""
     if not policy.enabled:
         yield "counts the page cache as free: memory.cache.enabled is false"
         return
@@ -26,7 +26,7 @@ def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_
         case Growing(growth):
             yield f"wants {_gib(growth.wanted)} for the page cache: {_why(growth)}"
         case Filling(growth, size) | Filled(growth, size):
-            yield f"tries whether {_gib(size)} help the page cache: {_why(growth)}"
+            yield f"tests whether {_gib(size)} reduces rereads: {_why(growth)}"
         case Shrink() as trial:
             yield _shrink(trial, policy)
     if probing.floor is not None:
@@ -41,25 +41,26 @@ def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_
 
 
 def _why(growth: Growth) -> str:
-    return f"with {_gib(growth.base)} the guest {_suffering(growth.baseline, 'rereads', 'waits')}"
+    return f"with {_gib(growth.base)} the database {_suffering(growth.baseline, 'rereads', 'stalls')}"
 
 
 def _shrink(trial: Shrink, policy: CachePolicy) -> str:
-    # Only time that the metrics covered counts towards the watch.
+    # Only time covered by metrics counts towards the watch.
     left = max(0.0, policy.watch - trial.cost.seconds)
-    return f"watches for another {_span(left)} whether {_gib(trial.after)} instead of {_gib(trial.before)} hurt"
+    return f"watches for another {_span(left)} whether shrinking from {_gib(trial.before)} to {_gib(trial.after)} hurts"
 
 
 def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: CachePolicy) -> str:
     ago = _span(now - floor.at)
-    learned = f"with {_gib(floor.hurt)}, {ago} ago, the guest {_suffering(floor.cost, 'reread', 'waited')}"
-    # An idle guest gives memory back although it will need it at work.
+    learned = f"with {_gib(floor.hurt)}, {ago} ago, the database {_suffering(floor.cost, 'reread', 'stalled')}"
+    # An idle guest gives memory back although it will need it under load.
     if probing.idle_since is not None and probing.is_lifted(now, policy):
         idle = _span(now - probing.idle_since)
-        return (
-            f"gives memory back: the guest has been idle for {idle}; at work it needed {_gib(floor.size)} ({learned})"
-        )
-    again = f"tries less again in {_span(floor.retry_at - now)}" if now < floor.retry_at else "may try less now"
+        needed = f"under load it needed {_gib(floor.size)} ({learned})"
+        return f"gives memory back: the database has been idle for {idle}; {needed}"
+    again = (
+        f"next shrink trial in {_span(floor.retry_at - now)}" if now < floor.retry_at else "next shrink trial is due"
+    )
     return f"keeps {_gib(floor.size)}: {learned}; {again}"
 
 
@@ -67,13 +68,13 @@ def _fruitless(learned: Fruitless, now: Instant) -> str:
     fell = f"the same work cost {learned.fell:.0%} less" if learned.fell > 0 else "the same work cost no less"
     return (
         f"does not grow for the page cache: with {_gib(learned.tried)} instead of {_gib(learned.base)} {fell}; "
-        f"tries again in {_span(learned.retry_at - now)}"
+        f"retries in {_span(learned.retry_at - now)}"
     )
 
 
-def _suffering(cost: Cost, reread: str, waited: str) -> str:
+def _suffering(cost: Cost, reread: str, stalled: str) -> str:
     rate = min(cost.reread_rate / _MIB, _MOST_SHOWN)
-    return f"{reread} {rate:.0f} MiB/s and {waited} for that {cost.stall:.0%} of the time"
+    return f"{reread} {rate:.0f} MiB/s and {stalled} on that {cost.stall:.0%} of the time"
 
 
 def _gib(amount: Bytes) -> str:
@@ -81,7 +82,7 @@ def _gib(amount: Bytes) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Seconds below two minutes, minutes below two hours, then hours."""
+    """``seconds`` in s below two minutes, in min below two hours, otherwise in h."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""From a guest's page to one look at its memory: what is used, what is page cache, what holds nothing (B.16)."""
+"""A view of a guest's memory, extracted from its metrics: used, page cache, unused (B.16)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NONE: Final = Bytes(0)
 class MemoryView:
     """A VM's memory at one moment.
 
-    ``use`` of at most ``most`` is ordered, in steps of ``step``; ``need`` is what is needed for certain. ``free`` and
-    ``cached`` are unused memory and page cache, None if the guest has no refault metrics. ``cost`` is that of the
-    time since the last view, None if unknown.
+    ``use`` is the ordered size, up to ``most`` in steps of ``step``; ``need`` is the proven need. ``free`` is unused
+    memory, None without refault metrics, and ``cached`` the page cache. ``cost`` covers the time since the last view,
+    None if unknown.
     """
 
     use: Bytes
@@ -34,21 +34,20 @@ class MemoryView:
 
 
 def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, known: Goal, unit: ComputeUnit | None) -> MemoryView:
-    """The view of one sample. ``spent`` is the cost of the time since the last one, None if that is no evidence."""
+    """The view of a sample. ``spent`` is the cost since the last sample; None if that is not evidence."""
     need, used = known.at_least.mem, _used(known)
-    # A size must be a multiple of both the compute unit and the slot.
+    # Sizes are multiples of both the compute unit and the memory slot.
     step = vm.slot_size if unit is None else vm.sizes(unit).mem_step
-    # A pod's wish may wait for room: no trial has begun before the pod has the memory.
+    # A pod's request may be deferred, and a trial starts only once the pod has the memory.
     use = vm.has_mem if vm.is_pod else vm.use.mem
     view = MemoryView(use, vm.bounds.max.mem, step, need, cost=spent)
     if sample.shows_rereading and sample.mem_free is not None and sample.mem_available is not None:
-        # A guest is not trusted: it cannot have more available than it has.
+        # The guest is not trusted: available memory cannot exceed the VM's.
         available = min(sample.mem_available, vm.actual.mem)
-        # Memory that is being unplugged is still reported as free, but is not there to fill.
+        # Memory being unplugged is still reported as free, but cannot be filled.
         free, leaving = min(sample.mem_free, available), vm.actual.mem.minus_or_zero(vm.use.mem)
         return replace(view, free=min(vm.use.mem, free.minus_or_zero(leaving)), cached=available - free)
-    # A guest that does not show what it rereads is judged by pressure alone, and only where its programs leave some
-    # memory.
+    # Without refault metrics only memory pressure is evidence, and only if programs leave some memory.
     is_crowded = used > vm.use.mem
     return replace(view, need=NOTHING.mem if is_crowded or need <= used else need, cost=None if is_crowded else spent)
 
@@ -59,7 +58,7 @@ def _used(known: Goal) -> Bytes:
 
 
 def kernel_share(sample: GuestSample, has: Resources, policy: MemoryPolicy) -> Bytes:
-    """Memory of the VM that the guest does not report because its kernel took it at boot; the greater estimate."""
+    """Memory that the kernel reserved at boot and the guest does not report: the larger of two estimates."""
     if sample.mem_total is None:
         return policy.kernel_allowance
     return max(policy.kernel_allowance, has.mem.minus_or_zero(sample.mem_total))

@@ -1,7 +1,6 @@
-"""The cost of a lack of memory over an interval: pages read again, and tasks that waited (B.16).
+"""The cost of too little memory over an interval: page cache read again, and stalled tasks (B.16).
 
-Pages that the kernel had to bring back (refaults) are the witness. A guest that does not count them is judged by all
-that it read from disk; one that counts neither, by the pressure on memory alone.
+Refaults are the evidence. Without them all disk reads count, and without those only memory pressure (PSI).
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant, Seconds
 
 IDLE_CORES: Final = 0.05
-"""Programs that use less CPU than this do no work to speak of: measuring alone takes some."""
+"""Below this CPU usage programs count as idle: scraping alone takes some."""
 
 _LEAST_WORK: Final = 0.01
-"""Cores added to the work of programs, so that next to no work does not excuse any amount of rereading."""
+"""Cores added to the work of programs: a baseline of almost no work must not excuse any amount of rereads."""
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """The cost of ``seconds``: ``reread`` bytes of the ``read`` ones, ``stalled`` seconds of the ``waited`` ones.
+    """The cost of an interval of ``seconds``: of the bytes ``read`` from disk, ``reread`` had been in the page cache.
 
-    ``stalled`` are blamed on rereading or on memory, ``waited`` on any reading or on memory. Programs did ``work`` in
-    core-seconds.
+    ``waited`` is the time in seconds stalled on memory or on any read, ``stalled`` the part on memory or rereads.
+    ``work`` is the CPU time of programs in core-seconds.
     """
 
     seconds: float = 0.0
@@ -48,61 +47,60 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reread_rate(self) -> float:
-        """Bytes read again in a second."""
+        """Bytes reread per second."""
         return self.reread / self.seconds if self.seconds else 0.0
 
     @property
     def read_rate(self) -> float:
-        """Bytes read in a second, for the first time or again."""
+        """Bytes read per second, rereads included."""
         return self.read / self.seconds if self.seconds else 0.0
 
     @property
     def stall(self) -> float:
-        """The share of the time in which tasks waited because memory was short (0..1)."""
+        """Share of the time stalled for lack of memory (0..1)."""
         return self.stalled / self.seconds if self.seconds else 0.0
 
     @property
     def cores(self) -> float:
-        """The CPUs that programs kept busy."""
+        """Cores that programs kept busy."""
         return self.work / self.seconds if self.seconds else 0.0
 
     @property
     def effort(self) -> float:
-        """The work to which the cost is put in proportion; above zero where any time has passed."""
+        """The work that costs are divided by; above zero if any time has passed."""
         return self.work + _LEAST_WORK * self.seconds
 
     def for_effort_of(self, other: Cost) -> Cost:
-        """The cost of the effort of ``other`` at this rate."""
-        # Costs are compared for the same work of programs: clients that wait for a busy disk read no faster when they
-        # miss more, they only get less done.
+        """This cost scaled to the effort of ``other``."""
+        # Compare costs of the same work: clients of a busy disk read no faster with more misses, they get less done.
         return self.times(other.effort / self.effort if self.effort else 0.0)
 
     def loss(self, like: Cost) -> float:
-        """The cost of a unit of work: bytes read if ``like`` has rereading, seconds waited otherwise."""
-        # All reading counts: what is read for the first time becomes rereading over time, at the same memory.
+        """Cost per unit of work: bytes read if ``like`` has rereads, otherwise seconds waited."""
+        # All reads count: with the same memory, first reads turn into rereads over time.
         lost = self.read if like.reread else self.waited
         return lost / self.effort if self.effort else 0.0
 
 
 NO_COST: Final = Cost()
-"""Nothing was seen."""
+"""The cost before the first sample."""
 
 
 def cost(over: Rates, trickle: Bytes) -> Cost | None:
-    """The cost of the interval ``over``; None if the guest has none of the metrics for it.
+    """The cost of the interval ``over``; None if the guest has none of its metrics.
 
-    Rereading of fewer bytes a second than ``trickle`` counts as none.
+    Less rereading than ``trickle`` bytes per second counts as none.
     """
     if not over.span or (over.mem_stall is None and over.refaulted is None and over.read is None):
         return None
-    # What is refaulted was read, even if the guest has no counter of reads.
+    # Refaulted pages were read, even if the guest has no counter of reads.
     read = max(over.read or 0.0, over.refaulted or 0.0)
     reread = over.refaulted if over.refaulted is not None else read
-    # Waiting for a disk counts as far as the traffic was rereading: commits wait for disks too, and memory does not
-    # help them.
+    # I/O stalls count in proportion to the rereads in the traffic: commits stall on disks too, and memory does not
+    # help those.
     traffic = max(1.0, read + (over.written or 0.0))
     for_memory, for_disks = over.mem_stall or 0.0, over.io_stall or 0.0
-    # A trickle of rereading is normal and costs nothing.
+    # A trickle of rereads is normal.
     counted = reread if reread >= trickle.value else 0.0
     blamed = for_memory + for_disks * counted / traffic
     share = Cost(
@@ -117,7 +115,7 @@ def cost(over: Rates, trickle: Bytes) -> Cost | None:
 
 
 def recent(before: Cost, now: Cost, span: Seconds) -> Cost:
-    """``before``, faded exponentially over ``span`` (> 0) seconds, plus ``now``."""
+    """``before``, decayed exponentially over ``span`` (> 0) seconds, plus ``now``."""
     return before.times(exp(-now.seconds / span)) + now
 
 
@@ -127,15 +125,15 @@ def _programs(over: Rates) -> float:
 
 
 STEADY: Final = 0.9
-"""A loss that has fallen below this share of what it was a while ago is coming to its end."""
+"""A loss below this share of the one a window ago is falling."""
 
 FILLING: Final = 0.25
-"""If less than this share of what is read goes into unused memory, the guest does not fill it."""
+"""If less than this share of the reads goes into unused memory, the guest is not filling it."""
 
 
 @dataclass(slots=True)
 class Trend:
-    """``is_falling``: the rereading ends by itself. ``is_filling``: unused memory is being filled."""
+    """The trend over a window. ``is_falling``: rereads are ending. ``is_filling``: reads fill unused memory."""
 
     is_falling: bool = False
     is_filling: bool = True
@@ -144,15 +142,14 @@ class Trend:
     _free: Bytes = Bytes(0)
     _read: float = 0.0
 
-    def sees(self, loss: float, free: Bytes, now: Instant, policy: CachePolicy) -> None:
-        """Compare ``loss`` and the unused memory with those of ``policy.recent`` seconds ago, once in that time."""
-        # Once in a window: the change from one scrape to the next is no trend.
+    def observe(self, loss: float, free: Bytes, now: Instant, policy: CachePolicy) -> None:
+        """Compare ``loss`` and unused memory with those of the last window, once per ``policy.recent`` seconds."""
         if now - self._at < policy.recent:
             return
         filled = self._free.minus_or_zero(free).value
         self.is_falling, self.is_filling = loss < STEADY * self._loss, filled > FILLING * self._read
         self._at, self._loss, self._free, self._read = now, loss, free, 0.0
 
-    def reads(self, count: float) -> None:
+    def add_read(self, count: float) -> None:
         """Add ``count`` bytes read from disk."""
         self._read += count

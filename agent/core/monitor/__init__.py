@@ -1,1 +1,1 @@
-"""The conversation with the monitor in a guest, and its consequences (B.8)."""
+"""The protocol with the guest's monitor, and its influence on the size (B.8)."""

@@ -1,9 +1,9 @@
-"""A guest monitor's influence on its VM's size, and the next message to it (B.8).
+"""The influence of the guest's monitor on its VM's size, and the next message to it (B.8).
 
 Rules that hold here:
 
-- Down: the agent asks the monitor first, and the VM keeps its memory until it agrees. Up: the agent reports the growth.
-- Without a monitor, or with one that has been gone for a while, nothing here changes anything.
+- Before a shrink the agent asks the monitor, and the VM keeps its memory until it agrees. A growth is only reported.
+- Without a monitor, or a while after it was lost, this module changes nothing.
 - A pod's monitor is the reclaimer on its node, which tries less memory before it agrees. Without it memory stays.
 """
 
@@ -18,15 +18,15 @@ from protocol.units import Bytes, Instant, Resources
 
 
 def wanted_by(side: MonitorSide, vm: Vm, sizes: Sizes, now: Instant) -> tuple[Resources, str | None]:
-    """The size that the monitor's reports and requests ask for at ``now``, in whole compute units, and why."""
+    """The size, in whole compute units, that the monitor's messages ask for at ``now``, and the reason."""
     alarm, request, size = side.alarm, side.request, NOTHING
     reasons: list[str] = []
     if alarm is not None and now < alarm.until:
         size = size.at_least(sizes.covering(Resources(alarm.need, NOTHING.mem)))
-        reasons.append(f"the guest's monitor reports a load: {alarm.because}")
+        reasons.append(f"the guest's monitor reported load: {alarm.because}")
     if request is not None and now < request.until:
         size = size.at_least(sizes.covering(Resources(NOTHING.cpu, request.base + sizes.unit.mem)))
-        reasons.append("the guest's monitor asks for memory")
+        reasons.append("the guest's monitor requested memory")
     return size.at_most(vm.bounds.max), " and ".join(reasons) or None
 
 
@@ -38,32 +38,32 @@ def kept_by(side: MonitorSide, vm: Vm, now: Instant) -> Bytes:
         return has if side.agreed is None else min(has, side.agreed)
     if not side.keeps(now):
         return NOTHING.mem
-    # A refusal holds memory within the bounds only, and no more than the VM has been ordered.
+    # A refusal holds at most the ordered memory, and only within the bounds.
     return min(vm.use.mem, vm.bounds.max.mem, vm.use.mem if side.told is None else side.told)
 
 
 def why_kept(side: MonitorSide, vm: Vm) -> str:
-    """The reason, in one line, why memory is not taken yet."""
+    """The reason, in one line, why memory does not shrink yet."""
     if vm.is_pod:
         return _why_kept_in_pod(side)
     if side.version is None:
-        return "keeping memory: the guest's monitor is gone and may come back"
+        return "keeping memory: lost the guest's monitor, which may reconnect"
     if side.refusal is None:
-        return "asking the guest's monitor before memory goes"
+        return "waiting for the guest's monitor to agree to a shrink"
     return f"keeping memory: the guest's monitor refused {side.refusal.target}: {side.refusal.status}"
 
 
 def _why_kept_in_pod(side: MonitorSide) -> str:
     if side.version is None:
-        return "keeping memory: nothing on this node can try whether less is enough"
+        return "keeping memory: no trial of less memory is possible yet"
     if side.refusal is None:
-        return "trying whether less memory is enough before it goes"
-    return f"keeping memory: {side.refusal.target} was tried and is too little: {side.refusal.status}"
+        return "trying a smaller memory size before shrinking to it"
+    return f"keeping memory: the trial of {side.refusal.target} failed: {side.refusal.status}"
 
 
 def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, now: Instant) -> MonitorMessage | None:
     """The message to send to the monitor now: the VM goes to ``size``, and would go to ``unasked`` if it agreed."""
-    # The smaller one: memory that is on its way in or out must not be counted on.
+    # The smaller of ordered and actual: memory being plugged or unplugged must not be counted on.
     has = vm.has_mem
     if side.version is None:
         return None
@@ -71,12 +71,12 @@ def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, n
         # A trial of less memory takes a while. It ends at once if none is to go any more.
         is_over = vm.is_pod and isinstance(side.asking, AskToShrink) and unasked.mem >= has
         return TellGrown(Resources(vm.actual.cpu, has)) if is_over else None
-    # A monitor whose database was away may still count on less memory, so the size is sent again.
+    # A monitor that failed to apply a growth may count on less memory, so send the size again.
     is_untold = side.untold is not None and now >= side.untold.retry_at
     if side.told is None or is_untold or min(has, size.mem) > side.told:
         return TellGrown(Resources(vm.actual.cpu, has))
     refusal = side.refusal
-    # A smaller target than the refused one would be refused as well.
+    # The monitor would refuse a smaller target, too.
     is_refused = refusal is not None and unasked.mem <= refusal.target and now < refusal.retry_at
     # A pod's next trial would only disturb a shrink that is under way.
     is_shrinking = vm.is_pod and (vm.use.mem != vm.actual.mem or kept_by(side, vm, now) < has)

@@ -1,11 +1,12 @@
-"""State of the conversation with the guest's monitor, and what the monitor asks for (B.8).
+"""State of the connection to the guest's monitor, and its requests (B.8).
 
 Rules that hold here:
 
-- A guest is not trusted. A request counts for a while, and for no more than a step beyond what the VM has; so whatever
-  a monitor says, it costs its own VM at most what that VM's bounds and the scheduler allow.
-- ``told`` is the memory that the monitor counts on: it falls when it agrees to a shrink, and rises with a growth.
-- An alarm is a report for which the VM grows. Looks at the guest then prove it right or false, and that is counted.
+- The guest is not trusted. A request expires, and asks for at most one step beyond the VM's size, so a monitor affects
+  only its own VM, within its bounds and what the scheduler grants.
+- ``told`` is the memory that the monitor counts on: it falls when the monitor agrees to a shrink, and rises with a
+  growth.
+- An alarm is a load report for which the VM grows. Scrapes then prove it right or false, which is counted.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from protocol.guest.monitor_messages import DownscaleResult, LoadReport, TellGro
 from protocol.units import Bytes, Instant, MilliCpu
 
 LONGEST_STATUS: Final = 200
-"""Length, in characters, to which a monitor's text is cut."""
+"""Maximum length of a monitor's text in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShrinkRefusal:
-    """The monitor did not agree to ``target``, ``count`` times in a row; it is asked again from ``retry_at`` on."""
+    """The monitor refused ``target``, ``count`` times in a row; do not ask again before ``retry_at``."""
 
     target: Bytes
     status: str
@@ -37,7 +38,7 @@ class ShrinkRefusal:
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """The monitor failed to apply a growth ``count`` times in a row; the message is repeated at ``retry_at``."""
+    """The monitor failed to apply a growth ``count`` times in a row; repeat the message at ``retry_at``."""
 
     count: int
     retry_at: Instant
@@ -45,7 +46,7 @@ class Untold:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRequest:
-    """The monitor asked for memory when the VM had ``base``; that counts until ``until``."""
+    """The monitor requested memory when the VM had ``base``; expires at ``until``."""
 
     base: Bytes
     until: Instant
@@ -53,7 +54,7 @@ class MemoryRequest:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A report that makes the VM want ``need`` until ``until``; it had ``before``. A look may prove it right."""
+    """A load report: the VM needs ``need`` instead of ``before`` until ``until``. ``is_right``: a scrape agreed."""
 
     need: MilliCpu
     before: MilliCpu
@@ -64,9 +65,9 @@ class Alarm:
 
 @dataclass(slots=True)
 class MonitorSide:
-    """State of the monitor. ``version`` is None while none is connected. The counts of alarms only rise.
+    """State of the monitor. ``version`` is None while disconnected. The counts of alarms only rise.
 
-    ``agreed`` is the memory that it agreed to last, until the VM has another size or it refuses less.
+    ``agreed`` is the memory that the monitor agreed to last; None after a resize or a refusal.
     """
 
     version: int | None = None
@@ -82,15 +83,15 @@ class MonitorSide:
     false_alarms: int = 0
 
     def join(self, version: int) -> None:
-        """A monitor connected. The first message to it is the VM's size."""
+        """A monitor connected. The first message to it will be the VM's size."""
         self.version = version
-        # A monitor that has just started may count on anything.
+        # A new monitor may count on any size.
         self.told = self.agreed = self.asking = self.untold = None
 
     def leave(self, now: Instant) -> None:
-        """The monitor is gone, and its requests with it. What it counts on and refused is remembered for a while."""
-        # The monitor may be back at once, so the VM keeps what it did not agree to lose. One that ends again and
-        # again without an answer gets that grace once.
+        """The monitor disconnected: drop its requests, but remember for a while what it counts on and refused."""
+        # It may reconnect at once, so the VM keeps what the monitor did not agree to give up. A monitor that keeps
+        # disconnecting without an answer gets this grace only once.
         has_answered = self.asking is None or self.kept_until is None
         if self.version is not None and has_answered:
             self.kept_until = Instant(now + MONITOR_GRACE)
@@ -101,13 +102,13 @@ class MonitorSide:
         return self.version is not None or (self.kept_until is not None and now < self.kept_until)
 
     def sent(self, message: MonitorMessage) -> None:
-        """Record that ``message`` was sent. It may replace one that is in flight."""
+        """Record that ``message`` was sent. It may replace one in flight."""
         self.asking = message
         if isinstance(message, TellGrown):
             self.agreed = None
 
     def answered(self, result: DownscaleResult | UpscaleConfirmation | None, now: Instant, jitter: float) -> None:
-        """Apply the answer to the message in flight; ``result`` is None if the monitor failed."""
+        """Apply the answer to the message in flight; ``result`` is None after an internal error of the monitor."""
         message, self.asking = self.asking, None
         if message is None:
             return
@@ -115,17 +116,19 @@ class MonitorSide:
             self.told = message.granted.mem
             count = 1 if self.untold is None else self.untold.count + 1
             retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
-            # A monitor that fails here (its database is away) may still count on less, so the message is repeated.
+            # A monitor that fails here (its database is down) may still count on less, so repeat the message.
             self.untold = Untold(count, retry_at) if result is None else None
             return
-        # A real answer, even a refusal, makes the monitor worth waiting for again.
+        # An answer, even a refusal, renews the grace after a disconnect.
         self.kept_until = None if result is not None else self.kept_until
         if isinstance(result, DownscaleResult) and result.ok:
             self.told, self.refusal, self.untold = message.target.mem, None, None
             self.agreed = message.target.mem
         else:
             self.agreed = None
-            status = printable(result.status) if isinstance(result, DownscaleResult) else "it could not answer"
+            status = (
+                printable(result.status) if isinstance(result, DownscaleResult) else "internal error in the monitor"
+            )
             count = 1 if self.refusal is None else self.refusal.count + 1
             retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
             self.refusal = ShrinkRefusal(message.target.mem, status, count, retry_at)
@@ -138,7 +141,7 @@ class MonitorSide:
             return
         if isinstance(message, UpscaleRequest):
             self.request = MemoryRequest(vm.actual.mem, Instant(now + policy.monitor.request))
-        # The load that a settling guest reports may be the shrink itself.
+        # The load that a settling guest reports may come from the shrink.
         elif not settling:
             self._report(message, vm, policy.cpu, policy.monitor, now)
 
@@ -148,7 +151,7 @@ class MonitorSide:
             return
         wanted, because = demand(report, vm, cpu, policy)
         need = min(wanted, vm.bounds.max.cpu)
-        # A report on top of a running alarm is judged against the size before both.
+        # Compare a report during an alarm with the size before both.
         before = vm.use.cpu if self.alarm is None else self.alarm.before
         current = MilliCpu(0) if self.alarm is None else self.alarm.need
         if need <= max(vm.use.cpu, current):
@@ -157,7 +160,7 @@ class MonitorSide:
         self.alarm = Alarm(need, before, because, Instant(now + policy.hold), is_right)
 
     def looked(self, need: MilliCpu | None, now: Instant) -> None:
-        """Judge the alarm by the ``need`` that a scrape shows; count it once its time is over."""
+        """Compare the alarm with the ``need`` from a scrape; count it once it expires."""
         alarm = self.alarm
         if alarm is None:
             return
@@ -170,13 +173,13 @@ class MonitorSide:
 
 
 def demand(report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy) -> tuple[MilliCpu, str]:
-    """The CPU that ``report`` speaks of, and why: that of tasks that wait, or of connections that are new.
+    """The CPU needed for ``report``, and why: for waiting tasks, or for new connections.
 
-    Each new connection is expected to use ``policy.connection`` cores, all of them together at most what the VM has.
+    A new connection is expected to use ``policy.connection`` cores, all of them together at most what the VM has.
     """
     over = Rates(busy=report.cpu_busy, cpu_stall=report.cpu_stall)
     waiting = cpu_demand(GuestSample(runnable=float(report.runnable)), over, vm.actual.cpu, cpu)
-    # At most a doubling: a guest may report any number of connections.
+    # At most doubled, because a guest may report any number of connections.
     coming = vm.use.cpu + min(vm.use.cpu, MilliCpu.cores(report.new_processes * policy.connection))
     if waiting is not None and waiting[0] >= coming:
         return waiting[0], f"{waiting[1]}{_doing(report)}"
@@ -191,5 +194,5 @@ def _doing(report: LoadReport) -> str:
 
 
 def printable(text: str) -> str:
-    """A guest's text made safe to print: short, and without control characters."""
+    """``text`` from a guest, truncated and without control characters."""
     return "".join(char if char.isprintable() else " " for char in text[:LONGEST_STATUS])

@@ -1,10 +1,10 @@
-"""The trial of less memory for a pod, before its limit is lowered: does it harm, and would the kubelet do it (B.7)?
+"""The trial that precedes a pod's memory shrink: does less memory hurt, and would the kubelet apply it (B.7)?
 
 Rules that hold here:
 
-- The kubelet lowers a limit only if the pod uses less, by a number that may be as old as ``AGE``, and page cache counts
-  as used. So the pod must stay below its new limit for that long.
-- At the first harm the trial is over: memory that is read again, or tasks that wait for memory.
+- The kubelet lowers a limit only if usage, page cache included, is below it, and its figure may be ``AGE`` old. So the
+  pod must stay below the new limit for that long.
+- The trial ends at the first refaults or memory stalls above their thresholds.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Final
 from protocol.units import Bytes, Instant, Seconds
 
 AGE: Final = Seconds(20.0)
-"""The greatest age of the number by which the kubelet judges a pod."""
+"""The maximum age of the kubelet's usage figure."""
 
 RECLAIMED: Final = Seconds(10.0)
-"""The time in which the pod must have come below its new limit."""
+"""The time within which reclaim must bring the pod below its new limit."""
 
 STALL: Final = 0.1
-"""Waiting for memory for this share of the time is harm, as in ``CachePolicy.stall``."""
+"""The share of time stalled on memory that fails the trial, as in ``CachePolicy.stall``."""
 
 REREAD: Final = 0.25
-"""Of what a shrink takes from a pod, this share may be read again, as in ``CachePolicy.turnover``."""
+"""The share of the reclaimed memory that may refault, as in ``CachePolicy.turnover``."""
 
 LEAST_REREAD: Final = Bytes(16 * 1024**2)
-"""Rereading of less is no harm, however little was taken."""
+"""Refaults below this never fail a trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """The memory of a pod and of the container that is resized; limits are None if there is none.
+    """Memory of a pod and of the resized container; a limit is None if unlimited.
 
     ``refaulted`` (bytes) and ``stall`` (seconds) are the container's counters, None if the kernel lacks them.
     """
@@ -48,16 +48,16 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class TrialVerdict:
-    """The end of a trial, and the reason."""
+    """The result of a trial and its reason."""
 
     ok: bool
     reason: str
 
 
 class ShrinkTrial:
-    """Tries ``target`` on a pod that is seen as ``first``. ``margin`` is the share of it that stays free (0..1).
+    """A trial of ``target`` for a container, starting from ``first``. ``margin``: the share of it to keep free (0..1).
 
-    ``reclaims`` is False if nothing can be reclaimed, so that a pod that uses more is not waited for.
+    ``reclaims`` is False without a reclaimer: then a pod that uses more fails at once.
     """
 
     def __init__(self, target: Bytes, first: PodView, margin: float, *, reclaims: bool) -> None:
@@ -66,41 +66,41 @@ class ShrinkTrial:
         self._reclaims = reclaims
         self._below_since: Instant | None = None
         others, keep = first.pod_used.minus_or_zero(first.used), _others_limit(first)
-        # What the other containers may have is theirs; what they do not use is no room for this one.
+        # The other containers keep up to their limits; what they do not use is not for this one.
         self.size = target.scaled(1.0 - margin) + (others if keep is None else min(others, keep))
         self._pod_target = None if keep is None else target + keep
 
     def judge(self, now: PodView) -> TrialVerdict | None:
-        """The verdict after one more view; None as long as the trial goes on."""
+        """The verdict after another view; None while the trial goes on."""
         harm = self.harm(now)
         if harm is not None:
             return TrialVerdict(False, harm)
         if now.limit != self._first.limit:
-            return TrialVerdict(False, "its limit was changed meanwhile")
+            return TrialVerdict(False, "its memory limit changed during the trial")
         if self._is_above(now):
             self._below_since = None
             if self._reclaims and now.at - self._first.at < RECLAIMED:
                 return None
-            used = f"the pod uses {_mib(now.pod_used)}, its container {_mib(now.used)} of it"
+            used = f"the pod still uses {_mib(now.pod_used)}, its container {_mib(now.used)} of it"
             return TrialVerdict(False, f"{used}, page cache included")
         self._below_since = self._below_since or now.at
         if now.at - self._below_since >= AGE:
-            return TrialVerdict(True, f"the pod has stayed below that for {AGE:.0f} s")
+            return TrialVerdict(True, f"the pod stayed below that for {AGE:.0f} s")
         return None
 
     def harm(self, now: PodView) -> str | None:
-        """The harm that less memory has done by ``now``; None if there is none."""
+        """The damage done by less memory; None if there is none."""
         before, self._last = self._last, now
         reread, waited = _rise(self._first.refaulted, now.refaulted), _rise(before.stall, now.stall)
         taken = self._first.pod_used.minus_or_zero(self.size)
         if reread > max(LEAST_REREAD, taken.scaled(REREAD)).value:
-            return f"it has read {_mib(Bytes(int(reread)))} again, after {_mib(taken)} were taken"
+            return f"refaulted {_mib(Bytes(int(reread)))} after {_mib(taken)} were reclaimed"
         if waited >= STALL * max(1.0, now.at - before.at):
-            return "its tasks wait for memory"
+            return "its tasks stall on memory"
         return None
 
     def is_in_force(self, now: PodView) -> bool:
-        """Return True once the container's limit is the target or less."""
+        """Return True once the container's limit is at most the target."""
         return now.limit is not None and now.limit <= self._target
 
     def _is_above(self, now: PodView) -> bool:
@@ -109,7 +109,7 @@ class ShrinkTrial:
 
 
 def _others_limit(view: PodView) -> Bytes | None:
-    """The memory that the pod's other containers may have; None if nothing limits them."""
+    """The memory limit of the pod's other containers; None if unlimited."""
     if view.pod_limit is None or view.limit is None:
         return None
     return view.pod_limit.minus_or_zero(view.limit)

@@ -1,1 +1,1 @@
-"""Rules for postgres in pods that are resized in place (B.7)."""
+"""Rules for resizing postgres pods in place (B.7)."""

@@ -1,7 +1,4 @@
-"""Pauses between tries of a resize of a pod that the kubelet or the API did not carry out, of CPU and of memory (B.7).
-
-A pause of one resource never holds up the other.
-"""
+"""Backoff after the kubelet or the API server did not apply a pod's resize, for CPU and memory separately (B.7)."""
 
 from __future__ import annotations
 
@@ -27,15 +24,15 @@ def amount(size: Resources, resource: Resource) -> Amount:
 
 
 def with_amount(size: Resources, resource: Resource, other: Resources) -> Resources:
-    """``size`` with the amount of ``resource`` that ``other`` has."""
+    """``size`` with the ``resource`` of ``other``."""
     return with_fields(size, **{resource: amount(other, resource)})
 
 
 @dataclass(frozen=True, slots=True)
 class ResizePause:
-    """Until ``until`` the requests of ``resource`` do not grow, or do not shrink unless ``is_growth``.
+    """Until ``until`` the requests of ``resource`` must not grow (``is_growth``) or not shrink.
 
-    The pod had ``had`` of it when that failed for the ``count``-th time in a row, ``because`` of this.
+    ``had``: the pod's actual amount when the resize failed, for the ``count``-th time in a row. ``because``: why.
     """
 
     resource: Resource
@@ -46,7 +43,7 @@ class ResizePause:
     until: Instant = Instant(0.0)
 
     def holds(self, now: Instant) -> bool:
-        """Return True if it is not over by its time."""
+        """Return True until the pause has expired."""
         return now < self.until
 
     def limits(self, size: Resources, vm: Vm, now: Instant) -> Resources:
@@ -56,21 +53,21 @@ class ResizePause:
         return with_amount(size, self.resource, vm.use) if is_beyond and self.holds(now) else size
 
     def is_over(self, vm: Vm) -> bool:
-        """Return True if the pod has got what it was refused, or a part of it."""
+        """Return True if the pod got at least part of the refused change."""
         has = amount(vm.actual, self.resource)
         return has > self.had if self.is_growth else has < self.had
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """The last pause of each resource, also if its time has passed: the next is longer."""
+    """The last pause of each resource. An expired one is kept: the next one is longer."""
 
     cpu: ResizePause | None = None
     mem: ResizePause | None = None
 
     @property
     def known(self) -> tuple[ResizePause, ...]:
-        """The pauses that there are."""
+        """The pauses that are set."""
         return tuple(pause for pause in (self.cpu, self.mem) if pause is not None)
 
     def limits(self, size: Resources, vm: Vm, now: Instant) -> Resources:
@@ -80,22 +77,22 @@ class Pauses:
         return size
 
     def after(self, vm: Vm) -> Pauses:
-        """The pauses that still count once ``vm`` was seen."""
+        """These pauses without those that ``vm`` shows to be over."""
         pauses = {pause.resource: pause for pause in self.known if not pause.is_over(vm)}
         return Pauses(pauses.get("cpu"), pauses.get("mem"))
 
     def objected(self, resource: Resource, vm: Vm, now: Instant, jitter: float) -> Pauses:
-        """These pauses once the requests of ``resource`` go back to what the pod has, for the kubelet's objection."""
+        """These pauses after a revert of ``resource`` because of the kubelet's objection."""
         is_growth = amount(vm.use, resource) > amount(vm.actual, resource)
         is_deferred = vm.objection is not None and vm.objection.verdict == DEFERRED
-        # What was only deferred may fit soon.
+        # A deferred resize may fit soon.
         backoff = DEFERRED_BACKOFF if is_deferred else REFUSED_GROWTH_BACKOFF
         return self._longer(
             ResizePause(resource, is_growth, amount(vm.actual, resource), str(vm.objection)), backoff, now, jitter
         )
 
     def refused(self, resource: Resource, vm: Vm, because: str, now: Instant, jitter: float) -> Pauses:
-        """These pauses after the API refused a growth of ``resource``."""
+        """These pauses after the API server refused a growth of ``resource``."""
         return self._longer(
             ResizePause(resource, True, amount(vm.actual, resource), because), REFUSED_GROWTH_BACKOFF, now, jitter
         )
@@ -103,7 +100,7 @@ class Pauses:
     def _longer(self, pause: ResizePause, backoff: Backoff, now: Instant, jitter: float) -> Pauses:
         last = self.cpu if pause.resource == "cpu" else self.mem
         count = last.count if last is not None and last.is_growth is pause.is_growth else 0
-        # A withdrawal that conflicts is repeated, and is still about the same objection.
+        # A revert is repeated after a conflict; that is still the same objection.
         if last is not None and count and last.holds(now):
             return self
         until = Instant(now + backoff.delay(count + 1, jitter))

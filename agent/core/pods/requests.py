@@ -1,9 +1,9 @@
-"""The requests to give a pod next, so that no change of one resource holds up the other (B.7).
+"""The next requests of a pod, such that neither resource blocks the other (B.7).
 
-The kubelet carries out a change of CPU and memory together or not at all. So
+The kubelet applies a resize of CPU and memory as a whole or not at all. So
 
-- CPU goes first: while it is to grow, memory does not shrink, and a shrink that is not finished is taken back;
-- what the kubelet will not do goes back to what the pod has; what it only defers does so if it is in the way.
+- CPU goes first: while it needs to grow, memory does not shrink, and an unfinished shrink is reverted;
+- an infeasible or failed resize is reverted to the actual size, a deferred one only if it blocks the other resource.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from protocol.pod_database import DEFERRED, ERROR
 from protocol.units import Resources
 
 ORDER: Final[tuple[Resource, Resource]] = ("mem", "cpu")
-"""Of two resources in question memory is put back first: postgres needs CPU sooner, and then CPU is tried alone."""
+"""If both could be reverted, memory goes first: postgres needs CPU sooner, and CPU is then tried alone."""
 
 
 def cpu_first(vm: Vm, size: Resources) -> Resources:
-    """``size`` with no less memory than the pod has while CPU is to grow."""
+    """``size``, but without shrinking memory while CPU grows."""
     if not size.cpu > vm.actual.cpu:
         return size
     return Resources(size.cpu, max(size.mem, vm.actual.mem))
 
 
 def put_back(vm: Vm, size: Resources) -> Resource | None:
-    """The resource whose requests go back to what the pod has, since the kubelet objects; ``size`` is wanted."""
+    """The resource to revert because of the kubelet's objection, if any; ``size`` is wanted."""
     if vm.objection is None:
         return None
     verdict = vm.objection.verdict
     changed = [resource for resource in ORDER if amount(vm.use, resource) != amount(vm.actual, resource)]
     growing = [resource for resource in changed if amount(vm.use, resource) > amount(vm.actual, resource)]
-    # It is growth that does not fit. An error comes later, from what the kubelet has begun, which may be a shrink.
+    # Deferred and Infeasible are about growth. An Error comes from actuation, which may be a shrink.
     stuck = changed if verdict == ERROR else growing or changed
     first = next(iter(stuck), None)
     if first is None or verdict != DEFERRED or len(stuck) > 1:
@@ -43,17 +43,17 @@ def put_back(vm: Vm, size: Resources) -> Resource | None:
 
 
 def grown_by(vm: Vm, target: Resources) -> Resource | None:
-    """The resource of a pod that ``target`` raises; memory if it raises both."""
+    """The resource that ``target`` raises for a pod; memory if both, None for a VM."""
     if not vm.is_pod:
         return None
     return next((resource for resource in ORDER if amount(target, resource) > amount(vm.holds, resource)), None)
 
 
 def next_requests(vm: Vm, size: Resources) -> tuple[Resources, Resource | None]:
-    """The requests on the way to ``size``, which is permitted, and the resource that they put back, if any."""
+    """The next requests on the way to the permitted ``size``, and the resource that they revert, if any."""
     back = put_back(vm, size)
     size = cpu_first(vm, size if back is None else with_amount(size, back, vm.actual))
     if size.cpu > vm.use.cpu and size.mem < vm.use.mem:
-        # One after the other. A wish for memory that is in the way of CPU goes before that.
+        # One after the other; memory that blocks CPU is reverted first.
         size = with_amount(size, "cpu" if back == "mem" else "mem", vm.use)
     return size, back

@@ -1,4 +1,4 @@
-"""What is in the way of a pod's resize, in words for people (B.7)."""
+"""Why a pod is not resized, as sentences and as fields of ``/explain`` (B.7)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.pod_database import DEFERRED
 from protocol.units import Instant
 
 SHOWN: Final = 200
-"""Characters of a message of the kubelet or the API."""
+"""Characters of a message of the kubelet or the API server."""
 
 
 def sentences(vm: Vm | None, pauses: Pauses, now: Instant) -> Iterator[str]:
@@ -21,16 +21,16 @@ def sentences(vm: Vm | None, pauses: Pauses, now: Instant) -> Iterator[str]:
     if vm is not None and objection is not None:
         message = objection.message[:SHOWN]
         if objection.verdict == DEFERRED:
-            yield f"the kubelet puts off {vm.use} until the node has room: {message}"
+            yield f"the kubelet defers {vm.use} until the node has room: {message}"
         else:
-            yield f"the kubelet does not resize the pod to {vm.use}: {objection.verdict}: {message}"
+            yield f"the kubelet did not resize the pod to {vm.use}: {objection.verdict}: {message}"
     for pause in pauses.known:
         if pause.holds(now):
             yield _paused(pause, now)
 
 
 def resize_state(vm: Vm | None, pauses: Pauses, now: Instant) -> Json | None:
-    """The same as fields; None for a VM."""
+    """The objection and the pauses as JSON; None for a VM."""
     if vm is None or not vm.is_pod:
         return None
     objection = vm.objection
@@ -51,6 +51,6 @@ def resize_state(vm: Vm | None, pauses: Pauses, now: Instant) -> Json | None:
 
 
 def _paused(pause: ResizePause, now: Instant) -> str:
-    change, left = "more" if pause.is_growth else "less", pause.until - now
+    change, left = "growth" if pause.is_growth else "shrink", pause.until - now
     because = pause.because[:SHOWN]
-    return f"no {change} {WORDS[pause.resource]} until try {pause.count + 1} in {left:.0f} s, after: {because}"
+    return f"{WORDS[pause.resource]} {change} is tried again in {left:.0f} s (try {pause.count + 1}): {because}"

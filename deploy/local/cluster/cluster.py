@@ -28,11 +28,12 @@ from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.private_file import secret_file
 from deploy.local.process import LocalProgram, ProcessSupervisor
+from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.ports import GuestError, NetworkError
-from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from deploy.neonvm.runner.resizer import HERE
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
 
 
@@ -85,7 +86,7 @@ class Cluster:
         connect = partial(network.connect, None)
         agents = NodeAgents(deps, connect)
         await stack.enter_async_context(
-            control_plane.background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
+            beside(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
         )
         await runtime.synced()
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
@@ -187,5 +188,5 @@ class Cluster:
         # A failed step points to this log, which therefore must not contain earlier runs.
         program.log.unlink(missing_ok=True)
         supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock)
-        await stack.enter_async_context(control_plane.background(supervisor.run()))
+        await stack.enter_async_context(beside(supervisor.run()))
         return supervisor

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -182,17 +182,3 @@ async def live(bring_up: Callable[[AsyncExitStack], Awaitable[None]], stop: asyn
             await stop.wait()
         finally:
             stop.set()  # a signal must not interrupt the clean-up that follows
-
-
-@asynccontextmanager
-async def background(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
-    """Runs ``jobs`` while the context is open; an error in one of them ends the context."""
-    async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(job) for job in jobs]
-        # A task that is cancelled before its first step runs none of its code, its clean-up included.
-        await asyncio.sleep(0)
-        try:
-            yield
-        finally:
-            for task in running:
-                task.cancel()

@@ -12,8 +12,8 @@ from typing import Final
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import MANY
 from deploy.local.cluster.spec import ClusterSpec
+from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.ports import PodSockets
-from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
 from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadError, LoadStep, parse_recording
 from protocol.messages import ObjectName

@@ -16,7 +16,7 @@ from typing import Final
 from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster import control
 from deploy.local.cluster.content import CRD_FOLDERS
-from deploy.local.cluster.control_plane import background, live
+from deploy.local.cluster.control_plane import live
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
@@ -35,6 +35,7 @@ from deploy.neonvm.overlay.endpoints import client_claim
 from deploy.neonvm.ports import NetworkError
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.resources import DEPLOYMENTS, IP_ADDRESSES, NODES, Resource
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.error_groups import innermost
 from protocol.units import Instant, Seconds
@@ -92,7 +93,7 @@ class RealCluster:
         pki = Pki.make(self._folder.real / "pki", datetime.now(UTC))
         nodes = [self._node(node, programs, pki) for node in self._plan.nodes]
         # The nodes boot while the control plane starts; their kubelets wait for it.
-        await stack.enter_async_context(background(*(node.run(self._api_server) for node in nodes)))
+        await stack.enter_async_context(beside(*(node.run(self._api_server) for node in nodes)))
         client = await self._control_plane(stack, programs, pki)
         await self._nodes_ready(client)
         # Only now: pods created while a single node is Ready would all be placed on it.
@@ -201,12 +202,7 @@ class RealCluster:
         async def waiting() -> str:
             deployments = (await client.list(DEPLOYMENTS, "kube-system")).objects
             services = (await client.list(_API_SERVICES)).objects
-            return ", ".join(
-                [
-                    *cluster_plan.unready(list(deployments), "Available"),
-                    *cluster_plan.unready(list(services), "Available"),
-                ]
-            )
+            return ", ".join(cluster_plan.unavailable([*deployments, *services]))
 
         await self._until("not available", "kube-scheduler", waiting)
         self._progress.done()
@@ -253,7 +249,7 @@ class RealCluster:
     async def _keep(self, stack: AsyncExitStack, programs: dict[str, LocalProgram]) -> None:
         for name, program in programs.items():
             self._supervisors[name] = ProcessSupervisor(program, self._clock)
-        await stack.enter_async_context(background(*(self._supervisors[name].run() for name in programs)))
+        await stack.enter_async_context(beside(*(self._supervisors[name].run() for name in programs)))
 
     async def _until(self, complaint: str, part: str, waiting: Callable[[], Awaitable[str]]) -> None:
         """Returns when ``waiting`` returns an empty text. Raises ``StepFailedError`` when that takes too long."""

@@ -55,7 +55,7 @@ class Kubelet(GuestHost):
         # A pod of the same name may be a later one; the uid tells them apart.
         if running is None or running[0].uid != uid_of(pod or {}):
             return HostedGuest()
-        return HostedGuest(running[0].guest, running[0].role)
+        return HostedGuest(running[0].guest, running[0].role, moves_asleep=True)
 
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]

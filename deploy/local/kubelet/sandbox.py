@@ -28,13 +28,15 @@ from deploy.neonvm.password import PasswordGuest, keep_password, password_in, us
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
 from deploy.neonvm.runner.runner_arguments import guest_of_vm
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
+from protocol.guest.sleep import SLEEPING
 from protocol.kubernetes.api import ApiError
-from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
+from protocol.kubernetes.objects import Json, annotations_of, name_of, node_of, uid_of
 from protocol.kubernetes.resources import SECRETS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_SLEEP_IGNORES
 from protocol.runtime.clock import Clock
-from protocol.units import Seconds
+from protocol.units import Resources, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Sandbox:
         machine = machine_of(vm_as_booted)
         self._machine = replace(machine, use=machine_for(machine).clip(machine_of(vm).use))
         self._kernel_arguments = kernel_arguments(vm_as_booted)
+        self._ignores = annotations_of(vm).get(ANNOTATION_SLEEP_IGNORES, "")
         self._secret = password_secret(vm_as_booted)
         self._deps = deps
         self._inside: _Inside | None = None
@@ -130,7 +133,9 @@ class Sandbox:
         self._moved_to = target._name
         # The target is now a pod like any other, and `guest` shows its guest.
         target._receives = False
-        size = ours.resizer.state
+        # One that has slept had no size.
+        had = ours.resizer.state
+        size = target._machine.use if had.phase in SLEEPING else Resources(had.cpu, had.mem)
         ours.resizer.leave()
         theirs.resizer.arrive(ports.GuestState(ports.GuestPhase.RUNNING, size.cpu, size.mem))
 
@@ -215,6 +220,7 @@ class Sandbox:
             vm_folder(self._deps.state, vm.name, vm.uid),
             address=await self._deps.network.vm_address(vm.name),
             kernel_arguments=self._kernel_arguments,
+            ignores=self._ignores,
         )
 
 

@@ -11,17 +11,24 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
+from deploy.neonvm.access.held import HeldConnection
 from deploy.neonvm.access.keys import Introduced, Introduction, fingerprint
 from deploy.neonvm.network.sockets import connected, copy_stream, tcp_socket
 from deploy.neonvm.texts import controller as texts
 
 CONNECT_SECONDS: Final = 3.0
 _MOST: Final = 256
-"""Requests at a time: more than ``Looks`` has turns, so orders never wait for pods that do not answer."""
+"""Concurrent requests: more than ``PollLimiter`` allows, so orders never wait for unresponsive pods."""
+_OPENING: Final = 64
+"""Held connections that are opened at a time: a new leader opens one for each VM that sleeps, and a thousand handshakes
+together would time out.
+"""
+_OPENING_AGAIN: Final = 16
+"""The same for pods that could not be reached the last time: they must not delay the others."""
 _MOST_BYTES: Final = 256 * 1024
 
 
@@ -38,10 +45,18 @@ async def exchanged(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: bytes
 ) -> RunnerHttpResponse:
     """The answer to one request. Raises ``OSError``."""
+    writer.write(_request(method, path, body))
+    await writer.drain()
+    return await _answer(reader, method, path)
+
+
+def _request(method: str, path: str, body: bytes) -> bytes:
     # HTTP/1.0, so that no server sends its answer in chunks.
     head = f"{method} {path} HTTP/1.0\r\nHost: runner\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    writer.write(f"{head}\r\n\r\n".encode() + body)
-    await writer.drain()
+    return f"{head}\r\n\r\n".encode() + body
+
+
+async def _answer(reader: asyncio.StreamReader, method: str, path: str) -> RunnerHttpResponse:
     try:
         status, headers = _head((await reader.readuntil(b"\r\n\r\n")).decode("latin-1"))
         return RunnerHttpResponse(status, headers, await _body(reader, headers.get("content-length")))
@@ -113,8 +128,14 @@ class Streams:
         self.writer.close()
 
 
-AskRunner = Callable[[RunnerPlace, str, str, bytes], Awaitable[RunnerHttpResponse]]
-"""One request to a pod's API: method, path and body. Raises ``OSError``."""
+class RunnerAccess(Protocol):
+    """Requests to the APIs of pods: method, path and body. Both raise ``OSError``."""
+
+    async def ask(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        """The answer, which comes soon."""
+
+    async def hold(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        """The answer, for which any number of callers may wait for days."""
 
 
 class RunnerConnections:
@@ -128,10 +149,14 @@ class RunnerConnections:
         self._proven: dict[str, tuple[bytes, str]] = {}
         self._bridges: set[asyncio.Task[None]] = set()
         self._places = asyncio.Semaphore(_MOST)
+        self._opening = asyncio.Semaphore(_OPENING)
+        self._opening_again = asyncio.Semaphore(_OPENING_AGAIN)
+        self._unreached: set[str] = set()
 
     def forget(self, uid: str) -> None:
         """The pod has ended."""
         self._proven.pop(uid, None)
+        self._unreached.discard(uid)
 
     async def ask(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
         """One request to the runner's API. Raises ``OSError`` if the pod cannot be reached, or is not the one meant."""
@@ -146,6 +171,45 @@ class RunnerConnections:
                 return await streams.ask(method, path, body)
             finally:
                 streams.close()
+
+    async def hold(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        """The same as ``ask`` for an answer that may take long: it takes no place of others, and little memory."""
+        connection = await self._opened(place)
+        reader = asyncio.StreamReader()
+        feeding = asyncio.create_task(connection.feed(reader))
+        try:
+            await connection.send(_request(method, path, body))
+            return await _answer(reader, method, path)
+        finally:
+            feeding.cancel()
+            # The loop must not watch a socket that is closed.
+            await asyncio.wait((feeding,))
+            connection.close()
+
+    async def _opened(self, place: RunnerPlace) -> HeldConnection:
+        async with self._opening_again if place.uid in self._unreached else self._opening:
+            try:
+                connection = await self._held(place)
+            except TimeoutError as error:
+                self._unreached.add(place.uid)
+                raise OSError(texts.NO_ANSWER_IN_TIME) from error
+            except OSError:
+                self._unreached.add(place.uid)
+                raise
+            self._unreached.discard(place.uid)
+            return connection
+
+    async def _held(self, place: RunnerPlace) -> HeldConnection:
+        showing = self._showing()
+        # The runner proves itself at an ordinary connection, with the same key, and learns the present authorities.
+        if self._proven.get(place.uid, (b"", ""))[1] != showing.authorities:
+            (await self.api(place)).close()
+        async with asyncio.timeout(CONNECT_SECONDS):
+            connection = await HeldConnection.opened(place.address, place.api, showing.context)
+        if connection.fingerprint != self._proven.get(place.uid, (b"", ""))[0]:
+            connection.close()
+            raise _impostor(place)
+        return connection
 
     async def api(self, place: RunnerPlace) -> Streams:
         """A connection to the runner's API. Raises ``OSError``."""

@@ -15,6 +15,7 @@ from typing import Final
 
 from deploy.neonvm.access.callers import ANYONE, NOBODY
 from deploy.neonvm.access.keys import client_name
+from deploy.neonvm.network.sockets import notice_loss
 from protocol.runtime.serving.tcp_listener import ConnectionLimits, StreamPair, TcpListener, streams
 
 ServeCaller = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -31,13 +32,6 @@ PROVEN: Final = 64
 PROOF_SECONDS: Final = 5.0
 PROBE_SECONDS: Final = 10.0
 _REMEMBERED: Final = 1024
-_ALIVE: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
-"""A controller whose node is gone gives its connections back after 25 seconds."""
 
 
 class Door(TcpListener):
@@ -52,8 +46,8 @@ class Door(TcpListener):
 
     async def opened(self, connection: socket.socket, address: str) -> StreamPair:
         """See ``TcpListener``; the handshake proves who calls."""
-        for option in _ALIVE:
-            connection.setsockopt(*option)
+        # A controller whose node is gone gives its connections back.
+        notice_loss(connection)
         # The wait for a turn counts as well, so a flood from one address times out by itself.
         async with asyncio.timeout(PROOF_SECONDS):
             if self._tls is None:

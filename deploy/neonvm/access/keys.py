@@ -62,7 +62,7 @@ def client_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
     return context
 
 
-def fingerprint(connection: ssl.SSLObject) -> bytes:
+def fingerprint(connection: ssl.SSLObject | ssl.SSLSocket) -> bytes:
     """Fingerprint of the peer's certificate, whose key it has proven to hold."""
     return sha256(connection.getpeercert(binary_form=True) or b"").digest()
 

@@ -1,1 +1,1 @@
-"""The controller of VirtualMachines: they become runner pods and follow their ``use`` (S4.2)."""
+"""The VirtualMachine controller: runs each VM in a runner pod and resizes it to its ``use`` (S4.2)."""

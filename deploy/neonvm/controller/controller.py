@@ -1,6 +1,6 @@
-"""The controller of VirtualMachines: watches them and their pods, and carries out what ``plan`` decides.
+"""Watches VirtualMachines and their pods, and executes the plan of ``plan`` for each VM.
 
-It keeps no state but the pauses between restarts: everything else is read from the API and from the guests.
+Its only state is the restart backoff; everything else comes from the API and the guests.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.events import WARNING
-from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
+from deploy.kube.events import NORMAL, WARNING
+from deploy.neonvm.controller.plan import plan
+from deploy.neonvm.controller.sleep_plan import LONGEST_SLEEP, sleep_event
+from deploy.neonvm.controller.vm_facts import UnderWay, VmObservation, VmPlan
 from deploy.neonvm.dependencies import ControllerDependencies, HostedGuest
 from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.owners import is_owned_by, migration_of
@@ -28,6 +30,7 @@ from deploy.neonvm.ports import GuestError, GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
 from deploy.neonvm.texts import controller as texts
 from protocol.backoff import Backoff
+from protocol.guest.sleep import SLEEPING, SleepReport, SleepState, sleep_report
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError, Tolerating
 from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import (
@@ -45,7 +48,7 @@ from protocol.kubernetes.objects import (
 )
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
-from protocol.kubernetes.timestamps import timestamp
+from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME
 from protocol.runtime.kubernetes.work_queue import WorkQueue
@@ -53,51 +56,53 @@ from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 
 _PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
-"""Refusals that only say that the cache was behind."""
+"""Refusals that only mean that the cache was stale."""
 
 _WORKERS: Final = 4
 _SOON: Final = Seconds(0.25)
 _RESTART_BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0), spread=0.0)
+_SLEEPER_CHECK: Final = Seconds(3600.0)
+"""Requeue interval of sleeping VMs, because no watch event marks the end of the longest sleep."""
 _STEADY: Final = Seconds(60.0)
-"""A guest that ran this long is restarted without a pause when it ends."""
+"""A guest that ran this long is restarted without backoff."""
 
 
 @dataclass(slots=True)
 class _Restarts:
-    """Times at which VMs may start again."""
+    """Restart backoff of one VM."""
 
     failures: int = 0
     not_before: Instant = Instant(0.0)
     ran_since: Instant | None = None
-    counted: str = ""  # the pod whose end is among the failures
+    counted: str = ""  # the last pod counted in failures
 
 
 class NeonVmController:
-    """Runs the VirtualMachines of one cluster."""
+    """Reconciles the VirtualMachines of one cluster."""
 
     def __init__(self, deps: ControllerDependencies) -> None:
         self._deps = deps
         self._queue = WorkQueue(deps.clock)
         self._restarts: dict[str, _Restarts] = {}
-        self._is_machine_dropped = False  # by the API server, under NeonVM's own definition
+        self._is_machine_dropped = False  # by the API server, if NeonVM's own CRD is installed
         deps.vms.listen(lambda change: self._queue.add(change.name))
         self._pods = ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
         self._migrations = ByVm(deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add)
 
     def look_at(self, vm: ObjectName) -> None:
-        """Something about the VM's guest has changed."""
+        """Enqueue the VM after a change of its guest."""
         self._queue.add(vm)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Reconcile until cancelled."""
         await self._deps.vms.synced.wait()
         await self._deps.pods.synced.wait()
         await self._deps.migrations.synced.wait()
         async with asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                workers.create_task(self._queue.serve(self._reconcile_or_say_why_not))
+                workers.create_task(self._queue.serve(self._reconcile_or_record_failure))
 
-    async def _reconcile_or_say_why_not(self, name: ObjectName) -> None:
+    async def _reconcile_or_record_failure(self, name: ObjectName) -> None:
         try:
             await self.reconcile(name)
         except ApiUnknownError:
@@ -109,7 +114,7 @@ class NeonVmController:
             raise
 
     async def reconcile(self, name: ObjectName) -> None:
-        """Looks at one VM and does what is to be done now. Raises ``ApiError``."""
+        """Reconcile one VM. Raises ``ApiError``."""
         vm = self._deps.vms.get(name)
         if vm is None:
             return
@@ -123,7 +128,7 @@ class NeonVmController:
     ) -> VmObservation:
         machine: VirtualMachine | None = None
         guest, fault = hosted.resizer, ""
-        # A label alone makes no pod one of the VM's.
+        # The label is not enough: the pod must have an owner reference.
         others = [other for other in self._pods.of(name_of(vm)) if _is_run_for(other, vm)]
         try:
             machine = machine_of(vm)
@@ -137,7 +142,7 @@ class NeonVmController:
             pod=pod,
             guest=guest.state if guest else None,
             guest_fault=guest.fault if guest else "",
-            # A VM that is being deleted must not take a new address.
+            # Do not allocate an address for a VM that is being deleted.
             vm_address="" if is_leaving(vm) else await self._address(vm),
             restart_due=under_way is None and self._restart_due(vm, pod, guest),
             new_pod_name=lambda: f"{name_of(vm).name}-{self._deps.suffix()}",
@@ -146,14 +151,32 @@ class NeonVmController:
             is_known=pod is None or hosted.is_known,
             acceleration=hosted.acceleration,
             stalled=guest.stalled if guest else frozenset(),
+            sleeping=guest.sleeping if guest else SleepReport(),
+            migrates=self._migrates(name_of(vm)),
+            moves_asleep=hosted.moves_asleep,
+            is_sleep_over=self._is_sleep_over(vm),
         )
+
+    def _migrates(self, vm: ObjectName) -> bool:
+        """Return True if a migration of the VM is pending or under way."""
+        migrations = self._migrations.of(vm)
+        waiting = (migration for migration in migrations if text(migration, "status", "phase") not in ENDED)
+        return any(not is_leaving(migration) for migration in waiting)
+
+    def _is_sleep_over(self, vm: Json) -> bool:
+        report = sleep_report(vm)
+        since = parse_timestamp(report.since)
+        if report.state is not SleepState.ASLEEP or since is None:
+            return False
+        self._queue.add(name_of(vm), _SLEEPER_CHECK)
+        return self._deps.clock.wall() - since >= LONGEST_SLEEP
 
     async def _address(self, vm: Json) -> str:
         try:
             return await self._deps.guest_host.vm_address(vm)
         except GuestError as error:
             await self._deps.events.record(vm, texts.NO_ADDRESS, str(error), WARNING)
-            # Raised as an unavailable API, so that the queue retries: an address may become free.
+            # As an unavailable API, so that the queue retries: an address may become free.
             raise ApiUnknownError(str(error)) from error
 
     def _pod_of(self, vm: Json) -> Json | None:
@@ -168,12 +191,12 @@ class NeonVmController:
         source, target = (text(migration, "status", f"{end}PodName") for end in ("source", "target"))
         pod = self._deps.pods.get(ObjectName(vm.namespace, target))
         guest = self._deps.guest_host.guest(pod).resizer
-        # A receiving guest is in the pod, but is not the VM's yet.
+        # A receiving guest is not the VM's guest yet.
         runs = guest is not None and guest.state.phase in {GuestPhase.BOOTING, GuestPhase.RUNNING}
         return UnderWay(
             source=source,
             target=target,
-            # A target that had a node counts even if its pod is gone: the migration decides what happens then.
+            # Also if the target's pod is gone: the migration decides what happens then.
             is_placed=bool(text(migration, "status", "targetNode")) or (pod is not None and bool(node_of(pod))),
             is_transferring=text(migration, "status", "phase") == RUNNING,
             target_pod=pod,
@@ -181,17 +204,17 @@ class NeonVmController:
         )
 
     def _restart_due(self, vm: Json, pod: Json | None, guest: Resizer | None) -> bool:
-        """Notes how long guests run, and whether the pause since the last one's end is over."""
+        """Track how long the guest runs. Return True if the restart backoff is over."""
         restarts = self._restarts.setdefault(uid_of(vm), _Restarts())
         now = self._deps.clock.now()
         has_failed = pod is not None and is_over(pod) and name_of(pod).name != restarts.counted
         if guest is not None and guest.state.phase is not GuestPhase.STOPPED:
             restarts.ran_since = restarts.ran_since or now
-        # A pod that ended before its guest was looked at counts as one that did not run at all.
+        # A guest that ended before it was polled counts as a run of zero seconds.
         elif restarts.ran_since is not None or has_failed:
             ran = now - restarts.ran_since if restarts.ran_since is not None else 0.0
             restarts.failures = 0 if ran >= _STEADY else restarts.failures + 1
-            # A pod that stays after its end is counted once.
+            # Count an ended pod only once.
             restarts.counted = text(vm, "status", "podName")
             pause = _RESTART_BACKOFF.delay(restarts.failures, 0.0) if restarts.failures else 0.0
             restarts.not_before = Instant(now + pause)
@@ -202,27 +225,26 @@ class NeonVmController:
         name, vm = name_of(facts.vm), facts.vm
         if todo.add_finalizer:
             await self._set_finalizers(vm, [*finalizers_of(vm), FINALIZER])
-        if guest is not None and todo.hold:
-            # Hold before the status says so: readers of the status rely on no resize beginning.
-            guest.hold()
-        if guest is not None and todo.want is not None:
-            guest.want(todo.want)
-        # The status must name a pod before it is created.
+        if guest is not None:
+            _direct(guest, todo)
+        # The status must have the pod's name before the pod is created.
         await self._report(vm, todo.status)
+        if guest is not None:
+            _put_to_sleep_or_wake(guest, todo)
         if todo.create_pod and facts.machine is not None:
             await self._create_pod(vm, facts.machine)
         if todo.delete_pod and facts.pod is not None:
             await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod))
         if todo.remake_pod and facts.pod is not None:
             version = text(facts.pod, "metadata", "resourceVersion")
-            # Only the version that was judged: the scheduler may have bound it to a node since.
+            # With the resourceVersion as precondition: the scheduler may have bound the pod since.
             await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod), version=version)
             return
         if todo.strays and await self._is_current(vm):
             for stray in todo.strays:
                 await self._deps.client.delete(PODS, stray)
         if todo.remove_finalizer:
-            # Before the finalizer goes: afterwards nobody would know about the address.
+            # Before the finalizer is removed, or the address would leak.
             await self._deps.guest_host.release_vm(name, uid_of(vm))
             self._restarts.pop(uid_of(vm), None)
             await self._set_finalizers(vm, other_finalizers(vm))
@@ -231,24 +253,26 @@ class NeonVmController:
             # The pause may already be over, and an immediate retry would spin.
             self._queue.add(name, Seconds(max(0.05, wait)))
         if facts.pod is not None and not todo.delete_pod and not is_over(facts.pod) and not is_leaving(facts.pod):
-            # Last, so that an older admission policy that refuses it holds up nothing.
-            await self._repeat(vm, facts.pod, guest)
+            # Last, so that a refusal by an older admission policy blocks nothing else.
+            await self._update_pod_metadata(vm, facts.pod, guest)
 
     async def _report(self, vm: Json, wanted: Json) -> None:
-        """Writes the parts of the status that differ; conditions that have turned and a new revision are dated."""
+        """Write the fields of the status that differ, with timestamps for changed conditions and a new revision."""
         now = timestamp(self._deps.clock.wall())
         wanted = stamped(wanted, now)
         if revision := child(wanted, "currentRevision"):
             wanted = {**wanted, "currentRevision": {**revision, "updatedAt": now}}
+        if (sleep := child(wanted, "sleep")) and not sleep["since"]:
+            wanted = {**wanted, "sleep": {**sleep, "since": now}}
         status = child(vm, "status")
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
-        # Writing the dropped field again has no effect.
+        # The CRD drops this field, so do not write it again.
         if changed.keys() == {"machine"} and self._is_machine_dropped:
             return
         if changed:
-            # The pod's name and the phase are written only over the version that they were derived from.
-            judged = changed.keys() & {"podName", "phase"}
-            version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if judged else {}
+            # These are written only to the version that they were derived from.
+            is_versioned = changed.keys() & {"podName", "phase", "sleep"}
+            version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if is_versioned else {}
             body: Json = {"metadata": version, "status": changed}
             written = await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
             if "machine" in changed:
@@ -256,11 +280,14 @@ class NeonVmController:
             if changed.get("phase") in ENDED:
                 why = next((text(condition, "message") for condition in items(changed, "conditions")), "")
                 await self._deps.events.record(vm, str(changed["phase"]), texts.VM_ENDED.format(why=why), WARNING)
+            if (event := sleep_event(vm, changed)) is not None:
+                kind = WARNING if event[0] == texts.RESTARTED_ASLEEP[0] else NORMAL
+                await self._deps.events.record(vm, *event, kind)
 
-    async def _repeat(self, vm: Json, pod: Json, guest: Resizer | None) -> None:
-        """Has the pod say what others read of the VM on it, and what its guest has once it runs."""
+    async def _update_pod_metadata(self, vm: Json, pod: Json, guest: Resizer | None) -> None:
+        """Copy the VM's labels and annotations, and the size of a running guest, to its pod."""
         metadata = to_repeat(vm, pod)
-        if guest is not None and guest.state.phase is GuestPhase.RUNNING:
+        if guest is not None and guest.state.phase in {GuestPhase.RUNNING, *SLEEPING}:
             usage = usage_annotation(Resources(guest.state.cpu, guest.state.mem))
             if annotations_of(pod).get(ANNOTATION_USAGE) != usage:
                 metadata = {**metadata, "annotations": {**child(metadata, "annotations"), ANNOTATION_USAGE: usage}}
@@ -275,7 +302,7 @@ class NeonVmController:
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
 
     async def _is_current(self, vm: Json) -> bool:
-        # With a stale cache it would create a pod that the VM has given up, or delete the one that it has.
+        # With a stale cache, the controller could create a pod that the VM no longer uses, or delete the one it does.
         fresh = await self._deps.client.get(VIRTUAL_MACHINES, name_of(vm))
         is_current = text(fresh, "metadata", "resourceVersion") == text(vm, "metadata", "resourceVersion")
         if not is_current:
@@ -286,6 +313,22 @@ class NeonVmController:
         version = text(vm, "metadata", "resourceVersion")
         body: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
         await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body)
+
+
+def _direct(guest: Resizer, todo: VmPlan) -> None:
+    if todo.hold:
+        # Before the status is written: its readers rely on no resize starting after that.
+        guest.hold()
+    if todo.want is not None:
+        guest.want(todo.want)
+
+
+def _put_to_sleep_or_wake(guest: Resizer, todo: VmPlan) -> None:
+    # After the status was written, because only the phase reserves room for a running guest.
+    if todo.sleep:
+        guest.sleep(todo.sleep)
+    if todo.wake:
+        guest.wake()
 
 
 def _is_run_for(pod: Json, vm: Json) -> bool:

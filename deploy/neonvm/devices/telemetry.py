@@ -18,7 +18,7 @@ class DeviceTelemetry:
     ) -> None:
         self.registry = CollectorRegistry()
         describe_process(self.registry, "neonvm-devices")
-        what = "1 for a device that pods get on this node"
+        what = "1 if pods on this node get the device"
         there = Gauge("autoscale_devices_present", what, ("device",), registry=self.registry)
         for name in names:
             # A function, because drivers come and go without notice.
@@ -30,7 +30,7 @@ class DeviceTelemetry:
         what = "Registrations with the kubelet, by outcome"
         self._registrations = Counter("autoscale_devices_registrations", what, ("outcome",), registry=self.registry)
         self._allocations = Counter(
-            "autoscale_devices_allocations", "Containers that were given what there was", registry=self.registry
+            "autoscale_devices_allocations", "Containers that got devices", registry=self.registry
         )
 
     def registered(self, outcome: str) -> None:

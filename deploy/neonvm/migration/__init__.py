@@ -1,1 +1,1 @@
-"""The controller of VirtualMachineMigrations: a running VM moves from one pod into another (S4.12)."""
+"""The VirtualMachineMigration controller: live migration of a VM from one pod to another (S4.12)."""

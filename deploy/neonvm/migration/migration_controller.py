@@ -1,6 +1,6 @@
-"""The controller of VirtualMachineMigrations: watches them and what they depend on (S4.12).
+"""Watches VirtualMachineMigrations with their VMs and pods, and reconciles them (S4.12).
 
-Migrations are reconciled by VM, one VM at a time and the oldest first: two of one VM are never admitted together.
+The work queue is keyed by VM, and the oldest migration of a VM comes first, so a VM never has two under way.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from protocol.virtual_machine import InvalidObjectError
 _WORKERS: Final = 4
 _NEXT: Final = Seconds(0.1)
 _LATER: Final = Seconds(1.0)
-_DARK: Final = Seconds(10.0)
-"""A runner that does not answer about its guest within twice its time may never do so."""
-_REMAINS: Final = Seconds(60.0)
-"""How long a migration that has not begun waits for what may never come: a silent runner, a pod on a lost node."""
+_POLL_TIMEOUT: Final = Seconds(10.0)
+"""How long a running migration waits for a runner to respond: twice the timeout of a request."""
+_PENDING_TIMEOUT: Final = Seconds(60.0)
+"""How long a pending migration waits for what may never happen: an unresponsive runner, a pod on a lost node."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """The migrations of one VM, and the VM."""
+class _VmMigrations:
+    """A VM and its migrations."""
 
     vm: Json | None
     migrations: list[Json]
 
 
 class MigrationController:
-    """Moves the VirtualMachines of one cluster."""
+    """Migrates the VirtualMachines of one cluster."""
 
     def __init__(self, deps: ControllerDependencies) -> None:
         self._deps = deps
@@ -56,17 +56,17 @@ class MigrationController:
         self._deadlines: dict[str, Instant] = {}
         self._seen: dict[ObjectName, set[str]] = {}
         self._of = ByVm(deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add)
-        # Only for its callback; the informer holds the reference.
+        # Used only for its callback; the informer keeps the reference.
         ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self.look_at)
         deps.vms.listen(lambda change: self.look_at(change.name))
 
     def look_at(self, vm: ObjectName) -> None:
-        """Something about the VM or one of its guests has changed."""
+        """Enqueue the VM after a change of the VM or one of its guests."""
         if self._of.of(vm):
             self._queue.add(vm)
 
     async def run(self) -> None:
-        """Works until cancelled, which leaves every guest where it is."""
+        """Reconcile until cancelled. Cancellation leaves every guest where it is."""
         for cache in (self._deps.vms, self._deps.pods, self._deps.migrations):
             await cache.synced.wait()
         async with self.transfers, asyncio.TaskGroup() as workers:
@@ -74,47 +74,47 @@ class MigrationController:
                 workers.create_task(self._queue.serve(self.reconcile))
 
     async def reconcile(self, vm: ObjectName) -> None:
-        """Looks at every migration of one VM. Raises ``ApiError``."""
-        snapshot = _Known(self._deps.vms.get(vm), self._of.of(vm))
+        """Reconcile all migrations of one VM. Raises ``ApiError``."""
+        snapshot = _VmMigrations(self._deps.vms.get(vm), self._of.of(vm))
         if any(not text(migration, "status", "phase") for migration in snapshot.migrations):
-            # A migration is admitted on fresh objects; for one under way a stale cache only costs time.
-            snapshot = await self._afresh(vm)
+            # Admission needs fresh objects. For a migration under way, a stale cache only costs time.
+            snapshot = await self._fresh_snapshot(vm)
         if not self._forget_all_but(vm, {uid_of(migration) for migration in snapshot.migrations}):
-            return  # looked at again when the move of one that vanished has ended
+            return  # requeued when the transfer of the deleted migration has ended
         fresh = [migration for migration in snapshot.migrations if not text(migration, "status", "phase")]
         for due in [*(migration for migration in snapshot.migrations if migration not in fresh), *fresh[:1]]:
             facts = self._facts(due, snapshot)
-            # A new leader has not seen any guest yet: a decision now could end a move that goes well.
-            if dark := self._in_the_dark(facts):
+            # A new leader has polled no guest yet; a decision now could end a healthy migration.
+            if unpolled := self._unpolled_pods(facts):
                 self._queue.add(vm, _LATER)
-                # Reported only after a while: most guests are looked at within seconds.
-                if self._age(due) >= _DARK:
-                    await self._executor.carry_out(waits_for_guests(facts, dark), facts, Seconds(0.0))
+                # Most guests are polled within seconds, so report only a longer wait.
+                if self._age(due) >= _POLL_TIMEOUT:
+                    await self._executor.carry_out(waits_for_guests(facts, unpolled), facts, Seconds(0.0))
                 continue
             await self._executor.carry_out(plan_migration(facts), facts, self._remaining(due))
-            # The wait for remains is limited, and no event tells when it is over.
+            # This wait is bounded, and no watch event marks its end.
             if facts.remains:
                 self._queue.add(vm, _LATER)
-        # Only the oldest is admitted in one look; the next is judged by what has become of it.
+        # Admit only the oldest; the decision on the next depends on its outcome.
         if len(fresh) > 1:
             self._queue.add(vm, _NEXT)
 
-    async def _afresh(self, vm: ObjectName) -> _Known:
-        """The same from the API itself: a stale cache must not let a second migration begin."""
+    async def _fresh_snapshot(self, vm: ObjectName) -> _VmMigrations:
+        """The snapshot read from the API server: with a stale cache a second migration could start."""
         client = self._deps.client
         listed = (await client.list(MIGRATIONS, vm.namespace)).objects
-        # In the order of the cache, and then the ones that it does not have yet.
+        # In the order of the cache, followed by those not cached yet.
         order = {uid_of(migration): place for place, migration in enumerate(self._of.of(vm))}
         matching = [migration for migration in listed if text(migration, "spec", "vmName") == vm.name]
         matching.sort(key=lambda migration: (order.get(uid_of(migration), len(order)), name_of(migration).name))
         with Tolerating(RefusalKind.NOT_FOUND):
-            return _Known(await client.get(VIRTUAL_MACHINES, vm), matching)
-        return _Known(None, matching)
+            return _VmMigrations(await client.get(VIRTUAL_MACHINES, vm), matching)
+        return _VmMigrations(None, matching)
 
     def _forget_all_but(self, vm: ObjectName, uids: set[str]) -> bool:
-        """Calls off the moves of migrations that vanished despite their finalizers. Return True if none is active."""
+        """Cancel the transfers of migrations deleted despite their finalizers. Return True if none is active."""
         gone = self._seen.get(vm, set()) - uids
-        # A move that is being called off still runs for a while.
+        # A cancelled transfer keeps running for a while.
         active = {candidate for candidate in gone if not self.transfers.forget(candidate)}
         for uid in gone - active:
             self._deadlines.pop(uid, None)
@@ -123,18 +123,18 @@ class MigrationController:
             del self._seen[vm]
         return not active
 
-    def _facts(self, migration: Json, known: _Known) -> MoveFacts:
-        vm, deps = known.vm, self._deps
+    def _facts(self, migration: Json, snapshot: _VmMigrations) -> MoveFacts:
+        vm, deps = snapshot.vm, self._deps
         source = self._pod(migration, text(migration, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = self._pod(migration, text(migration, "status", "targetPodName"))
-        others = [other for other in known.migrations if uid_of(other) != uid_of(migration)]
+        others = [other for other in snapshot.migrations if uid_of(other) != uid_of(migration)]
         guest = deps.guest_host.guest(source)
         return MoveFacts(
             migration=migration,
             fault=_fault(migration, vm),
             vm=vm,
             rival=next((name_of(other).name for other in others if is_under_way(other)), ""),
-            remains=self._remains(others) if self._age(migration) < _REMAINS else "",
+            remains=self._pending_cleanup(others) if self._age(migration) < _PENDING_TIMEOUT else "",
             source=source,
             target=target,
             source_role=guest.role,
@@ -144,9 +144,10 @@ class MigrationController:
             is_overdue=self._remaining(migration) <= 0,
             new_pod_name=lambda: f"{text(migration, 'spec', 'vmName')}-{deps.suffix()}",
             hindrance=guest.hindrance,
+            moves_asleep=guest.moves_asleep,
         )
 
-    def _remains(self, migrations: Sequence[Json]) -> str:
+    def _pending_cleanup(self, migrations: Sequence[Json]) -> str:
         failed = next((migration for migration in migrations if has_remains(migration)), None)
         if failed is None:
             return ""
@@ -154,19 +155,18 @@ class MigrationController:
         leftover = "its pod" if target is None else pod_on(target)
         return texts.REMAINS.format(migration=name_of(failed).name, leftover=leftover)
 
-    def _in_the_dark(self, facts: MoveFacts) -> str:
-        """The pods whose guests this process has not looked at while there is still time; empty if there are none."""
+    def _unpolled_pods(self, facts: MoveFacts) -> str:
+        """Running pods whose guests this process has not polled yet and still may wait for; empty if none."""
         ends = [pod for pod in (facts.source, facts.target) if pod is not None and pod_phase(pod) == "Running"]
-        # A runner that does not answer must not hold up time-outs and deletions.
+        # An unresponsive runner must not block timeouts and deletions.
         if facts.is_overdue or any(is_leaving(involved) for involved in (facts.migration, *ends)):
             return ""
         phase, age = text(facts.migration, "status", "phase"), self._age(facts.migration)
-        # A guest that stands still must not wait long for an answer: its move is taken up. A migration that has not
-        # begun waits longer.
-        if (phase == RUNNING and age >= _DARK) or (not phase and age >= _REMAINS):
+        # The guest may be paused, so a running migration resumes soon. A pending one can wait longer.
+        if (phase == RUNNING and age >= _POLL_TIMEOUT) or (not phase and age >= _PENDING_TIMEOUT):
             return ""
-        dark = [pod for pod in ends if not self._deps.guest_host.guest(pod).is_known]
-        return " and ".join(pod_on(pod) for pod in dark)
+        unpolled = [pod for pod in ends if not self._deps.guest_host.guest(pod).is_known]
+        return " and ".join(pod_on(pod) for pod in unpolled)
 
     def _pod(self, migration: Json, name: str) -> Json | None:
         return self._deps.pods.get(ObjectName(name_of(migration).namespace, name)) if name else None
@@ -175,10 +175,10 @@ class MigrationController:
         return Seconds(whole(migration, "spec", "completionTimeout") - self._remaining(migration))
 
     def _remaining(self, migration: Json) -> Seconds:
-        """Time that the migration has left, counted from when it was first seen here."""
+        """Time left until the migration's timeout, counted from when this process first saw it."""
         span = whole(migration, "spec", "completionTimeout")
         now = self._deps.clock.now()
-        # By this process's own clock, which nobody sets back; a new leader starts counting again.
+        # Monotonic clock of this process; a new leader starts counting from zero.
         return Seconds(self._deadlines.setdefault(uid_of(migration), Instant(now + span)) - now)
 
 

@@ -1,4 +1,4 @@
-"""Carries out a migration's plan: patches, pods, and the transfer itself."""
+"""Executes a migration's plan: patches objects, creates and deletes pods, starts the transfer."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
 
 _DOWNTIME: Final = Seconds(0.02)
-"""How long a guest may stand still at first, as far as the hypervisor can foresee it."""
+"""Initial downtime limit."""
 _DEFAULT_BANDWIDTH: Final = "1Gi"
-_AGAIN: Final = Seconds(5.0)
-"""How long after a fault of this program its move is taken up again."""
+_RETRY: Final = Seconds(5.0)
+"""Pause before a transfer that ended with an internal error is resumed."""
 Record = Callable[[Json, str, str, str], Awaitable[None]]
 _EXPECTED: Final = frozenset({"Migrated", "Cancelled"})
 
 
 class MigrationExecutor:
-    """Carries out plans. ``requeue`` asks for another look at a VM, after some time."""
+    """Executes plans. ``requeue`` enqueues a VM after a delay."""
 
     def __init__(
         self, deps: ControllerDependencies, transfers: Transfers, requeue: Callable[[ObjectName, Seconds], None]
@@ -44,16 +44,16 @@ class MigrationExecutor:
         self._requeue = requeue
 
     async def carry_out(self, todo: MigrationPlan, facts: MoveFacts, remaining: Seconds) -> None:
-        """Does what is planned, in the order of the plan. Raises ``ApiError``."""
+        """Execute the plan in the order of its fields. Raises ``ApiError``."""
         migration, target = facts.migration, facts.target
-        # The order is part of the plan: what must not be lost is written before what depends on it.
+        # The order matters: write what must not be lost before anything that depends on it.
         if todo.add_finalizer:
-            await self._hold(migration, facts.vm)
+            await self._add_finalizer(migration, facts.vm)
         if todo.adopt_target and target is not None and facts.vm is not None:
             owners: Json = {"metadata": {"ownerReferences": [owner_reference(VIRTUAL_MACHINES, facts.vm)]}}
             await self._deps.client.merge_patch(PODS, name_of(target), owners)
         if "conditions" in await self._report(migration, dict(todo.status)):
-            await self._say_what_it_waits_for(todo, facts)
+            await self._record_wait(todo, facts)
         if todo.own_source and facts.source is not None:
             await self._own(facts.source, migration)
         if todo.create_target and facts.vm is not None:
@@ -67,39 +67,39 @@ class MigrationExecutor:
             await self._record(facts, *reasoned(texts.MOVES_FROM, ends=" to ".join(map(pod_on, pods))))
         if todo.delete_target and target is not None:
             with Tolerating(RefusalKind.NOT_FOUND):
-                # With the uid: another pod may have got the name.
+                # With the uid as precondition: another pod may have the same name.
                 await self._deps.client.delete(PODS, name_of(target), uid_of(target))
         if todo.tell:
-            # Before the finalizer goes, so that the outcome is never lost.
-            await self._tell(facts)
+            # Before the finalizer is removed, so that the outcome is always recorded.
+            await self._record_outcome(facts)
         if todo.remove_finalizer:
             await self._patch(migration, {"finalizers": other_finalizers(migration)})
         elif remaining > 0:
-            # No event tells that the time is up.
+            # No watch event marks the timeout.
             self._requeue(vm_of(migration), remaining)
 
-    async def _hold(self, migration: Json, vm: Json | None) -> None:
-        """Adds the finalizer, and an owner reference so that Kubernetes deletes the migration with its VM."""
+    async def _add_finalizer(self, migration: Json, vm: Json | None) -> None:
+        """Add the finalizer, and an owner reference so that Kubernetes deletes the migration with its VM."""
         owners = items(migration, "metadata", "ownerReferences")
         if vm is not None and not is_owned_by(migration, vm):
             owners = [*owners, owner_reference(VIRTUAL_MACHINES, vm, controller=False)]
         await self._patch(migration, {"finalizers": [*finalizers_of(migration), FINALIZER], "ownerReferences": owners})
 
     async def _patch(self, migration: Json, metadata: Json) -> None:
-        # A merge patch replaces whole lists, so it must only apply to the version that was read.
+        # A merge patch replaces whole lists, so it carries the resourceVersion that was read.
         body: Json = {"metadata": {**metadata, "resourceVersion": text(migration, "metadata", "resourceVersion")}}
         await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body)
 
     async def _report(self, migration: Json, wanted: Json) -> Json:
-        """Writes what differs, and returns it."""
+        """Write the fields that differ, and return them."""
         status = child(migration, "status")
         wanted = stamped(wanted, timestamp(self._deps.clock.wall()))
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
         if not changed:
             return changed
-        # A phase is written only over the version that it was derived from.
-        judged = "phase" in changed
-        version: Json = {"resourceVersion": text(migration, "metadata", "resourceVersion")} if judged else {}
+        # A phase is written only to the version that it was derived from.
+        has_phase = "phase" in changed
+        version: Json = {"resourceVersion": text(migration, "metadata", "resourceVersion")} if has_phase else {}
         body: Json = {"metadata": version, "status": changed}
         await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body, "status")
         return changed
@@ -107,7 +107,7 @@ class MigrationExecutor:
     async def _create_target(self, migration: Json, vm: Json, source: Json | None) -> None:
         pod = self._deps.form(vm, target_pod(migration, vm, machine_of(vm).use, self._deps.sidecars))
         pod = with_guest_of(pod, source or {})
-        # The name is in the status already, so a second attempt finds the first one's pod.
+        # The name is already in the status, so a second attempt finds the pod of the first.
         with Tolerating(RefusalKind.ALREADY_EXISTS):
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
 
@@ -120,12 +120,12 @@ class MigrationExecutor:
         await self._deps.client.merge_patch(PODS, name_of(source), {"metadata": metadata})
 
     async def _begin(self, facts: MoveFacts, remaining: Seconds) -> None:
-        """Begins the move, before anything else can be asked of the guests, or takes it up."""
+        """Start the transfer, or resume one that another process started."""
         migration, guest_host = facts.migration, self._deps.guest_host
         source, target = (_pod_of(migration, end) for end in ("source", "target"))
         if facts.target is None and await self._exists(target):
-            return  # the watch lags: without the target's pod, the move could give up a guest that runs there
-        # A move that must end is taken up even if its spec has become invalid since.
+            return  # the watch lags: without the target pod, the transfer could kill a guest that runs there
+        # Resume a transfer even if the spec has become invalid since, to bring it to an end.
         bandwidth = Bytes.parse(_DEFAULT_BANDWIDTH) if facts.fault else bandwidth_of(migration)
         # The API's default is true.
         auto_converge = child(migration, "spec").get("autoConverge") is not False
@@ -135,34 +135,34 @@ class MigrationExecutor:
             return await guest_host.send(source, target, limits, progress)
 
         async def on_fault(error: Exception) -> None:
-            self._requeue(vm, _AGAIN)
+            self._requeue(vm, _RETRY)
             await self._record(facts, texts.MOVE_FAILED, repr(error), WARNING)
 
         vm = vm_of(migration)
         self._transfers.begin(uid_of(migration), send, lambda: self._requeue(vm, Seconds(0.0)), on_fault)
 
     async def _exists(self, pod: ObjectName) -> bool:
-        """Return True if the API has the pod, from a list: the controller may read no single one."""
+        """Return True if the API has the pod. Uses list, because RBAC does not let the controller get pods."""
         listed = await self._deps.client.list(PODS, pod.namespace, field_selector=f"metadata.name={pod.name}")
         return bool(listed.objects)
 
-    async def _say_what_it_waits_for(self, todo: MigrationPlan, facts: MoveFacts) -> None:
+    async def _record_wait(self, todo: MigrationPlan, facts: MoveFacts) -> None:
         for condition in items(dict(todo.status), "conditions"):
             if (reason := text(condition, "reason")) in WAITS:
                 await self._record(facts, f"Migration{reason}", text(condition, "message"), WARNING)
 
-    async def _tell(self, facts: MoveFacts) -> None:
+    async def _record_outcome(self, facts: MoveFacts) -> None:
         ended = next(iter(items(facts.migration, "status", "conditions")), {})
         reason = text(ended, "reason")
-        word = reason if reason == texts.MIGRATED[0] else f"Migration{reason}"
+        event_reason = reason if reason == texts.MIGRATED[0] else f"Migration{reason}"
         kind = NORMAL if reason in _EXPECTED else WARNING
-        # Raises, unlike other events: the finalizer stays until the outcome is written.
-        await self._record(facts, word, text(ended, "message"), kind, self._deps.events.record_or_raise)
+        # Raises, unlike for other Events: the finalizer stays until the outcome is recorded.
+        await self._record(facts, event_reason, text(ended, "message"), kind, self._deps.events.record_or_raise)
 
     async def _record(
         self, facts: MoveFacts, reason: str, story: str, kind: str = NORMAL, record: Record | None = None
     ) -> None:
-        """Says it on the objects on which people look for what has happened."""
+        """Record an Event on the migration and on its VM."""
         story = texts.OF_MIGRATION.format(migration=name_of(facts.migration).name, story=story)
         for about in filter(None, (facts.migration, facts.vm)):
             await (record or self._deps.events.record)(about, reason, story, kind)

@@ -1,4 +1,4 @@
-"""The input and the output of a migration's plan, and what its texts are made of (pure)."""
+"""Input and output of a migration's plan, and values for its messages (pure)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, name_of, node_of, text, whole
 
 CONDITION: Final = "Migrated"
-"""The one condition of a migration; its time of transition is when the migration ended."""
+"""The only condition of a migration; its lastTransitionTime is when the migration ended."""
 
 WAITS: Final = frozenset({texts.WAITING, texts.UNSCHEDULABLE})
-"""The reasons of one that may not begin yet, or whose target pod no node takes."""
+"""Reasons of a migration that cannot start yet, or whose target pod is unschedulable."""
 
 
 class Sending(Enum):
-    """State of the move itself, in this process."""
+    """State of the transfer in this process."""
 
     NOT_BEGUN = "not begun"
     ACTIVE = "active"
@@ -30,7 +30,7 @@ class Sending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransferState:
-    """The move itself. ``info`` is what ``status.info`` says of it, empty while it says nothing."""
+    """The transfer. ``info`` is its progress as in ``status.info``; empty before the first report."""
 
     sending: Sending = Sending.NOT_BEGUN
     reason: str = ""
@@ -42,11 +42,12 @@ class TransferState:
 class MoveFacts:
     """Inputs of the migration's plan.
 
-    ``fault`` says what is wrong with the migration's own spec. ``rival`` names another migration of the VM that is
-    under way; ``remains`` says what a failed one has left behind, while that is waited for. ``source`` and ``target``
-    are the pods that the status names (the source: before it names one, the VM's). ``is_quiet``: the source's guest is
-    held and not being resized. ``is_overdue``: the migration has had all its time. ``transfer`` is the move in this
-    process: another process may have begun it before. ``hindrance`` says why the source's guest cannot be moved.
+    ``fault`` is the error in the migration's spec. ``rival`` is another migration of the VM that is under way.
+    ``remains`` is the cleanup of a failed migration that this one waits for. ``source`` and ``target`` are the pods in
+    the status; before it has a source, the VM's pod. ``is_quiet``: the source's guest is held, and no resize is under
+    way. ``is_overdue``: the timeout has passed. ``transfer`` is the transfer in this process, which another process may
+    have started. ``hindrance`` is the reason why the guest cannot be migrated; ``moves_asleep``: it can be migrated
+    while it is asleep.
     """
 
     migration: Json
@@ -61,17 +62,18 @@ class MoveFacts:
     is_quiet: bool
     transfer: TransferState
     is_overdue: bool
-    # A function, because most plans draw no name.
+    # Called only by the plan that creates the target pod.
     new_pod_name: Callable[[], str]
     hindrance: str = ""
+    moves_asleep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """``status`` is merged into the object's status where it differs; all is done in the order of the fields.
-    ``cancel`` calls the move off, which ends later; with ``send`` it is one that another process may have begun.
-    ``own_source`` makes the migration an owner of the source's pod, beside the VM that controls it. ``tell`` says on
-    the VM and on the migration how it ended.
+    """Actions, executed in the order of the fields. ``status`` is a merge patch. ``cancel`` cancels the transfer, which
+    ends later; together with ``send`` it resumes a transfer of another process only to cancel it. ``own_source`` adds
+    the migration as an owner of the source pod, beside the VM that controls it. ``tell`` records the outcome as Events
+    on the migration and the VM.
     """
 
     add_finalizer: bool = False
@@ -87,24 +89,24 @@ class MigrationPlan:
 
 
 def pod_on(pod: Json) -> str:
-    """A pod and its node."""
+    """The pod and its node, for messages."""
     return texts.POD_ON.format(pod=name_of(pod).name, node=node_of(pod) or "no node")
 
 
 def time_of(migration: Json) -> int:
-    """Duration limit of the migration, in seconds."""
+    """Timeout of the migration, in seconds."""
     return whole(migration, "spec", "completionTimeout")
 
 
 def why_unplaced(target: Json | None) -> str:
-    """The scheduler's reason for a target without a node; empty before it has one."""
+    """The scheduler's reason why the target pod is unschedulable; empty if it gave none."""
     condition = condition_of(target or {}, "PodScheduled")
     why = text(condition, "message") if text(condition, "status") == "False" else ""
     return texts.NO_PLACE.format(why=why) if why else ""
 
 
 def figures(transfer: TransferState) -> str:
-    """The numbers that people ask for, as far as they are known."""
+    """Duration, downtime and bytes sent, for messages; empty if unknown."""
     info = dict(transfer.info)
     ram = info.get("ram")
     if not info or not isinstance(ram, dict):

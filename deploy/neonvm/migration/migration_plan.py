@@ -1,8 +1,8 @@
-"""Plans the next step of one VirtualMachineMigration from what is true now (pure; S4.12).
+"""Plans the next step of one VirtualMachineMigration from observed state (pure; S4.12).
 
-The plan depends on the objects and on which guest runs, never on what happened before. The order of success: the VM
-names the target (its own plan does that), the target pod becomes the VM's, the migration has succeeded, the source pod
-goes.
+The plan is level-triggered: it depends on the objects and on which guest runs, never on history. A migration succeeds
+in this order: the VM's own plan sets ``podName`` to the target, the VM becomes the owner of the target pod, the
+migration is Succeeded, the source pod is deleted.
 """
 
 from __future__ import annotations
@@ -35,21 +35,23 @@ from deploy.neonvm.objects.vm_spec import (
 from deploy.neonvm.ports import PodRole
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import Reasoned, reasoned
+from protocol.guest.sleep import SLEEPING, SleepState, is_asleep, sleep_report
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, is_leaving, is_over, node_of, pod_phase, text
 
 _NOTHING: Final = MigrationPlan()
 _HELD: Final = frozenset({PRE_MIGRATING, MIGRATING})
-"""The phases of a VM that a migration holds still."""
+"""Phases of a VM that is not resized because of a migration."""
+_ASLEEP: Final = frozenset({PodRole.ASLEEP, PodRole.WAKING})
 _MOVED_IN: Final = frozenset({PodRole.RUNNING, PodRole.BOOTING})
 
 
 def plan_migration(facts: MoveFacts) -> MigrationPlan:
-    """The actions due now; empty if it only has to wait."""
+    """The actions due now; empty if there is nothing to do but wait."""
     phase = text(facts.migration, "status", "phase")
     has_finalizer = is_held(facts.migration)
     if phase in ENDED:
-        return _clear_away(facts, phase, has_finalizer)
+        return _clean_up(facts, phase, has_finalizer)
     if not phase:
         return _admit(facts, has_finalizer)
     if not has_finalizer:
@@ -88,11 +90,27 @@ def _admit(facts: MoveFacts, held: bool) -> MigrationPlan:
 
 def _waits_for(facts: MoveFacts) -> str:
     phase = text(facts.vm or {}, "status", "phase")
+    if _sleeps(facts) and not _may_leave_asleep(facts):
+        return texts.WAKING
     return facts.remains or (texts.LAST_MOVE.format(phase=phase) if phase in _HELD else "")
 
 
+def _sleeps(facts: MoveFacts) -> bool:
+    """Return True if the VM is asleep or waking, also if it wakes by a boot."""
+    vm = facts.vm or {}
+    is_lost = sleep_report(vm).state in {SleepState.WAKING, SleepState.RESTARTED}
+    boots_after_sleep = is_lost and facts.source_role is PodRole.BOOTING
+    return is_asleep(vm) or facts.source_role in _ASLEEP or boots_after_sleep
+
+
+def _may_leave_asleep(facts: MoveFacts) -> bool:
+    """Return True if the VM is asleep or waiting to wake, and can be migrated without waking it."""
+    # In any other phase its controller has decided to wake it.
+    return facts.moves_asleep and facts.source_role in _ASLEEP and is_asleep(facts.vm or {})
+
+
 def waits_for_guests(facts: MoveFacts, names: str) -> MigrationPlan:
-    """Says that nothing can be decided before the guests in the pods ``names`` were looked at."""
+    """Plan for a migration that waits until the guests in the pods ``names`` have been polled."""
     return _status(facts, "Unknown", reasoned(texts.WAITS_FOR_ANSWER, pods=names))
 
 
@@ -105,7 +123,7 @@ def _unfit(facts: MoveFacts) -> Reasoned | None:
     if facts.rival:
         return reasoned(texts.ALREADY_MIGRATING, rival=facts.rival)
     phase = text(facts.vm, "status", "phase")
-    if phase not in {RUNNING, SCALING, *_HELD}:
+    if phase not in {RUNNING, SCALING, *SLEEPING, *_HELD}:
         return reasoned(texts.VM_NOT_RUNNING, phase=phase or "new")
     return _unfit_guest(facts)
 
@@ -113,13 +131,13 @@ def _unfit(facts: MoveFacts) -> Reasoned | None:
 def _unfit_guest(facts: MoveFacts) -> tuple[str, str] | None:
     if facts.source_role is PodRole.UNKNOWN:
         return reasoned(texts.GUEST_UNKNOWN, pod=pod_on(facts.source or {}))
-    if facts.source_role is not PodRole.RUNNING:
+    if facts.source_role is not PodRole.RUNNING and not _sleeps(facts):
         return reasoned(texts.GUEST_NOT_RUNNING, role=facts.source_role.value)
     return reasoned(texts.NOT_MOVABLE, hindrance=facts.hindrance) if facts.hindrance else None
 
 
 def _prepare(facts: MoveFacts) -> MigrationPlan:
-    """Phase Pending: a pod for the target, until its guest stands ready to receive."""
+    """Phase Pending: create the target pod and wait until its QEMU is ready to receive."""
     if why := _broken(facts) or _cannot_send(facts):
         return _failed(facts, why)
     target = facts.target
@@ -128,13 +146,14 @@ def _prepare(facts: MoveFacts) -> MigrationPlan:
         return MigrationPlan(own_source=own_source, create_target=True)
     node = node_of(target)
     if not node:
-        # Until then, the VM scales on.
+        # Until the target has a node, the VM keeps scaling.
         unplaced = why_unplaced(target)
         return _status(facts, "Unknown", (texts.UNSCHEDULABLE, unplaced)) if unplaced else _NOTHING
     placed = {"targetNode": node}
     is_ready = pod_phase(target) == RUNNING and facts.target_role is PodRole.RECEIVING
-    # The guest must not be resized during the move, and the VM's phase tells everybody else.
+    # The guest must not be resized during the transfer, and the VM's phase shows that to others.
     is_held = facts.is_quiet and text(facts.vm or {}, "status", "phase") == PRE_MIGRATING
+    is_held = is_held or _may_leave_asleep(facts)
     if not is_ready or not is_held:
         return _status(facts, "Unknown", reasoned(texts.PREPARING, node=node), **placed)
     address = text(target, "status", "podIP")
@@ -144,41 +163,41 @@ def _prepare(facts: MoveFacts) -> MigrationPlan:
 
 
 def _transfer(facts: MoveFacts) -> MigrationPlan:
-    """Phase Running: the guest is sent, until it runs in the target or will not."""
-    # Once the guest runs in the target the migration succeeds: a cancel, a time-out or a deletion comes too late.
+    """Phase Running: the transfer, until the guest runs in the target or cannot."""
+    # Once the guest runs in the target the migration succeeds; cancel, timeout or deletion come too late.
     if facts.target_role in _MOVED_IN or _names(facts, "targetPodName"):
         return _arrived(facts)
     if facts.transfer.sending is Sending.ACTIVE:
         return MigrationPlan(cancel=_broken(facts) is not None, status=tuple(_info(facts).items()))
-    # Another process may have begun the move, and it may be at its end.
+    # Another process may have started the transfer, which may be almost done.
     if facts.transfer.sending is Sending.NOT_BEGUN and _has_source(facts):
-        return _take_up(facts)
+        return _resume_transfer(facts)
     if _may_have_arrived(facts):
         return _NOTHING
     return _failed(facts, _over(facts))
 
 
 def _has_source(facts: MoveFacts) -> bool:
-    # The guest of a VM that is being deleted is not worth a move.
+    # Do not migrate the guest of a VM that is being deleted.
     is_wanted = facts.vm is not None and not is_leaving(facts.vm)
     return is_wanted and _names(facts, "sourcePodName") and facts.source_role is not PodRole.EMPTY
 
 
-def _take_up(facts: MoveFacts) -> MigrationPlan:
-    """The guest is sent, or its move goes on where another process has left it."""
+def _resume_transfer(facts: MoveFacts) -> MigrationPlan:
+    """Start the transfer, or continue where another process left it."""
     must_end = _broken(facts) is not None or bool(facts.fault)
-    is_held = facts.is_quiet or facts.source_role is PodRole.UNKNOWN
-    # A move that must not go on is taken up and called off at once: the source then decides who has the guest.
+    is_held = facts.is_quiet or facts.source_role in {PodRole.UNKNOWN, *_ASLEEP}
+    # A transfer that must end is resumed and cancelled at once: the source then decides which end keeps the guest.
     return MigrationPlan(send=True, cancel=must_end) if must_end or is_held else _NOTHING
 
 
 def _may_have_arrived(facts: MoveFacts) -> bool:
-    """Return True if the guest may run in the target although nobody has seen it yet: the target is looked at again."""
+    """Return True if the guest may already run in the target, unobserved; then the target is polled again."""
     if facts.vm is None or is_leaving(facts.vm) or facts.target is None or is_over(facts.target):
         return False
     transfer = facts.transfer
     is_open = transfer.sending is not Sending.FAILED or transfer.reason == texts.CANCELLED
-    # A target that was not looked at proves nothing.
+    # Nothing is known of a target that was not polled.
     if facts.target_role is PodRole.UNKNOWN:
         return is_open
     was_given = transfer.sending is Sending.DONE or (is_open and _has_left(facts.source) and not facts.is_overdue)
@@ -186,14 +205,14 @@ def _may_have_arrived(facts: MoveFacts) -> bool:
 
 
 def _has_left(source: Json | None) -> bool:
-    """Return True if the source's pod has ended because its guest was given away."""
+    """Return True if the source pod has ended because its guest was handed over."""
     return source is not None and is_over(source) and pod_end(source)[0] == MOVED
 
 
 def _over(facts: MoveFacts) -> Reasoned:
     transfer, why = facts.transfer, _broken(facts)
     if transfer.sending is Sending.FAILED and transfer.reason != texts.CANCELLED and why in (None, _target_lost(facts)):
-        return transfer.reason, transfer.story  # a target ends whenever a move fails: the move knows what failed first
+        return transfer.reason, transfer.story  # the root cause: a failed transfer also ends its target
     if transfer.sending is Sending.NOT_BEGUN and facts.source_role is PodRole.EMPTY:
         return texts.RESTARTED
     if why is None and facts.target_role is PodRole.EMPTY and transfer.sending is Sending.DONE:
@@ -202,11 +221,11 @@ def _over(facts: MoveFacts) -> Reasoned:
 
 
 def _arrived(facts: MoveFacts) -> MigrationPlan:
-    """The guest runs in the target, or did when the VM was given to it: there is no way back."""
+    """The guest runs in the target, or did when the VM was assigned to it: there is no way back."""
     if facts.vm is None or is_leaving(facts.vm):
         return _failed(facts, texts.VM_DELETED)
     if _names(facts, "sourcePodName"):
-        return _NOTHING  # the VM's own plan names the target first
+        return _NOTHING  # the VM's own plan first sets podName to the target
     if not _names(facts, "targetPodName"):
         return _failed(facts, reasoned(texts.RUNS_ELSEWHERE, pod=text(facts.vm, "status", "podName")))
     source, target = (text(facts.migration, "status", end) for end in ("sourceNode", "targetNode"))
@@ -218,26 +237,26 @@ def _arrived(facts: MoveFacts) -> MigrationPlan:
 
 
 def _names(facts: MoveFacts, end: str) -> bool:
-    """Return True if the VM says that it runs in the pod of this end."""
+    """Return True if the VM's ``podName`` is the pod of this end."""
     current = text(facts.vm or {}, "status", "podName")
     return bool(current) and current == text(facts.migration, "status", end)
 
 
-def _clear_away(facts: MoveFacts, phase: str, held: bool) -> MigrationPlan:
-    """The migration has ended: the end that is not needed goes, then the migration is released."""
+def _clean_up(facts: MoveFacts, phase: str, held: bool) -> MigrationPlan:
+    """The migration has ended: delete the pod that is not needed, then remove the finalizer."""
     if facts.transfer.sending is Sending.ACTIVE:
         return MigrationPlan(cancel=True)
-    # Even without the finalizer: the cache may show the target's pod only now.
+    # Even without the finalizer: the target pod may have reached the cache only now.
     if phase == FAILED and facts.target is not None and not _names(facts, "targetPodName"):
         return MigrationPlan(delete_target=not is_leaving(facts.target))
-    # The finalizer stays until the end that is not needed is gone.
+    # The finalizer stays until that pod is gone.
     if not held or (phase == SUCCEEDED and facts.source is not None):
         return _NOTHING
     return MigrationPlan(tell=True, remove_finalizer=True)
 
 
 def _broken(facts: MoveFacts) -> Reasoned | None:
-    """The reason against going on, whatever the state of the guests."""
+    """Reason to abort, regardless of the guests; None if there is none."""
     if is_leaving(facts.migration):
         return texts.MIGRATION_DELETED
     if facts.vm is None or is_leaving(facts.vm):
@@ -262,7 +281,7 @@ def _target_lost(facts: MoveFacts) -> Reasoned | None:
 
 
 def _cannot_send(facts: MoveFacts) -> Reasoned | None:
-    """The reason why nothing can be sent. Asked only while nothing is being sent."""
+    """Reason why the guest cannot be sent; None if it can. Valid only while no transfer is active."""
     if facts.fault:
         return texts.INVALID_SPEC, facts.fault
     name = text(facts.migration, "status", "sourcePodName")

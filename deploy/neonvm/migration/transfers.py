@@ -1,7 +1,7 @@
-"""The transfers that this process carries out, one for each migration, and their outcomes.
+"""The transfers of this process, one per migration, and their outcomes.
 
-One that is called off ends once it is known which end runs. That takes as long as its source is unreachable, so nothing
-waits for it.
+A cancelled transfer ends once it is known which end runs the guest. That takes as long as the source is unreachable, so
+nothing waits for it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 Send = Callable[[Callable[[TransferInfo], None]], Awaitable[TransferInfo]]
-"""Moves a guest; its argument is called with the progress. Raises as ``Guest.send``."""
+"""Migrates a guest and reports progress to its argument. Raises as ``Guest.send``."""
 
 OnFault = Callable[[Exception], Awaitable[None]]
-"""Gets an exception that no move should end with, and has the move taken up again after a pause."""
+"""Handles an unexpected exception; the transfer is resumed after a pause."""
 
 _REPORTS: Final = Seconds(1.0)
 _CANCELLED: Final = TransferState(Sending.FAILED, *texts.MOVE_CANCELLED)
@@ -34,21 +34,21 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Move:
+class _TrackedTransfer:
     transfer: TransferState
-    told: Instant
+    reported_at: Instant
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
     is_called_off: bool = False
 
 
 class Transfers:
-    """The moves, by the migration's uid. Open while the context is; what is active at its end is cancelled."""
+    """Transfers by the migration's uid. Leaving the context cancels the active ones."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks = asyncio.TaskGroup()
-        self._moves: dict[str, _Move] = {}
+        self._moves: dict[str, _TrackedTransfer] = {}
 
     async def __aenter__(self) -> Transfers:
         await self._tasks.__aenter__()
@@ -63,27 +63,29 @@ class Transfers:
         await self._tasks.__aexit__(kind, error, trace)
 
     def of(self, uid: str) -> TransferState:
-        """State of that migration's move."""
+        """State of the migration's transfer."""
         move = self._moves.get(uid)
         return move.transfer if move is not None else TransferState()
 
     def begin(self, uid: str, send: Send, on_change: Callable[[], None], on_fault: OnFault) -> None:
-        """Begins the move; nothing if it has been begun. ``on_change`` is called at its progress and its end."""
+        """Start the transfer, unless it was started before. ``on_change`` is called on progress and at the end."""
         if uid not in self._moves:
-            move = self._moves[uid] = _Move(TransferState(Sending.ACTIVE), Instant(self._clock.now() - _REPORTS))
+            move = self._moves[uid] = _TrackedTransfer(
+                TransferState(Sending.ACTIVE), Instant(self._clock.now() - _REPORTS)
+            )
             move.task = self._tasks.create_task(self._carry_out(uid, move, send, on_change, on_fault))
 
     def call_off(self, uid: str) -> None:
-        """Has the move end if it is active, as soon as it is known which end runs."""
+        """Cancel an active transfer. It ends once it is known which end runs the guest."""
         move = self._moves.get(uid)
         if move is None or move.task is None or move.is_called_off:
             return
         move.is_called_off = True
-        if move.has_begun:  # a task that is cancelled before its first step never asks which end has the guest
+        if move.has_begun:  # a task cancelled before its first step would not find out which end has the guest
             move.task.cancel()
 
     def forget(self, uid: str) -> bool:
-        """The migration has been cleared away: cancel its move. Return True once it is gone."""
+        """Cancel and drop the transfer of a deleted migration. Return True once it is gone."""
         if self.of(uid).sending is Sending.ACTIVE:
             self.call_off(uid)
             return False
@@ -91,20 +93,20 @@ class Transfers:
         return True
 
     async def _carry_out(
-        self, uid: str, move: _Move, send: Send, on_change: Callable[[], None], on_fault: OnFault
+        self, uid: str, move: _TrackedTransfer, send: Send, on_change: Callable[[], None], on_fault: OnFault
     ) -> None:
         def progress(info: TransferInfo) -> None:
             now = self._clock.now()
             # Each change is a write to the API server.
-            if now - move.told >= _REPORTS:
-                move.told = now
+            if now - move.reported_at >= _REPORTS:
+                move.reported_at = now
                 move.transfer = replace(move.transfer, info=described(info))
                 on_change()
 
         ended: TransferState | None = None
         move.has_begun = True
         try:
-            # Called off before the first step: cancelled within `send`, which then asks which end has the guest.
+            # Cancel within `send`, which then finds out which end has the guest.
             if move.is_called_off and move.task is not None:
                 move.task.cancel()
             ended = TransferState(Sending.DONE, info=described(await send(progress)))
@@ -115,21 +117,21 @@ class Transfers:
         except asyncio.CancelledError:
             ended = _CANCELLED
             raise
-        except Exception as error:  # noqa: BLE001 - one move must not end the controller of all others
+        except Exception as error:  # noqa: BLE001 - one transfer must not end the controller of all others
             _log.exception(texts.MOVE_FAULT, extra={"migration": uid})
             await on_fault(error)
         finally:
-            # A fault of ours: the move counts as not begun and is taken up again, as if another process had begun it.
+            # Internal error: resume the transfer later, as if another process had started it.
             if ended is None:
                 self._moves.pop(uid, None)
             else:
-                # The last progress is kept until the migration is forgotten.
+                # Keep the last progress until the migration is deleted.
                 move.transfer = replace(ended, info=ended.info or move.transfer.info)
                 on_change()
 
 
 def described(info: TransferInfo) -> tuple[tuple[str, object], ...]:
-    """``status.info`` of a migration: milliseconds, bytes and pages, in the hypervisor's words (pure)."""
+    """``status.info`` of a migration: milliseconds, bytes and pages, with QEMU's names (pure)."""
     ram = info.ram
     amounts: Json = {
         "total": ram.total.value,

@@ -1,1 +1,1 @@
-"""Networks for pods: nodes as network namespaces, as ports of a hub, or as loopback addresses."""
+"""Pod networks of local clusters: network namespaces, a QEMU hub, or loopback addresses."""

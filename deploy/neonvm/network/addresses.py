@@ -19,13 +19,13 @@ class AddressPool:
         self._taken: dict[Hashable, int] = {}
 
     def take(self, key: Hashable) -> str:
-        """The address of ``key``, the same until it is released. Raises ``NetworkError`` when all are taken."""
+        """Allocate the address of ``key``, stable until it is released. Raises ``NetworkError`` if all are taken."""
         if key not in self._taken:
             if len(self._taken) == self._size:
                 raise NetworkError(f"all {self._size} addresses for {self._what} are taken")
             used = set(self._taken.values())
-            # Round the pool instead of the lowest free one: a released address is given out again only after all
-            # others, when no neighbour table holds its last owner any more.
+            # Round-robin instead of the lowest free one: a released address is reused last, after its entries in
+            # neighbour tables have expired.
             while self._next in used:
                 self._next = (self._next + 1) % self._size
             self._taken[key] = self._next
@@ -33,9 +33,9 @@ class AddressPool:
         return str(IPv4Address(self._first + self._taken[key]))
 
     def number(self, key: Hashable) -> int:
-        """Index of the address of ``key``, which must have one: a small number that no other key has."""
+        """Index of the address of ``key`` in the pool. ``key`` must have an address."""
         return self._taken[key]
 
     def release(self, key: Hashable) -> None:
-        """Takes the address of ``key`` back; nothing if it has none."""
+        """Release the address of ``key``, if it has one."""
         self._taken.pop(key, None)

@@ -1,7 +1,7 @@
-"""The frame with which a network learns where a VM is (pure): QEMU sends it once a guest runs at its new place.
+"""The RARP frame by which bridges learn the port of a VM (pure). QEMU sends it once a migrated guest runs.
 
-Sent earlier, at the instant at which the guest stops at the old place, it lets frames wait at the new one instead of
-being lost at the old: a lost one costs its sender a fifth of a second.
+Sent earlier, when the guest stops on the source, it redirects frames to the target, where they are queued. A frame lost
+on the source costs its sender a retransmission timeout of 0.2 s.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def is_announcement(frame: bytes, mac: bytes) -> bool:
 
 
 def announcement(mac: str) -> bytes:
-    """A reverse ARP request of ``mac`` for itself; bridges learn the port it came from, and hosts ignore it."""
+    """A RARP request of ``mac`` for itself; bridges learn its port, and hosts ignore it."""
     address = bytes.fromhex(mac.replace(":", ""))
     nowhere = bytes(4)
     frame = _BROADCAST + address + _RARP + _REQUEST_REVERSE + address + nowhere + address + nowhere

@@ -1,4 +1,4 @@
-"""Chooses the network of a local cluster, and says why."""
+"""Chooses the network of a local cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.messages import ObjectName
 
 
 class NetworkKind(StrEnum):
-    """The networks that there are; ``auto`` takes the best that works here."""
+    """Kinds of networks; ``auto`` chooses the best that works on this host."""
 
     AUTO = "auto"
     NAMESPACES = "namespaces"
@@ -24,14 +24,14 @@ class NetworkKind(StrEnum):
 
 
 LocalNetwork = LoopbackNetwork | NamespaceNetwork
-"""A flat L2 network in which nodes hold pods, made and removed as a whole. Repeated calls of ``add_node`` and
-``add_pod`` change nothing, and ``down`` removes everything, whatever state the network is in.
+"""A flat L2 network of nodes and pods. ``add_node`` and ``add_pod`` are idempotent; ``down`` removes everything, from
+any state.
 """
 
 
 async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) -> LocalNetwork:
-    """The network for ``cluster``; its ``description`` says what and why. Raises ``NetworkError`` for a kind that
-    cannot work here, with the remedy.
+    """The network for ``cluster``; its ``description`` has the reason. Raises ``NetworkError`` with a remedy for a kind
+    that does not work on this host.
     """
     match kind:
         case NetworkKind.AUTO if not real_guests:
@@ -40,7 +40,7 @@ async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) 
             fault = await namespaces_fault(cluster)
             if fault is None:
                 return NamespaceNetwork(cluster, "this is root and the kernel offers all they need")
-            # The hub needs no privilege at all.
+            # The hub needs no privileges.
             return HubNetwork(cluster, f"network namespaces cannot be used: {fault}", Qemu())
         case NetworkKind.NAMESPACES:
             if fault := await namespaces_fault(cluster):
@@ -55,11 +55,11 @@ async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) 
 
 
 async def namespaces_fault(cluster: str) -> str | None:
-    """The reason why this machine cannot have network namespaces with bridges and taps; None if a trial succeeds."""
+    """The reason why network namespaces with bridges and taps do not work on this host; None if a trial succeeds."""
     if os.geteuid() != 0:
         return "this is not root"
-    # A real network is the only proof: capabilities, kernel modules and tools may each be missing. A name from the
-    # cluster's own keeps trials of two clusters apart.
+    # Try it, because capabilities, kernel modules or tools may be missing. Named after the cluster, so that trials of
+    # two clusters do not collide.
     trial = NamespaceNetwork(f"trial-{hashlib.sha256(cluster.encode()).hexdigest()[:8]}", "a trial")
     try:
         await trial.up()
@@ -68,6 +68,6 @@ async def namespaces_fault(cluster: str) -> str | None:
     except NetworkError as error:
         return str(error)
     finally:
-        # Also after a failure: half a network would be found by the next trial.
+        # Also after a failure, so that nothing is left behind.
         await trial.down()
     return None

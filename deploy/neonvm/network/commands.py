@@ -1,4 +1,4 @@
-"""Runs the programs that change the machine's network. Each has ended when its caller goes on, also when cancelled."""
+"""Runs ``ip`` and ``nft``. The process has always ended when the call returns, also on cancellation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGES: Final = {"nft": "nftables"}
 
 
 async def run(*command: str, lines: Iterable[str] = ()) -> str:
-    """Runs ``command`` with ``lines`` as its input; returns what it printed. Raises ``NetworkError``."""
+    """Run ``command`` with ``lines`` as stdin; return its stdout. Raises ``NetworkError``."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -29,7 +29,7 @@ async def run(*command: str, lines: Iterable[str] = ()) -> str:
     except TimeoutError as error:
         raise NetworkError(f"`{' '.join(command)}` did not end within {_SECONDS:.0f} s") from error
     finally:
-        # After a time-out, or if the caller was cancelled: no change must happen behind its back.
+        # After a timeout or cancellation: it must not change anything later.
         if process.returncode is None:
             process.kill()
             await process.wait()
@@ -39,5 +39,5 @@ async def run(*command: str, lines: Iterable[str] = ()) -> str:
 
 
 async def ip_in(namespace: str, *lines: str) -> None:
-    """Runs ``ip`` once for all ``lines`` inside a namespace. Raises ``NetworkError``."""
+    """Run ``lines`` with one ``ip -batch`` in a network namespace. Raises ``NetworkError``."""
     await run("ip", "-n", namespace, "-batch", "-", lines=lines)

@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.addressing import DAEMON_PORT, FLAT_PREFIX, METRICS_PORT
+from deploy.neonvm.addressing import FLAT_PREFIX, LINK_PORTS
 from deploy.neonvm.network.addresses import AddressPool
 from deploy.neonvm.network.loopback import LoopbackNetwork
 from deploy.neonvm.network.sockets import free_port
@@ -104,7 +104,8 @@ class HubNetwork(LoopbackNetwork):
             self._cables.release(pod)
             raise
         # The flat interface is a cable to the hub; the private link is a user-mode network inside the guest's QEMU.
-        link = f"forward:{place.address}:{place.port_for(METRICS_PORT)}:{place.port_for(DAEMON_PORT)}"
+        ports = ":".join(str(place.port_for(port)) for port in LINK_PORTS)
+        link = f"forward:{place.address}:{ports}"
         self._cabled[pod] = replace(place, attachments=(f"unix:{path}", link), token=self._token)
         return self._cabled[pod]
 

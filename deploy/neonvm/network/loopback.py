@@ -84,7 +84,7 @@ class LoopbackNetwork:
     async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
         """An address of the pod's own."""
         if node not in self._nodes:
-            raise NetworkError(f"{pod} cannot be plugged into {node}: there is no such node")
+            raise NetworkError(f"cannot add {pod} to {node}: no such node")
         if pod not in self._plugged:
             address = self._up().pods.take(pod)
             self._plugged[pod] = PodNetwork(
@@ -144,7 +144,7 @@ class LoopbackNetwork:
 
     def _place(self, pod: ObjectName) -> PodNetwork:
         if pod not in self._plugged:
-            raise NetworkError(f"{pod} is not plugged into the network")
+            raise NetworkError(f"{pod} is not on the network")
         return self._plugged[pod]
 
     def _up(self) -> _Held:

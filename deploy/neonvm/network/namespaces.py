@@ -1,10 +1,10 @@
-"""Nodes as network namespaces, joined by a bridge: for root (S4.12: one flat L2 network).
+"""Nodes and pods as network namespaces on one flat L2 network; needs root (S4.12).
 
     switch (10.100.0.1, control plane) ── bridge ──┬── node a ── bridge ──┬── pod ── bridge ── tap flat0 ── guest eth0
                                                    └── node b ── bridge   └── tap link0 (10.255.255.253) ── guest eth1
 
-Every interface is made inside a namespace of ours, so the machine's own network never changes, and removing the
-namespaces removes all.
+All interfaces are in namespaces of the cluster, so the host's network does not change, and deleting the namespaces
+removes everything.
 """
 
 from __future__ import annotations
@@ -34,41 +34,44 @@ from deploy.neonvm.network.announcement import announcement
 from deploy.neonvm.network.commands import ip_in, run
 from deploy.neonvm.network.sockets import Forwarder, connected, listening
 from deploy.neonvm.ports import NetworkError, PodNetwork
+from deploy.neonvm.tap import open_tap
 from protocol.messages import ObjectName
 
 CONTROL: Final = "10.100.0.1"
 CLUSTER_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-"""What a cluster may be called."""
+"""Valid names of a cluster."""
 
 _SWITCH: Final = "switch"
-# Multicast snooping would drop groups that no querier has announced; IPv6 addresses of our own are not wanted.
+_FLAT: Final = "flat0"
+# Without a querier, multicast snooping would drop multicast; `addrgenmode none` prevents IPv6 link-local addresses.
 _BRIDGE: Final = ("link set lo up", "link add br0 type bridge mcast_snooping 0", "link set br0 addrgenmode none up")
 
 
 class NamespaceNetwork:
-    """A network and its ``PodSockets`` of network namespaces. ``why`` ends its description."""
+    """A network of namespaces, and its ``PodSockets``. ``why`` is the reason in its description."""
 
     def __init__(self, cluster: str, why: str) -> None:
         if not CLUSTER_NAME.fullmatch(cluster):
             raise NetworkError(
                 f"a cluster's name is lower-case letters, digits and hyphens, at most 40; not {cluster!r}"
             )
-        # Every name starts with the cluster's, so that a later run can remove what a crashed one left.
+        # All names start with the cluster's, so that the next run can clean up after a crash.
         self._prefix = _prefix(cluster)
         self._why = why
         self._pods = AddressPool("pods", "10.100.1.0", "10.100.127.255")
         self._vms = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
         self._nodes: dict[str, int] = {}
         self._plugged: dict[ObjectName, tuple[str, PodNetwork]] = {}
+        self._taps: dict[ObjectName, int] = {}
         self._forwarder = Forwarder(partial(self.connect, None))
 
     @property
     def description(self) -> str:
-        """One line for people."""
+        """One line for users."""
         return f"nodes are network namespaces on one bridge ({self._why})"
 
     async def up(self) -> None:
-        """Makes the switch, after removing what a crashed run of the same cluster left. Raises ``NetworkError``."""
+        """Clean up after a crashed run of the same cluster, then create the switch. Raises ``NetworkError``."""
         await self.down()
         try:
             await run("ip", "netns", "add", self._switch)
@@ -78,8 +81,9 @@ class NamespaceNetwork:
             raise
 
     async def down(self) -> None:
-        """Removes every namespace of this cluster and every process in them."""
+        """Kill all processes in the cluster's namespaces, and delete those."""
         await self._forwarder.close()
+        self._close_taps(list(self._taps))
         self._plugged.clear()
         self._nodes.clear()
         faults: list[str] = []
@@ -87,12 +91,12 @@ class NamespaceNetwork:
             try:
                 await _remove(name)
             except NetworkError as error:
-                faults.append(str(error))  # one that stays must not keep the others
+                faults.append(str(error))  # go on with the others
         if faults:
             raise NetworkError("; ".join(faults))
 
     async def add_node(self, node: str) -> None:
-        """A namespace with a bridge and a cable to the switch."""
+        """Create a namespace with a bridge, connected to the switch by a veth pair."""
         if node in self._nodes:
             return
         place, number = self._node(node), len(self._nodes)
@@ -100,34 +104,40 @@ class NamespaceNetwork:
         self._nodes[node] = number
 
     async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
-        """A namespace with an address of its own and two taps for a guest: flat network and private link."""
+        """Create a namespace with an address and two taps for a guest: flat network and private link."""
         if pod in self._plugged:
             return self._plugged[pod][1]
         if node not in self._nodes:
-            raise NetworkError(f"{pod} cannot be plugged into {node}: there is no such node")
+            raise NetworkError(f"cannot add {pod} to {node}: no such node")
         address, place = self._pods.take(pod), self._pod(pod)
         try:
             await self._make(place, self._node(node), f"p{self._pods.number(pod)}", _guest_side(address))
-        except BaseException:
+            # Kept open, so that the tap queues frames while the guest has no QEMU.
+            self._taps[pod] = netns.made_in(place, lambda: open_tap(_FLAT))
+        except BaseException as error:
+            await _remove(place)
             self._pods.release(pod)
+            if isinstance(error, OSError):
+                raise NetworkError(f"cannot open a tap for {pod}: {error}") from error
             raise
         network = PodNetwork(
             address=address,
             enter=_enter(place),
             metrics_url=f"http://{LINK_GUEST}:{METRICS_PORT}/metrics",
             api_host=CONTROL,
-            attachments=("tap:flat0", "tap:link0"),
+            attachments=(f"fd:{self._taps[pod]}", "tap:link0"),
         )
         self._plugged[pod] = node, network
         return network
 
     async def remove_pod(self, pod: ObjectName) -> None:
-        """Removes the pod's namespace and whatever still runs in it."""
+        """Kill the processes in the pod's namespace and delete it."""
         if pod not in self._plugged:
             return
         node, _ = self._plugged.pop(pod)
-        # The kernel removes a namespace's interfaces some time later; the cable's other end must go before its name
-        # can be used again.
+        self._close_taps([pod])
+        # The kernel deletes the interfaces of a namespace asynchronously; delete the veth peer now, so that its name
+        # can be reused.
         with suppress(NetworkError):
             await ip_in(self._node(node), f"link del p{self._pods.number(pod)}")
         await _remove(self._pod(pod))
@@ -138,64 +148,64 @@ class NamespaceNetwork:
         return self._vms.take(vm)
 
     async def release_vm(self, vm: ObjectName) -> None:
-        """Gives a VM's address back."""
+        """Release a VM's address."""
         self._vms.release(vm)
 
     async def join(self, node: str, bridge: str, address: str, mtu: int) -> None:
-        """Gives this machine an address on a bridge of a node; ``connect_joined`` connects from there. Its MAC is that
-        of the flat network's address. Raises ``NetworkError`` if the node has no such bridge.
+        """Add an address on a bridge of a node, from which ``connect_joined`` connects, with the MAC of a flat-network
+        address. Raises ``NetworkError`` if the node has no such bridge.
         """
         place = f"{self._prefix}joined"
-        # The machine joins only one bridge; a repeated call changes nothing.
+        # Only one bridge can be joined; repeated calls do nothing.
         if place not in _names(place):
             mac = flat_mac(address.partition("/")[0])
             lines = (f"link set up0 mtu {mtu}", f"link set br0 address {mac}", f"address add {address} dev br0")
             await self._make(place, self._node(node), "joined", lines, bridge)
 
     async def connect_joined(self, host: str, port: int) -> socket.socket:
-        """A connection from the address that ``join`` gave. Raises ``OSError``."""
+        """Connect from the address of ``join``. Raises ``OSError``."""
         return await connected(netns.socket_in(f"{self._prefix}joined"), host, port)
 
     def control_enter(self) -> Sequence[str]:
-        """The way to the switch, where ``10.100.0.1`` is."""
+        """Command prefix that enters the switch's namespace, which has ``10.100.0.1``."""
         return _enter(self._switch)
 
     def node_enter(self, node: str) -> Sequence[str]:
-        """The way into a node's namespace."""
+        """Command prefix that enters a node's namespace."""
         return _enter(self._node(node))
 
     async def configure(self, node: str | None, *lines: str) -> None:
-        """Runs ``lines`` of ``ip -batch`` in a node's namespace (of the control plane: the switch). Raises
+        """Run ``lines`` with ``ip -batch`` in a node's namespace, or in the switch if ``node`` is None. Raises
         ``NetworkError``.
         """
         await ip_in(self._switch if node is None else self._node(node), *lines)
 
     def port_for(self, port: int) -> int:
-        """The same: nothing else listens in a namespace of ours."""
+        """``port`` itself, because no other program listens in the namespace."""
         return port
 
     async def expose(self, target: str, port: int) -> int:
-        """A loopback port of the machine that leads to ``target:port``."""
+        """A loopback port of the host, forwarded to ``target:port``."""
         return await self._forwarder.open(target, port)
 
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
-        """A connection made in the pod's namespace (of the control plane: the switch)."""
+        """Connect from the pod's namespace, or from the switch if ``pod`` is None."""
         return await connected(self._socket(pod), host, port)
 
     async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
-        """A listening socket in the pod's namespace."""
+        """Listen in the pod's namespace, or in the switch if ``pod`` is None."""
         host = CONTROL if pod is None else self._place(pod).address
         return listening(self._socket(pod), host, port)
 
     @contextmanager
     def announcing(self, pod: ObjectName, vm: str) -> Iterator[Callable[[], None]]:
-        """Announces from the pod that the VM is there: every bridge up to the switch learns it."""
+        """Within the context, the callback announces the VM from the pod, so that all bridges learn its port."""
         self._place(pod)
         frame = announcement(flat_mac(vm))
         try:
             raw = netns.frames_in(self._pod(pod), "br0")
         except OSError as error:
-            raise NetworkError(f"{pod} cannot be announced as the place of {vm}: {error}") from error
+            raise NetworkError(f"cannot announce {vm} from {pod}: {error}") from error
 
         def announce() -> None:
             with suppress(OSError):  # the guest's own announcement follows
@@ -205,7 +215,7 @@ class NamespaceNetwork:
             yield announce
 
     async def _make(self, place: str, upstream: str, port: str, more: Sequence[str], bridge: str = "br0") -> None:
-        """A namespace whose bridge is joined to ``bridge`` of ``upstream``; removed again if that fails."""
+        """Create a namespace whose bridge is connected to ``bridge`` of ``upstream``; delete it on failure."""
         cable = f"link add up0 type veth peer name {port} netns {upstream}"
         try:
             await run("ip", "netns", "add", place)
@@ -215,6 +225,10 @@ class NamespaceNetwork:
             await _remove(place)
             raise
 
+    def _close_taps(self, pods: Sequence[ObjectName]) -> None:
+        for pod in pods:
+            os.close(self._taps.pop(pod))
+
     def _socket(self, pod: ObjectName | None) -> socket.socket:
         if pod is None:
             return netns.socket_in(self._switch)
@@ -223,7 +237,7 @@ class NamespaceNetwork:
 
     def _place(self, pod: ObjectName) -> PodNetwork:
         if pod not in self._plugged:
-            raise NetworkError(f"{pod} is not plugged into the network")
+            raise NetworkError(f"{pod} is not on the network")
         return self._plugged[pod][1]
 
     @property
@@ -231,7 +245,7 @@ class NamespaceNetwork:
         return f"{self._prefix}{_SWITCH}"
 
     def _node(self, node: str) -> str:
-        # Cut, because file names have at most 255 bytes; the digest keeps two long names apart.
+        # Truncated, because file names have at most 255 bytes; the digest keeps names unique.
         return f"{self._prefix}node.{node[:60]}.{_digest(node)}"
 
     def _pod(self, pod: ObjectName) -> str:
@@ -239,7 +253,7 @@ class NamespaceNetwork:
 
 
 def switch_of(cluster: str) -> str | None:
-    """The namespace in which connections from outside begin, while the cluster has one."""
+    """The switch's namespace; None if the cluster has none."""
     name = f"{_prefix(cluster)}{_SWITCH}"
     return name if name in _names(name) else None
 
@@ -249,13 +263,13 @@ def _prefix(cluster: str) -> str:
 
 
 def _guest_side(address: str) -> Sequence[str]:
-    # The bridge does not learn on its uplink: after a guest has moved in, an old entry would still point outside, and
-    # the bridge would drop frames for the guest. With only one guest behind it, it has nothing to learn.
+    # No MAC learning on the uplink: after an incoming migration, a stale entry would point outside, and the bridge
+    # would drop frames for the guest. With only one guest, there is nothing to learn.
     return (
         "link set up0 type bridge_slave learning off",
         f"address add {address}/{FLAT_PREFIX} dev br0",
-        "tuntap add flat0 mode tap",
-        "link set flat0 master br0 addrgenmode none up",
+        f"tuntap add {_FLAT} mode tap vnet_hdr",
+        f"link set {_FLAT} master br0 addrgenmode none up",
         "tuntap add link0 mode tap",
         f"link set link0 address {LINK_POD_MAC}",
         f"address add {LINK_POD}/{LINK_PREFIX} dev link0",
@@ -264,7 +278,7 @@ def _guest_side(address: str) -> Sequence[str]:
 
 
 def _enter(namespace: str) -> Sequence[str]:
-    # Not `ip netns exec`, which mounts another /sys and so hides the control groups.
+    # Not `ip netns exec`, which remounts /sys and so hides the cgroups.
     return ("nsenter", f"--net={netns.RUN / namespace}", "--")
 
 
@@ -276,16 +290,16 @@ def _names(prefix: str) -> list[str]:
     if not netns.RUN.is_dir():
         return []
     names = [place.name for place in netns.RUN.iterdir() if place.name.startswith(prefix)]
-    # Pods first, so that no cable is pulled from under a pod that still runs.
+    # Pods first, so that no running pod loses its uplink.
     return sorted(names, key=lambda name: (not name.startswith(f"{prefix}pod."), name))
 
 
 async def _remove(namespace: str) -> None:
-    """Removes one namespace and kills what runs in it; nothing if there is none. Raises ``NetworkError``."""
+    """Kill the processes in a namespace and delete it, if it exists. Raises ``NetworkError``."""
     if namespace not in _names(namespace):
         return
     for process in (await run("ip", "netns", "pids", namespace)).split():
         with suppress(ProcessLookupError):
-            # A process keeps its namespace alive after the name is gone.
+            # A process keeps its namespace alive after its name is deleted.
             os.kill(int(process), signal.SIGKILL)
     await run("ip", "netns", "del", namespace)

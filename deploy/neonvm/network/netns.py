@@ -1,7 +1,7 @@
-"""Sockets of this process that live in another network namespace.
+"""Opens sockets in another network namespace.
 
-A socket stays in the namespace in which it was made. The thread enters the namespace, makes the socket and returns
-without awaiting in between. ``setns`` moves the calling thread alone, so no other thread is affected.
+A socket stays in the namespace in which it was created. The thread enters the namespace, creates the socket and
+returns, without an await in between. ``setns`` affects only the calling thread.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 RUN: Final = Path("/run/netns")
-"""Where ``ip netns`` keeps the namespaces that have names."""
+"""Directory in which ``ip netns`` mounts named namespaces."""
 
-# From linux/sched.h: `setns` refuses a descriptor of another kind of namespace.
+# From linux/sched.h; `setns` fails for a descriptor of another namespace type.
 _CLONE_NEWNET: Final = 0x40000000
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -30,13 +30,13 @@ def socket_in(namespace: str) -> socket.socket:
 
 
 def icmp_in(namespace: str) -> socket.socket:
-    """A non-blocking socket of the named namespace that sends and receives ICMP. Raises ``OSError``."""
+    """A non-blocking raw ICMP socket in the named namespace. Raises ``OSError``."""
     return _unblocked(made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)))
 
 
 def frames_in(namespace: str, interface: str) -> socket.socket:
-    """A non-blocking socket that sends Ethernet frames out of an interface of the named namespace, and receives none.
-    Closing it takes the kernel some milliseconds. Raises ``OSError``.
+    """A non-blocking packet socket that sends Ethernet frames from an interface in the named namespace, and receives
+    none. Closing it takes some milliseconds. Raises ``OSError``.
     """
     raw = _unblocked(made_in(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)))
     try:
@@ -54,8 +54,8 @@ def _unblocked(made: socket.socket) -> socket.socket:
 
 
 def made_in(namespace: str, make: Callable[[], Made]) -> Made:
-    """Whatever ``make`` opens within the named namespace. Raises ``OSError``."""
-    # Of the thread, not of the process: only this thread changes its namespace.
+    """The result of ``make``, called in the named namespace. Raises ``OSError``."""
+    # thread-self, because only this thread changes its namespace.
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(RUN / namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -64,7 +64,7 @@ def made_in(namespace: str, make: Callable[[], Made]) -> Made:
             try:
                 return make()
             finally:
-                # Whatever happened: the thread belongs to the event loop and goes on with other work.
+                # Always, because this is the thread of the event loop.
                 _enter(home)
         finally:
             os.close(there)

@@ -1,41 +1,57 @@
-"""Sockets of the machine's own network, who has taken a port, and ports that lead into another network.
+"""TCP sockets in the host's network, the owner of a port, and port forwarding into other networks.
 
-/proc/net/tcp and /proc/net/tcp6 list the sockets that listen, and /proc/PID/fd shows whose they are; only root may read
-that of other users' processes.
+/proc/net/tcp and /proc/net/tcp6 list listening sockets, and /proc/PID/fd shows their owners; for processes of other
+users that needs root.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import random
 import re
 import socket
 from collections.abc import Awaitable, Callable, Hashable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
 from protocol.runtime.serving.tcp_listener import TcpListener
 
 _BACKLOG: Final = 128
+# Lower ports are often used by other programs.
+_FIRST_PORT: Final = 10240
+_TRIES: Final = 20
+_ALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+
+
+def notice_loss(connection: socket.socket) -> None:
+    """Enable TCP keepalive, so that ``connection`` fails within 25 seconds after its peer's node is gone."""
+    for option in _ALIVE:
+        connection.setsockopt(*option)
 
 
 async def connected(unbound: socket.socket, host: str, port: int) -> socket.socket:
-    """``unbound``, connected; closed if that fails. Raises ``OSError``."""
+    """Connect ``unbound``, or close it on failure. Raises ``OSError``."""
     try:
         await asyncio.get_running_loop().sock_connect(unbound, (host, port))
     except BaseException:
         unbound.close()
         raise
-    # Requests are small, and Nagle's algorithm would delay them.
+    # Nagle's algorithm would delay small requests.
     unbound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return unbound
 
 
 def listening(unbound: socket.socket, host: str, port: int) -> socket.socket:
-    """``unbound``, listening; closed if that fails. Raises ``OSError``, which names the program that is there."""
+    """Bind ``unbound`` and listen, or close it on failure. Raises ``OSError``, which names the owner of a used port."""
     try:
-        # A program that restarts may find connections of its predecessor in TIME_WAIT.
+        # After a restart, connections of the previous process may be in TIME_WAIT.
         unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         unbound.bind((host, port))
         unbound.listen(_BACKLOG)
@@ -51,27 +67,44 @@ def listening(unbound: socket.socket, host: str, port: int) -> socket.socket:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that is free now, for a program that binds it a moment later."""
-    with listening(tcp_socket(), "127.0.0.1", 0) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """One of ``free_ports``."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Free ports of 127.0.0.1, for programs that bind them a moment later.
+
+    They are outside the kernel's ephemeral range if possible, so that no outgoing connection takes one meanwhile.
+    """
+    handed_out_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    others = range(_FIRST_PORT, max(handed_out_from, _FIRST_PORT))
+    candidates = random.sample(others, min(len(others), count + _TRIES)) + [0] * count
+    ports: list[int] = []
+    with ExitStack() as probes:
+        for candidate in candidates:
+            with suppress(OSError):
+                probe = probes.enter_context(listening(tcp_socket(), "127.0.0.1", candidate))
+                ports.append(probe.getsockname()[1])
+            if len(ports) == count:
+                return ports
+    raise OSError(errno.EADDRINUSE, f"127.0.0.1 has fewer than {count} free ports")
 
 
 def tcp_socket() -> socket.socket:
-    """A non-blocking TCP socket in the machine's own network."""
+    """A non-blocking TCP socket in the host's network."""
     tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     tcp.setblocking(False)
     return tcp
 
 
-# TCP_LISTEN of the kernel, in hexadecimal as its tables have it.
+# TCP_LISTEN in hexadecimal, as in /proc/net/tcp.
 _LISTEN: Final = "0A"
 _SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
 
 
 def inodes_listening(table: str, port: int) -> Iterator[str]:
-    """The sockets of one of the kernel's tables that listen on ``port``, on whatever address (pure)."""
-    # The first line is the table's head.
+    """Inodes of the sockets in ``table`` (/proc/net/tcp) that listen on ``port`` at any address (pure)."""
+    # The first line is the header.
     for line in table.splitlines()[1:]:
         words = line.split()
         if len(words) > 9 and words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
@@ -79,7 +112,7 @@ def inodes_listening(table: str, port: int) -> Iterator[str]:
 
 
 def who_listens(port: int, proc: Path = Path("/proc")) -> str:
-    """The program that listens on ``port`` as ``name (pid N)``; how to find it if that cannot be seen."""
+    """The program that listens on ``port``, as ``name (pid N)``, or the command that finds it."""
     wanted = set[str]()
     for name in ("tcp", "tcp6"):
         table = proc / "net" / name
@@ -91,7 +124,7 @@ def who_listens(port: int, proc: Path = Path("/proc")) -> str:
         # It may have ended meanwhile.
         with suppress(OSError):
             return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-    return f"another program, which this names: sudo ss -ltnp 'sport = :{port}'"
+    return f"another program; find it with: sudo ss -ltnp 'sport = :{port}'"
 
 
 def _has_socket(process: Path, inodes: set[str]) -> bool:
@@ -112,18 +145,18 @@ _CHUNK: Final = 64 * 1024
 
 
 class Forwarder:
-    """Any number of forwarded ports; the same target, or key, always has the same port."""
+    """Forwards loopback ports; each target, or key, keeps its port."""
 
     def __init__(self, dial: Dial) -> None:
         self._dial = dial
         self._open: dict[Hashable, TcpListener] = {}
 
     async def open(self, target: str, port: int) -> int:
-        """The loopback port that leads to ``target:port``."""
+        """The loopback port forwarded to ``target:port``."""
         return await self.lead((target, port), lambda: self._dial(target, port))
 
     async def lead(self, key: Hashable, dial: Callable[[], Awaitable[socket.socket]]) -> int:
-        """The loopback port of ``key``, of which each connection is continued by what ``dial`` returns for it."""
+        """The loopback port of ``key``; each connection to it is forwarded to a new one from ``dial``."""
         if key not in self._open:
 
             async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -133,8 +166,8 @@ class Forwarder:
         return self._open[key].port
 
     async def close(self) -> None:
-        """Ends all connections and gives the ports back."""
-        # A target that is opened while these close gets a new port.
+        """Close all connections and ports."""
+        # A target opened meanwhile gets a new port.
         closing, self._open = self._open, {}
         for serving in closing.values():
             await serving.close()
@@ -151,7 +184,7 @@ async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, insi
 
 
 async def copy_stream(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Copies until ``source`` has ended. Raises ``OSError``."""
+    """Copy until EOF. Raises ``OSError``."""
     while part := await source.read(_CHUNK):
         target.write(part)
         await target.drain()
@@ -160,5 +193,5 @@ async def copy_stream(source: asyncio.StreamReader, target: asyncio.StreamWriter
 async def _copy_all(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
     await copy_stream(source, target)
     if target.can_write_eof():
-        # Half-closed: the other direction may still have something to say.
+        # Half-close: the other direction may still send.
         target.write_eof()

@@ -17,7 +17,7 @@ from deploy.neonvm.objects.vm_spec import machine_of, own_ports
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts import runner as runner_texts
 from protocol.kubernetes.managed_fields import ManagedFields, resized_by
-from protocol.kubernetes.objects import Json, child, text
+from protocol.kubernetes.objects import Json, child, text, texts_at
 from protocol.names import SCHEDULER_NAME
 from protocol.running_machine import RunningMachine
 from protocol.units import Bytes, MilliCpu, QuantityError, Resources
@@ -80,12 +80,7 @@ def machine_for(vm: VirtualMachine) -> RunningMachine:
 def _words(pod: Json) -> list[str]:
     runner = runner_of(pod)
     # NeonVM's controller writes the arguments after the command of its runner, ours as ``args``.
-    return [*_texts(runner.get("command")), *_texts(runner.get("args"))]
-
-
-def _texts(words: object) -> list[str]:
-    # The pod may come from anybody: nothing about its shape is certain.
-    return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
+    return [*texts_at(runner, "command"), *texts_at(runner, "args")]
 
 
 QEMU_OWN: Final = Bytes.parse("256Mi")

@@ -15,13 +15,16 @@ from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner, runner_of
 from deploy.neonvm.objects.target_pod import DISK
 from deploy.neonvm.objects.vm_spec import own_ports, password_secret
-from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, whole
+from protocol.guest.sleep import MAX_IGNORED_LENGTH
+from protocol.kubernetes.objects import Json, annotations_of, child, flag, items, labels_of, name_of, text, whole
 from protocol.names import (
+    ANNOTATION_SLEEP_IGNORES,
     LABEL_ENABLED,
     PASSWORD_KEY,
     RUNNER_AUDIENCE,
     RUNNER_AUTHORITIES,
     RUNNER_COMMAND,
+    RUNNER_IGNORES,
 )
 
 # "nonroot" of distroless images.
@@ -225,10 +228,13 @@ def _disk_copier(vm: Json) -> Json:
 def _environment(vm: Json, pod: Json) -> list[Json]:
     # The uid is known only once the API server has made the pod.
     fields = {"K8S_POD_NAME": "metadata.name", "POD_UID": "metadata.uid"}
+    # A tenant writes it.
+    ignores = annotations_of(vm).get(ANNOTATION_SLEEP_IGNORES, "")[:MAX_IGNORED_LENGTH]
     plain = {
         "VM_NAMESPACE": name_of(vm).namespace,
         "VM_NAME": name_of(vm).name,
         "AUTOSCALE_CACHE": "/run/neonvm/cache",
+        **({RUNNER_IGNORES: ignores} if ignores else {}),
         # A pod that belongs to a migration is its target.
         **({"RECEIVE_MIGRATION": "true"} if migration_of(pod) else {}),
     }

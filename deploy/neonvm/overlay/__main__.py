@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from deploy.neonvm.overlay.taps import COUNT, PlaceHolders, TapSockets, grants
 from deploy.neonvm.overlay.telemetry import OverlayTelemetry
 from deploy.neonvm.texts import devices
 from deploy.neonvm.texts import network as network_texts
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
@@ -84,14 +84,10 @@ async def _run(options: argparse.Namespace) -> None:
         plugin = Plugin(COUNT, partial(grants, sockets))
         offer = DeviceOffer(FLAT_RESOURCE, options.device_plugins)
         registration = Registration(offer, plugin, clock, telemetry.registered)
-        async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(informer.run()) for informer in caches.values()]
-            background += [tasks.create_task(network.run()), tasks.create_task(_offer(network, sockets, registration))]
-            probes = probes_app(NAME, DESCRIPTION, lambda: _ready(network, registration), telemetry.page)
+        informers = (informer.run() for informer in caches.values())
+        probes = probes_app(NAME, DESCRIPTION, lambda: _ready(network, registration), telemetry.page)
+        async with beside(*informers, network.run(), _offer(network, sockets, registration)):
             await serve([Listener("probes", probes, options.listen, limits=LIMITS)], stop)
-            # They run until cancelled, so the task group would never end by itself.
-            for task in background:
-                task.cancel()
 
 
 async def _offer(network: NodeNetwork, sockets: TapSockets, registration: Registration) -> None:

@@ -30,9 +30,10 @@ from deploy.neonvm.overlay.node_plan import (
     tap_name,
     taps_in,
 )
-from deploy.neonvm.overlay.taps import hand_over, open_tap
+from deploy.neonvm.overlay.taps import hand_over
 from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.runner.flat_tap import TapOffer
+from deploy.neonvm.tap import open_tap
 from deploy.neonvm.texts import network as texts
 from protocol.kubernetes.api import ApiError, Tolerating
 from protocol.kubernetes.objects import Json, name_of, text, uid_of

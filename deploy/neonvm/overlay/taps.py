@@ -8,12 +8,9 @@ its PodResources API v1, which pod has which place. The kernel removes a tap tha
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
-import os
 import shutil
 import socket
-import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -34,31 +31,11 @@ from protocol.messages import ObjectName
 
 LOG: Final = logging.getLogger("neonvm.network")
 
-_TUN: Final = Path("/dev/net/tun")
-# TUNSETIFF and the flags of its `struct ifreq`, from linux/if_tun.h: IFF_TAP, IFF_NO_PI and IFF_VNET_HDR.
-_SET_INTERFACE: Final = 0x400454CA
-_TAP: Final = 0x0002
-_NO_INFORMATION: Final = 0x1000
-_OFFLOADS: Final = 0x4000
 _SECONDS: Final = 10.0  # for a pod to be served before the next one may call
 _PAUSE: Final = 0.5
 
 Serve = Callable[[str, socket.socket], Awaitable[None]]
 """Serves the pod that has the named place, over its connection."""
-
-
-def open_tap(name: str) -> int:
-    """A new tap, open; it lives as long as a process holds it. Raises ``OSError``."""
-    # Close-on-exec: the tap leaves this process only by `hand_over`.
-    descriptor = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        fcntl.ioctl(
-            descriptor, _SET_INTERFACE, struct.pack("16sH14x", name.encode(), _TAP | _NO_INFORMATION | _OFFLOADS)
-        )
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def hand_over(connection: socket.socket, descriptor: int, offer: TapOffer) -> None:

@@ -18,7 +18,7 @@ class OverlayTelemetry:
         describe_process(self.registry, "neonvm-network")
         up = Gauge(
             "autoscale_network_up",
-            "1 while the node's part of the network is made and its frames are filtered",
+            "1 while the flat network is up on this node and its frames are filtered",
             registry=self.registry,
         )
         # Asked at each scrape, so that the metric cannot lag behind the state.
@@ -27,8 +27,8 @@ class OverlayTelemetry:
         self._registrations = Counter("autoscale_network_registrations", what, ("outcome",), registry=self.registry)
         self._dropped = Counter(
             "autoscale_network_dropped_frames",
-            "Frames that were dropped: from outside (foreign), with another's address (spoofed), to another namespace"
-            " or nobody (misdirected), too many broadcasts (flooded)",
+            "Dropped frames: from outside (foreign), with a forged source address (spoofed), to another namespace or an"
+            " unknown address (misdirected), too many broadcasts (flooded)",
             ("reason",),
             registry=self.registry,
         )

@@ -1,1 +1,1 @@
-"""Real guests in QEMU: how they are started, resized, watched and moved."""
+"""QEMU: process, QMP monitor, command line, live migration."""

@@ -1,7 +1,7 @@
-"""Chooses how guests run here: on KVM if a guest boots on it, otherwise in software emulation.
+"""Chooses the accelerator of this host: KVM if a guest boots on it, otherwise TCG.
 
-``/dev/kvm`` may open and make a VM and a virtual CPU, and still not run an ordinary kernel (nested virtualisation).
-So KVM is used only where a trial boot has shown that it works; a missing device or permission needs no trial.
+With nested virtualisation ``/dev/kvm`` may open and create a VM and a vCPU, and still not run an ordinary kernel. So
+KVM is used only after a successful trial boot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocol.units import Seconds
 
 QEMU: Final = "qemu-system-x86_64"
 MACHINE: Final = "pc-q35-7.2"
-"""The machine's version is pinned, so that a guest can move between hosts with different QEMUs."""
+"""Pinned machine version, so that guests can migrate between hosts with different QEMU versions."""
 
 KVM_DEVICE: Final = Path("/dev/kvm")
 
@@ -28,9 +28,9 @@ _EMULATED_FRAMES_HELD: Final = Seconds(0.02)
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One way to run a guest: its QEMU arguments, what its kernel should know, and why it was chosen. ``is_emulated``:
-    a guest that moves is sent in one pass (``TransferLimits.in_one_pass``). Frames for a guest that moves are held for
-    ``frames_held`` at most.
+    """An accelerator: its QEMU arguments, kernel arguments, and the reason for choosing it. If ``is_emulated``, guests
+    migrate in one pass (``TransferLimits.in_one_pass``). During a migration, frames are delayed by at most
+    ``frames_held``.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Accelerator:
 
 
 def kvm(reason: str) -> Accelerator:
-    """The host's own CPU."""
+    """KVM, with the host's CPU model."""
     return Accelerator("kvm", ("-accel", "kvm", "-cpu", "host"), "", reason)
 
 
 def emulation(reason: str) -> Accelerator:
-    """Emulation: a small code cache per guest, and an emulated clock that the kernel need not calibrate."""
-    # The code cache is 1 GiB by default, which each guest would take from the node.
+    """TCG, with a small translation cache, and a TSC that the kernel need not calibrate."""
+    # The translation cache is 1 GiB by default, for each guest.
     arguments = ("-accel", "tcg,thread=multi,tb-size=64", "-cpu", "max")
     kernel = "no_timer_check tsc=reliable clocksource=tsc"
     return Accelerator("tcg", arguments, kernel, reason, is_emulated=True, frames_held=_EMULATED_FRAMES_HELD)
@@ -57,16 +57,16 @@ def emulation(reason: str) -> Accelerator:
 async def choose_accelerator(
     boot_fault: Callable[[Accelerator], Awaitable[str]], device: Path = KVM_DEVICE
 ) -> Accelerator:
-    """The fastest accelerator on which a guest boots; ``boot_fault`` says why one does not, empty if it does. Raises
-    ``GuestError`` if QEMU itself is missing.
+    """The fastest accelerator on which a guest boots. ``boot_fault`` returns the reason why it does not, or an empty
+    string. Raises ``GuestError`` if QEMU is not installed.
     """
-    # First of all: without it every other reason would mislead.
+    # First, because without QEMU any other reason would mislead.
     if shutil.which(QEMU) is None:
         raise GuestError(
             f"{QEMU} is not installed; on Debian: sudo apt-get install --no-install-recommends "
             f"qemu-system-x86 qemu-utils (or choose --guests simulated, which needs no QEMU)"
         )
-    # A missing device or permission is known without a trial, and has a remedy of its own.
+    # A missing device or permission needs no trial, and its message has its own remedy.
     if fault := _device_fault(device):
         return emulation(f"software emulation: {fault}")
     if fault := await boot_fault(kvm("a trial")):

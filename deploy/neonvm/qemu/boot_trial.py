@@ -1,4 +1,4 @@
-"""Boot trials of accelerators, made with the kernel and the initrd that guests get, and remembered."""
+"""Trial boots of an accelerator with the kernel and initrd of the guests; results are cached on disk."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Hypervisor
 from vm_image.build import FIRST_LINE, GuestImage
 
-# Seconds of a trial, of the pause between two looks at its console, and until a time-out is tried again.
+# Seconds: timeout of a trial, poll interval of its console, and time until a timeout is retried.
 _LIMIT: Final = 5.0
 _LOOK: Final = 0.02
 _RETRY_AFTER: Final = 3600.0
 _LONGEST: Final = 160
 
 TrialCommand = Callable[[int, Path], Sequence[str]]
-"""The QEMU process of a trial: its monitor is an inherited socket, its console is appended to a file."""
+"""QEMU command of a trial, from the file descriptor of its monitor and the path of its console log."""
 
 
 class BootVerdict(msgspec.Struct, frozen=True):
-    """Verdict of a boot trial: an empty ``fault`` means that the guest booted. ``tried_at`` in seconds since 1970."""
+    """Result of a trial boot: ``fault`` is empty if the guest booted. ``tried_at`` is Unix time."""
 
     fault: str
     is_timeout: bool
     tried_at: float
 
     def holds(self, now: float) -> bool:
-        """Return True if it need not be tried again."""
-        # A busy host also causes time-outs, so those are tried again. A negative age means that the clock was set back.
+        """Return True if the trial need not be repeated."""
+        # Timeouts are retried, because a busy host causes them too. A negative age means that the clock was set back.
         return not self.is_timeout or 0 <= now - self.tried_at < _RETRY_AFTER
 
 
 @dataclass(frozen=True, slots=True)
 class BootTrial:
-    """Tries ``command`` if no verdict in ``folder`` holds. ``wall`` is the time in seconds since 1970."""
+    """Boots a trial guest unless a valid result is cached in ``folder``. ``wall`` returns Unix time."""
 
     hypervisor: Hypervisor
     image: GuestImage
@@ -64,17 +64,17 @@ class BootTrial:
         return verdict.fault
 
     async def _key(self, command: TrialCommand) -> str:
-        """The name of everything that a verdict depends on. Raises ``GuestError``."""
+        """Cache key: a digest of everything that the result depends on. Raises ``GuestError``."""
         try:
             contents = await asyncio.to_thread(_contents, self.image.kernel, self.image.initrd)
             host = _host()
         except OSError as error:
-            raise GuestError(f"the guest image cannot be read: {error}") from error
-        # With a fixed descriptor and path, which change with each trial and decide nothing.
+            raise GuestError(f"cannot read the guest image: {error}") from error
+        # With a fixed descriptor and path, because those differ between trials.
         arguments = [word for word in command(0, Path("console")) if word]
         digest = hashlib.sha256()
         for part in (*contents, *host, await _version(arguments), *arguments):
-            # With the length, so that two lists of parts cannot run into the same bytes.
+            # Length-prefixed, so that different lists of parts give different digests.
             digest.update(len(part).to_bytes(8, "big") + part.encode())
         return digest.hexdigest()[:24]
 
@@ -85,39 +85,38 @@ class BootTrial:
             try:
                 machine = await self.hypervisor.launch("trial", lambda fd: command(fd, console), folder / "qemu.log")
             except (GuestError, OSError) as error:
-                # QEMU's own complaint is the reason; the rest of the message only says that it did not start.
-                return BootVerdict(_short(str(error).partition("it said: ")[2] or str(error)), False, self.wall())
+                # Keep only the output of QEMU; the rest of the message just says that it did not start.
+                return BootVerdict(_short(str(error).partition("its output: ")[2] or str(error)), False, self.wall())
             failed = asyncio.ensure_future(machine.failed())
             booted = asyncio.ensure_future(_has_booted(console))
             try:
-                # Ends with the first program's line, with QEMU's first sign of failure, or after the limit.
+                # Until the first line of init, a failure of QEMU, or the timeout.
                 await asyncio.wait((failed, booted), timeout=self.limit, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 failed.cancel()
                 booted.cancel()
                 await machine.kill()
-            # Neither a device that opens nor a virtual CPU proves anything; only the first line of the guest's first
-            # program does.
-            if _said(console):
+            # Only the first line of the guest's init proves that the accelerator works.
+            if _has_first_line(console):
                 return BootVerdict("", False, self.wall())
             if failed.done() and not failed.cancelled():
                 return BootVerdict(_short(f"{failed.result()}; {machine.last_words()}"), False, self.wall())
-            return BootVerdict(f"it did not reach its first program within {self.limit:g} s", True, self.wall())
+            return BootVerdict(f"init did not start within {self.limit:g} s", True, self.wall())
 
 
 async def _has_booted(console: Path) -> None:
     for _ in count():
-        if _said(console):
+        if _has_first_line(console):
             return
         await asyncio.sleep(_LOOK)
 
 
-def _said(console: Path) -> bool:
+def _has_first_line(console: Path) -> bool:
     return console.exists() and FIRST_LINE.encode() in console.read_bytes()
 
 
 def _short(story: str) -> str:
-    """The first complaint of QEMU, which names itself before each, in at most this many characters."""
+    """The first error message of QEMU, which starts each with its program name; truncated."""
     words = " ".join(part.strip() for part in story.split("qemu-system-x86_64: ")[:2]).removesuffix("; nothing")
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}…"
 
@@ -146,16 +145,16 @@ async def _version(arguments: Sequence[str]) -> str:
 def _remembered(file: Path) -> BootVerdict | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=BootVerdict)
-    # A verdict in the format of an older release is as good as none.
+    # An entry in the format of an older release counts as a miss.
     except (OSError, msgspec.DecodeError):
         return None
 
 
 def _remember(file: Path, verdict: BootVerdict) -> None:
-    """Keeps the verdict; a cache that cannot be written costs a trial next time."""
+    """Cache the result. If that fails, the next start repeats the trial."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed when complete: another process may read the cache at any moment.
+        # Written atomically: other processes may read the cache at any time.
         descriptor, half = tempfile.mkstemp(dir=file.parent, suffix=".new")
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(msgspec.json.encode(verdict))

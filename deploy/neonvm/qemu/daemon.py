@@ -1,4 +1,4 @@
-"""Talks to the small daemon in the guest (vm_image/rootfs/daemon.sh): one request on one connection."""
+"""HTTP client of the guest daemon (vm_image/rootfs/daemon.sh); one request per connection."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from deploy.neonvm.addressing import DAEMON_PORT
+from deploy.neonvm.addressing import DAEMON_PORT, THAW_PORT
 from deploy.neonvm.ports import GuestError, GuestSpec, NetworkError, PodSockets
 from protocol.units import MilliCpu
 
@@ -22,8 +23,13 @@ _STATUS: Final = re.compile(r"[0-9]{3}")
 
 _ASK_SECONDS: Final = 5.0
 _SWITCH_SECONDS: Final = 15.0
-"""An answer about the CPU takes 0.1 s, switching CPUs up to 1.7 s; eight guests on two cores are ten times slower."""
+"""Reading the CPU takes 0.1 s, switching CPUs up to 1.7 s; with eight guests on two cores, ten times as long."""
 _READY_SECONDS: Final = 2.0
+_PASSWORD_SECONDS: Final = 20.0
+"""Longer than the guest's own timeout: an attempt abandoned earlier would run on beside the next one, and together they
+would starve an emulated guest.
+"""
+_THAW_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +41,9 @@ class DaemonResponse:
 
 
 class GuestDaemon:
-    """The daemon of one guest, asked from inside its pod: the private link is not reachable from elsewhere.
-    ``last_cpu`` is what it reported last, for when the guest stands still and cannot be asked. ``password`` is the
-    database's; a guest that boots is ready once it has it.
+    """The daemon of one guest, reached from its pod's network: the private link is not reachable from elsewhere.
+    ``last_cpu`` is the CPU last reported, for a paused guest. ``password`` is the database's; a booting guest is ready
+    only once it has it.
     """
 
     def __init__(self, spec: GuestSpec, sockets: PodSockets) -> None:
@@ -47,63 +53,74 @@ class GuestDaemon:
         self.password = ""
 
     async def is_ready(self) -> bool:
-        """Return True if the database is up and has its password. An unreachable daemon is what booting looks like."""
+        """Return True if the database is up and has its password; False while the daemon is unreachable."""
         try:
-            if self.password:  # a standby needs it to copy its primary, and is ready only then
+            if self.password:  # a standby needs it for its base backup, and is ready only after that
                 await self.send_password()
             return (await self.ask("GET", "/ready", seconds=_READY_SECONDS)).status == 200
         except GuestError:
             return False
 
     async def send_password(self) -> None:
-        """Sets the password of the database's accounts. Raises ``GuestError``."""
-        answer = await self.ask("PUT", "/password", self.password)
+        """Set the password of the database roles. Raises ``GuestError``."""
+        answer = await self.ask("PUT", "/password", self.password, _PASSWORD_SECONDS)
         if answer.status != 200:
             raise GuestError(f"{self._spec.vm}: {answer.text}")
 
     async def cpu(self) -> MilliCpu:
-        """The CPU that the guest has. Raises ``GuestError``."""
+        """The guest's CPU. Raises ``GuestError``."""
         answer = await self.ask("GET", "/cpu")
         cpu = self._cpu_in(answer) if answer.status == 200 else None
         if cpu is None:
-            raise GuestError(f"{self._spec.vm}: the guest cannot say its CPU: {answer.text}")
+            raise GuestError(f"{self._spec.vm}: the guest reported an invalid CPU: {answer.text}")
         return cpu
 
     async def switch_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Has the guest use this much CPU; returns what it then reports, if it does. Raises ``GuestError``."""
+        """Set the guest's CPU; return what it then reports, None if it reports nothing. Raises ``GuestError``."""
         answer = await self.ask("PUT", "/cpu", str(use.value), _SWITCH_SECONDS)
-        # A booting guest refuses: it was started with exactly what it may use.
+        # A booting guest refuses: it was started with the right CPU.
         if answer.status != 200:
             raise GuestError(f"{self._spec.vm}: the guest refused {use} CPU: {answer.text}")
         return self._cpu_in(answer)
 
     def _cpu_in(self, answer: DaemonResponse) -> MilliCpu | None:
-        # `isdigit` alone accepts digits of other scripts.
+        # `isdigit` alone accepts non-ASCII digits.
         if not (answer.text.isascii() and answer.text.isdigit()):
             return None
         self.last_cpu = MilliCpu(int(answer.text))
         return self.last_cpu
 
-    async def ask(self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS) -> DaemonResponse:
+    async def thaw(self, time: str) -> bool:
+        """Set the guest's clock to ``time`` (Unix time with nine decimals) and unfreeze its database. Return True on
+        success.
+        """
+        try:
+            return (await self.ask("PUT", "/thaw", time, _THAW_SECONDS, THAW_PORT)).status == 200
+        except GuestError:
+            return False
+
+    async def ask(
+        self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS, port: int = DAEMON_PORT
+    ) -> DaemonResponse:
         """One request. Raises ``GuestError``."""
         try:
-            return await ask(self._dial, method, self._spec.network.asked(path), body, seconds)
+            return await ask(partial(self._dial, port), method, self._spec.network.asked(path), body, seconds)
         except NetworkError as error:
             raise GuestError(f"{self._spec.vm}: {error}") from error
 
-    async def _dial(self) -> socket.socket:
-        return await self._sockets.connect(self._spec.pod, self._spec.network.guest_host, DAEMON_PORT)
+    async def _dial(self, port: int) -> socket.socket:
+        return await self._sockets.connect(self._spec.pod, self._spec.network.guest_host, port)
 
 
 async def ask(dial: Dial, method: str, path: str, body: str, seconds: float) -> DaemonResponse:
-    """One request. Raises ``GuestError`` if there is no proper answer within ``seconds``."""
+    """One request. Raises ``GuestError`` if there is no valid response within ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             return _parsed(await _exchange(await dial(), _request(method, path, body)))
     except TimeoutError as error:
-        raise GuestError(f"the guest did not answer {method} {path} within {seconds:g} s") from error
+        raise GuestError(f"no response from the guest to {method} {path} within {seconds:g} s") from error
     except OSError as error:
-        raise GuestError(f"the guest cannot be reached for {method} {path}: {error}") from error
+        raise GuestError(f"cannot connect to the guest for {method} {path}: {error}") from error
 
 
 async def _exchange(connection: socket.socket, request: bytes) -> bytes:
@@ -112,7 +129,7 @@ async def _exchange(connection: socket.socket, request: bytes) -> bytes:
         writer.write(request)
         await writer.drain()
         answer = b""
-        # The guest is not trusted: an answer without end must not fill the memory.
+        # The guest is not trusted: bound the size of its response.
         while len(answer) < _LARGEST_ANSWER and (part := await reader.read(_LARGEST_ANSWER)):
             answer += part
         return answer
@@ -122,7 +139,7 @@ async def _exchange(connection: socket.socket, request: bytes) -> bytes:
 
 def _request(method: str, path: str, body: str) -> bytes:
     head = (
-        # The daemon closes after each answer, which is how its end is found.
+        # The daemon closes the connection at the end of its response.
         f"{method} {path} HTTP/1.1\r\nHost: guest\r\nContent-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n"
     )
     return (head + body).encode()
@@ -131,7 +148,7 @@ def _request(method: str, path: str, body: str) -> bytes:
 def _parsed(answer: bytes) -> DaemonResponse:
     head, _, text = answer.decode(errors="replace").partition("\r\n\r\n")
     words = head.split(maxsplit=2)
-    # A guest may answer anything: other digits than ours, or more of them than `int` takes.
+    # The guest is not trusted: non-ASCII digits, or more digits than `int` accepts.
     if len(words) < 2 or not words[0].startswith("HTTP/") or not _STATUS.fullmatch(words[1]):
-        raise GuestError(f"the guest's daemon gave no usable answer: {head[:80]!r}")
+        raise GuestError(f"invalid response from the guest daemon: {head[:80]!r}")
     return DaemonResponse(int(words[1]), text.strip())

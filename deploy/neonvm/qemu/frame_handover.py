@@ -1,18 +1,23 @@
-"""Hands over the frames that a guest has not read when it stops to the machine in which it goes on (S4.12).
+"""Hands over frames that a paused guest has not read to the machine in which it resumes (S4.12).
 
-A QEMU whose guest stops takes one frame more and leaves all others where they are; they would be lost with it. So
-during a move:
+When its guest stops, QEMU reads one more frame and leaves the rest in the backend, where they would be lost. So QEMU's
+netfilter objects do the following during a migration:
 
-- ``hold`` in the source passes frames on at intervals of the guest's clock, so it keeps what it has when that stops;
-- once the guest has stopped ``hand`` sends what was held, and all that still arrives, to ``take`` in the target;
-- ``deaf`` in a target on a hub, which sends every frame to everyone, drops what arrives before.
+- ``hold`` (filter-buffer) in the source releases frames at intervals of the guest's clock, so when that stops it keeps
+  what it has;
+- ``hand`` (filter-redirector) sends the held frames, and all later ones, to ``take`` in the target once the guest has
+  stopped;
+- ``deaf`` in a target on a hub, which floods every frame, drops frames until then.
+
+Sleep diverts frames in the same way, and ``put_in`` injects frames into a guest that wakes or stays awake.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -26,36 +31,39 @@ HOLD: Final = "hold"
 HAND: Final = "hand"
 TAKE: Final = "take"
 SOCKET: Final = "handed"
+PUT_IN: Final = "put-in"
+# Big-endian, as QEMU's redirector reads it: length of the frame with its virtio-net header, and of the header.
+_HEAD: Final = struct.Struct("!II")
 _PAUSE: Final = Seconds(0.02)
 _LOOKS: Final = 50
 
-# In QEMU's words "tx" is towards the guest.
+# QEMU's "tx" queue is the direction towards the guest.
 _FILTER: Final[Mapping[str, object]] = {"netdev": FLAT_NETDEV, "queue": "tx"}
 _REDIRECTOR: Final[Mapping[str, object]] = {"qom-type": "filter-redirector", "vnet_hdr_support": True, **_FILTER}
-_OURS: Final = (DEAF, HAND, HOLD, TAKE)
-"""In this order they are removed: what ``hold`` has goes to its guest once ``hand`` is gone."""
+_OURS: Final = (DEAF, HAND, HOLD, TAKE, PUT_IN)
+"""In the order of removal: once ``hand`` is gone, ``hold`` releases its frames to the guest."""
 
 
 class FrameHandover:
-    """Keeps frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``. This one keeps
-    none: senders must repeat the frames that are not read.
+    """Preserves frames for a guest during its migration. Only ``restore`` raises ``GuestError``. This implementation
+    preserves none, so senders must retransmit.
     """
 
     async def prepare(self) -> None:
-        """Prepares before the move. If that fails, senders must repeat the frames that are not read."""
+        """Prepare for the migration. If that fails, senders must retransmit unread frames."""
 
     async def divert(self) -> None:
-        """The source has stopped: what it has not read, and what still comes to it, goes to the target."""
+        """After the source has stopped, divert unread and later frames to the target."""
 
     async def restore(self) -> None:
-        """The source keeps its guest, and reads its frames itself."""
+        """After an aborted migration, let the source read its frames again."""
 
     async def finish(self) -> None:
-        """The target has the guest, and its source has ended."""
+        """Clean up after a successful migration."""
 
 
 class SourceFilters:
-    """The filters of a machine whose guest leaves it. ``held_for`` is the longest that they delay a frame."""
+    """The filters of a migration source. They delay a frame by at most ``held_for``."""
 
     def __init__(self, machine: Machine, held_for: Seconds) -> None:
         self._machine = machine
@@ -63,14 +71,14 @@ class SourceFilters:
         self._interval = round(held_for * 1e6)
 
     async def prepare(self, end: socket.socket) -> None:
-        """Prepares to send ``end`` the frames that the guest has not read when it stops. Raises ``GuestError``."""
+        """Prepare to send unread frames to ``end`` when the guest stops. Raises ``GuestError``."""
         machine = self._machine
         await _clear(machine)
         try:
             await _connected(machine, end)
             buffer = {"qom-type": "filter-buffer", "id": HOLD, "interval": self._interval}
             await machine.call("object-add", {**buffer, **_FILTER})
-            # Switched off until the guest stops: until then it reads its frames itself.
+            # Off until the guest stops, so that it reads its frames until then.
             await machine.call("object-add", {**_REDIRECTOR, "id": HAND, "outdev": SOCKET, "status": "off"})
         except GuestError:
             with suppress(GuestError):
@@ -78,24 +86,28 @@ class SourceFilters:
             raise
 
     async def divert(self) -> None:
-        """The guest has stopped: its frames go to the target from now on."""
+        """Divert frames to the target, once the guest has stopped."""
         on = {"path": f"/objects/{HAND}", "property": "status", "value": "on"}
-        # First `hand` goes on, and only then does `hold` release its frames, so that they reach the target.
-        orders = (self._machine.call("qom-set", on), self._machine.call("object-del", {"id": HOLD}))
-        # Both orders are given before the first is answered: every moment counts.
-        await asyncio.gather(*orders, return_exceptions=True)
+        # `hand` first: `hold` releases its frames when it is deleted, and they must reach the target.
+        commands = (self._machine.call("qom-set", on), self._machine.call("object-del", {"id": HOLD}))
+        # Pipelined, because the guest is paused meanwhile.
+        await asyncio.gather(*commands, return_exceptions=True)
+
+    async def is_diverting(self) -> bool:
+        """Return True if frames for the guest are diverted. Raises ``GuestError``."""
+        return await self._machine.call("qom-get", {"path": f"/objects/{HAND}", "property": "status"}) == "on"
 
     async def end(self) -> None:
-        """Nothing more has to be written. Raises ``GuestError``."""
+        """Stop diverting. Raises ``GuestError``."""
         await self._machine.call("object-del", {"id": HAND})
 
     async def restore(self) -> None:
-        """The guest reads its frames itself again. Raises ``GuestError`` if that is not certain."""
+        """Remove the filters, so that the guest reads its frames. Raises ``GuestError`` if that is not certain."""
         await _clear(self._machine)
 
 
 class DirectHandover(FrameHandover):
-    """From one QEMU to another on the same machine."""
+    """From one QEMU to another on the same host."""
 
     def __init__(self, source: Machine, target: Machine, clock: Clock, held_for: Seconds) -> None:
         self._source = SourceFilters(source, held_for)
@@ -104,32 +116,32 @@ class DirectHandover(FrameHandover):
         self._is_prepared = False
 
     async def prepare(self) -> None:
-        """Puts the filters in place; without them the move goes on."""
+        """Add the filters. The migration continues without them if that fails."""
         ours, theirs = socket.socketpair()
         with ours, theirs, suppress(GuestError):
             await _connected(self._target, theirs)
             await self._target.call("object-add", {**_REDIRECTOR, "id": TAKE, "indev": SOCKET})
-            # From here on something has to be removed, even if the source's part fails.
+            # From here on there is something to remove, even if the source fails.
             self._is_prepared = True
             await self._source.prepare(ours)
 
     async def divert(self) -> None:
-        """Sends the source's frames to the target. On a hub the target gets all later ones itself."""
+        """Divert the source's frames to the target. On a hub, the target receives later frames itself."""
         if self._is_prepared:
             await self._source.divert()
         with suppress(GuestError):
-            # Only a target on a hub has it.
+            # Fails unless the target is on a hub, where it receives every frame itself from here on.
             await self._target.call("object-del", {"id": DEAF})
-            await self._source.end()  # reached only on a hub, where the target itself gets every frame from here on
+            await self._source.end()
 
     async def restore(self) -> None:
-        """Removes what is in the source. Raises ``GuestError`` if that is not certain."""
+        """Remove the filters of the source. Raises ``GuestError`` if that is not certain."""
         if self._is_prepared:
             await self._source.restore()
             self._is_prepared = False
 
     async def finish(self) -> None:
-        """Removes what is in the target, once it has read all."""
+        """Remove the filters of the target once it has read all frames."""
         for _ in range(_LOOKS):
             with suppress(GuestError):
                 if _has_read_all(await self._target.call("query-chardev")):
@@ -138,22 +150,59 @@ class DirectHandover(FrameHandover):
             await self._clock.sleep(_PAUSE)
 
 
-async def _connected(machine: Machine, end: socket.socket) -> None:
-    await machine.give(SOCKET, end)
-    address = {"type": "fd", "data": {"str": SOCKET}}
+def diverting(descriptor: int) -> Sequence[str]:
+    """Extra arguments of a QEMU whose guest does not run yet: divert its frames to the socket ``descriptor`` until
+    ``stop_diverting``.
+    """
+    options = f"filter-redirector,id={HAND},netdev={FLAT_NETDEV},queue=tx,outdev={SOCKET},vnet_hdr_support=on"
+    return ("-chardev", f"socket,id={SOCKET},fd={descriptor}", "-object", options)
+
+
+async def stop_diverting(machine: Machine) -> None:
+    """Let the guest read its frames from now on. Raises ``GuestError`` if that is not certain."""
+    await _clear(machine)
+
+
+async def put_in(machine: Machine, frames: Iterable[tuple[bytes, bytes]], clock: Clock) -> None:
+    """Inject ``frames``, each a virtio-net header and the frame, as if they came from the network. A paused guest
+    receives them when it runs. Raises ``GuestError``.
+    """
+    stream = b"".join(_HEAD.pack(len(header) + len(frame), len(header)) + header + frame for header, frame in frames)
+    if not stream:
+        return
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        await _connected(machine, theirs, PUT_IN)
+        await machine.call("object-add", {**_REDIRECTOR, "id": PUT_IN, "indev": PUT_IN})
+        ours.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_sendall(ours, stream)
+        except OSError as error:
+            raise GuestError(f"cannot inject frames into QEMU: {error}") from error
+    for _ in range(_LOOKS):
+        if _has_read_all(await machine.call("query-chardev"), PUT_IN):
+            return
+        await clock.sleep(_PAUSE)
+
+
+async def _connected(machine: Machine, end: socket.socket, name: str = SOCKET) -> None:
+    await machine.give(name, end)
+    address = {"type": "fd", "data": {"str": name}}
     backend = {"type": "socket", "data": {"addr": address, "server": False}}
-    await machine.call("chardev-add", {"id": SOCKET, "backend": backend})
+    await machine.call("chardev-add", {"id": name, "backend": backend})
 
 
 async def _clear(machine: Machine) -> None:
-    # QEMU has no /objects before the first object is added, and refuses to list it.
+    # Before the first object is added, QEMU has no /objects and fails to list it.
     has_any = "objects" in _named(await machine.call("qom-list", {"path": "/"}), "name")
     objects = _named(await machine.call("qom-list", {"path": "/objects"}), "name") if has_any else {}
     for name in _OURS:
         if name in objects:
             await machine.call("object-del", {"id": name})
-    if SOCKET in _named(await machine.call("query-chardev"), "label"):
-        await machine.call("chardev-remove", {"id": SOCKET})
+    chardevs = _named(await machine.call("query-chardev"), "label")
+    for name in (SOCKET, PUT_IN):
+        if name in chardevs:
+            await machine.call("chardev-remove", {"id": name})
 
 
 def _named(answer: object, key: str) -> dict[str, Mapping[str, object]]:
@@ -161,18 +210,20 @@ def _named(answer: object, key: str) -> dict[str, Mapping[str, object]]:
     return {str(entry.get(key)): entry for entry in entries if isinstance(entry, Mapping)}
 
 
-def _has_read_all(chardevs: object) -> bool:
-    ours = _named(chardevs, "label").get(SOCKET)
-    # A socket whose other end is gone counts as disconnected once nothing is left to be read.
+def _has_read_all(chardevs: object, name: str = SOCKET) -> bool:
+    ours = _named(chardevs, "label").get(name)
+    # A closed socket counts as disconnected once everything has been read.
     return ours is None or str(ours.get("filename", "")).startswith("disconnected")
 
 
 _SETTLED_WITHIN: Final = 0.5
-"""Seconds; frames are not worth a longer standstill."""
+"""Seconds; longer downtime costs more than the frames."""
 
 
 class FrameLead:
-    """``to_source`` and ``to_target`` redirect the network; ``frames`` takes care of what went to the source unread."""
+    """Switches the guest's frames between the ends. ``to_source`` and ``to_target`` redirect the network; ``frames``
+    hands over what the source received unread.
+    """
 
     def __init__(self, to_source: Callable[[], None], to_target: Callable[[], None], frames: FrameHandover) -> None:
         self._to_source = to_source
@@ -182,21 +233,21 @@ class FrameLead:
         self._diverting: asyncio.Task[None] | None = None
 
     def away(self) -> None:
-        """The guest has stopped: in this instant, and once."""
+        """Redirect to the target when the guest stops. Repeated calls do nothing."""
         if not self._is_away:
             self._is_away = True
-            # Synchronously, before anything is awaited: each lost frame costs its sender a fifth of a second.
+            # Synchronously, before any await: each lost frame costs its sender a retransmission timeout of 0.2 s.
             self._to_target()
             self._diverting = asyncio.ensure_future(self._frames.divert())
 
     def back(self) -> None:
-        """The guest goes on where it was, or will."""
+        """Redirect to the source again, whose guest resumes."""
         if self._is_away:
             self._is_away = False
             self._to_source()
 
     async def settled(self) -> None:
-        """Returns once all frames that the source had are on their way."""
+        """Wait until the source's frames have been diverted, at most half a second."""
         if self._diverting is not None:
-            # `wait` does not cancel the task: frames may still follow after the time-out.
+            # `wait` does not cancel the task, so frames may follow after the timeout.
             await asyncio.wait((self._diverting,), timeout=_SETTLED_WITHIN)

@@ -1,13 +1,13 @@
-"""Decides who may run while a guest moves between two machines (pure).
+"""Decides which end may run during a live migration (pure).
 
-Both use one disk, so they must never run at once, and a machine that once ran behind the other's back must never be
-continued. QEMU alone cannot promise that: a source whose target dies in the instant after it began to run goes on by
-itself. So the target is launched standing still, and there is one moment that decides, of our own making:
+Both ends use one disk, so they must never run at the same time, and an end must not resume after the other has run.
+QEMU alone does not guarantee that: if the target dies right after it started to run, the source resumes by itself. So
+the target is launched paused (-S), and the handover has one point of no return:
 
-    the target is *released* (told to run) only after the source itself said that all has been sent, and from that
-    moment on the source is never continued. Before it, the target has never run, so the source may always go on.
+    the target is *released* (told to run) only after the source has reported that everything was sent, and from then
+    on the source is never resumed. Until then the target has never run, so the source may always resume.
 
-What each end says in between is one row of a table:
+The next step by the states of both ends:
 
     source \\ target     FILLING      READY        RUNS        GONE         SILENT
     SENDING             wait         wait         finish      take back    wait
@@ -15,11 +15,11 @@ What each end says in between is one row of a table:
     KEPT                take back    take back    finish      take back    take back
     GONE                give up      give up      finish      give up      give up
     SILENT              wait         wait         finish      take back    wait
-    any, called off     take back    take back    finish      take back    take back      (GONE: give up)
+    any, cancelled      take back    take back    finish      take back    take back      (GONE: give up)
     any, released       wait         take back    finish      give up      wait, later give up
 
-A released target that stands still has refused to run, so it never ran: READY is the answer to a question asked after
-the order. A released one that is gone or silent may have run.
+A released target that is still paused has refused to run, so it never ran: READY was reported after the order. A
+released target that is gone or silent may have run.
 """
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ from typing import Final
 
 
 class SourceSays(StrEnum):
-    """State of the sending end."""
+    """State of the source."""
 
     SENDING = "sending"
     SENT = "sent"
-    """All has arrived, as the other end says; the source stands still."""
+    """The target has acknowledged everything; the source is paused."""
     KEPT = "kept"
-    """It has given the move up, and goes on or can go on."""
+    """It has aborted the migration, and runs or can resume."""
     GONE = "gone"
     SILENT = "silent"
 
 
 class TargetSays(StrEnum):
-    """State of the receiving end."""
+    """State of the target."""
 
     FILLING = "filling"
     READY = "ready"
-    """It has everything and stands still."""
+    """It has received everything and is paused."""
     RUNS = "runs"
     GONE = "gone"
     SILENT = "silent"
 
 
 class HandoverStep(StrEnum):
-    """Next step of a move."""
+    """Next step of a migration."""
 
     WAIT = "wait"
     RELEASE = "release"
     """Tell the target to run. There is no way back from here unless it refuses."""
     FINISH = "finish"
-    """End the source: the guest has moved."""
+    """End the source: the guest runs on the target."""
     TAKE_BACK = "take back"
-    """End the target, and then see that the source runs."""
+    """Kill the target, then resume the source."""
     GIVE_UP = "give up"
-    """End both: the source cannot or must not go on, and the target cannot."""
+    """Kill both: the source cannot or must not resume, and the target cannot run."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveView:
-    """All that is known. ``is_called_off``: the move was cancelled, or its time is up. ``is_hopeless``: a
-    released target has been silent for too long.
+    """States of both ends. ``is_called_off``: the migration was cancelled or has timed out. ``is_hopeless``: a released
+    target has been silent for too long.
     """
 
     source: SourceSays
@@ -97,19 +97,19 @@ _HELD: Final[Mapping[SourceSays, Mapping[TargetSays, HandoverStep]]] = {
 
 
 def next_step(view: MoveView) -> HandoverStep:
-    """The step that follows from the states of both ends, by the table above."""
+    """The next step by the table above."""
     if view.is_released or view.target is TargetSays.RUNS:
-        # A target that runs without having been released was released by another process: the source must not go on.
+        # If we did not release a running target, another process did: the source must not resume.
         step = _RELEASED[view.target]
         return HandoverStep.GIVE_UP if step is HandoverStep.WAIT and view.is_hopeless else step
     if view.is_called_off:
-        # The target has not run, so the source may go on, unless it is gone.
+        # The target has not run, so the source may resume, unless it is gone.
         return HandoverStep.GIVE_UP if view.source is SourceSays.GONE else HandoverStep.TAKE_BACK
     return _HELD[view.source][view.target]
 
 
 class Resumption(StrEnum):
-    """The way in which a source resumes once its target is gone for good."""
+    """Next step to resume a source whose target is gone for good."""
 
     DONE = "done"
     CONTINUE = "continue"
@@ -117,15 +117,15 @@ class Resumption(StrEnum):
 
 
 HELD_BY_THE_MOVE: Final = frozenset({"finish-migrate", "postmigrate", "paused"})
-"""The run states of a source that stands still because it has sent its guest."""
+"""Run states of a source that is paused because it has sent its guest."""
 
 
 def source_says(status: str) -> SourceSays:
-    """Meaning of QEMU's status of an outgoing migration; without one it has not begun."""
+    """State of the source by ``query-migrate``; an empty status means that the migration has not started."""
     match status:
         case "completed":
             return SourceSays.SENT
-        # QEMU has given the move up; the source still has the guest.
+        # QEMU has aborted the migration; the source still has the guest.
         case "failed" | "cancelled":
             return SourceSays.KEPT
         case _:
@@ -133,11 +133,11 @@ def source_says(status: str) -> SourceSays:
 
 
 def target_says(run_state: str) -> TargetSays:
-    """Meaning of a receiving QEMU's run state; any but waiting and ready proves that it has run."""
+    """State of the target by ``query-status``; any run state not listed here means that it has run."""
     match run_state:
         case "inmigrate":
             return TargetSays.FILLING
-        # QEMU's versions differ in the state of a machine that has everything and was launched with -S.
+        # With -S, the state after the incoming migration differs between QEMU versions.
         case "paused" | "prelaunch":
             return TargetSays.READY
         case _:
@@ -145,8 +145,8 @@ def target_says(run_state: str) -> TargetSays:
 
 
 def resumption(source: SourceSays, run_state: str) -> Resumption:
-    """The way to resume a source in this run state; one that was paused for its own reasons stays paused."""
+    """The step to resume a source in this run state. A source paused for another reason stays paused."""
     if run_state not in HELD_BY_THE_MOVE:
         return Resumption.DONE
-    # A move that has not ended yet still holds the guest.
+    # QEMU resumes the guest only after the migration has ended.
     return Resumption.WAIT if source in {SourceSays.SENDING, SourceSays.SILENT} else Resumption.CONTINUE

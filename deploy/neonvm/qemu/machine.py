@@ -1,7 +1,7 @@
-"""A running virtual machine, what makes one, and the link between the two of a move.
+"""Ports for a running virtual machine, its hypervisor, and the connection between both ends of a migration.
 
-A target gets the order to run only after ``GIVEN`` was decided, and a source is continued only after ``KEPT`` was.
-Whichever is asked for first holds for ever, however often either is asked for.
+The target is told to run only after ``GIVEN`` was decided, and the source is resumed only after ``KEPT`` was. The first
+decision is final.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
 
+from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.qemu_command import MEMORY_DEVICE
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Seconds
 
 PLUGGED: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
-"""QEMU's name for how much memory is plugged in."""
+"""The QOM property with the plugged size of the virtio-mem device."""
 _MEMORY_SECONDS: Final = 3.0
 
 
@@ -28,55 +29,68 @@ class Machine(Protocol):
 
     @property
     def alive(self) -> bool:
-        """True if its process runs and its guest can go on."""
+        """True if its process runs and its guest has not failed."""
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
-        """One command of the monitor. Raises ``GuestError``."""
+        """Run one QMP command. Raises ``GuestError``."""
 
     async def give(self, name: str, end: socket.socket) -> None:
-        """Passes a socket on; commands know it by ``name``. Raises ``GuestError``."""
+        """Pass a socket to the machine; commands refer to it as ``name``. Raises ``GuestError``."""
 
     async def wait_for_event(self, seconds: float) -> None:
-        """Returns when the machine stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
+        """Wait up to ``seconds`` for the machine to stop, resume, or make progress with a migration."""
 
-    def hearing(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
-        """Within it ``heard``, which never raises, is called in the instant in which ``STOP`` or ``RESUME`` is read."""
+    def on_event(self, event: str, callback: Callable[[], None]) -> AbstractContextManager[None]:
+        """Within the context, call ``callback``, which must not raise, as soon as ``STOP`` or ``RESUME`` is read."""
 
     def event_time(self, event: str) -> float | None:
-        """The time when ``STOP`` or ``RESUME`` last happened, in seconds since 1970; None if never."""
+        """Unix time of the last ``STOP`` or ``RESUME``; None if never."""
 
     async def failed(self) -> str:
-        """Returns once its guest cannot go on or its process has ended, and says why in a few words."""
+        """Wait until its guest has failed or its process has exited; return a short reason."""
 
     def last_words(self) -> str:
-        """The end of what its process has complained about."""
+        """The end of its process's output."""
 
     async def kill(self) -> None:
-        """Ends the process at once; returns when it is gone."""
+        """Kill the process and wait until it is gone."""
 
     async def end(self) -> None:
-        """Ends the process, politely first; returns when it is gone."""
+        """Ask the process to quit, kill it if it does not, and wait until it is gone."""
 
 
 async def plug_memory(machine: Machine, wanted: Bytes, clock: Clock, pause: Seconds) -> None:
-    """Has the memory device provide ``wanted``, and waits up to three seconds for the guest to follow. Raises
+    """Set the size of the virtio-mem device and wait up to three seconds for the guest to reach it. Raises
     ``GuestError``.
     """
     await machine.call("qom-set", {**PLUGGED, "property": "requested-size", "value": wanted.value})
     deadline = clock.now() + _MEMORY_SECONDS
-    # A guest gives back only what it can spare, so the wait has an end.
+    # The guest may never reach it: it unplugs only memory that it can spare.
     while await machine.call("qom-get", PLUGGED) != wanted.value and clock.now() < deadline:
         await clock.sleep(pause)
+
+
+async def plugged_memory(machine: Machine) -> Bytes:
+    """The plugged size of the virtio-mem device. Raises ``GuestError``."""
+    # Polled, because QEMU rate-limits MEMORY_DEVICE_SIZE_CHANGE.
+    size = await machine.call("qom-get", PLUGGED)
+    if not isinstance(size, int):
+        raise GuestError(f"QEMU's memory device has the size {size!r}")
+    return Bytes(size)
 
 
 class Hypervisor(Protocol):
     """Factory of machines and their disks."""
 
     async def make_disk(self, disk: Path, base: Path) -> None:
-        """A new disk on top of ``base``, which stays as it is. Raises ``GuestError``."""
+        """Create an overlay of ``base``, which is not changed. Raises ``GuestError``."""
 
-    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
-        """Starts ``command`` with the number of its monitor's socket; errors go to ``log``. Raises ``GuestError``."""
+    async def launch(
+        self, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
+    ) -> Machine:
+        """Start ``command``, called with the file descriptor of the monitor, with the descriptors ``inherit``; output
+        goes to ``log``. Raises ``GuestError``.
+        """
 
 
 _ENDS: Final = "transfer"
@@ -84,7 +98,7 @@ _ENDS: Final = "transfer"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Address at which the target listens, and the arguments for the source's migrate command."""
+    """URI on which the target listens, and arguments of the source's ``migrate`` command."""
 
     incoming: str
     outgoing: Mapping[str, object]
@@ -95,9 +109,9 @@ OpenWire = Callable[[Machine, Machine], Awaitable[Route]]
 
 
 async def socket_pair(source: Machine, target: Machine) -> Route:
-    """An ``OpenWire`` within one machine: there is no address to find or clean up."""
+    """An ``OpenWire`` within one host: a socket pair, with no address to choose or clean up."""
     ours, theirs = socket.socketpair()
-    # Each QEMU has a duplicate, so the ends of this process are closed.
+    # Each QEMU gets a duplicate, so this process closes both ends.
     with ours, theirs:
         await target.give(_ENDS, theirs)
         await source.give(_ENDS, ours)
@@ -105,7 +119,7 @@ async def socket_pair(source: Machine, target: Machine) -> Route:
 
 
 class Decided(StrEnum):
-    """The end that goes on."""
+    """The end that has the guest: the target if ``GIVEN``, the source if ``KEPT``."""
 
     OPEN = "open"
     GIVEN = "given"
@@ -113,11 +127,11 @@ class Decided(StrEnum):
 
 
 Decide = Callable[[Decided], Awaitable[Decided]]
-"""Decides if nothing was decided before, and returns what holds; ``OPEN`` only asks. Raises ``GuestError``."""
+"""Record a decision unless there is one, and return the one that holds; ``OPEN`` only reads. Raises ``GuestError``."""
 
 
 async def decided_here(wanted: Decided) -> Decided:
-    """A ``Decide`` for a process that owns both machines: they do not outlive it, so nothing else decides, and the
-    guest is taken back from a target that would not run.
+    """A ``Decide`` for a process that owns both machines. They do not outlive it, so nobody else decides, and it can
+    return the guest to the source if the target refuses to run.
     """
     return wanted

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.addressing import DAEMON_PORT, FLAT_PREFIX, LINK_GUEST, LINK_POD, LINK_PREFIX, METRICS_PORT, flat_mac
+from deploy.neonvm.addressing import FLAT_PREFIX, LINK_GUEST, LINK_POD, LINK_PORTS, LINK_PREFIX, flat_mac
 from deploy.neonvm.ports import GuestError, GuestSpec
 from deploy.neonvm.qemu.accelerator import MACHINE, QEMU, Accelerator
 from deploy.owned_process import owned
@@ -85,7 +85,8 @@ class Files:
 FLAT_NETDEV: Final = "net0"
 """QEMU's name for the guest's place on the flat network."""
 DEAF: Final = "deaf"
-_RECEIVING: Final = ("-incoming", "defer", "-S")
+EMPTY: Final = ("-incoming", "defer", "-S")
+"""Extra arguments of a process that waits to be filled, and then for the order to run."""
 _DROPPED: Final = (
     "-chardev", "null,id=nowhere",
     "-object", f"filter-redirector,id={DEAF},netdev={FLAT_NETDEV},queue=tx,outdev=nowhere",
@@ -96,7 +97,7 @@ def receiving(spec: GuestSpec) -> Sequence[str]:
     """Extra arguments of a process that receives a guest: it waits to be filled, then for the order to run."""
     # A hub sends it every frame from the beginning; it must drop what its guest reads elsewhere.
     is_on_hub = any(attachment.startswith("unix:") for attachment in spec.network.attachments)
-    return (*_RECEIVING, *_DROPPED) if is_on_hub else _RECEIVING
+    return (*EMPTY, *_DROPPED) if is_on_hub else EMPTY
 
 
 def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, monitor_fd: int) -> list[str]:
@@ -118,6 +119,12 @@ def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, m
         *_channels(spec.console or files.console, monitor_fd),
         *_monitors(spec.monitors),
     ]  # fmt: skip
+
+
+def inherited(spec: GuestSpec) -> list[int]:
+    """Descriptors of this process that the guest's QEMU uses: its taps."""
+    kinds = (attachment.partition(":") for attachment in spec.network.attachments)
+    return [int(number) for kind, _, number in kinds if kind == "fd"]
 
 
 def trial_command(image: GuestImage, accelerator: Accelerator, monitor_fd: int, console: Path) -> list[str]:
@@ -248,8 +255,8 @@ def _interfaces(spec: GuestSpec) -> Iterator[str]:
 
 def _netdev(attachment: str) -> str:
     """The network backend of an attachment: ``tap:NAME``, ``fd:NUMBER`` of a tap that is inherited, ``unix:PATH`` of a
-    hub, ``forward:ADDRESS:PORT:PORT``, or ``ports:ADDRESS:PORT=PORT,…``. The last two are a private link without
-    privileges: a user-mode network of this guest alone. Its metrics and daemon ports are forwarded from these ports of
+    hub, ``forward:ADDRESS:PORT:PORT:PORT``, or ``ports:ADDRESS:PORT=PORT,…``. The last two are a private link without
+    privileges: a user-mode network of this guest alone. Its ports for pods (``LINK_PORTS``) are forwarded from these of
     a loopback address; or each named port from one of an address.
     """
     kind, _, place = attachment.partition(":")
@@ -263,7 +270,7 @@ def _netdev(attachment: str) -> str:
             return f"stream,server=off,addr.type=unix,addr.path={_escaped(place)}"
         case "forward":
             address, *outside = place.split(":")
-            ports = zip(outside, (METRICS_PORT, DAEMON_PORT), strict=True)
+            ports = zip(outside, LINK_PORTS, strict=True)
             return _user_network((address, outer, str(port)) for outer, port in ports)
         case "ports":
             forwards = (forward.replace("=", ":").split(":") for forward in place.split(","))

@@ -1,9 +1,9 @@
-"""The process around one guest, and its monitor: launched, watched, and never outliving its owner.
+"""The QEMU process of one guest, and its QMP monitor.
 
-The monitor is one end of a socket pair that QEMU inherits: there is no path that can be stale, too long, or open to
-other users. Every call has a time-out, and every failure is a ``GuestError`` that names the command.
+The monitor is one end of a socket pair that QEMU inherits, so there is no path that could be stale, too long, or open
+to other users. Every call has a timeout, and every failure is a ``GuestError`` that names the command.
 
-The kernel kills QEMU when the thread that launched it ends (PDEATHSIG), so the event loop belongs on the main thread.
+The kernel kills QEMU when the thread that launched it ends (PDEATHSIG), so run the event loop on the main thread.
 """
 
 from __future__ import annotations
@@ -29,101 +29,100 @@ from deploy.neonvm.qemu.reports import (
 )
 
 _CALL_SECONDS: Final = 10.0
-"""An emulated guest under full load answers its monitor within a second or two; this is a hang."""
+"""QEMU responds within a second or two even with an emulated guest under full load; longer is a hang."""
 
 _ATTEMPTS: Final = 3
 _EVENTS: Final = ("MIGRATION", "STOP", "RESUME")
 
 
-class Hearings:
-    """Listeners to a machine's events, called when an event is read."""
+class EventListeners:
+    """Callbacks for a machine's QMP events."""
 
     def __init__(self) -> None:
         self._all: list[tuple[str, Callable[[], None]]] = []
 
     @contextmanager
-    def hearing(self, event: str, heard: Callable[[], None]) -> Iterator[None]:
-        """Within it ``heard`` is called with each ``event``. It never raises."""
-        listener = event, heard
+    def on_event(self, event: str, callback: Callable[[], None]) -> Iterator[None]:
+        """Call ``callback``, which must not raise, for each ``event`` within the context."""
+        listener = event, callback
         self._all.append(listener)
         try:
             yield
         finally:
             self._all.remove(listener)
 
-    def tell(self, message: Message) -> bool:
-        """Tells who waits for it. Always true: as a filter of events it lets all pass."""
-        # A copy, because a listener may stop listening when it is called.
+    def dispatch(self, message: Message) -> bool:
+        """Call the listeners of an event. Always return True: as an event filter it passes every event."""
+        # A copy, because a listener may remove itself.
         for listener in [listener for event, listener in self._all if event == message["event"]]:
             listener()
         return True
 
 
-class Monitor(Hearings):
-    """One QMP connection. ``who`` names the machine in errors; ``hearings`` gets its events, if they outlive it."""
+class Monitor(EventListeners):
+    """One QMP connection. ``who`` names the machine in errors. ``listeners`` get its events, if they outlive it."""
 
-    def __init__(self, who: str, hearings: Hearings | None = None) -> None:
+    def __init__(self, who: str, listeners: EventListeners | None = None) -> None:
         super().__init__()
         self._who = who
         self._client = QMPClient(who)
-        self._listener = EventListener(_EVENTS, (hearings or self).tell)
-        # A queue of its own, or one reader would take the other's events.
+        self._listener = EventListener(_EVENTS, (listeners or self).dispatch)
+        # A separate queue: on a shared one, each reader would consume the other's events.
         self._failures = EventListener(FAILURE_EVENTS)
         self._client.register_listener(self._listener)
         self._client.register_listener(self._failures)
         self._connected = asyncio.Event()
 
     async def connect(self, end: socket.socket) -> None:
-        """Greets the QEMU at the other end. Raises ``GuestError``."""
+        """Negotiate QMP on the socket. Raises ``GuestError``."""
         try:
             async with asyncio.timeout(_CALL_SECONDS):
                 await self._client.connect(end)
         except (QMPError, OSError, EOFError, TimeoutError, AssertionError) as error:
-            # The client asserts that it still runs after the greeting; a QEMU that has just ended breaks that.
-            raise GuestError(f"{self._who}: QEMU did not open its monitor: {_said(error)}") from error
+            # AssertionError: the client asserts after the greeting that it still runs, and QEMU may have just exited.
+            raise GuestError(f"{self._who}: QMP negotiation failed: {_message(error)}") from error
         self._connected.set()
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
-        """Runs one command and returns its result. Raises ``GuestError``."""
+        """Run one command and return its result. Raises ``GuestError``."""
         try:
             async with asyncio.timeout(_CALL_SECONDS):
                 return await self._client.execute(command, dict(arguments or {}))
         except TimeoutError as error:
-            raise GuestError(f"{self._who}: QEMU did not answer {command} within {_CALL_SECONDS:.0f} s") from error
+            raise GuestError(f"{self._who}: no response from QEMU to {command} within {_CALL_SECONDS:.0f} s") from error
         except (QMPError, OSError, EOFError) as error:
-            raise GuestError(f"{self._who}: QEMU refused {command}: {_said(error)}") from error
+            raise GuestError(f"{self._who}: QEMU refused {command}: {_message(error)}") from error
 
     async def give(self, name: str, end: socket.socket) -> None:
-        """Passes a socket on to QEMU, which knows it by ``name`` from now on. Raises ``GuestError``."""
+        """Pass a socket to QEMU under the fdname ``name``. Raises ``GuestError``."""
         try:
-            # The descriptor goes ahead of the command that gives it its name.
+            # SCM_RIGHTS first, then the command that names the descriptor.
             self._client.send_fd_scm(end.fileno())
         except (QMPError, OSError) as error:
-            raise GuestError(f"{self._who}: QEMU cannot be given the socket {name}: {_said(error)}") from error
+            raise GuestError(f"{self._who}: cannot pass socket {name} to QEMU: {_message(error)}") from error
         await self.call("getfd", {"fdname": name})
 
     @property
     def is_up(self) -> bool:
-        """True if the connection still holds."""
+        """True if the connection is up."""
         return self._client.runstate is Runstate.RUNNING
 
     async def wait_for_event(self, seconds: float) -> None:
-        """Returns when the machine stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
+        """Wait up to ``seconds`` for a STOP, RESUME or MIGRATION event."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._listener.get()
 
     def event_time(self, event: str) -> float | None:
-        """The time when ``event`` last happened, in seconds since 1970 by QEMU; None if never or unknown."""
-        # The last one counts: a guest may stop and resume several times.
+        """Unix time of the last ``event``, by QEMU's clock; None if never or unknown."""
         for message in reversed(self._listener.history):
             if message["event"] == event:
                 return parse_timestamp(message.get("timestamp"))
         return None
 
     async def failure(self) -> str:
-        """Returns once QEMU says that its guest cannot go on, with the reason. A QEMU that has ended says nothing."""
-        await self._connected.wait()  # an event may arrive before commands can be sent
+        """Wait until QEMU reports that its guest has failed; return the reason. Never returns if QEMU has exited."""
+        await self._connected.wait()  # events may arrive before commands can be sent
         while True:
             message = await self._failures.get()
             event = str(message["event"])
@@ -136,36 +135,33 @@ class Monitor(Hearings):
         for _ in range(_ATTEMPTS):
             with suppress(GuestError):
                 return parse_run_state(await self.call("query-status"))
-        return ""  # the end of the process says more
+        return ""  # the exit status explains more
 
     async def close(self) -> None:
-        """Hangs up; QEMU may already be gone."""
+        """Disconnect. QEMU may already be gone."""
         try:
             async with asyncio.timeout(_CALL_SECONDS):
                 await self._client.disconnect()
-        # The client raises here what broke its reader before.
+        # The client raises here the error that ended its reader.
         except (QMPError, OSError, EOFError, TimeoutError, ValueError, RecursionError):
-            return  # nothing is left to hang up on, or what it said last could not be read
+            return
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
 _QUIT_SECONDS: Final = 5.0
 _FAILED_QUIT_SECONDS: Final = 0.5
 _LAST_EVENT_SECONDS: Final = 0.2
-"""How long an event that explains the end of the process may arrive after that end."""
+"""How long to wait, after QEMU has exited, for an event that explains it."""
 
 
 class Qemu:
-    """The ``Hypervisor`` of this machine. Its processes inherit the descriptors ``inherit``."""
-
-    def __init__(self, inherit: Sequence[int] = ()) -> None:
-        self._inherit = tuple(inherit)
+    """The ``Hypervisor`` of this machine."""
 
     async def make_disk(self, disk: Path, base: Path) -> None:
-        """An overlay of a ``.raw`` or ``.qcow2`` file. Raises ``GuestError``."""
+        """Create a qcow2 overlay of a ``.raw`` or ``.qcow2`` file. Raises ``GuestError``."""
         half = disk.with_suffix(".new")
         process = await asyncio.create_subprocess_exec(
             "qemu-img", "create", "-q", "-f", "qcow2", "-F", base.suffix.removeprefix("."), "-b", str(base), str(half),
@@ -173,32 +169,34 @@ class Qemu:
         )  # fmt: skip
         _, complaint = await process.communicate()
         if process.returncode:
-            raise GuestError(f"the disk {disk} cannot be made: {complaint.decode(errors='replace').strip()}")
-        # The disk takes its name last: an interrupted call leaves no partial disk.
+            raise GuestError(f"cannot create disk {disk}: {complaint.decode(errors='replace').strip()}")
+        # Renamed last, so that an interrupted call leaves no partial disk.
         half.rename(disk)
 
-    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
-        """A QEMU process of ours. Raises ``GuestError``."""
-        return await QemuProcess.launch(who, command, log, self._inherit)
+    async def launch(
+        self, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
+    ) -> Machine:
+        """Start a QEMU process. Raises ``GuestError``."""
+        return await QemuProcess.launch(who, command, log, inherit)
 
 
 class QemuProcess(Monitor):
-    """A ``Machine`` that is a QEMU process of ours."""
+    """A ``Machine`` in a child process."""
 
     def __init__(self, process: asyncio.subprocess.Process, who: str, log: Path) -> None:
         super().__init__(who)
         self._process = process
         self._log = log
         self._is_ending = False
-        # One task from launch to end, so a failure is known at once and stays known.
+        # One task for the lifetime of the process, so that no failure is missed.
         self._watch = asyncio.create_task(self._watched())
 
     @classmethod
     async def launch(
         cls, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
     ) -> QemuProcess:
-        """Starts ``command``, with the number of its monitor's socket; its errors go to ``log``. Raises ``GuestError``
-        with the end of the log if QEMU does not come up.
+        """Start ``command``, called with the file descriptor of the monitor; output goes to ``log``. Raises
+        ``GuestError`` with the end of the log if QEMU does not start.
         """
         ours, theirs = socket.socketpair()
         with theirs, log.open("wb") as complaints:
@@ -209,7 +207,7 @@ class QemuProcess(Monitor):
                     stdout=complaints,
                     stderr=complaints,
                     pass_fds=(theirs.fileno(), *inherit),
-                    # Ctrl-C reaches the owner alone, which then ends its guests in order.
+                    # Ctrl-C reaches only the owner, which then shuts its guests down in order.
                     start_new_session=True,
                 )
             except BaseException:
@@ -221,33 +219,33 @@ class QemuProcess(Monitor):
         except BaseException as error:
             await machine.end()
             if isinstance(error, GuestError):
-                raise GuestError(f"{error}; it said: {machine.last_words()}") from error
+                raise GuestError(f"{error}; its output: {machine.last_words()}") from error
             raise
         return machine
 
     @property
     def alive(self) -> bool:
-        """True if QEMU runs and its guest can go on."""
+        """True if QEMU runs and its guest has not failed."""
         return self._process.returncode is None and not self._watch.done()
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """QEMU's process ID."""
         return self._process.pid
 
     async def failed(self) -> str:
-        """Returns once the guest cannot go on or QEMU has ended, and says why in a few words."""
-        # A caller that is cancelled must not end the watch of all others.
+        """Wait until the guest has failed or QEMU has exited; return a short reason."""
+        # Cancelling one caller must not end the watch for all others.
         return await asyncio.shield(self._watch)
 
     async def _watched(self) -> str:
-        """The first reason for which the guest cannot go on; that the process has ended is the last resort."""
+        """The first failure of the guest; if none is reported, the exit status of QEMU."""
         gone = asyncio.ensure_future(self._process.wait())
         failure = asyncio.ensure_future(self.failure())
         try:
             await asyncio.wait((gone, failure), return_when=asyncio.FIRST_COMPLETED)
             if not failure.done():
-                # The monitor's last event may still be on its way, and says more than the end of the process.
+                # The monitor's last event may be still in flight, and explains more than the exit status.
                 await asyncio.wait((failure,), timeout=0 if self._is_ending else _LAST_EVENT_SECONDS)
             return failure.result() if failure.done() else self._exit()
         finally:
@@ -256,24 +254,24 @@ class QemuProcess(Monitor):
 
     def _exit(self) -> str:
         code = self._process.returncode or 0
-        return f"QEMU was ended by {signal.Signals(-code).name}" if code < 0 else f"QEMU ended with exit code {code}"
+        return f"QEMU was killed by {signal.Signals(-code).name}" if code < 0 else f"QEMU exited with code {code}"
 
     def last_words(self) -> str:
-        """The end of what QEMU has complained about; "nothing" if it has not."""
+        """The end of QEMU's output; "nothing" if it is empty."""
         complaints = self._log.read_text(errors="replace") if self._log.exists() else ""
-        # The last lines: QEMU says the cause of its end last.
+        # QEMU prints the cause of its exit last.
         words = " ".join(complaints.split("\n")[-6:]).strip()[-500:]
         code = self._process.returncode
-        # SIGKILL is ours.
+        # SIGKILL came from `kill`.
         if code is not None and code < 0 and code != -signal.SIGKILL:
-            words = f"QEMU ended by {signal.Signals(-code).name}{words and ': '}{words}"
+            words = f"QEMU was killed by {signal.Signals(-code).name}{words and ': '}{words}"
         return words or "nothing"
 
     async def kill(self) -> None:
-        """Ends QEMU at once; what its guest has not written is lost."""
+        """Kill QEMU. Data that its guest has not written is lost."""
         self._is_ending = True
         if self._process.returncode is None:
-            # It may have ended, and not been reaped yet.
+            # It may have exited without having been reaped.
             with suppress(ProcessLookupError):
                 self._process.kill()
         await self._process.wait()
@@ -282,9 +280,7 @@ class QemuProcess(Monitor):
         await self.close()
 
     async def end(self) -> None:
-        """Asks QEMU to quit, and kills it if it does not. Nothing is lost: all that QEMU has written is in the host's
-        page cache.
-        """
+        """Ask QEMU to quit, and kill it if it does not. QEMU's writes are in the host's page cache, so none is lost."""
         self._is_ending = True
         try:
             if self._process.returncode is None:
@@ -294,9 +290,9 @@ class QemuProcess(Monitor):
 
     async def _quit(self) -> None:
         try:
-            # A guest that has failed gets little time: whoever restarts it is waiting.
+            # Little time for a failed guest: it is about to be restarted.
             async with asyncio.timeout(_FAILED_QUIT_SECONDS if self._watch.done() else _QUIT_SECONDS):
                 await self.call("quit")
                 await self._process.wait()
         except (GuestError, TimeoutError):
-            return  # the kill that follows always works
+            return  # `end` kills it next

@@ -1,7 +1,7 @@
-"""Reads what QEMU says about a migration and its machine as the port's figures, and that a guest cannot go on (pure).
+"""Parses QMP responses and events: migration progress, memory, run state, and failures of the guest (pure).
 
-A guest cannot go on once it was shut down, reset or has panicked, or stands still for a reason that no order of ours
-lifts. A guest that stands still because it is being moved, or that we end ourselves, has not failed.
+A guest has failed once it was shut down, was reset or has panicked, or is paused for a reason that ``cont`` cannot
+lift. A guest that is paused by a migration, or that we end ourselves, has not failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Bytes, pages or milliseconds: what QEMU counts is never negative, and a float tells all of it apart."""
+"""Bytes, pages or milliseconds; never negative, and exact as a float."""
 
 
 class _RamProgress(msgspec.Struct, rename="kebab"):
@@ -39,7 +39,7 @@ class _Disk(msgspec.Struct):
 
 
 class TransferReport(msgspec.Struct, rename="kebab"):
-    """The answer to ``query-migrate``: times in milliseconds; no status before the first migration."""
+    """Response to ``query-migrate``, times in milliseconds. ``status`` is empty before the first migration."""
 
     status: str = ""
     total_time: Count = 0
@@ -52,26 +52,26 @@ class TransferReport(msgspec.Struct, rename="kebab"):
 
     @property
     def is_sent_once(self) -> bool:
-        """True if all of memory and disk has been sent, whatever has changed since."""
+        """True if all of memory and disk has been sent at least once."""
         # The total is zero before the first pass begins.
         return self.ram.total > 0 and self.ram.remaining == self.disk.remaining == 0
 
 
 class RunState(msgspec.Struct):
-    """The answer to ``query-status``."""
+    """Response to ``query-status``."""
 
     status: str
 
 
 class _Timestamp(msgspec.Struct):
-    """Time of an event; both parts are -1 if QEMU could not tell."""
+    """Time of an event; QEMU sets both parts to -1 if it cannot read the clock."""
 
     seconds: Count
     microseconds: Count
 
 
 def parse_timestamp(said: object) -> float | None:
-    """Seconds since 1970; None if QEMU does not say."""
+    """Unix time; None if QEMU did not report it."""
     try:
         stamp = msgspec.convert(said, _Timestamp)
     except msgspec.ValidationError:
@@ -80,37 +80,37 @@ def parse_timestamp(said: object) -> float | None:
 
 
 class _MemoryReport(msgspec.Struct, rename="kebab"):
-    """The answer to ``query-memory-size-summary``, in bytes."""
+    """Response to ``query-memory-size-summary``, in bytes."""
 
     base_memory: Count
     plugged_memory: Count = 0
 
 
 def parse_memory(answer: object) -> Bytes:
-    """Boot memory and plugged memory of a guest. Raises ``GuestError`` if the answer is malformed."""
+    """Boot memory plus plugged memory of a guest. Raises ``GuestError`` if the response is malformed."""
     memory = _converted(answer, _MemoryReport)
     return Bytes(memory.base_memory + memory.plugged_memory)
 
 
 def parse_report(answer: object) -> TransferReport:
-    """Raises ``GuestError`` if the answer is malformed."""
+    """Parse ``query-migrate``. Raises ``GuestError`` if the response is malformed."""
     return _converted(answer, TransferReport)
 
 
 def parse_run_state(answer: object) -> str:
-    """The name of QEMU's run state. Raises ``GuestError`` if the answer is malformed."""
+    """QEMU's run state. Raises ``GuestError`` if the response is malformed."""
     return _converted(answer, RunState).status
 
 
 def transfer_info(report: TransferReport) -> TransferInfo:
-    """The port's figures of a migration under way."""
+    """Progress of an active migration."""
     ram = report.ram
     return TransferInfo(
-        # Before the first migration QEMU names no status at all.
+        # QEMU reports no status before the first migration.
         status=TransferStatus.SETUP if report.status in {"", "none", "setup"} else TransferStatus.ACTIVE,
         total=Seconds(report.total_time / 1000),
         setup=Seconds(report.setup_time / 1000),
-        # Zero until the move is completed: before that only the expected one is known.
+        # Zero until the migration has completed; until then QEMU reports only the expected downtime.
         downtime=Seconds((report.downtime or report.expected_downtime) / 1000),
         ram=TransferRam(
             total=Bytes(ram.total),
@@ -126,13 +126,13 @@ def transfer_info(report: TransferReport) -> TransferInfo:
 
 
 def completed_info(report: TransferReport, standstill: Seconds | None) -> TransferInfo:
-    """The figures of a move that is over. ``standstill`` is how long the guest really did not run, if that is
-    known: QEMU's own figure ends before the order to run.
+    """Figures of a completed migration. ``standstill`` is the measured downtime, if known: QEMU's own ends before
+    ``cont``.
     """
     info = replace(transfer_info(report), status=TransferStatus.COMPLETED)
     if standstill is None:
         return info
-    # What QEMU's figure misses was part of the move as well.
+    # The part that QEMU's figure misses belongs to the total as well.
     late = max(0.0, standstill - info.downtime)
     return replace(info, downtime=standstill, total=Seconds(info.total + late))
 
@@ -141,7 +141,7 @@ def _converted(answer: object, kind: type[_Answer]) -> _Answer:
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
-        raise GuestError(f"QEMU gave no usable answer: {error}") from error
+        raise GuestError(f"invalid response from QEMU: {error}") from error
 
 
 FAILURE_EVENTS: Final = ("GUEST_PANICKED", "SHUTDOWN", "RESET", "STOP")
@@ -151,23 +151,23 @@ _SHUTDOWNS: Final[Mapping[str, str]] = {
     "host-qmp-quit": "",
     "host-signal": "",
     "host-qmp-system-reset": "its machine was reset",
-    "guest-shutdown": "it switched itself off",
-    "guest-reset": "it restarted itself",
+    "guest-shutdown": "it powered off",
+    "guest-reset": "it rebooted",
     "guest-panic": "its kernel panicked",
 }
-"""QEMU's reasons for ``SHUTDOWN``; the empty ones are ours."""
+"""QEMU's reasons for ``SHUTDOWN``; empty for those that we cause."""
 
 _STANDSTILLS: Final[Mapping[str, str]] = {
-    # What KVM reports for an instruction that it cannot emulate.
-    "internal-error": "internal-error: the CPU did something that this machine cannot run",
+    # KVM reports this for an instruction that it cannot emulate.
+    "internal-error": "internal-error: KVM cannot execute an instruction of the guest",
     "io-error": "io-error: its disk cannot be read or written",
     "guest-panicked": "its kernel panicked",
-    "watchdog": "its watchdog has stopped it",
+    "watchdog": "its watchdog stopped it",
 }
 
 
 def failure_in_event(event: str, data: object) -> str:
-    """The reason why a guest cannot go on after ``event`` of ``FAILURE_EVENTS``; empty if it can, and for ``STOP``."""
+    """The failure that ``event`` of ``FAILURE_EVENTS`` reports; empty if none, and always for ``STOP``."""
     match event:
         case "GUEST_PANICKED":
             return "its kernel panicked"
@@ -175,11 +175,11 @@ def failure_in_event(event: str, data: object) -> str:
             return "its machine was reset"
         case "SHUTDOWN":
             reason = str(data.get("reason", "")) if isinstance(data, Mapping) else ""
-            # A reason that a newer QEMU adds still ends the guest.
+            # A reason added by a newer QEMU also ends the guest.
             return _SHUTDOWNS.get(reason, f"it was shut down ({reason or 'for an unknown reason'})")
     return ""
 
 
 def failure_in_run_state(run_state: str) -> str:
-    """The reason why a guest in this run state of QEMU cannot go on; empty if it can."""
+    """The failure of a guest in this run state of QEMU; empty if none."""
     return _STANDSTILLS.get(run_state, "")

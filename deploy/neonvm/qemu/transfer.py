@@ -1,7 +1,7 @@
-"""Carries out the transfer of a guest between two QEMU processes, as ``handover`` decides (S4.12).
+"""Live migration of a guest between two QEMU processes, driven by ``handover`` (S4.12).
 
-It polls both ends, and only what they say now decides the next step. A transfer always ends with it
-being known which end runs; cancelling only asks for that end to be the source.
+The driver polls both ends, and their current state alone decides the next step. A transfer ends only when it is known
+which end runs; cancelling asks for that to be the source.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deploy.neonvm.qemu.handover import (
     source_says,
     target_says,
 )
-from deploy.neonvm.qemu.machine import Decide, Decided, Machine, OpenWire, decided_here, socket_pair
+from deploy.neonvm.qemu.machine import Decide, Decided, Machine, OpenWire, Route, decided_here, socket_pair
 from deploy.neonvm.qemu.reports import (
     TransferReport,
     completed_info,
@@ -41,27 +41,27 @@ from protocol.units import Instant, Seconds
 _Result = TypeVar("_Result")
 
 _LOOK: Final = 0.2
-"""Seconds between two looks if no event asks for one."""
+"""Poll interval in seconds; events trigger an earlier poll."""
 
 _REPORT: Final = 1.0
 _UNDER_WAY: Final = frozenset({"setup", "active", "pre-switchover", "device"})
-"""QEMU's words for a move that has begun and not ended."""
+"""Values of QEMU's ``MigrationStatus`` for an active migration."""
 _PATIENCE: Final = Seconds(60.0)
-"""How long a released target or a source that is taken back may be silent before it counts as lost. Until then nothing
-else can run, and an emulated guest on a busy machine may well leave some calls unanswered.
+"""How long a released target, or a source that resumes, may be silent before it counts as lost. Until then no other
+copy may run, and QEMU with an emulated guest on a busy host may miss some calls.
 """
 
 _MOST_REFUSALS: Final = 5
-"""How often a target that was given the guest may refuse to run, or its source be gone, before both are given up."""
+"""How often a target that was given the guest may refuse to run, or its source be gone, before both are killed."""
 _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
-"""Milliseconds until, and between, announcements of the guest's new place."""
+"""Parameters of ``announce-self``; times in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferEndpoints:
-    """The machines of a move, what is between them, and the name of the VM for messages. ``lead_to_source`` and
-    ``lead_to_target`` tell the network where the guest's frames should go from now on, and ``frames`` takes care of
-    those that went to the source and were not read.
+    """Both machines, the connection between them, and the name of the VM for messages. ``lead_to_source`` and
+    ``lead_to_target`` redirect the guest's frames on the network; ``frames`` hands over those that the source received
+    and its guest did not read.
     """
 
     vm: str
@@ -76,7 +76,7 @@ class TransferEndpoints:
 
 
 class Transfer:
-    """One move. ``run`` ends with the source or the target running, or with neither."""
+    """One live migration. After ``run``, the source runs, or the target, or neither."""
 
     def __init__(
         self, ends: TransferEndpoints, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -95,33 +95,33 @@ class Transfer:
         self._is_left = False
 
     def call_off(self) -> None:
-        """Cancels the move, as far as the target was not yet told to run."""
+        """Cancel the migration, unless the target was already told to run."""
         self._is_called_off = True
 
     def leave(self) -> None:
-        """Ends this process's part: both ends go on, and another process may take the move up."""
+        """Stop driving the migration: QEMU continues it, and another process can resume driving it."""
         self._is_left = True
 
     async def run(self) -> TransferInfo:
-        """Moves the guest. Raises ``TransferError``, and ``CancelledError`` after ``leave``."""
+        """Migrate the guest. Raises ``TransferError``, and ``CancelledError`` after ``leave``."""
         source = self._endpoints.source
-        with source.hearing("STOP", self._lead.away), source.hearing("RESUME", self._resumed):
-            return await self._carried_out()
+        with source.on_event("STOP", self._lead.away), source.on_event("RESUME", self._resumed):
+            return await self._drive()
 
-    async def _carried_out(self) -> TransferInfo:
+    async def _drive(self) -> TransferInfo:
         try:
-            if not await self._taken_up() and not self._must_end():
+            if not await self._is_under_way() and not self._must_end():
                 await self._begin()
         except TransferError:
-            raise  # the source's runner decides nothing, so nothing was begun
+            raise  # the source's runner does not support migration, so nothing was started
         except GuestError as error:
             if await self._keeps():
                 raise await self._taken_back(TransferFault.REFUSED, str(error)) from error
         while not self._is_left:
-            view = await self._look()
+            view = await self._poll()
             match next_step(view):
                 case HandoverStep.WAIT:
-                    await self._relax()
+                    await self._raise_downtime_limit()
                     await self._endpoints.source.wait_for_event(_LOOK)
                 case HandoverStep.RELEASE:
                     await self._release()
@@ -139,25 +139,38 @@ class Transfer:
         raise asyncio.CancelledError
 
     async def _begin(self) -> None:
-        """Prepares both ends and tells them to start. Raises ``GuestError`` if one will not."""
+        """Configure both ends and start the migration. Raises ``GuestError``."""
         source, target, limits = self._endpoints.source, self._endpoints.target, self._limits
         # `late-block-activate`: the target does not touch the disk before it runs.
         await target.call("migrate-set-capabilities", _capabilities("events", "return-path", "late-block-activate"))
         brake = ("auto-converge",) if limits.auto_converge else ()
         await source.call("migrate-set-capabilities", _capabilities("events", "return-path", *brake))
-        rates = {**_stands_still(self._downtime), "max-bandwidth": limits.bandwidth.value}
+        rates = {**_downtime_limit(self._downtime), "max-bandwidth": limits.bandwidth.value}
         await source.call("migrate-set-parameters", rates)
-        # Before the move starts: the guest may stop at any moment after it.
+        # Before the migration starts: the guest may stop at any moment after that.
         await self._endpoints.frames.prepare()
-        route = await self._endpoints.open_wire(source, target)
-        # A target spoils the one frame that it takes before it knows its guest's features: let it be this announcement.
+        route = await self._open_wire()
+        if route is None:
+            return  # the next poll ends the migration
+        # The target mangles the first frame, read before virtio features are known: let it be this announcement.
         self._endpoints.lead_to_source()
         await target.call("migrate-incoming", {"uri": route.incoming})
         await source.call("migrate", route.outgoing)
 
-    async def _taken_up(self) -> bool:
-        """Return True if the move was begun by another process before. Raises ``GuestError``."""
-        # What was decided, and what both ends say, is all there is to know of a move that another process began.
+    async def _open_wire(self) -> Route | None:
+        """Open the wire, which includes copying a sleeping guest's disk; None if the migration must end before that."""
+        opening = asyncio.ensure_future(self._endpoints.open_wire(self._endpoints.source, self._endpoints.target))
+        try:
+            while not (opening.done() or self._must_end() or self._is_left):
+                await asyncio.wait((opening,), timeout=_LOOK)
+            return opening.result() if opening.done() else None
+        finally:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+
+    async def _is_under_way(self) -> bool:
+        """Return True if another process has already started the migration. Raises ``GuestError``."""
+        # Its state is only in the recorded decision and in both QEMUs.
         decided = await self._endpoints.decide(Decided.OPEN)
         if decided is Decided.GIVEN:
             await self._release()
@@ -167,25 +180,25 @@ class Transfer:
         source = self._endpoints.source
         status = parse_report(await source.call("query-migrate")).status
         if source_says(status) is SourceSays.SENT:
-            # A running source may still report the move that brought its guest.
+            # A running source may still report the migration by which its guest arrived.
             return parse_run_state(await source.call("query-status")) in HELD_BY_THE_MOVE
         return status in _UNDER_WAY
 
-    async def _relax(self) -> None:
-        """Lets the guest stand still for longer if the move has lasted for long, or is made in one pass."""
+    async def _raise_downtime_limit(self) -> None:
+        """Raise the downtime limit as the migration takes longer, and after the only pass of an emulated guest."""
         span = Seconds(self._endpoints.clock.now() - self._began)
         downtime = self._limits.downtime_after(span, self._report.is_sent_once)
         if downtime != self._downtime:
             self._downtime = downtime
-            await _tried(self._endpoints.source, "migrate-set-parameters", _stands_still(downtime))
+            await _try_call(self._endpoints.source, "migrate-set-parameters", _downtime_limit(downtime))
 
     def _resumed(self) -> None:
-        """The source goes on. Once the target was told to run, the end of the move decides instead."""
-        # After the release the source's QEMU may go on by itself; it is ended then.
+        """The source has resumed: redirect frames to it, unless the target was released."""
+        # After the release QEMU may resume the source by itself; it is killed then.
         if self._released is None:
             self._lead.back()
 
-    async def _look(self) -> MoveView:
+    async def _poll(self) -> MoveView:
         source = await self._source()
         target = await self._target()
         now = self._endpoints.clock.now()
@@ -205,7 +218,7 @@ class Transfer:
         try:
             self._report = parse_report(await source.call("query-migrate"))
         except GuestError:
-            # An end that does not answer is silent, which is neither alive nor dead.
+            # No response proves neither that it runs nor that it is gone.
             return SourceSays.SILENT if source.alive else SourceSays.GONE
         now = self._endpoints.clock.now()
         if now - self._reported >= _REPORT:
@@ -221,22 +234,22 @@ class Transfer:
             return TargetSays.SILENT if target.alive else TargetSays.GONE
 
     async def _release(self) -> None:
-        """Runs the target. The source is never continued from here on; only a look tells whether the target obeyed."""
+        """Tell the target to run. From here on the source is never resumed. The next poll shows whether it runs."""
         if not await self._gives():
             return
         self._lead.away()
         self._released = self._endpoints.clock.now()
         await self._lead.settled()
-        await _tried(self._endpoints.target, "cont")
-        await _tried(self._endpoints.target, "announce-self", _ANNOUNCE)
-        self._released = self._endpoints.clock.now()  # its time to answer begins now, however long the orders took
+        await _try_call(self._endpoints.target, "cont")
+        await _try_call(self._endpoints.target, "announce-self", _ANNOUNCE)
+        self._released = self._endpoints.clock.now()  # the timeout starts after the commands, however long they took
 
     async def _gives(self) -> bool:
-        """Return True if the target may run. If another process took the guest back, this one does as well."""
+        """Return True if the target may run. If another process returned the guest to the source, follow it."""
         try:
             decided = await self._endpoints.decide(Decided.GIVEN)
         except GuestError:
-            return False  # asked again with the next look
+            return False  # retried after the next poll
         self._is_called_off = self._is_called_off or decided is Decided.KEPT
         return decided is Decided.GIVEN
 
@@ -248,14 +261,14 @@ class Transfer:
             return False
         if decided is Decided.GIVEN:
             self._refusals += 1
-            await self._release()  # the target was given the guest: the order to run is repeated
+            await self._release()  # the decision was for the target: tell it again to run
         return decided is not Decided.GIVEN
 
     async def _finish(self) -> TransferInfo:
         await self._lead.settled()
         await self._endpoints.source.end()
         await self._endpoints.frames.finish()
-        # QEMU's own figure for the downtime ends before the order to run.
+        # QEMU's own downtime ends before `cont`.
         stopped, resumed = self._endpoints.source.event_time("STOP"), self._endpoints.target.event_time("RESUME")
         standstill = Seconds(resumed - stopped) if stopped is not None and resumed is not None else None
         info = completed_info(self._report, standstill)
@@ -263,72 +276,72 @@ class Transfer:
         return info
 
     async def _taken_back(self, fault: TransferFault, story: str) -> TransferError:
-        """Ends the target for good, and then sees that the source runs."""
+        """Kill the target, then make sure that the source runs."""
         source, target, clock = self._endpoints.source, self._endpoints.target, self._endpoints.clock
         await self._lead.settled()
-        await target.kill()  # only once it cannot run any more may the source go on
+        await target.kill()  # the source may resume only once the target cannot run
         self._lead.back()
-        await _tried(source, "migrate_cancel")
+        await _try_call(source, "migrate_cancel")
         deadline = clock.now() + _PATIENCE
         while source.alive and clock.now() < deadline:
             if await self._runs_again():
-                return TransferError(fault, f"{self._endpoints.vm}: {story}; it goes on where it was")
+                return TransferError(fault, f"{self._endpoints.vm}: {story}; the guest keeps running on the source")
             await source.wait_for_event(_LOOK)
         await source.kill()
-        return TransferError(fault, f"{self._endpoints.vm}: {story}; and its source did not go on")
+        return TransferError(fault, f"{self._endpoints.vm}: {story}; the source did not resume and was killed")
 
     async def _runs_again(self) -> bool:
-        """Continues the source if it needs that. Return True if it runs."""
+        """Resume the source if it is paused by the migration. Return True if it runs."""
         source = self._endpoints.source
         says = await self._source()
         try:
-            # Before the guest runs: filters that stay would keep its frames from it.
+            # Before the guest runs: remaining filters would divert its frames.
             await self._endpoints.frames.restore()
             needs = resumption(says, parse_run_state(await source.call("query-status")))
         except GuestError:
             return False
         if needs is Resumption.CONTINUE:
-            await _tried(source, "cont")
+            await _try_call(source, "cont")
         return needs is Resumption.DONE
 
     async def _given_up(self, view: MoveView) -> TransferError:
         source, target = self._endpoints.source, self._endpoints.target
-        await target.kill()  # both, so that nothing else has the disk when the VM starts again
+        await target.kill()  # both, so that neither has the disk open when the VM restarts
         await source.kill()
         if view.source is SourceSays.GONE and not view.is_released:
-            fault, story = TransferFault.SOURCE_LOST, f"its source ended on the way: {source.last_words()}"
+            fault, story = TransferFault.SOURCE_LOST, f"the source ended during the migration: {source.last_words()}"
         else:
-            fault, story = TransferFault.TARGET_LOST, f"its target ended as it took over: {target.last_words()}"
-        return TransferError(fault, f"{self._endpoints.vm}: {story}; nothing runs any more")
+            fault, story = TransferFault.TARGET_LOST, f"the target ended during the handover: {target.last_words()}"
+        return TransferError(fault, f"{self._endpoints.vm}: {story}; the guest is lost")
 
     def _blame(self, view: MoveView) -> tuple[TransferFault, str]:
         if view.target is TargetSays.GONE or view.source is SourceSays.KEPT:
             reasons = [self._endpoints.target.last_words(), self._report.error_desc]
-            return TransferFault.TARGET_LOST, f"its target failed: {'; '.join(filter(None, reasons))}"
+            return TransferFault.TARGET_LOST, f"the target failed: {'; '.join(filter(None, reasons))}"
         if view.is_released:
-            return TransferFault.TARGET_LOST, "its target had everything and would not run"
+            return TransferFault.TARGET_LOST, "the target received everything and did not start"
         if self._is_called_off:
-            return TransferFault.REFUSED, "the move was called off"
-        return TransferFault.TIMED_OUT, f"it could not be sent within {self._limits.timeout:g} s"
+            return TransferFault.REFUSED, "the migration was cancelled"
+        return TransferFault.TIMED_OUT, f"not sent within {self._limits.timeout:g} s"
 
 
 async def carried_through(work: Coroutine[object, object, _Result], call_off: Callable[[], None]) -> _Result:
-    """The result of ``work``, which always runs to its end: being cancelled calls it off, and is passed on after it."""
+    """The result of ``work``, which always runs to its end. Cancellation calls ``call_off`` and is raised last."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError as error:
-            # Noted and passed on at the end: the move must not be left half done.
+            # Raised at the end: the migration must not be left unfinished.
             cancelled = error
             call_off()
     if cancelled is not None and (task.exception() is None or isinstance(task.exception(), GuestError)):
-        raise cancelled  # the caller that cancelled asks the guests for the outcome
+        raise cancelled  # the caller gets the outcome from the guests
     return task.result()
 
 
-def _stands_still(downtime: Seconds) -> dict[str, int]:
+def _downtime_limit(downtime: Seconds) -> dict[str, int]:
     return {"downtime-limit": round(downtime * 1000)}  # milliseconds
 
 
@@ -336,7 +349,7 @@ def _capabilities(*names: str) -> dict[str, object]:
     return {"capabilities": [{"capability": name, "state": True} for name in names]}
 
 
-async def _tried(machine: Machine, command: str, arguments: dict[str, int] | None = None) -> None:
-    """Gives an order whose answer does not matter: its effect shows in the next look."""
+async def _try_call(machine: Machine, command: str, arguments: dict[str, int] | None = None) -> None:
+    """Run a command and ignore errors: the next poll shows its effect."""
     with suppress(GuestError):
         await machine.call(command, arguments)

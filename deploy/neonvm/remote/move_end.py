@@ -1,6 +1,6 @@
-"""A move between two pods: its ends, TLS between their QEMUs, and the state of the guests afterwards.
+"""Migration between two pods: both ends, TLS between their QEMUs, and the state of the guests afterwards.
 
-The authority that signs both certificates lives for this move alone, and its key is never written down.
+Each migration has its own CA, whose key never leaves this process.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from deploy.neonvm.qemu.machine import Route
 from deploy.neonvm.qemu.transfer import Transfer
 from deploy.neonvm.remote.remote_guest import RemoteGuest, RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
-from deploy.neonvm.runner.pod_runner import TARGET_NAME
 from deploy.neonvm.runner.resizer import Resizer
+from deploy.neonvm.runner.sleep_migration import TARGET_NAME
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.transfer_terms import TransferInfo
+from protocol.guest.sleep import SLEEPING
 from protocol.runtime.certificates.issuing import (
     AUTHORITY,
     NO_AUTHORITY,
@@ -43,21 +44,21 @@ _USES: Final = (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, Extended
 
 
 class MigrationAuthority:
-    """Signs for one migration. ``wall`` is the time in seconds since 1970."""
+    """CA of one migration. ``wall`` is Unix time."""
 
     def __init__(self, move: str, wall: float) -> None:
         self._now = datetime.fromtimestamp(wall, UTC)
-        # It lives in this object alone and is gone with the move.
+        # Kept only in memory, and gone with the migration.
         self._authority = self._form(f"migration {move}", AUTHORITY).self_signed(new_key())
 
     @property
     def certificate(self) -> bytes:
-        """The authority that both ends trust, PEM."""
+        """The CA certificate that both ends trust, PEM."""
         return self._authority.certificate_pem
 
     def signed(self, request: bytes, name: str) -> bytes:
-        """The certificate for ``request``, PEM, with the host name ``name``. Raises ``GuestError``."""
-        # QEMU compares the host name with the alternative name, not with the common name.
+        """A certificate for ``request``, PEM, with the DNS name ``name``. Raises ``GuestError``."""
+        # QEMU checks the subject alternative name, not the common name.
         extensions = NO_AUTHORITY, *alternative_names([name]), _USES, usage(encrypts=True)
         certificate = self._form(name, extensions).signed(_requesting(request), self._authority)
         return certificate.public_bytes(serialization.Encoding.PEM)
@@ -67,13 +68,13 @@ class MigrationAuthority:
 
 
 def _requesting(request: bytes) -> ec.EllipticCurvePublicKey:
-    """The key that ``request`` is for. Raises ``GuestError``."""
+    """The public key in ``request``. Raises ``GuestError``."""
     try:
         csr = x509.load_pem_x509_csr(request)
         is_signed, key = csr.is_signature_valid, csr.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise GuestError(texts.REQUEST_UNREADABLE.format(error=error)) from error
-    # Proof that the pod holds the key.
+    # The signature proves that the pod has the private key.
     if not is_signed:
         raise GuestError(texts.REQUEST_UNSIGNED)
     if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -84,30 +85,34 @@ def _requesting(request: bytes) -> ec.EllipticCurvePublicKey:
 _SOURCE_NAME = "source.migration.local"
 
 
-async def open_tls(source: RunnerClient, target: RunnerClient, move: str, wall: float) -> Route:
-    """Gives both ends their certificates, without which neither sends or takes a guest. Each end trusts those of this
-    ``move`` alone. Raises ``GuestError``, also for an open pod.
+async def open_tls(source: RunnerClient, target: RunnerClient, move: str, wall: float, *, sleeps: bool) -> Route:
+    """Install certificates on both ends, which neither sends nor receives a guest without. Each end trusts only those
+    of this ``move``. Copies the disk of a guest that ``sleeps``. Raises ``GuestError``, also for an open pod.
     """
-    # Any program could be at the address of an open pod, and would be sent the guest's memory.
+    # The address of an open pod is not authenticated, so the guest's memory could go to any program.
     for end in (source, target):
         if end.place.is_open:
             raise GuestError(f"{end.who}: {texts.OLD_RUNNER}")
     authority = MigrationAuthority(move, wall)
-    # The target first: the source's certificate makes its pod prepare for the move.
+    # The target first: the source prepares for the migration when it gets its certificate.
     for client, name in ((target, TARGET_NAME), (source, _SOURCE_NAME)):
         signed = authority.signed(await client.signing_request(move), name)
         await client.use_certificate(move, signed, authority.certificate)
     address = target.place.address
-    # The target listens on all its addresses, of the family by which the source reaches it.
+    # The target listens on the wildcard address of the family by which the source reaches it.
     host, anywhere = (f"[{address}]", "[::]") if ":" in address else (address, "0.0.0.0")
+    if sleeps:
+        # The disk does not change before the guest runs.
+        await target.pass_disk(anywhere.strip("[]"))
+        await source.pass_disk(address)
     uri = f"tcp:{host}:{MIGRATION_PORT}"
-    # `inc` sends along what the disk has beyond its image.
+    # `inc`: also migrate the disk's changes relative to its backing file.
     return Route(f"tcp:{anywhere}:{MIGRATION_PORT}", {"uri": uri, "inc": True})
 
 
 @dataclass(frozen=True, slots=True)
 class MoveEnd:
-    """One end. ``uid`` is its pod's; ``guest`` and ``resizer`` are there if the pod is followed."""
+    """One end of a migration. ``uid`` is its pod's. ``guest`` and ``resizer`` are set if the pod is polled."""
 
     uid: str
     runner: RunnerClient
@@ -115,28 +120,35 @@ class MoveEnd:
     guest: RemoteGuest | None = None
     resizer: Resizer | None = None
 
+    @property
+    def sleeps(self) -> bool:
+        """True if its guest was last known to be asleep."""
+        return self.resizer is not None and self.resizer.state.phase in SLEEPING
+
     def leave(self) -> None:
-        """The guest runs elsewhere, or never will here."""
+        """Record that the guest does not run here any more, or never will."""
         if self.guest is not None and self.resizer is not None:
             self.guest.is_known = True
             self.resizer.leave()
 
     def arrive(self, source: MoveEnd) -> None:
-        """The guest runs here, with the size that it had in ``source``, if that is known; it is looked at anyway."""
+        """Record that the guest runs here, with the size it had in ``source`` if that is known, and poll it."""
         if self.guest is None or self.resizer is None:
             return
         if source.guest is not None and source.resizer is not None and source.guest.is_known:
-            # The size moves with the guest, so it is known before the first look.
-            self.guest.is_known, had = True, source.resizer.state
-            self.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
+            had = source.resizer.state
+            # The guest keeps its size, so it is known before the first poll. A sleeping guest had none.
+            if had.phase not in SLEEPING:
+                self.guest.is_known = True
+                self.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
         self.resizer.look_again()
 
 
 async def moved(
     transfer: Transfer, here: MoveEnd, there: MoveEnd, machines: tuple[RemoteMachine, RemoteMachine]
 ) -> TransferInfo:
-    """Carries the move to its end; afterwards both ends know what has become of their guests. Raises ``TransferError``,
-    and ``CancelledError`` if the move was left to another process.
+    """Run the migration and record the outcome on both ends. Raises ``TransferError``, and ``CancelledError`` if
+    another process has to finish it.
     """
     try:
         async with machines[0], machines[1]:
@@ -144,17 +156,17 @@ async def moved(
     except TransferError:
         there.leave()
         raise
-    # First the arrival, which takes the size that the source had until now.
+    # In this order, because the arrival copies the size from the source.
     there.arrive(here)
     here.leave()
     return info
 
 
 def are_emulated(*ends: MoveEnd) -> bool:
-    """Return True if guests are emulated there. Raises ``TransferError`` if the two ends cannot exchange a guest."""
+    """Return True if guests may be emulated on either end. Raises ``TransferError`` if only one end emulates."""
     accelerations = [end.guest.acceleration if end.guest is not None else None for end in ends]
-    # The guest's CPU would differ. An end whose acceleration is unknown does not hinder the move.
+    # The CPU models differ between KVM and TCG. An end whose accelerator is unknown does not prevent the migration.
     if len({acceleration.is_on for acceleration in accelerations if acceleration is not None}) > 1:
         raise TransferError(TransferFault.REFUSED, texts.OTHER_ACCELERATOR)
-    # An end whose acceleration is unknown counts as emulated: one pass works for both kinds.
+    # An unknown accelerator counts as emulated, because one pass works with both.
     return not all(acceleration is not None and acceleration.is_on for acceleration in accelerations)

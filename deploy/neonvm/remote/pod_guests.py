@@ -1,7 +1,7 @@
-"""The guests of a real cluster, by their runner pods: the ``GuestHost`` of the controllers there.
+"""The guests of a real cluster, in runner pods: the ``GuestHost`` of its controllers.
 
-A guest is followed from the moment that its pod runs until the pod has ended, as the API server says; nothing else is
-concluded from a runner that does not answer.
+A guest is polled from when its pod runs until the pod has ended, according to the API server. A runner that does not
+respond proves nothing about its guest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.kube.informer import Informer, ObjectChange
-from deploy.neonvm.access.connections import AskRunner, RunnerPlace
+from deploy.neonvm.access.connections import RunnerAccess, RunnerPlace
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from deploy.neonvm.dependencies import HostedGuest
 from deploy.neonvm.objects.booted import booted
@@ -26,7 +26,7 @@ from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_thr
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved, open_tls
 from deploy.neonvm.remote.remote_guest import Connect, RemoteGuest, RemoteMachine
-from deploy.neonvm.remote.runner_client import Looks, RunnerClient
+from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
@@ -40,27 +40,25 @@ from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import MilliCpu, Resources, Seconds
 
 _WORKERS: Final = 4
-_AGAIN: Final = Seconds(5.0)
-"""How long after a fault of this program it follows a guest again."""
+_RETRY: Final = Seconds(5.0)
+"""Pause before a guest is polled again after an internal error."""
 _SHOWN: Final = 300
 PACE: Final = Pace(
     booting=Backoff(Seconds(0.5), Seconds(4.0)), running=Seconds(30.0), silent=Backoff(Seconds(2.0), Seconds(60.0))
 )
-"""A guest's size is changed by our orders alone, and looked at after each. Its pod shows that
-it has booted, hangs or is back: such a change is a reason to look.
-"""
+"""Slow, because a guest is also polled after each resize, which only we do, and when its pod's readiness changes."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PodGuestsDependencies:
-    """Dependencies for following guests. ``changed`` gets the name of each VM whose guest has changed, ``ended`` the
-    uid of each pod that has ended.
+    """Dependencies. ``changed`` is called with the name of each VM whose guest has changed, ``ended`` with the uid of
+    each pod that has ended.
     """
 
     pods: Informer
-    ask: AskRunner
+    runners: RunnerAccess
     connect: Connect
     claims: AddressClaims
     clock: Clock
@@ -77,24 +75,24 @@ class _Followed:
 
 
 class PodGuests:
-    """Every runner pod's guest. ``run`` works until cancelled."""
+    """The guests of all runner pods. ``run`` polls them until cancelled."""
 
     def __init__(self, deps: PodGuestsDependencies) -> None:
         self._deps = deps
         self._queue = WorkQueue(deps.clock)
         self._followed: dict[ObjectName, _Followed] = {}
         self._led: set[asyncio.Task[None]] = set()
-        self._looks = Looks()
+        self._looks = PollLimiter()
         self.is_ending = False
         deps.pods.listen(self._pod_changed)
 
     def guest(self, pod: Json | None) -> HostedGuest:
-        """The guest of that very pod."""
+        """The guest of the pod with this name and uid."""
         name, uid = name_of(pod or {}), uid_of(pod or {})
-        # The API server's word counts before what was last seen of the guest.
+        # The pod's phase in the API takes precedence over the last poll.
         role = PodRole.UNKNOWN if self._lives(name, uid) else PodRole.EMPTY
         current, followed = self._deps.pods.get(name), self._followed.get(name)
-        # Any program may stand at the address of an open pod.
+        # The address of an open pod is not authenticated.
         is_exposed = current is not None and uid_of(current) == uid and is_open(current)
         hindrance = texts.OLD_RUNNER if is_exposed else ""
         if followed is None or followed.uid != uid:
@@ -104,21 +102,23 @@ class PodGuests:
         phase = followed.resizer.state.phase
         resizer = None if phase is GuestPhase.RECEIVING else followed.resizer
         role = PodRole.of(phase) if role is PodRole.UNKNOWN else role
-        return HostedGuest(resizer, role, True, hindrance, followed.guest.acceleration)
+        return HostedGuest(
+            resizer, role, True, hindrance, followed.guest.acceleration, moves_asleep=followed.guest.moves_asleep
+        )
 
     async def vm_address(self, vm: Json) -> str:
-        """The VM's address on the flat network; empty if it is not on it. Raises as ``AddressClaims.take``."""
+        """The VM's flat-network address; empty if it has none. Raises as ``AddressClaims.take``."""
         return await self._deps.claims.take(vm)
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
-        """Gives the VM's address back; its disk went with its pod."""
+        """Release the VM's address. Its disk was deleted with its pod."""
         await self._deps.claims.release(vm, uid)
 
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``. If one of the pods is
-        gone, the guest goes on in the other, if it may.
+        """Migrate the guest from one pod to another. Raises and is cancelled as ``Guest.send``. If one of the pods is
+        gone, the guest resumes in the other if that is safe.
         """
         here, there = self._end(source), self._end(target)
         if are_emulated(here, there):
@@ -127,19 +127,19 @@ class PodGuests:
         transfer = Transfer(self._endpoints(here, there, *machines), limits, progress)
 
         def stop() -> None:
-            # The move outlives this process: the QEMUs go on, and the next leader takes it up where it is.
+            # On shutdown the migration continues in QEMU, and the next leader resumes driving it.
             (transfer.leave if self.is_ending else transfer.call_off)()
 
         return await carried_through(moved(transfer, here, there, machines), stop)
 
     def _end(self, name: ObjectName) -> MoveEnd:
-        """One end of a move, followed or not: a move that another leader has begun is not left open."""
+        """One end of a migration, polled or not: migrations of an earlier leader must be finished."""
         followed = self._followed.get(name)
         if followed is not None:
             return MoveEnd(
                 followed.uid, followed.guest.runner, followed.guest.machine, followed.guest, followed.resizer
             )
-        # The pod may have ended: the move is carried to its end anyway.
+        # The pod may have ended; finish the migration anyway.
         pod = self._deps.pods.get(name) or {}
         return MoveEnd(uid_of(pod) or str(name), *self._reached(name, pod))
 
@@ -155,20 +155,20 @@ class PodGuests:
             clock=clock,
             lead_to_source=functools.partial(self._lead_to, ends[0]),
             lead_to_target=functools.partial(self._lead_to, ends[1]),
-            # No frames here: the pods hand them over themselves.
-            open_wire=lambda *_: open_tls(*ends, move, clock.wall()),
+            # No `frames`: the pods hand them over themselves.
+            open_wire=lambda *_: open_tls(*ends, move, clock.wall(), sleeps=here.sleeps),
             decide=functools.partial(ends[0].decide, move),
         )
 
     def _lead_to(self, runner: RunnerClient) -> None:
-        """Has the pod announce itself; QEMU announces the guest once more when it runs."""
+        """Tell the pod to announce the VM; QEMU announces it again once the guest runs."""
         task = asyncio.ensure_future(_announced(runner))
-        # Announcing must not delay the move, so it is a task; the event loop holds tasks weakly.
+        # A task, so that it does not delay the migration; referenced, because the event loop holds tasks weakly.
         self._led.add(task)
         task.add_done_callback(self._led.discard)
 
     async def run(self) -> None:
-        """Follows guests until cancelled; they run on."""
+        """Poll guests until cancelled. Cancellation does not affect the guests."""
         await self._deps.pods.synced.wait()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_WORKERS):
@@ -177,7 +177,7 @@ class PodGuests:
 
     async def _sync(self, name: ObjectName, tasks: asyncio.TaskGroup) -> None:
         pod, followed = self._deps.pods.get(name), self._followed.get(name)
-        # A pod of the same name with another uid is another pod.
+        # A different uid means a new pod of the same name.
         if followed is not None and (pod is None or uid_of(pod) != followed.uid or is_over(pod)):
             del self._followed[name]
             followed.resizer.leave()
@@ -192,45 +192,45 @@ class PodGuests:
     def _follow(self, name: ObjectName, pod: Json, tasks: asyncio.TaskGroup) -> None:
         vm_name, made = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME]), booted(pod)
         if made is None:
-            return  # a pod of somebody else: neither our controller nor NeonVM's made it
+            return  # created neither by our controller nor by NeonVM's
         runner, opened = self._reached(name, pod)
 
         def changed() -> None:
             self._deps.changed(vm_name)
 
         guest, uid = RemoteGuest(runner, opened, made, self._deps.clock, changed), uid_of(pod)
-        # A pod that belongs to a migration is its target, and boots nothing.
+        # A pod owned by a migration is its target, which receives a guest instead of booting one.
         phase = GuestPhase.RECEIVING if migration_of(pod) else GuestPhase.BOOTING
-        # The real size is not known yet; the first look replaces this one.
+        # A placeholder until the first poll.
         starting = Resources(MilliCpu(0), made.machine.mem_min)
         resizer = Resizer(guest, starting, self._deps.clock, changed, phase)
         resizer.pace = PACE
-        resizer.hold()  # until a size is ordered: the one above is not an order
+        resizer.hold()  # the placeholder is not a request; wait for one
         self._followed[name] = followed = _Followed(uid, guest, resizer)
         followed.task = tasks.create_task(self._followed_on(name, resizer))
 
     async def _followed_on(self, name: ObjectName, resizer: Resizer) -> None:
-        """Follows one guest, even after a fault of this program: a pod may answer anything."""
+        """Poll one guest; on an internal error, retry. Runners are not trusted, so any response may cause one."""
         while True:
             try:
                 await resizer.run()
             except* Exception as faults:  # noqa: BLE001 - one guest must not end the controller of all others
                 _log.exception(texts.GUEST_NOT_FOLLOWED, extra={"object": str(name)})
-                # Shown on the VM, because its size may be out of date until the guest is followed again.
+                # Shown on the VM, whose size may be stale until the next poll.
                 resizer.has_failed(texts.OWN_FAULT.format(error=faults.exceptions[0])[:_SHOWN])
-            await self._deps.clock.sleep(_AGAIN)
+            await self._deps.clock.sleep(_RETRY)
 
     def _reached(self, name: ObjectName, pod: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:
-        """Addresses of the pod's runner and its QEMU: the ports with which they were started."""
+        """Clients for the pod's runner and QEMU, at the ports with which they were started."""
         address, uid, made = text(pod, "status", "podIP"), uid_of(pod), booted(pod)
         ports = (RUNNER_PORT, QMP_PORT) if made is None else (made.runner_port, made.qmp_port)
-        # A pod that is gone is not open: nobody must be believed at its address.
+        # A deleted pod counts as not open, so that whoever has its address now must authenticate.
         place = RunnerPlace(str(name), uid, address, *ports, is_open=bool(pod) and is_open(pod))
 
         def opened() -> RemoteMachine:
             return RemoteMachine(place, self._deps.connect, lambda: self._lives(name, uid))
 
-        return RunnerClient(self._deps.ask, place, self._looks), opened
+        return RunnerClient(self._deps.runners, place, self._looks), opened
 
     def _lives(self, name: ObjectName, uid: str) -> bool:
         pod = self._deps.pods.get(name)
@@ -241,7 +241,7 @@ class PodGuests:
             version is not None and LABEL_VM_NAME in labels_of(version) for version in (change.before, change.after)
         ):
             self._queue.add(change.name)
-            # Our own patches of the pod are no reason to ask its guest.
+            # Ignore our own patches of the pod.
             if (followed := self._followed.get(change.name)) is not None and _signs(change.before) != _signs(
                 change.after
             ):
@@ -253,7 +253,7 @@ def _has_guest(pod: Json) -> bool:
 
 
 def _signs(pod: Json | None) -> object:
-    """The fields of a pod that hint at a change of its guest; our own annotations do not."""
+    """The fields of a pod whose change hints at a change of its guest."""
     if pod is None:
         return None
     status = child(pod, "status")

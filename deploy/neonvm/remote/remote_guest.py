@@ -1,7 +1,7 @@
-"""A guest in a runner pod as a ``ResizableGuest``, asked and ordered through its runner, and its QEMU.
+"""A ``ResizableGuest`` in a runner pod, controlled through its runner and its QEMU.
 
-A pod that is open is asked as NeonVM's runner is: it says its CPU, and QEMU the memory. With ``QmpScaling`` that runner
-only notes the CPU, which comes and goes in the slots of QEMU: the guest has those that are filled.
+An open pod may have NeonVM's own runner, which reports only the CPU; QEMU reports the memory. With ``QmpScaling`` that
+runner only stores the CPU, and the controller hot-plugs vCPUs in QEMU.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ import msgspec
 
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.objects.booted import Booted
-from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, GuestState
+from deploy.neonvm.ports import Acceleration, FellAsleep, GuestError, GuestPhase, GuestState, Woken
 from deploy.neonvm.qemu.handover import TargetSays, target_says
 from deploy.neonvm.qemu.machine import Machine, plug_memory
 from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK
-from deploy.neonvm.qemu.qemu_process import Hearings, Monitor
+from deploy.neonvm.qemu.qemu_process import EventListeners, Monitor
 from deploy.neonvm.qemu.reports import parse_memory, parse_run_state
-from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.remote.runner_client import RunnerClient, SilentError, UnansweredError
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from deploy.neonvm.texts import controller as texts
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 
 Connect = Callable[[RunnerPlace], Awaitable[socket.socket]]
-"""Opens a non-blocking connection to the monitor of a pod; raises ``OSError``."""
+"""Opens a non-blocking connection to a pod's QMP monitor; raises ``OSError``."""
 
 _CONNECT_SECONDS: Final = 3.0
 _QUIT_SECONDS: Final = 3.0
 
 
-class RemoteMachine(Hearings):
-    """The QEMU of a runner pod as a ``Machine``, through the monitor that its pod offers; close it when done (``async
-    with``). ``lives`` says whether its pod has not ended: a machine that does not answer may well live.
+class RemoteMachine(EventListeners):
+    """The QEMU of a runner pod as a ``Machine``, through the pod's QMP port; use it with ``async with``. ``lives``
+    returns True until the pod has ended; no response does not mean that the machine is dead.
     """
 
     def __init__(self, place: RunnerPlace, connect: Connect, lives: Callable[[], bool]) -> None:
@@ -61,20 +61,20 @@ class RemoteMachine(Hearings):
 
     @property
     def alive(self) -> bool:
-        """True if its pod may still have it."""
+        """True if QEMU may still run in its pod."""
         return not self._has_quit and self._lives()
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
-        """One command of the monitor. Raises ``GuestError``."""
+        """Run one QMP command. Raises ``GuestError``."""
         return await (await self._connected()).call(command, arguments)
 
     async def _connected(self) -> Monitor:
-        # Two calls at once must not open two connections.
+        # Concurrent calls must share one connection.
         async with self._connecting:
             if self._monitor is not None and self._monitor.is_up:
                 return self._monitor
             if self._monitor is not None:
-                # Made again with the next call. The broken call is not repeated: it may have been carried out.
+                # Reconnect. The call that broke is not repeated, because it may have been executed.
                 broken, self._monitor = self._monitor, None
                 await broken.close()
             if not self.alive:
@@ -90,35 +90,35 @@ class RemoteMachine(Hearings):
             return monitor
 
     async def give(self, name: str, end: socket.socket) -> None:  # noqa: ARG002 - a part of the port
-        """A socket cannot be passed to another node. Raises ``GuestError``."""
+        """Always raises ``GuestError``: a socket cannot be passed to another node."""
         raise GuestError(texts.SOCKET_STAYS.format(who=self._who, name=name))
 
     async def wait_for_event(self, seconds: float) -> None:
-        """Returns when QEMU stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
+        """Wait up to ``seconds`` for QEMU to stop, resume, or make progress with a migration."""
         if self._monitor is not None and self._monitor.is_up:
             await self._monitor.wait_for_event(seconds)
         else:
-            # Without a connection there are no events; the caller looks again after the same time.
+            # No events without a connection.
             await asyncio.sleep(seconds)
 
     def event_time(self, event: str) -> float | None:
-        """The time when QEMU last reported ``event`` on any connection, in seconds since 1970; None if never."""
+        """Unix time of the last ``event`` on any connection; None if never."""
         latest = self._monitor.event_time(event) if self._monitor is not None else None
         if latest is not None:
-            # A new connection has no history, so the last time is kept here.
+            # Cached, because a new connection has no history.
             self._times[event] = latest
         return self._times.get(event)
 
     async def failed(self) -> str:
-        """Not waited for here: the API shows the pod's end. Raises ``GuestError``."""
+        """Always raises ``GuestError``: the API server reports the end of the pod."""
         raise GuestError(texts.POD_SAYS.format(who=self._who))
 
     def last_words(self) -> str:
-        """Its pod has them."""
-        return "its pod says why"
+        """A reference to the pod, which has QEMU's output."""
+        return "see the pod's status and log"
 
     async def kill(self) -> None:
-        """Tells QEMU to quit. A machine that does not answer is not waited for: it takes no part in what follows."""
+        """Tell QEMU to quit, without waiting for one that does not respond."""
         try:
             async with asyncio.timeout(_QUIT_SECONDS):
                 await self.call("quit")
@@ -127,18 +127,22 @@ class RemoteMachine(Hearings):
         self._has_quit = True
 
     async def end(self) -> None:
-        """The same as ``kill``."""
+        """Same as ``kill``."""
         await self.kill()
 
 
 _MEMORY_PAUSE: Final = Seconds(0.1)
+_SLEEP_PAUSES: Final = Seconds(0.5), Seconds(1.0), Seconds(2.0)
+"""Pauses before repeating a request to sleep whose response was lost."""
+_HELD: Final = Seconds(1800.0)
+"""Seconds after which the long poll for a wake is repeated, up to twice that."""
 _SHOWN: Final = 300
-"""Characters of a runner's words that go into its VM's status."""
+"""Maximum length of a runner's message in the VM's status."""
 
 
 class RemoteGuest:
-    """One guest. ``machine`` opens its QEMU's monitor, ``looked`` is called when it has been looked at first.
-    ``booted`` says what its orders are relative to.
+    """One guest. ``machine`` opens its QMP monitor, ``looked`` is called after the first successful poll, ``booted`` is
+    the machine that it booted with.
     """
 
     def __init__(
@@ -156,8 +160,10 @@ class RemoteGuest:
         self._looked = looked
         self._machine: RemoteMachine | None = None
         self._users = 0
+        self._sleeps = 0
         self.is_known = False
         self.acceleration: Acceleration | None = None
+        self.moves_asleep = False
 
     async def state(self) -> GuestState:
         """The guest's present size. Raises ``GuestError``."""
@@ -168,8 +174,10 @@ class RemoteGuest:
         return state
 
     def _read(self, status: RunnerStatus) -> GuestState:
-        # Cut, because the pod's words go into a status.
+        # Truncated, because the reason goes into the VM's status.
         self.acceleration = Acceleration(status.accelerator == "kvm", status.reason[:_SHOWN])
+        self._note(status.sleeps)
+        self.moves_asleep = status.moves_asleep
         try:
             return GuestState(GuestPhase(status.phase), MilliCpu(status.cpu), Bytes(status.memory))
         except ValueError as error:
@@ -178,37 +186,70 @@ class RemoteGuest:
     async def _of_neonvms_runner(self) -> GuestState:
         phase = GuestPhase.RUNNING if await self.runner.is_ready() else GuestPhase.BOOTING
         async with self._shared() as machine:
-            # A readiness probe cannot tell a guest that boots from one that waits to be sent.
+            # The readiness probe cannot distinguish a booting guest from an incoming migration.
             if target_says(parse_run_state(await machine.call("query-status"))) is TargetSays.FILLING:
                 phase = GuestPhase.RECEIVING
             memory = parse_memory(await machine.call("query-memory-size-summary"))
             plugged = await count_plugged(machine, self.runner.who) if self._booted.plugs_cpus else None
         cpu = await self.runner.cpu()
         if plugged is not None and plugged != cpu.whole_cpus:
-            # Such a runner only repeats the order; QEMU knows the real number.
+            # NeonVM's runner returns the last order; QEMU has the actual number.
             cpu = MilliCpu(1000 * plugged)
         return GuestState(phase, cpu, memory)
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest this much CPU; what it then has, if its runner says so. Raises ``GuestError``."""
+        """Set the guest's CPU; return what it then has, None if not reported. Raises ``GuestError``."""
         if self.runner.place.is_open and self._booted.plugs_cpus:
             async with self._shared() as machine:
-                # QEMU first: the runner only notes the order, as if it had been carried out.
+                # QEMU first: the runner only stores the order, and reports it as executed.
                 await plug(machine, self.runner.who, use.whole_cpus, self._clock)
         return await self.runner.set_cpu(use)
 
     async def set_memory(self, use: Bytes) -> None:
-        """Plugs or unplugs memory (``plug_memory``). Raises ``GuestError``."""
+        """Plug or unplug memory (``plug_memory``). Raises ``GuestError``."""
         low, high = self._booted.machine.mem_min, self._booted.machine.mem_max
         if not low <= use <= high:
             raise GuestError(texts.MEMORY_OUT_OF_RANGE.format(who=self.runner.who, low=low, high=high, use=use))
         async with self._shared() as machine:
             await plug_memory(machine, (use - low).down_to(MEMORY_BLOCK), self._clock, _MEMORY_PAUSE)
 
+    async def fall_asleep(self) -> FellAsleep:
+        """Put the guest to sleep (``SleepingGuest``). Raises ``SleepRefusedError`` and ``GuestError``."""
+        # The same number in each attempt: a look may have seen the guest asleep, and awake again, in the meantime.
+        sleeps = self._sleeps
+        for pause in _SLEEP_PAUSES:
+            try:
+                return await self._fallen_asleep(sleeps)
+            except UnansweredError:
+                # It may be asleep; the repeated request then returns the result.
+                await self._clock.sleep(pause)
+        return await self._fallen_asleep(sleeps)
+
+    async def _fallen_asleep(self, sleeps: int) -> FellAsleep:
+        slept = await self.runner.fall_asleep(sleeps)
+        self._note(slept.sleeps)
+        return FellAsleep(Bytes(slept.saved), slept.sessions)
+
+    def _note(self, sleeps: int) -> None:
+        # A poll sent before the guest fell asleep may be answered after it.
+        self._sleeps = max(self._sleeps, sleeps)
+
+    async def woken(self) -> str:
+        """Wait until the sleeping guest must wake; return the reason. Raises ``GuestError``."""
+        while True:
+            try:
+                return await self.runner.woken(Seconds(_HELD * (1.0 + self._clock.jitter())))
+            except SilentError:
+                continue  # nothing has happened
+
+    async def wake(self) -> Woken:
+        """Resume the guest from its last known sleep. Raises ``GuestError``."""
+        return await self.runner.wake(self._sleeps)
+
     @asynccontextmanager
     async def _shared(self) -> AsyncIterator[RemoteMachine]:
-        """One connection to QEMU for all that is asked at once."""
-        # QEMU under a runner of NeonVM's serves one client at a time.
+        """One connection to QEMU, shared by concurrent calls."""
+        # NeonVM's runner gives QEMU one monitor socket, which serves one client at a time.
         if self._machine is None:
             self._machine = self.machine()
             await self._machine.__aenter__()
@@ -222,7 +263,7 @@ class RemoteGuest:
                 await machine.__aexit__()
 
     async def ended(self) -> str:
-        """Never returns: the pod's end is what the API server says."""
+        """Never returns: the API server reports the end of the pod."""
         await asyncio.Event().wait()
         return ""
 
@@ -243,24 +284,24 @@ class _Slot(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 async def count_plugged(machine: Machine, who: str) -> int:
-    """The number of CPUs that the guest of ``who`` has. Raises ``GuestError``."""
+    """The number of vCPUs plugged in. Raises ``GuestError``, which names ``who``."""
     return sum(slot.qom_path is not None for slot in await _slots(machine, who))
 
 
 async def plug(machine: Machine, who: str, wanted: int, clock: Clock) -> None:
-    """Gives the guest of ``who`` this many CPUs. Raises ``GuestError``."""
-    # Plugged in from the first slot and out from the last; QEMU promises no order.
+    """Hot-plug or unplug vCPUs until there are ``wanted``. Raises ``GuestError``, which names ``who``."""
+    # Plug from the first core up, unplug from the last down; QEMU lists slots in no particular order.
     slots = sorted(await _slots(machine, who), key=lambda slot: slot.core)
     plugged, empty = ([cpu for cpu in slots if (cpu.qom_path is None) is is_empty] for is_empty in (False, True))
     for slot in empty[: max(0, wanted - len(plugged))]:
-        # Under NeonVM's own names, so that its controller finds them when it is back.
+        # With NeonVM's own IDs, so that its controller can take over again.
         await machine.call("device_add", {"driver": slot.type, "id": f"cpu{slot.core}", **slot.props})
-    # CPUs with which the machine booted have no name of this kind, and cannot be unplugged.
+    # Boot CPUs are not under /machine/peripheral and cannot be unplugged.
     removable = [cpu.qom_path for cpu in reversed(plugged) if cpu.qom_path and cpu.qom_path.startswith(_PLUGGED)]
     for path in removable[: max(0, len(plugged) - wanted)]:
         await machine.call("device_del", {"id": path})
     deadline = Instant(clock.now() + _PLUG_SECONDS)
-    # A guest releases a CPU when it likes, so the order's answer says nothing.
+    # device_del returns before the guest has released the CPU, so poll.
     while (count := await count_plugged(machine, who)) != wanted:
         if clock.now() >= deadline:
             raise GuestError(texts.NOT_PLUGGED_IN.format(who=who, wanted=wanted, count=count))

@@ -1,30 +1,50 @@
-"""The controller's side of a runner pod's API (``runner_api``). Every fault is a ``GuestError``.
+"""Client of a runner pod's API (``runner_api``). Every failure is a ``GuestError``.
 
-What runs in the pod is its author's choice: an answer has a size and a time, and its bytes may be anything.
+Runners are not trusted: size and duration of a response are bounded, and it may contain any bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from deploy.neonvm.access.connections import AskRunner, RunnerHttpResponse, RunnerPlace
-from deploy.neonvm.ports import GuestError, TransferError, TransferFault
+from deploy.neonvm.access.connections import RunnerAccess, RunnerHttpResponse, RunnerPlace
+from deploy.neonvm.ports import GuestError, SleepRefusedError, TransferError, TransferFault, Woken
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.runner.pod_runner import RunnerStatus
-from deploy.neonvm.runner.runner_api import Certificate, CertificateRequest, CpuChange, Handover
+from deploy.neonvm.runner.runner_api import (
+    Awake,
+    Certificate,
+    CertificateRequest,
+    CpuChange,
+    DiskPlace,
+    Handover,
+    SleepNumber,
+    Slept,
+)
 from deploy.neonvm.texts import controller as texts
+from deploy.neonvm.texts.lines import one_line
 from protocol.units import MilliCpu, Seconds
 from protocol.wire.wire_quantities import cpu_to_wire
 
+_Answer = TypeVar("_Answer")
 
-class Looks:
-    """``turns`` for pods at a time, and ``for_silent`` more for those that did not answer the last time."""
+
+class UnansweredError(GuestError):
+    """No response from the runner; the request may have been executed."""
+
+
+class SilentError(UnansweredError):
+    """The request to the runner timed out."""
+
+
+class PollLimiter:
+    """Limits concurrent polls: ``turns`` at a time, and ``for_silent`` for pods that did not respond the last time."""
 
     def __init__(self, turns: int = 128, for_silent: int = 32) -> None:
         self._turns = asyncio.Semaphore(turns)
@@ -33,116 +53,155 @@ class Looks:
 
     @asynccontextmanager
     async def turn(self, who: str) -> AsyncIterator[None]:
-        """The turn of that pod. A ``GuestError`` in it means that the pod was silent."""
-        # A silent pod may keep its turn until its time-out.
+        """Wait for a slot. A ``GuestError`` in the context marks the pod as unresponsive."""
+        # An unresponsive pod holds its slot until the timeout.
         async with self._for_silent if who in self._silent else self._turns:
             try:
                 yield
             except GuestError:
-                # Remembered until it answers: the next turn waits with the other silent ones.
+                # Until it responds, it queues with the other unresponsive pods.
                 self._silent.add(who)
                 raise
             self._silent.discard(who)
 
     def forget(self, who: str) -> None:
-        """The pod is gone."""
+        """Drop a deleted pod."""
         self._silent.discard(who)
 
 
 PATIENCE: Final = Seconds(5.0)
-"""A runner that takes longer to say what it has holds up those that wait for their turn."""
+"""Timeout of a status request; a slow runner delays polls of others."""
 _UNKNOWN_PATH: Final = 404
+_CONFLICT: Final = 409
+_SLEEP_SECONDS: Final = Seconds(60.0)
+"""Timeout of requests to sleep or to wake, which continue without their caller and are idempotent."""
+_DISK_SECONDS: Final = Seconds(300.0)
+"""The default timeout of a whole migration."""
 _ORDER_SECONDS: Final = Seconds(30.0)
-"""For a whole order, however busy the guest is."""
+"""Timeout of other requests, also with a busy guest."""
 _MOST_BYTES: Final = 64 * 1024
-"""Far more than any answer of a runner has."""
+"""Far more than any response of a runner."""
 _SHOWN: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerClient:
-    """One pod's API at ``place``. ``looks`` are the turns in which pods are asked what they have."""
+    """Client of the pod at ``place``. ``looks`` limits concurrent polls."""
 
-    request: AskRunner
+    requests: RunnerAccess
     place: RunnerPlace
-    looks: Looks
+    looks: PollLimiter
     patience: Seconds = PATIENCE
 
     @property
     def who(self) -> str:
-        """The pod, in messages."""
+        """The pod's name in messages."""
         return self.place.who
 
     async def status(self) -> RunnerStatus:
-        """The guest's size, from a runner of ours. Raises ``GuestError``."""
+        """The guest's state, from our runner. Raises ``GuestError``."""
         async with self.looks.turn(self.who):
             answer = await self._ask("GET", "/status", seconds=self.patience)
-        try:
-            return msgspec.json.decode(self._accepted("/status", answer), type=RunnerStatus)
-        except (ValueError, RecursionError) as error:
-            raise GuestError(texts.RUNNER_UNREADABLE.format(who=self.who, error=error)) from error
+        return self._read("/status", answer, RunnerStatus)
 
     async def is_ready(self) -> bool:
         """Return True if the guest is up. Raises ``GuestError``."""
         return _is_good(await self._ask("GET", "/ready"))
 
     async def cpu(self) -> MilliCpu:
-        """The guest's CPU, from either kind of runner. Raises ``GuestError``."""
+        """The guest's CPU, from our runner or NeonVM's. Raises ``GuestError``."""
         try:
             return CpuChange.read(await self._good("GET", "/cpu_current"))
         except (ValueError, RecursionError) as error:
             raise GuestError(texts.RUNNER_CPU_UNKNOWN.format(who=self.who, error=error)) from error
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest this much CPU, by a request that both runners know; ours says what it then has. Raises
-        ``GuestError``.
-        """
+        """Set the guest's CPU, on our runner or NeonVM's; ours returns what it then has. Raises ``GuestError``."""
         answer = await self._good("POST", "/cpu_change", CpuChange(cpu_to_wire(use)))
         try:
             return CpuChange.read(answer)
         except (ValueError, RecursionError):
-            # NeonVM's runner answers an order with an empty body.
+            # NeonVM's runner responds with an empty body.
             return None
 
     async def decide(self, move: str, wanted: Decided) -> Decided:
-        """Owner of the guest after ``move``. Raises ``GuestError``: a ``TransferError`` if that is never decided."""
+        """Decide which end has the guest after ``move``. Raises ``GuestError``: ``TransferError`` if the runner does
+        not support migration.
+        """
         answer = await self._ask("POST", "/handover", Handover(move, wanted))
-        # An older release, or NeonVM's own runner: asking again never helps.
+        # An older release, or NeonVM's own runner: retrying does not help.
         if answer.status == _UNKNOWN_PATH:
             raise TransferError(TransferFault.REFUSED, texts.RUNNER_KEEPS_GUEST.format(who=self.who))
-        try:
-            return msgspec.json.decode(self._accepted("/handover", answer), type=Handover).decision
-        except (ValueError, RecursionError) as error:
-            raise GuestError(texts.RUNNER_UNREADABLE.format(who=self.who, error=error)) from error
+        return self._read("/handover", answer, Handover).decision
 
     async def signing_request(self, move: str) -> bytes:
-        """A request for the certificate of ``move``, PEM. Raises ``GuestError``."""
+        """The certificate signing request for ``move``, PEM. Raises ``GuestError``."""
         return await self._good("POST", "/tls/request", CertificateRequest(move))
 
     async def use_certificate(self, move: str, certificate: bytes, authority: bytes) -> None:
-        """Has QEMU show this certificate. Raises ``GuestError``."""
+        """Install the certificate in QEMU. Raises ``GuestError``."""
         body = Certificate(move, certificate.decode(), authority.decode())
         await self._good("PUT", "/tls/certificate", body)
 
+    async def pass_disk(self, address: str) -> None:
+        """Make the source send its disk to ``address``, or the target receive it there. Raises ``GuestError``."""
+        self._accepted("/disk", await self._hold("PUT", "/disk", _DISK_SECONDS, DiskPlace(address)))
+
     async def announce(self) -> None:
-        """Leads the VM's frames to this pod. Raises ``GuestError``."""
+        """Redirect the VM's frames to this pod. Raises ``GuestError``."""
         await self._good("PUT", "/announce")
+
+    async def fall_asleep(self, sleeps: int) -> Slept:
+        """Put the guest to sleep, if it has slept ``sleeps`` times before. Raises ``SleepRefusedError`` if it stays
+        awake, ``UnansweredError`` if that is unknown, and ``GuestError`` if it ended.
+        """
+        # An open pod's address is not authenticated, and NeonVM's own runner does not support sleep.
+        if self.place.is_open:
+            raise SleepRefusedError(texts.OPEN_RUNNER_AWAKE)
+        answer = await self._hold("PUT", "/sleep", _SLEEP_SECONDS, SleepNumber(sleeps))
+        if answer.status == _UNKNOWN_PATH:
+            raise SleepRefusedError(texts.OLD_RUNNER_AWAKE)
+        if answer.status == _CONFLICT:
+            raise SleepRefusedError(_line(answer))
+        return self._read("/sleep", answer, Slept)
+
+    async def woken(self, seconds: Seconds) -> str:
+        """Wait until the sleeping guest must wake; return the reason in one line. Raises ``SilentError`` after
+        ``seconds``, and ``GuestError`` if the guest is not asleep.
+        """
+        answer = await self._hold("GET", "/woken", seconds)
+        self._accepted("/woken", answer)
+        return _line(answer)
+
+    async def wake(self, sleeps: int) -> Woken:
+        """Resume the guest from sleep number ``sleeps``. Raises ``GuestError``."""
+        awake = self._read("/wake", await self._hold("PUT", "/wake", _SLEEP_SECONDS, SleepNumber(sleeps)), Awake)
+        return Woken(Seconds(awake.took), one_line(awake.fault))
 
     async def _ask(
         self, method: str, path: str, body: msgspec.Struct | None = None, seconds: float = _ORDER_SECONDS
     ) -> RunnerHttpResponse:
         content = msgspec.json.encode(body) if body is not None else b""
+        return await self._answered(self.requests.ask(self.place, method, path, content), path, seconds)
+
+    async def _hold(
+        self, method: str, path: str, seconds: float, body: msgspec.Struct | None = None
+    ) -> RunnerHttpResponse:
+        content = msgspec.json.encode(body) if body is not None else b""
+        return await self._answered(self.requests.hold(self.place, method, path, content), path, seconds)
+
+    async def _answered(self, request: Awaitable[RunnerHttpResponse], path: str, seconds: float) -> RunnerHttpResponse:
         try:
             async with asyncio.timeout(seconds):
-                answer = await self.request(self.place, method, path, content)
+                answer = await request
         except TimeoutError:
-            raise GuestError(texts.RUNNER_SILENT.format(who=self.who)) from None
-        # The last two are addresses and ports that no socket takes: both are what a pod says.
+            raise SilentError(texts.RUNNER_SILENT.format(who=self.who)) from None
+        # UnicodeError and OverflowError: invalid addresses and ports, which come from the pod.
         except (OSError, UnicodeError, OverflowError) as error:
-            raise GuestError(texts.RUNNER_UNREACHABLE.format(who=self.who, error=error)) from error
+            raise UnansweredError(texts.RUNNER_UNREACHABLE.format(who=self.who, error=error)) from error
         if len(answer.body) > _MOST_BYTES:
             raise GuestError(texts.RUNNER_SAYS_TOO_MUCH.format(who=self.who, path=path))
-        # It was not asked for, and a small body could unpack to any size.
+        # Not requested, and a small body could decompress to any size.
         if "content-encoding" in answer.headers:
             raise GuestError(texts.RUNNER_PACKS.format(who=self.who, path=path))
         return answer
@@ -153,9 +212,17 @@ class RunnerClient:
     def _accepted(self, path: str, answer: RunnerHttpResponse) -> bytes:
         if _is_good(answer):
             return answer.body
-        # Cut, because it goes into messages and a status.
-        complaint = answer.body[:_SHOWN].decode(errors="replace").strip()
-        raise GuestError(texts.RUNNER_REFUSES.format(who=self.who, path=path, complaint=complaint))
+        raise GuestError(texts.RUNNER_REFUSES.format(who=self.who, path=path, complaint=_line(answer)))
+
+    def _read(self, path: str, answer: RunnerHttpResponse, kind: type[_Answer]) -> _Answer:
+        try:
+            return msgspec.json.decode(self._accepted(path, answer), type=kind)
+        except (ValueError, RecursionError) as error:
+            raise GuestError(texts.RUNNER_UNREADABLE.format(who=self.who, error=error)) from error
+
+
+def _line(answer: RunnerHttpResponse) -> str:
+    return one_line(answer.body[:_SHOWN].decode(errors="replace"))
 
 
 def _is_good(answer: RunnerHttpResponse) -> bool:

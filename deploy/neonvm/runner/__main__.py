@@ -19,20 +19,24 @@ from typing import Final
 from deploy.neonvm.access.door import Door, Tls
 from deploy.neonvm.access.keys import PodIdentity, RunnerKey
 from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT
+from deploy.neonvm.guests.qemu_guest import QemuGuest
+from deploy.neonvm.guests.qemu_guests import QemuGuests, proven_accelerator
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from deploy.neonvm.objects.pod_form import FLAT_MOUNT
 from deploy.neonvm.objects.vm_spec import own_ports
 from deploy.neonvm.password import from_file, keep_password
 from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.qemu.accelerator import Accelerator, emulation
-from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests, proven_accelerator
+from deploy.neonvm.qemu.qemu_command import Files
 from deploy.neonvm.qemu.qemu_process import Qemu
 from deploy.neonvm.runner.flat_tap import FlatTap, handed_over
 from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.gate_server import GateServer
-from deploy.neonvm.runner.pod_runner import Ending, PodRunner, TlsIdentity
+from deploy.neonvm.runner.pod_runner import Ending, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.runner_arguments import RunnerArguments, guest_spec, parse_arguments
+from deploy.neonvm.runner.sleep_migration import PodDisk
+from deploy.neonvm.runner.tls_identity import TlsIdentity
 from deploy.neonvm.texts import runner as texts
 from protocol.messages import ObjectName
 from protocol.names import PASSWORD_KEY
@@ -47,13 +51,13 @@ _KEPT: Final = 256 * 1024  # bytes of the file, after which it begins again
 
 
 def copy_console(pipe: Path, kept: Path) -> None:
-    """Copies the guest's console from a new ``pipe`` to standard output and its end to ``kept``. Raises ``OSError``."""
+    """Copy the guest's console from a new ``pipe`` to stdout, and its end to ``kept``. Raises ``OSError``."""
     # A restarted container finds the pipe of its predecessor.
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe, 0o600)
-    # For writing as well: the pipe has no end of file between two QEMUs.
+    # Also opened for writing, so that the pipe has no EOF between two QEMU processes.
     descriptor = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
-    # A thread of its own, because the log may be slower than the guest; QEMU drops what the pipe does not hold.
+    # In a thread, because the log may be slower than the guest; QEMU drops output when the pipe is full.
     threading.Thread(target=_copy, args=(descriptor, kept), name="console", daemon=True).start()
 
 
@@ -61,22 +65,22 @@ def _copy(descriptor: int, kept: Path) -> None:
     with kept.open("wb", buffering=0) as log:
         while part := os.read(descriptor, _CHUNK):
             if log.tell() > _KEPT:
-                # Truncated instead of rotated: only the last words matter, and one file bounds the disk it takes.
+                # Truncated, not rotated: only the last output matters, and one file bounds the disk usage.
                 log.seek(0)
                 log.truncate()
             log.write(part)
             while part:
-                # A pipe or terminal may take less than it is given.
+                # Writes to a pipe or terminal may be partial.
                 part = part[os.write(1, part) :]
 
 
 LOG: Final = logging.getLogger("neonvm.runner")
 
-_TAP_SECONDS: Final = 60.0  # the node's program may be starting too
-# QEMU need not be told to die with its owner: the container's end is the end of all that runs in it.
+_TAP_SECONDS: Final = 60.0  # neonvm-network may be starting too
+# QEMU needs no PDEATHSIG here: all processes of a container end with it.
 _LAUNCHER: Final = list[str]
 _SPARE: Final = 2
-"""Seconds of the grace period that are left for ending QEMU itself."""
+"""Seconds of the grace period reserved for ending QEMU."""
 
 # Where ``RunnerForm`` mounts the pod's disk, its sockets and keys, its password and its token.
 _IMAGES: Final = Path("/vm/images")
@@ -88,30 +92,30 @@ _TERMINATION_LOG: Final = Path("/dev/termination-log")
 
 @dataclass(frozen=True, slots=True)
 class OwnPod:
-    """``PodSockets`` of the one pod that this program runs in."""
+    """``PodSockets`` of the runner's own pod."""
 
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:  # noqa: ARG002 - its own
-        """A connection to a port of the guest."""
+        """Connect to a port of the guest."""
         return await connected(tcp_socket(), host, GUEST_DAEMON_PORT if port == DAEMON_PORT else port)
 
     async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:  # noqa: ARG002 - its own
-        """A listening socket of this pod."""
+        """Listen on a port of this pod."""
         return listening(tcp_socket(), "0.0.0.0", port)
 
     @contextmanager
     def announcing(self, pod: ObjectName, vm: str) -> Iterator[Callable[[], None]]:  # noqa: ARG002 - its own
-        """A guest in a pod is moved by a controller, which asks the pod itself."""
+        """Do nothing: the controller that migrates the guest calls the pod's API to announce it."""
         yield lambda: None
 
 
 async def run(told: RunnerArguments) -> Ending:
-    """Runs the pod to its end. Raises ``ArgumentsError``, ``GuestError``, ``NetworkError`` and ``OSError``."""
+    """Run the guest until the pod ends. Raises ``ArgumentsError``, ``GuestError``, ``NetworkError`` and ``OSError``."""
     stop = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     tap = await handed_over(Path(FLAT_MOUNT), _TAP_SECONDS) if told.address else None
     if tap is not None and tap.address != told.address:
-        # Started with another address, the guest would be fenced off from everybody.
+        # With a different address, the fence would drop all frames of the guest.
         raise NetworkError(texts.OTHER_ADDRESS.format(has=tap.address, wanted=told.address))
     image = _image(told)
     accelerator = await _accelerator(told, image)
@@ -126,14 +130,14 @@ async def run(told: RunnerArguments) -> Ending:
         for port, serve in ((api_port, RunnerApi(runner, identity).serve), (qmp_port, gate.serve)):
             open_ports.push_async_callback(Door(listening(tcp_socket(), "0.0.0.0", port), serve, tls).close)
         passwords = asyncio.create_task(keep_password(runner, partial(from_file, _PASSWORD), SystemClock()))
-        # The stack runs backwards: passwords stop first, then the doors are closed.
+        # Callbacks run in reverse order: first cancel the password task, then close the ports.
         open_ports.callback(passwords.cancel)
-        # The kubelet kills the pod after the grace period; QEMU has to be gone before.
+        # QEMU must end before the kubelet kills the pod.
         return await runner.run(stop, Seconds(max(1, told.grace - _SPARE)))
 
 
 def _identity(told: RunnerArguments) -> tuple[PodIdentity | None, Tls | None]:
-    """The pod's certificate, and the callers it admits. Raises ``ArgumentsError``."""
+    """The pod's certificate, and TLS for its ports. None for both if the ports are open. Raises ``ArgumentsError``."""
     if told.authorities is None:
         LOG.warning(texts.OPEN_PORTS)
         return None, None
@@ -147,17 +151,20 @@ def _identity(told: RunnerArguments) -> tuple[PodIdentity | None, Tls | None]:
 def _assembled(
     told: RunnerArguments, image: GuestImage, accelerator: Accelerator, tap: FlatTap | None
 ) -> tuple[PodRunner, tuple[Path, ...]]:
-    descriptors = () if tap is None else (tap.descriptor,)
     spec = guest_spec(told, _IMAGES, _RUN, *((None, 0) if tap is None else (tap.descriptor, tap.mtu)))
-    made_by = QemuGuests(image, accelerator, OwnPod(), SystemClock(), Qemu(descriptors), _LAUNCHER)
+    made_by = QemuGuests(image, accelerator, OwnPod(), SystemClock(), Qemu(), _LAUNCHER)
     tls = TlsIdentity(told.pod.name, _RUN)
     name_and_reason = (accelerator.name, accelerator.reason)
     flat = FrameReturn(tap, accelerator.frames_held) if tap is not None else None
-    return PodRunner(QemuGuest(spec, made_by), tls, name_and_reason, flat, told.receives), tuple(spec.monitors)
+    guest = QemuGuest(spec, made_by)
+    sleeper = guest if tap is not None else None
+    disk = PodDisk(Files.of(spec).disk, lambda: guest.asleep, SystemClock()) if tap is not None else None
+    runner = PodRunner(guest, tls, name_and_reason, flat, told.receives, sleeper=sleeper, disk=disk)
+    return runner, tuple(spec.monitors)
 
 
 def _image(told: RunnerArguments) -> GuestImage:
-    """The kernel of this pod's own image, with its initrd beside it, and the disk of the VM's."""
+    """Kernel and initrd of the runner image, and the VM's root disk."""
     kernel, disk = Path(told.kernel), _IMAGES / "rootdisk.qcow2"
     for file in (kernel, disk):
         if not file.exists():
@@ -167,15 +174,15 @@ def _image(told: RunnerArguments) -> GuestImage:
 
 async def _accelerator(told: RunnerArguments, image: GuestImage) -> Accelerator:
     if told.spec.get("enableAcceleration") is False:
-        # Only an explicit false opts out; the API's default is to accelerate.
+        # Only an explicit false disables acceleration; the CRD's default is true.
         return emulation(texts.EMULATION_WANTED)
     return await proven_accelerator(image, _LAUNCHER)
 
 
 def end(ending: Ending) -> int:
-    """Says how the pod has ended, where the kubelet looks for it; returns the exit code."""
+    """Write the termination message for the kubelet; return the exit code."""
     LOG.info(texts.POD_ENDS, extra={"reason": ending.story})
-    # Outside Kubernetes there is no such file, and it must not be made in /dev.
+    # Outside Kubernetes the file does not exist and must not be created in /dev.
     if _TERMINATION_LOG.exists() and os.access(_TERMINATION_LOG, os.W_OK):
         # The kubelet reads 4096 bytes at most.
         _TERMINATION_LOG.write_text(ending.story[:4000])
@@ -183,7 +190,7 @@ def end(ending: Ending) -> int:
 
 
 async def lived(told: RunnerArguments) -> Ending:
-    """The same as ``run``, with every fault as an ending."""
+    """``run``, with errors as an ``Ending``."""
     try:
         return await run(told)
     except (ArgumentsError, GuestError, NetworkError, OSError) as error:
@@ -191,7 +198,7 @@ async def lived(told: RunnerArguments) -> Ending:
 
 
 def main() -> int:
-    """Runs until the guest has ended; the exit code is 0 if that was ordered, or if the guest has moved."""
+    """Run until the guest has ended. The exit code is 0 if the pod was stopped or the guest was migrated away."""
     log_as_json()
     logging.getLogger("qemu").setLevel(logging.CRITICAL)  # this program's own messages about QEMU say more
     try:

@@ -1,39 +1,62 @@
-"""The pod's place on the flat network: a tap that the node's network program makes and hands over.
+"""The pod's tap on the flat network, which ``neonvm-network`` creates and passes to the pod.
 
-The tap lives in the node's network, so nothing in the pod can change it. What is written to it comes out of the network
-as if the guest had sent it.
+The tap is in the node's network namespace, so nothing in the pod can reconfigure it. A frame written to it enters the
+network as if the guest had sent it.
 """
 
 from __future__ import annotations
 
-import array
 import asyncio
-import fcntl
 import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from deploy.neonvm.addressing import flat_mac
 from deploy.neonvm.network.announcement import announcement
 from deploy.neonvm.ports import NetworkError
+from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.tap import header_size
 from deploy.neonvm.texts import runner as texts
 
 SOCKET: Final = "tap.sock"
-# TUNGETVNETHDRSZ of linux/if_tun.h.
-_GET_HEADER_SIZE: Final = 0x800454D7
 _LONGEST: Final = 4096  # bytes of an offer
 _PAUSE: Final = 0.2
 
 
 class TapOffer(msgspec.Struct):
-    """A tap on offer: the address that it is for, and the network's MTU in bytes."""
+    """Message with the tap's descriptor: the address that it is for, and the network's MTU in bytes."""
 
     address: str
     mtu: int
+
+
+class FlatPlace(Protocol):
+    """The guest's interface on the flat network."""
+
+    def announce(self) -> None:
+        """Redirect frames for the VM to this pod."""
+
+    async def prepare(self, machine: Machine) -> None:
+        """Prepare to send the guest: once it stops, return unread frames to the network. Raises ``GuestError`` if an
+        earlier preparation cannot be undone.
+        """
+
+    async def restore(self) -> None:
+        """Undo the last preparation. Raises ``GuestError`` if QEMU may still divert frames."""
+
+    def keep(self) -> None:
+        """Let the guest read its frames again, because it stays."""
+
+    def give_back(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
+        """Return these and later frames to the network, after a sleeping guest was handed over."""
+
+    def close(self) -> None:
+        """Close, after QEMU has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +68,18 @@ class FlatTap:
     mtu: int
 
     def announce(self) -> None:
-        """Redirects frames for the VM to this pod; the guest's own announcement follows in any case."""
-        # Each frame starts with a virtio-net header, whose size QEMU may have changed from the default of 10.
-        size = array.array("i", [10])
+        """Redirect frames for the VM to this pod. Errors are ignored, because QEMU announces the guest as well."""
         try:
-            fcntl.ioctl(self.descriptor, _GET_HEADER_SIZE, size)
-            # A header of zeros: no offload.
-            os.write(self.descriptor, bytes(size[0]) + announcement(flat_mac(self.address)))
+            # An all-zero virtio-net header: no offload.
+            header = bytes(header_size(self.descriptor))
+            os.write(self.descriptor, header + announcement(flat_mac(self.address)))
         except OSError:
             return
 
 
 async def handed_over(folder: Path, seconds: float) -> FlatTap:
-    """Asks the node's network program for the tap, at its socket in ``folder``. Raises ``NetworkError``. The kubelet
-    has mounted the folder into this pod alone, which is how the program knows whose tap it is.
+    """Get the tap from ``neonvm-network`` at its socket in ``folder``. Raises ``NetworkError``. The kubelet mounts the
+    folder only into this pod, which identifies the pod.
     """
     reason = texts.NO_SOCKET
     try:
@@ -66,7 +87,7 @@ async def handed_over(folder: Path, seconds: float) -> FlatTap:
             while True:
                 try:
                     return await _taken(folder / SOCKET)
-                # The program may be restarting, or may not know the pod yet.
+                # neonvm-network may be restarting, or may not know the pod yet.
                 except (FileNotFoundError, ConnectionError) as error:
                     reason = str(error)
                 await asyncio.sleep(_PAUSE)
@@ -77,7 +98,7 @@ async def handed_over(folder: Path, seconds: float) -> FlatTap:
 
 
 async def _taken(path: Path) -> FlatTap:
-    """The tap, as soon as it is handed over. Raises ``ConnectionError`` if the program hangs up before."""
+    """Wait for the tap. Raises ``ConnectionError`` if ``neonvm-network`` closes the connection."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.setblocking(False)
@@ -87,7 +108,7 @@ async def _taken(path: Path) -> FlatTap:
             try:
                 message, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 1)
             except BlockingIOError:
-                # asyncio has no recvmsg with descriptors, so the socket is polled.
+                # asyncio cannot receive SCM_RIGHTS, so poll the socket.
                 await asyncio.sleep(0.02)
                 continue
             if not message:

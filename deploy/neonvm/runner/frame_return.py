@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import ExitStack, suppress
 from typing import Final
 
@@ -16,7 +16,9 @@ from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.frame_handover import SourceFilters
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.runner.flat_tap import FlatTap
-from deploy.neonvm.runner.returned_frames import FrameStream, ReturnedFrames
+from deploy.neonvm.runner.returned_frames import ReturnedFrames
+from deploy.neonvm.sleep.streams import BrokenStreamError, FrameStream
+from deploy.neonvm.tap import header_size
 from protocol.units import Seconds
 
 _CHUNK: Final = 128 * 1024
@@ -52,14 +54,14 @@ class FrameReturn:
         self._filters = filters
         self._read(ours)
         # Registered only now: before the filters exist, a stop could divert nothing.
-        self._held.enter_context(machine.hearing("STOP", self._stopped))
-        self._held.enter_context(machine.hearing("RESUME", self.keep))
+        self._held.enter_context(machine.on_event("STOP", self._stopped))
+        self._held.enter_context(machine.on_event("RESUME", self.keep))
 
     def _read(self, end: socket.socket) -> None:
         stream, frames = FrameStream(), ReturnedFrames(self._tap.address)
 
         def hear() -> None:
-            with suppress(BlockingIOError):
+            with suppress(BlockingIOError, BrokenStreamError):
                 if not (part := end.recv(_CHUNK)):
                     loop.remove_reader(end)
                 for header, frame in stream.read(part):
@@ -72,6 +74,29 @@ class FrameReturn:
         loop.add_reader(end, hear)
         # The stack runs backwards: the reader is removed before its socket is closed.
         self._held.callback(loop.remove_reader, end)
+
+    def give_back(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
+        """The guest was given away while it slept, and nobody reads the tap: what was kept for it goes back as well."""
+        descriptor, loop = self._tap.descriptor, asyncio.get_running_loop()
+        returned, size = ReturnedFrames(self._tap.address), 0
+        with suppress(OSError):  # a tap that is gone has no frames
+            size = header_size(descriptor)
+        for header, frame in frames:
+            returned.take(header, frame)
+
+        def hear() -> None:
+            try:
+                data = os.read(descriptor, _CHUNK)
+            except BlockingIOError:
+                return
+            except OSError:
+                loop.remove_reader(descriptor)
+                return
+            for ready in returned.take(data[:size], data[size:]):
+                self._give(ready)
+
+        loop.add_reader(descriptor, hear)
+        self._held.callback(loop.remove_reader, descriptor)
 
     def _give(self, frame: bytes) -> None:
         with suppress(OSError):  # its sender repeats it

@@ -1,6 +1,6 @@
-"""QEMU's monitor at a port of the pod: every command is checked before QEMU gets it.
+"""QMP proxy at a port of the pod, which checks every command before QEMU gets it.
 
-A controller has one of QEMU's monitors for as long as it stays; further ones wait for a monitor that is free.
+Each client uses one of QEMU's monitors until it disconnects; further clients wait for a free one.
 """
 
 from __future__ import annotations
@@ -14,49 +14,58 @@ from typing import Any, Final, Protocol
 from deploy.neonvm.access.callers import may_use_monitor
 from deploy.neonvm.network.sockets import copy_stream
 from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.runner.qmp_gate import WHILE_MOVING, GateState, refusal
 
 _CHUNK: Final = 16 * 1024
 _LONGEST: Final = 64 * 1024  # bytes of one command
+_GREETING: Final = b'{"QMP": {"version": {"qemu": {}, "package": ""}, "capabilities": []}}\r\n'
+_CHANGED: Final = b'{"event": "MIGRATION", "timestamp": {"seconds": -1, "microseconds": -1}}\r\n'
 _DECODER: Final = json.JSONDecoder()
 
 
-class Stands(Protocol):
-    """The pod's state, as the gate asks for it."""
+class GatedPod(Protocol):
+    """The pod's state, by which the gate decides."""
 
     def known_standing(self) -> GateState:
         """The state that is known without asking QEMU."""
 
     async def standing(self) -> GateState:
-        """All that is known. Raises ``GuestError``."""
+        """The complete state. Raises ``GuestError``."""
+
+    @property
+    def sleeper(self) -> Machine | None:
+        """The sleeping guest as a migration source, in place of its QEMU; None if there is none."""
 
 
 class GateServer:
     """Serves the monitors at ``sockets``."""
 
-    def __init__(self, sockets: Sequence[Path], pod: Stands) -> None:
+    def __init__(self, sockets: Sequence[Path], pod: GatedPod) -> None:
         self._pod = pod
         self._free: asyncio.Queue[Path] = asyncio.Queue()
         for path in sockets:
             self._free.put_nowait(path)
 
     async def serve(self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Speaks with the client ``who`` until either side hangs up, if it may use a monitor."""
+        """Serve the client ``who``, if it may use a monitor, until either side disconnects."""
         if not may_use_monitor(who):
             return
         early = bytearray()
         # QEMU serves one client for each monitor socket.
         turn, leaving = asyncio.create_task(self._free.get()), asyncio.create_task(_collect(reader, early))
         try:
-            # A client that hangs up while it waits leaves at once, because the connections of its name are bounded.
+            # Notice a disconnect while waiting, because the connections per client are limited.
             await asyncio.wait((turn, leaving), return_when=asyncio.FIRST_COMPLETED)
             # A stream has one reader at a time.
             await _ended(leaving)
-            if turn.done():
+            if turn.done() and (sleeper := self._pod.sleeper) is not None:
+                await self._answer_for(sleeper, bytes(early), reader, writer)
+            elif turn.done():
                 await self._relay(turn.result(), bytes(early), reader, writer)
         finally:
             leaving.cancel()
-            # The queue keeps the monitor of a turn that is cancelled; one that has come is given back.
+            # A cancelled turn leaves its monitor in the queue; otherwise return it.
             if not turn.cancel():
                 self._free.put_nowait(turn.result())
 
@@ -67,11 +76,37 @@ class GateServer:
         answers = asyncio.create_task(copy_stream(from_qemu, writer))
         orders = asyncio.create_task(self._pass_on(early, reader, writer, to_qemu))
         try:
-            # When either side hangs up, the other direction has nobody to talk to.
+            # When either side disconnects, end both directions.
             await asyncio.wait((answers, orders), return_when=asyncio.FIRST_COMPLETED)
         finally:
             to_qemu.close()
             await _ended(answers, orders)
+
+    async def _answer_for(
+        self, sleeper: Machine, early: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Serve QMP for ``sleeper`` while it is asleep."""
+        writer.write(_GREETING)
+        rest = ""
+        with sleeper.on_event("MIGRATION", lambda: writer.write(_CHANGED)):
+            while (part := early or await reader.read(_CHUNK)) and len(rest) <= _LONGEST:
+                early = b""
+                messages, rest = split(rest + part.decode(errors="replace"))
+                for message in messages:
+                    # QEMU runs again; the client gets it with its next connection.
+                    if self._pod.sleeper is not sleeper:
+                        return
+                    writer.write(await self._answer(sleeper, message))
+                await writer.drain()
+
+    async def _answer(self, sleeper: Machine, message: object) -> bytes:
+        if (why := await self._refusal(message)) or not isinstance(message, dict):
+            return _refused(message, why)
+        try:
+            answer = await sleeper.call(str(message["execute"]), message.get("arguments"))
+        except GuestError as error:
+            return _refused(message, str(error))
+        return _said(message, {"return": answer})
 
     async def _pass_on(
         self, early: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_qemu: asyncio.StreamWriter
@@ -83,12 +118,12 @@ class GateServer:
             for message in messages:
                 why = await self._refusal(message)
                 if why:
-                    # QEMU never sees the command, so the answer is made here.
+                    # QEMU never sees the command, so respond here.
                     writer.write(_refused(message, why))
                 else:
-                    # Written from the parsed value, so that QEMU reads exactly what the gate has judged.
+                    # Serialized again, so that QEMU parses exactly what the gate has checked.
                     to_qemu.write(json.dumps(message).encode() + b"\r\n")
-            # No complete command in this much input: it is not QMP.
+            # Too long without a complete command: not QMP.
             if len(rest) > _LONGEST:
                 return
             await to_qemu.drain()
@@ -97,7 +132,7 @@ class GateServer:
     async def _refusal(self, message: object) -> str:
         command = message.get("execute") if isinstance(message, dict) else None
         if not (isinstance(command, str) and command in WHILE_MOVING):
-            # QEMU is asked for its state only if the command's answer depends on it.
+            # Query QEMU only if the decision depends on its state.
             return refusal(message, self._pod.known_standing())
         try:
             return refusal(message, await self._pod.standing())
@@ -106,13 +141,13 @@ class GateServer:
 
 
 def split(said: str) -> tuple[list[object], str]:
-    """The whole JSON values at the beginning of ``said``, and the rest. Clients send no line break after a value."""
+    """The complete JSON values at the start of ``said``, and the rest. Clients need not send newlines."""
     values: list[object] = []
     rest = said.lstrip()
     while rest:
         try:
             value, end = _DECODER.raw_decode(rest)
-        # Either the value is incomplete, and its rest follows, or it is nested too deeply to be one.
+        # The value is incomplete, or nested too deeply.
         except (ValueError, RecursionError):
             break
         values.append(value)
@@ -121,15 +156,18 @@ def split(said: str) -> tuple[list[object], str]:
 
 
 def _refused(message: object, why: str) -> bytes:
-    answer: dict[str, object] = {"error": {"class": "CommandNotFound", "desc": why}}
+    return _said(message, {"error": {"class": "CommandNotFound", "desc": why}})
+
+
+def _said(message: object, answer: dict[str, object]) -> bytes:
     if isinstance(message, dict) and "id" in message:
-        # Clients match answers to commands by it.
+        # Clients match responses to commands by it.
         answer["id"] = message["id"]
     return json.dumps(answer).encode() + b"\r\n"
 
 
 async def _collect(reader: asyncio.StreamReader, early: bytearray) -> None:
-    """Collects what a client sends before its turn; ends when it hangs up, or sends more than QMP ever begins with."""
+    """Buffer a client's input before its turn, until it disconnects or exceeds the limit."""
     while len(early) <= _LONGEST and (part := await reader.read(_CHUNK)):
         early += part
 

@@ -6,79 +6,39 @@ Orders come from the controller alone (``deploy.neonvm.access``).
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Annotated, Final
 
 import msgspec
-from cryptography import x509
 
-from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
+from deploy.neonvm.guests.qemu_guest import QemuGuest
+from deploy.neonvm.ports import FellAsleep, GuestError, GuestPhase, GuestState, SleepingGuest, SleepRefusedError, Woken
 from deploy.neonvm.qemu.daemon import DaemonResponse
-from deploy.neonvm.qemu.machine import Decided, Machine
-from deploy.neonvm.qemu.qemu_guest import QemuGuest
+from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.runner.decisions import Decisions
+from deploy.neonvm.runner.flat_tap import FlatPlace
+from deploy.neonvm.runner.pod_sleep import PodSleep
 from deploy.neonvm.runner.qmp_gate import GateState
+from deploy.neonvm.runner.sleep_migration import TARGET_NAME, PodDisk, SleepMigration
+from deploy.neonvm.runner.tls_identity import TlsIdentity
+from deploy.neonvm.sleep.migration_source import SleepingSource
 from deploy.neonvm.texts import runner as texts
-from protocol.runtime.certificates.issuing import new_key, private_pem, signing_request
-from protocol.units import MilliCpu, Seconds
-
-
-class TlsIdentity:
-    """Requests and certificates of one pod, for one migration each. ``folder`` is where the files are while QEMU reads
-    them. The key never leaves the pod, so no secret is ever sent or stored.
-    """
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self._name = name
-        self._folder = folder
-        self._key = new_key()
-        self._move = ""
-
-    def request(self, move: str) -> str:
-        """A signing request for the certificate of ``move``, PEM; a key of its own for each move."""
-        if move != self._move:
-            # A repeated request of one move keeps its key, so that a certificate on its way still fits.
-            self._key, self._move = new_key(), move
-        return signing_request(self._name, self._key).decode()
-
-    def files(self, move: str, certificate: str, authority: str, *, is_server: bool) -> Path:
-        """A folder as QEMU's ``tls-creds-x509`` reads it. Raises ``GuestError`` for a certificate that does not fit."""
-        try:
-            parsed = x509.load_pem_x509_certificate(certificate.encode())
-        except ValueError as error:
-            raise GuestError(texts.CERTIFICATE_UNREADABLE.format(error=error)) from error
-        # A late answer for an earlier move would leave QEMU with a certificate that does not fit its key.
-        if move != self._move or parsed.public_key() != self._key.public_key():
-            raise GuestError(texts.OTHER_KEY)
-        folder = Path(tempfile.mkdtemp(prefix="tls-", dir=self._folder))
-        role = "server" if is_server else "client"
-        (folder / "ca-cert.pem").write_text(authority)
-        (folder / f"{role}-cert.pem").write_text(certificate)
-        # Made with its mode before the secret is written, so that nobody can open it in between.
-        (folder / f"{role}-key.pem").touch(mode=0o600)
-        (folder / f"{role}-key.pem").write_bytes(private_pem(self._key))
-        return folder
-
-    @staticmethod
-    def forget(place: Path) -> None:
-        """QEMU has read the files."""
-        shutil.rmtree(place, ignore_errors=True)
-
+from protocol.units import Bytes, MilliCpu, Seconds
 
 CREDENTIALS: Final = "migration-tls"
-"""QEMU's name for the certificate of the present migration."""
-
-TARGET_NAME: Final = "target.migration.local"
-"""The host name in the certificate of a migration's target."""
+"""QEMU object ID of the current migration's TLS credentials."""
 
 _SHUTDOWN_SECONDS: Final = 3.0
 
 
-class RunnerStatus(msgspec.Struct, frozen=True):
-    """The pod's report about its guest: CPU in thousandths, memory in bytes. ``accelerator`` is ``kvm`` or ``tcg``."""
+class RunnerStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Status of the guest: CPU in thousandths, memory in bytes. ``accelerator`` is ``kvm`` or ``tcg``.
+
+    For a sleeping guest, ``saved`` is the size of its memory file in bytes, ``sessions`` the number of open sessions,
+    and ``woken_by`` the reason to wake, empty if none. ``sleeps`` is how often it has fallen asleep. ``moves_asleep``:
+    it can be migrated while asleep.
+    """
 
     phase: str
     cpu: int
@@ -86,51 +46,54 @@ class RunnerStatus(msgspec.Struct, frozen=True):
     accelerator: str
     reason: str
     given: bool
+    saved: Annotated[int, msgspec.Meta(ge=0, lt=2**62)] = 0
+    sessions: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
+    woken_by: str = ""
+    sleeps: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
+    moves_asleep: bool = False
 
 
-class FlatPlace(Protocol):
-    """The guest's place on the flat network, seen from its pod."""
-
-    def announce(self) -> None:
-        """Redirects frames for the VM to this pod."""
-
-    async def prepare(self, machine: Machine) -> None:
-        """The guest is about to be sent: from its stop on, what it has not read goes back to the network. Raises
-        ``GuestError`` if an earlier preparation cannot be undone.
-        """
-
-    def keep(self) -> None:
-        """The guest stays, and reads its frames itself."""
-
-    def close(self) -> None:
-        """QEMU has ended."""
+_READY: Final = frozenset({GuestPhase.RUNNING, GuestPhase.ASLEEP, GuestPhase.WAKING})
+"""A sleeping guest stays ready, so that Services route the packet that wakes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of the pod."""
+    """Exit code and termination message of the pod."""
 
     code: int
     story: str
 
 
 class PodRunner:
-    """One guest. ``flat`` is its place on the flat network, if it has one; ``accelerator`` is its name and why."""
+    """Runs one guest. ``flat`` is its flat-network tap, if any; ``accelerator`` is its name and the reason for it.
+    ``sleeper`` is the same guest, if it can sleep.
+    """
 
-    def __init__(
-        self, guest: QemuGuest, tls: TlsIdentity, accelerator: tuple[str, str], flat: FlatPlace | None, receives: bool
+    def __init__(  # noqa: PLR0913 - what a pod has for its guest
+        self,
+        guest: QemuGuest,
+        tls: TlsIdentity,
+        accelerator: tuple[str, str],
+        flat: FlatPlace | None,
+        receives: bool,
+        *,
+        sleeper: SleepingGuest | None = None,
+        disk: PodDisk | None = None,
     ) -> None:
         self._guest = guest
+        self.sleep = PodSleep(sleeper)
         self.tls = tls
         self._accelerator = accelerator
         self._receives = receives
         self._has_credentials_for = ""
         self._flat = flat
         self.decisions = Decisions()
+        self.sleep_migration = SleepMigration(disk, tls)
 
     async def run(self, stop: asyncio.Event, grace: Seconds) -> Ending:
-        """Runs the guest to its end, or until ``stop`` and then ``grace`` to end in order. Raises ``GuestError``."""
-        # Exactly once: a guest that has ended is never started again here. The pod ends with it, and says why.
+        """Run the guest until it ends, or until ``stop`` and a shutdown of at most ``grace``. Raises ``GuestError``."""
+        # Started only once: the pod ends with its guest.
         await (self._guest.receive() if self._receives else self._guest.start())
         ended = asyncio.ensure_future(self._guest.ended())
         stopped = asyncio.ensure_future(stop.wait())
@@ -141,30 +104,34 @@ class PodRunner:
                 return Ending(0, texts.MOVED_AWAY if self.decisions.is_given else texts.TOLD_TO_END)
             if self.decisions.is_given:
                 return Ending(0, texts.MOVED_AWAY)
-            # The guest switched itself off or broke: the pod is Failed, and the VM's restart policy applies.
+            # The guest powered off or failed: the pod is Failed, and the VM's restart policy applies.
             return Ending(1, texts.GUEST_ENDED.format(why=ended.result()))
         finally:
             for task in (ended, stopped):
                 task.cancel()
+            await self.sleep.close()
+            self.sleep_migration.close()
             await self._guest.stop()
             if self._flat is not None:
                 self._flat.close()
 
     async def _shut_down(self, ended: asyncio.Future[str], grace: Seconds) -> None:
-        """A guest that is ours writes what it has and switches itself off; one that is elsewhere is just ended."""
-        # A guest that was given away, or never arrived, has nothing to write here.
-        if self.decisions.is_given or not await self._is_here():
-            return
+        """Shut down a guest that runs here. One that was migrated away, or has not arrived, is just killed."""
         try:
             async with asyncio.timeout(grace):
-                if not await self._tells_daemon():
-                    # The daemon shuts the database down in order; ACPI's button is for guests without the daemon.
+                # QEMU comes and goes while a guest falls asleep or wakes.
+                await self.sleep.settled()
+                # Nothing to flush if the guest was handed over, never arrived, or is asleep.
+                if self.decisions.is_given or self.sleep.is_on or not await self._is_here():
+                    return
+                if not await self._shut_down_by_daemon():
+                    # Fallback for guests without the daemon, which shuts the database down first.
                     await self._guest.machine.call("system_powerdown")
                 await asyncio.wait((ended,))
         except (GuestError, TimeoutError):
-            return  # QEMU's writes are in the host's page cache, so ending it loses no data
+            return  # QEMU's writes are in the host's page cache, so killing it loses no data
 
-    async def _tells_daemon(self) -> bool:
+    async def _shut_down_by_daemon(self) -> bool:
         try:
             return (await self._guest.daemon.ask("PUT", "/shutdown", seconds=_SHUTDOWN_SECONDS)).status == 200
         except GuestError:
@@ -177,85 +144,155 @@ class PodRunner:
             return False
 
     async def status(self) -> RunnerStatus:
-        """The guest's size; for one that is paused in a move, its last size. Raises ``GuestError``."""
-        await self._guest.arrived()
-        # A controller must see a guest that is paused in a move, or nobody takes up the move of a dead leader.
-        size = await self._guest.standing() or await self._guest.state()
-        name, why = self._accelerator
-        return RunnerStatus(size.phase.value, size.cpu.value, size.mem.value, name, why, self.decisions.is_given)
+        """The guest's status; if a migration has paused it, with its last known size. Raises ``GuestError``."""
+        # The controller must see a guest paused by a migration, or it would not resume the migration of a dead leader.
+        size = await self._state(self._guest.standing)
+        (name, why), fell_asleep = self._accelerator, self.sleep.fell_asleep or FellAsleep(Bytes(0), 0)
+        return RunnerStatus(
+            size.phase.value,
+            size.cpu.value,
+            size.mem.value,
+            name,
+            why,
+            self.decisions.is_given,
+            fell_asleep.saved.value,
+            fell_asleep.sessions,
+            self.sleep.woken_by or "",
+            self.sleep.sleeps,
+            self.sleep_migration.is_possible,
+        )
 
     async def state(self) -> GuestState:
-        """The guest's size. Raises ``GuestError``."""
+        """The guest's state. Raises ``GuestError``."""
+        return await self._state(_unknown)
+
+    async def _state(self, last: Callable[[], Awaitable[GuestState | None]]) -> GuestState:
+        """The result of ``last``, or the guest's current state if that is None."""
+        # Do not poll a guest that is asleep or falling asleep: its QEMU comes and goes.
+        if (asleep := self.sleep.state()) is not None:
+            return asleep
         await self._guest.arrived()
-        return await self._guest.state()
+        state = await last() or await self._guest.state()
+        # It may have fallen asleep meanwhile.
+        return self.sleep.state() or state
 
     async def is_ready(self) -> bool:
-        """Return True if the guest runs and its database answers."""
+        """Return True if the guest's database accepts connections, or if the guest is asleep."""
         try:
-            return (await self.state()).phase is GuestPhase.RUNNING
+            return (await self.state()).phase in _READY
         except GuestError:
             return False
 
+    @property
+    def sleeper(self) -> SleepingSource | None:
+        """The sleeping guest as a migration source; None if it is awake, falling asleep or waking."""
+        return self.sleep_migration.machine() if self.sleep.fell_asleep is not None else None
+
     def known_standing(self) -> GateState:
-        """The state the gate asks for, if it is known without QEMU."""
-        return GateState(is_given=self.decisions.is_given, most_plugged=self._guest.most_plugged.value)
+        """The part of ``standing`` that is known without asking QEMU."""
+        move = self.decisions.open_move
+        return GateState(
+            is_given=self.decisions.is_given,
+            is_open=bool(move),
+            has_certificate=bool(move) and self._has_credentials_for == move,
+            sleeps=self.sleep.is_on,
+            leaves=self.sleeper is not None,
+            most_plugged=self._guest.most_plugged.value,
+        )
 
     async def standing(self) -> GateState:
-        """The state that the gate needs to pass a command that begins or ends a move. Raises ``GuestError``."""
+        """The state by which the QMP gate allows commands that start or end a migration. Raises ``GuestError``."""
+        if self.sleep.is_on:
+            return self.known_standing()
         has_arrived = await self._guest.arrived()
-        # A guest that was sent is paused after its move, and so has a last size.
+        # A guest that was sent is paused, so it has a last known size.
         has_sent = has_arrived and await self._guest.standing() is not None
-        receives, move, certified_move = (
-            self._receives and not has_arrived,
-            self.decisions.open_move,
-            self._has_credentials_for,
-        )
+        receives, move = self._receives and not has_arrived, self.decisions.open_move
+        certified_move = self._has_credentials_for
         return GateState(
             is_given=self.decisions.is_given,
             receives=receives,
             has_sent=has_sent,
             is_open=bool(move),
             has_certificate=bool(certified_move) and (receives or certified_move == move),
+            sleeps=self.sleep.is_on,
             most_plugged=self._guest.most_plugged.value,
         )
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest this much CPU; what it then says that it has. Raises ``GuestError``."""
+        """Set the guest's CPU; return what it then reports. Raises ``GuestError``."""
         if self.decisions.is_given:
-            # QEMU may still be there for a moment, and would take the order.
+            # QEMU may still run for a moment, and would accept the command.
             raise GuestError(texts.MOVED_AWAY)
+        self._check_awake()
         return await self._guest.set_cpu(use)
 
     async def set_password(self, password: str) -> None:
-        """Sets the password of the guest's database. Raises ``GuestError``."""
+        """Set the password of the guest's database. Raises ``GuestError``."""
+        self._check_awake()
         await self._guest.set_password(password)
 
     async def database(self) -> DaemonResponse:
         """Status of the guest's database. Raises ``GuestError``."""
+        self._check_awake()
         return await self._guest.daemon.ask("GET", "/database")
 
     def announce(self) -> None:
-        """Redirects frames for the VM to this pod. A VM that is not on the flat network gets another address."""
+        """Redirect frames for the VM to this pod. Does nothing if the VM has no flat-network address."""
         if self._flat is not None:
             self._flat.announce()
 
     def decide(self, move: str, wanted: Decided) -> Decided:
-        """Owner of the guest after ``move``."""
+        """Decide which end has the guest after ``move``. Raises ``GuestError`` if it is asleep and cannot move."""
+        if wanted is not Decided.KEPT and not self.decisions.knows(move) and self.sleeper is None:
+            self._check_awake()
         decision = self.decisions.decide(move, wanted)
-        # A late order about an earlier move must not undo what the present one has prepared.
+        # A late decision about an earlier migration must not undo preparations for the current one.
         if decision is Decided.KEPT and self._flat is not None and self.decisions.is_present(move):
             self._flat.keep()
         return decision
 
+    async def settle(self) -> None:
+        """After a sleeping guest was handed over, wait until its stand-in has stopped here."""
+        if self.decisions.is_given and self.sleep.is_on:
+            await self.sleep_migration.hand_over(self._flat)
+
+    async def wake(self, sleeps: int) -> Woken:
+        """Wake the guest like ``PodSleep.wake``; this aborts an undecided migration."""
+        if self.decisions.is_given:
+            raise GuestError(texts.MOVED_AWAY)
+        if (leaving := self.sleeper) is not None and sleeps == self.sleep.sleeps:
+            # Its new QEMU process has no credentials.
+            self._has_credentials_for = ""
+            if move := self.decisions.open_move:
+                self.decisions.decide(move, Decided.KEPT)
+                await leaving.call("migrate_cancel")
+        return await self.sleep.wake(sleeps)
+
+    async def pass_disk(self, address: str) -> None:
+        """Send the disk of the sleeping guest to ``address``; a target receives it there. Raises ``GuestError``."""
+        if not self._receives:
+            await self.sleep_migration.send_disk(address)
+        elif await self._guest.arrived():
+            raise GuestError(texts.NO_MOVE)
+        else:
+            await self.sleep_migration.receive_disk(address, self._guest.machine, self._guest.daemon)
+            # Only a booted guest falls asleep, so this one is booted as soon as it resumes.
+            self._guest.is_booted = True
+
     async def use_certificate(self, move: str, certificate: str, authority: str) -> None:
-        """QEMU shows this certificate, and trusts this authority alone, from now on. Raises ``GuestError``."""
-        is_server = not await self._guest.arrived()
+        """Install the certificate and CA of ``move`` in QEMU. Raises ``GuestError``."""
+        if self.sleeper is None:
+            self._check_awake()
+        is_server = not (self.sleep.is_on or await self._guest.arrived())
         folder = self.tls.files(move, certificate, authority, is_server=is_server)
         try:
-            if self._has_credentials_for:
-                # QEMU refuses a second object with the same id.
-                await self._guest.machine.call("object-del", {"id": CREDENTIALS})
-                self._has_credentials_for = ""
+            self.sleep_migration.certify(certificate, authority)
+            if self.sleep.is_on:
+                self._has_credentials_for = move
+                return
+            # Object IDs in QEMU are unique.
+            await self._drop_credentials()
             endpoint = "server" if is_server else "client"
             credentials: dict[str, object] = {"qom-type": "tls-creds-x509", "id": CREDENTIALS, "dir": str(folder)}
             await self._guest.machine.call("object-add", {**credentials, "endpoint": endpoint, "verify-peer": True})
@@ -266,8 +303,47 @@ class PodRunner:
             await self._guest.machine.call("migrate-set-parameters", parameters)
             self._has_credentials_for = move
             if not is_server and self._flat is not None:
-                # The certificate of the source is the last step before the move itself.
+                # The source gets its certificate right before the migration.
                 await self._flat.prepare(self._guest.machine)
         finally:
-            # QEMU has read the files into memory; the key must not stay on disk, even after a failure.
+            # QEMU has read the files. Do not keep the key on disk, even after a failure.
             self.tls.forget(folder)
+
+    async def _drop_credentials(self) -> None:
+        """Delete QEMU's TLS credentials, so that it cannot send the guest. Raises ``GuestError``."""
+        if self._has_credentials_for:
+            await self._guest.machine.call("object-del", {"id": CREDENTIALS})
+            self._has_credentials_for = ""
+
+    async def fall_asleep(self, sleeps: int | None = None) -> FellAsleep:
+        """Put the guest to sleep; idempotent. As ``PodSleep.fall_asleep``."""
+        return await self.sleep.fall_asleep(self._prepare_sleep, sleeps)
+
+    async def _prepare_sleep(self) -> GuestState:
+        """Check that the guest may sleep now, and return its state. Raises ``SleepRefusedError``."""
+        if self.decisions.is_given or self.decisions.open_move:
+            raise SleepRefusedError(texts.MOVE_UNDER_WAY)
+        try:
+            await self._guest.arrived()
+            if await self._guest.standing() is not None:
+                raise SleepRefusedError(texts.MOVE_UNDER_WAY)
+            state = await self._guest.state()
+            if state.phase is not GuestPhase.RUNNING:
+                raise SleepRefusedError(texts.NOT_RUNNING.format(phase=state.phase))
+            if self._flat is not None:
+                await self._flat.restore()
+            await self._drop_credentials()
+            # QEMU saves memory by a migration to a file, which must not use TLS.
+            await self._guest.machine.call("migrate-set-parameters", {"tls-creds": "", "tls-hostname": ""})
+        except GuestError as error:
+            raise SleepRefusedError(str(error)) from error
+        return state
+
+    def _check_awake(self) -> None:
+        """Raises ``GuestError`` if the guest is asleep."""
+        if self.sleep.is_on:
+            raise GuestError(texts.SLEEPS)
+
+
+async def _unknown() -> None:
+    return None

@@ -1,7 +1,7 @@
-"""Decides which commands of QEMU's monitor a runner pod passes on (pure).
+"""Allowlist of QMP commands that a runner pod passes on to QEMU (pure).
 
-QEMU's monitor runs programs and opens files for all that may speak to it. The controller needs a few of its commands,
-with a few arguments, and only these are offered; some of them only while a move is under way in this pod.
+Unrestricted QMP can run programs and open files. The controller needs a few commands with a few arguments; some of them
+are allowed only during a migration.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ Arguments = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """State of the pod when a command arrives. ``is_given``: its guest was given away. ``receives``: it waits for a
-    guest, which has not run here yet. ``has_sent``: its guest was sent and stands still. ``is_open``: a move from here
-    has begun and nothing was decided about it. ``has_certificate``: QEMU has the certificate of that move, or of the
-    one to here. ``most_plugged``: how many bytes may be plugged in.
+    """State of the pod when a command arrives. ``is_given``: its guest was handed over. ``receives``: it waits for an
+    incoming migration. ``has_sent``: its guest was sent and is paused. ``is_open``: an outgoing migration has started
+    and is undecided. ``has_certificate``: QEMU has the credentials of that migration, or of the incoming one.
+    ``sleeps``: the guest is falling asleep, asleep or waking; ``leaves``: it is asleep and can be migrated.
+    ``most_plugged``: the limit for plugged memory, in bytes.
     """
 
     is_given: bool = False
@@ -31,6 +32,8 @@ class GateState:
     has_sent: bool = False
     is_open: bool = False
     has_certificate: bool = False
+    sleeps: bool = False
+    leaves: bool = False
     most_plugged: int = 0
 
 
@@ -68,7 +71,7 @@ def _nothing(arguments: Arguments, _: GateState) -> bool:
 
 
 def _extensions(arguments: Arguments, _: GateState) -> bool:
-    # QEMU's usual client enables what it is offered. Out-of-band commands are refused anyway (see `refusal`).
+    # QEMU's client library enables every capability it is offered. OOB commands are refused anyway (see `refusal`).
     return arguments in ({}, {"enable": []}, {"enable": ["oob"]})
 
 
@@ -90,7 +93,7 @@ def _is_memory(arguments: Arguments, properties: set[str]) -> bool:
 
 
 def _to_a_pod(arguments: Arguments, _: GateState) -> bool:
-    # `inc` sends along what the disk has beyond its image.
+    # `inc`: also migrate the disk's changes relative to its backing file.
     return arguments.keys() <= {"uri", "inc"} and arguments.get("inc") in (None, True) and _is_pod(arguments.get("uri"))
 
 
@@ -143,15 +146,28 @@ _FITS: Final[Mapping[str, Callable[[Arguments, GateState], bool]]] = {
     "qom-set": _requested_memory,
     "quit": _nothing,
 }
-"""All commands that are passed on, each with the arguments that it may have."""
+"""The allowed commands, with the check of their arguments."""
+
+_ANY_TIME: Final = _ASKING | {"qmp_capabilities", "qom-get"}
+"""Read-only commands. Any other may corrupt memory that is being saved or restored."""
+
+_OF_SLEEPER: Final = _ANY_TIME | {
+    "cont",
+    "migrate",
+    "migrate_cancel",
+    "migrate-set-capabilities",
+    "migrate-set-parameters",
+    "quit",
+}
+"""Commands that a sleeping guest supports without QEMU."""
 
 WHILE_MOVING: Final = frozenset({"cont", "migrate", "migrate-incoming", "quit"})
-"""Commands whose answer depends on what the guest does right now."""
+"""Commands that are allowed only in some states of QEMU."""
 
 
 def refusal(message: object, now: GateState) -> str:
     """The reason why ``message`` is not passed on to QEMU; empty if it is."""
-    # Unknown keys are refused as well: `exec-oob` is a command by another name.
+    # Refuse unknown keys as well: `exec-oob` also runs a command.
     if not isinstance(message, Mapping) or not message.keys() <= {"execute", "arguments", "id"}:
         return texts.NO_COMMAND
     command, arguments = message.get("execute"), message.get("arguments", {})
@@ -162,23 +178,25 @@ def refusal(message: object, now: GateState) -> str:
         return texts.NOT_OFFERED.format(command=command)
     if not fits(arguments, now):
         return texts.NOT_WITH_THESE.format(command=command)
+    if now.sleeps and command not in (_OF_SLEEPER if now.leaves else _ANY_TIME):
+        return texts.SLEEPS
     return _too_early(command, now)
 
 
 def _too_early(command: str, now: GateState) -> str:
-    """The reason why ``command`` is refused at this moment; empty if it is not."""
+    """The reason why ``command`` is refused in this state; empty if it is not."""
     match command:
-        # Two running copies of a guest would destroy the disk.
+        # Two running copies of a guest would corrupt the disk.
         case "cont" if now.is_given:
             return texts.ELSEWHERE
-        # The move may still be decided for the target, which then runs.
+        # The decision may still be for the target, which then runs.
         case "cont" if now.is_open:
             return texts.UNDECIDED
         case "migrate" if not (now.is_open and now.has_certificate):
             return texts.NO_MOVE
         case "migrate-incoming" if not (now.receives and now.has_certificate):
             return texts.NO_MOVE
-        # A running guest ends with its pod, in order.
+        # A running guest is shut down with its pod.
         case "quit" if not (now.is_given or now.receives or now.has_sent):
             return texts.RUNS_HERE
     return ""

@@ -1,4 +1,4 @@
-"""Brings one running guest to its desired size, and keeps reporting what it has."""
+"""Resizes one running guest to its desired size, and polls its actual size."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from deploy.neonvm.ports import CPU, MEMORY, GuestError, GuestPhase, GuestState, ResizableGuest
+from deploy.neonvm.runner.sleep_orders import SleepOrders
 from protocol.backoff import Backoff
+from protocol.guest.sleep import SLEEPING, SleepReport
 from protocol.runtime.clock import Clock
 from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
 
-# Seconds before a resize that was refused, or stopped part of the way, is tried again; doubled each time.
+# Seconds before a refused or incomplete resize is retried; doubled each time.
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 10.0
 STALLED_AFTER: Final = Seconds(60.0)
-"""A guest that can follow an order shows some of it within seconds, even one that gives memory back under load."""
+"""A guest that can be resized shows progress within seconds, even one that unplugs memory under load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Intervals between queries of a guest: while it boots, once it runs, and while it does not answer."""
+    """Poll intervals: while a guest boots, once it runs, and while it does not respond."""
 
     booting: Backoff
     running: Seconds
@@ -33,12 +35,12 @@ HERE: Final = Pace(
     running=Seconds(2.0),
     silent=Backoff(Seconds(2.0), Seconds(2.0), spread=0.0),
 )
-"""For guests of this very machine, of which asking costs nothing."""
+"""For guests of this process, whose polls cost nothing."""
 
 
 class Resizer:
-    """One guest from its start to its end. ``on_change`` is called whenever ``state`` or ``fault`` has changed.
-    ``phase`` is how the guest begins: it boots, or it receives, and is then held until it has arrived.
+    """Resizes one guest from its start to its end. ``on_change`` is called whenever ``state`` or ``fault`` has changed.
+    ``phase`` is the initial phase: booting, or receiving, which is held until the guest has arrived.
     """
 
     def __init__(
@@ -55,88 +57,128 @@ class Resizer:
         self._wanted = starting
         self.pace = HERE
         self._sign = asyncio.Event()
+        self._rests = asyncio.Event()  # set while no resize is in progress
+        self._rests.set()
+        self._sleep = SleepOrders(guest, self, clock, on_change, lambda fault: self._say("sleep", fault))
         self._is_held = phase is GuestPhase.RECEIVING
         self._steps = 0
-        self._turns = 0  # how often the state was set from outside; looks from before are out of date
-        self._orders = 0  # how often an order was answered with the CPU; the CPU of looks from before is out of date
+        self._turns = 0  # how often the state was set from outside; polls sent before that are stale
+        self._orders = 0  # how often a resize returned the CPU; the CPU in polls sent before that is stale
         self._wakes = {CPU: asyncio.Event(), MEMORY: asyncio.Event()}
         self.state = GuestState(phase, starting.cpu, starting.mem)
         self._faults: dict[str, str] = {}
-        # The amount of each resource that is not as ordered, and since when it has not changed.
+        # For each resource that differs from the desired size: its amount, and since when it has not changed.
         self._unchanged: dict[str, tuple[Amount, Instant]] = {}
         self.stalled: frozenset[str] = frozenset()
 
     @property
     def fault(self) -> str:
-        """The guest's last refusal, unless it has complied since; empty if none."""
-        return "; ".join(self._faults.values())
+        """The guest's current errors; empty if none. For a sleeping guest, only those that keep it from waking."""
+        # A failed resize does not matter until the guest is awake.
+        past = {CPU, MEMORY} if self._sleep.is_asleep else set[str]()
+        return "; ".join(fault for about, fault in self._faults.items() if about not in past)
 
     def want(self, size: Resources) -> None:
-        """From now on the guest should have ``size``, and is no longer held."""
-        # A guest that is held for a migration is not resized until a size is asked for again, even if it is the same.
+        """Set the desired size and end a hold."""
+        # A held guest is resized only after a new request, even if the size is the same.
         if size != self._wanted or self._is_held:
             self._wanted = size
             self._is_held = False
             self._wake()
 
     def hold(self) -> None:
-        """From now on the guest is left as it is; a resize in progress ends first (see ``is_quiet``)."""
+        """Stop resizing the guest. A resize in progress ends first (see ``is_quiet``)."""
         if not self._is_held:
             self._is_held = True
             self._on_change()
 
     @property
+    def is_held(self) -> bool:
+        """True if the guest is not resized."""
+        return self._is_held
+
+    @property
     def is_quiet(self) -> bool:
-        """True if the guest is held and no resize is in progress."""
-        return self._is_held and not self._steps
+        """True if the guest is held, no resize is in progress, and it is neither asleep nor falling asleep."""
+        return self._is_held and not self._steps and not self._sleep.is_quiesced
+
+    def sleep(self, order: str) -> None:
+        """Put the guest to sleep, once per ``order``; ``sleeping`` has the result. The phase is then ``ASLEEP``, with a
+        size of zero, and ``WAKING`` once the guest must wake.
+        """
+        self._sleep.sleep(order)
+
+    def wake(self) -> None:
+        """Wake a sleeping guest, once per sleep. There must be a permit for its size."""
+        self._sleep.wake()
+
+    @property
+    def sleeping(self) -> SleepReport:
+        """Report on the last sleep, without the time of its ``state``; empty if there was no order."""
+        return self._sleep.report
+
+    async def settle(self) -> None:
+        """Wait until no resize is in progress."""
+        await self._rests.wait()
+
+    def resume(self) -> None:
+        """Poll and resize the guest again."""
+        self.look_again()
+        self._wake()
 
     def arrive(self, state: GuestState) -> None:
-        """The received guest runs now, with the size that it had at its source."""
+        """Set the guest's state: it has arrived by migration, fallen asleep, or woken."""
         self._turns += 1
         self.state = state
+        # Errors of earlier polls are stale.
+        self._faults.pop("state", None)
         self._on_change()
 
     def leave(self) -> None:
-        """The guest has ended, or runs elsewhere now."""
+        """Set the state to stopped: the guest has ended, or runs elsewhere."""
         self._turns += 1
         self.state = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
         self._on_change()
 
     async def run(self) -> str:
-        """Works until the guest has ended, then returns the reason."""
+        """Resize and poll until the guest has ended; return the reason."""
         async with asyncio.TaskGroup() as tasks:
-            # A task for each resource: memory that comes off slowly never delays a CPU.
+            # One task per resource, so that slow memory unplug never delays a CPU change.
             steps = {CPU: self._step_cpu, MEMORY: self._step_memory}
             workers = [tasks.create_task(self._follow(name, step)) for name, step in steps.items()]
-            workers.append(tasks.create_task(self._poll()))
+            workers += [tasks.create_task(self._poll()), tasks.create_task(self._sleep.run())]
             reason = await self._guest.ended()
             for worker in workers:
                 worker.cancel()
-        # A guest that was sent away has left already.
+        # A guest that was migrated away has already left.
         if self.state.phase is not GuestPhase.STOPPED:
             self.leave()
         return reason
 
     def has_failed(self, why: str) -> None:
-        """A fault of this program has ended ``run``, which may be called again."""
+        """Report an internal error that ended ``run``, which may be called again."""
         self._say("state", why)
 
     def look_again(self) -> None:
-        """Asks the guest now, because there is a sign that it has changed."""
+        """Poll the guest now, because it may have changed."""
         self._sign.set()
 
     async def _poll(self) -> None:
         booting = silent = 0
         while True:
-            # Before the look: a sign during it leads to another one.
+            # Before the poll: a sign during it triggers another one.
             self._sign.clear()
+            # A sleeping guest is not polled; it reports when it must wake.
+            if self._sleep.is_quiesced:
+                await self._sign.wait()
+                continue
             silent = 0 if await self._look() else silent + 1
             booting = booting + 1 if self.state.phase is GuestPhase.BOOTING else 0
             until = self._clock.now() + self._pause(booting, silent)
             await self._clock.wait(self._sign, Instant(until))
 
     def _pause(self, booting: int, silent: int) -> Seconds:
-        """After this many looks in a row at a guest that boots, or that did not answer."""
+        """The poll interval after this many consecutive polls of a guest that is booting, or did not respond."""
         if silent:
             return self.pace.silent.delay(silent, self._clock.jitter())
         if booting:
@@ -144,22 +186,29 @@ class Resizer:
         return self.pace.running
 
     async def _look(self) -> bool:
-        """Asks the guest; whether it has answered."""
+        """Poll the guest once. Return True if it responded."""
         turns, orders = self._turns, self._orders
         try:
             state = await self._guest.state()
         except GuestError as error:
-            self._say("state", str(error))
+            # A guest that has begun to fall asleep need not respond.
+            if turns == self._turns and not self._sleep.is_quiesced:
+                self._say("state", str(error))
             return False
         self._say("state", "")
+        if state.phase in SLEEPING:
+            # A poll sent before it woke, or a guest put to sleep by an earlier process.
+            if turns == self._turns and not self._sleep.is_quiesced:
+                self._sleep.adopt()
+            return True
         if orders != self._orders:
-            # An order was answered while this look was on its way: what the look says of the CPU is older.
+            # A resize returned during this poll, so the CPU in the poll is stale.
             state = replace(state, cpu=self.state.cpu)
-        # If the turn has changed, the guest has arrived or left in the meantime, and this answer is out of date.
+        # If the turn has changed, the guest has arrived or left meanwhile, and this poll is stale.
         if state != self.state and turns == self._turns:
             booted = self.state.phase is GuestPhase.BOOTING
             self.state = state
-            # Orders that came while it booted were left alone.
+            # Requests during boot were deferred.
             if booted:
                 self._wake()
             self._note_progress()
@@ -169,40 +218,48 @@ class Resizer:
     async def _follow(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         pause, wake = _FIRST_PAUSE, self._wakes[name]
         while True:
-            self._steps += 1
-            try:
-                await step()
-                self._say(name, "")
-            except GuestError as error:
-                self._say(name, str(error))
-            finally:
-                self._steps -= 1
+            await self._take(name, step)
             self._note_progress()
             if self.is_quiet:
                 self._on_change()
-            await self._clock.wait(wake, Instant(self._clock.now() + pause))
-            # Another size is tried at once, and has not failed yet.
+            # Do not resize a sleeping guest; waking ends the wait.
+            until = None if self._sleep.is_quiesced else Instant(self._clock.now() + pause)
+            await self._clock.wait(wake, until)
+            # A new size is tried at once, without backoff.
             pause = _FIRST_PAUSE if wake.is_set() else min(pause * 2, _LONGEST_PAUSE)
             wake.clear()
 
+    async def _take(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        self._steps += 1
+        self._rests.clear()
+        try:
+            await step()
+            self._say(name, "")
+        except GuestError as error:
+            self._say(name, str(error))
+        finally:
+            self._steps -= 1
+            if not self._steps:
+                self._rests.set()
+
     @property
     def _may_step(self) -> bool:
-        # A guest that boots is left alone: it was started with exactly what it may use.
-        return self.state.phase is GuestPhase.RUNNING and not self._is_held
+        # Do not resize a booting guest: it was started with the right size.
+        return self.state.phase is GuestPhase.RUNNING and not self._is_held and not self._sleep.is_quiesced
 
     async def _step_cpu(self) -> None:
         wanted: MilliCpu = self._wanted.cpu
         if self._may_step and self.state.cpu != wanted:
             turns = self._turns
             has = await self._guest.set_cpu(wanted)
-            # The answer does not say the CPU, so the guest is asked.
+            # The response has no CPU, so poll.
             if has is None:
                 await self._look()
             elif turns == self._turns:
                 self._has_cpu(has)
 
     def _has_cpu(self, cpu: MilliCpu) -> None:
-        """The guest itself says that it has this CPU; a look that is under way is older."""
+        """Set the CPU that a resize returned; polls in flight are stale."""
         self._orders += 1
         self._say("state", "")
         if cpu != self.state.cpu:
@@ -213,19 +270,19 @@ class Resizer:
     async def _step_memory(self) -> None:
         wanted: Bytes = self._wanted.mem
         if self._may_step and self.state.mem != wanted:
-            # Memory comes and goes block by block, so the guest is asked how far it got.
+            # Memory is plugged block by block, so poll how far the guest got.
             await self._guest.set_memory(wanted)
             await self._look()
 
     def _note_progress(self) -> None:
-        """Finds out what has not come nearer to its order for a minute."""
+        """Update ``stalled``: the resources that made no progress for a minute."""
         has, now = {CPU: self.state.cpu, MEMORY: self.state.mem}, self._clock.now()
-        # A guest that must not be resized now cannot be late.
+        # A guest that must not be resized cannot stall.
         wanted = {CPU: self._wanted.cpu, MEMORY: self._wanted.mem} if self._may_step else has
         for name, amount in has.items():
             if amount == wanted[name]:
                 self._unchanged.pop(name, None)
-            # Any change counts as progress, whatever the order was: the minute begins again.
+            # Any change counts as progress, in either direction, and restarts the minute.
             elif name not in self._unchanged or self._unchanged[name][0] != amount:
                 self._unchanged[name] = amount, now
         stalled = frozenset(name for name, (_, since) in self._unchanged.items() if now - since >= STALLED_AFTER)

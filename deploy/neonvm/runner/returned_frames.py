@@ -5,38 +5,14 @@ They are held until the guest's own announcement arrives.
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from deploy.neonvm.addressing import RETURNED_MAC, flat_mac
 from deploy.neonvm.network.announcement import is_announcement
 
-# Big-endian: QEMU writes both lengths with htonl.
-_HEAD: Final = struct.Struct("!II")
 _MAC: Final = 6
 _MOST: Final = 4096
 """This many frames are held; senders repeat what comes after."""
-
-
-class FrameStream:
-    """Stream of QEMU's ``filter-redirector``: for each frame the whole length, that of its offload header, and both."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def read(self, part: bytes) -> list[tuple[bytes, bytes]]:
-        """The offload header and the frame of each that is now complete."""
-        frames, stream, at = list[tuple[bytes, bytes]](), self._rest + part, 0
-        while len(stream) >= at + _HEAD.size:
-            length, header = _HEAD.unpack_from(stream, at)
-            start, end = at + _HEAD.size, at + _HEAD.size + length
-            # The rest of this frame is in a later read.
-            if len(stream) < end:
-                break
-            frames.append((stream[start : start + header], stream[start + header : end]))
-            at = end
-        self._rest = stream[at:]
-        return frames
 
 
 class ReturnedFrames:

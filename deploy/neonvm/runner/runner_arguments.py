@@ -12,14 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT, METRICS_PORT, MIGRATION_PORT, MONITOR_PORT
+from deploy.neonvm.addressing import (
+    DAEMON_PORT,
+    GUEST_DAEMON_PORT,
+    METRICS_PORT,
+    MIGRATION_PORT,
+    MONITOR_PORT,
+    THAW_PORT,
+)
 from deploy.neonvm.objects.vm_spec import machine_of, own_ports
 from deploy.neonvm.ports import GuestSpec, PodNetwork
 from deploy.neonvm.texts import runner as texts
 from protocol import VERSION
 from protocol.kubernetes.objects import Json, flag, items, text, whole
 from protocol.messages import ObjectName
-from protocol.names import RUNNER_AUTHORITIES
+from protocol.names import RUNNER_AUTHORITIES, RUNNER_IGNORES
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 from protocol.vm_arguments import ArgumentsError, decode_dump
 
@@ -42,6 +49,7 @@ class RunnerArguments:
     kernel: str
     kernel_arguments: str
     authorities: str | None = None
+    ignores: str = ""
 
     @property
     def grace(self) -> int:
@@ -82,6 +90,7 @@ def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> Run
         kernel=flags.kernel,
         kernel_arguments=kernel_arguments,
         authorities=environment.get(RUNNER_AUTHORITIES),
+        ignores=environment.get(RUNNER_IGNORES, ""),
     )
 
 
@@ -133,6 +142,7 @@ def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, 
         images,
         address=told.address if tap is not None else "",
         kernel_arguments=told.kernel_arguments,
+        ignores=told.ignores,
         monitors=tuple(run / f"monitor-{number}.sock" for number in range(MONITORS)),
         console=run / "console",
     )
@@ -140,7 +150,7 @@ def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, 
 
 def _forwards(spec: Json) -> str:
     """Forwards from the pod's ports to the guest; the runner's own ports are not the guest's."""
-    reserved = {*own_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT}
+    reserved = {*own_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT, THAW_PORT}
     wanted = [METRICS_PORT]
     for entry in items(spec, "guest", "ports"):
         port = whole(entry, "port")
@@ -151,7 +161,7 @@ def _forwards(spec: Json) -> str:
             wanted.append(port)
     # The VM may name a port twice, or the metrics port; QEMU refuses a second forward of one port.
     forwards = [f"0.0.0.0:{port}={port}" for port in dict.fromkeys(wanted)]
-    for_the_pod = [f"127.0.0.1:{GUEST_DAEMON_PORT}={DAEMON_PORT}"]
+    for_the_pod = [f"127.0.0.1:{GUEST_DAEMON_PORT}={DAEMON_PORT}", f"127.0.0.1:{THAW_PORT}={THAW_PORT}"]
     # The guest's monitor is for an agent in the pod alone, unless the VM names that port: then it is open to all who
     # reach the pod.
     if MONITOR_PORT not in {*wanted, *reserved}:
@@ -167,6 +177,7 @@ def guest_of_vm(  # noqa: PLR0913 - what a pod has for its guest
     *,
     address: str,
     kernel_arguments: str,
+    ignores: str,
     monitors: Sequence[Path] = (),
     console: Path | None = None,
 ) -> GuestSpec:
@@ -186,4 +197,5 @@ def guest_of_vm(  # noqa: PLR0913 - what a pod has for its guest
         kernel_arguments=kernel_arguments,
         monitors=monitors,
         console=console,
+        ignores=ignores,
     )

@@ -155,7 +155,7 @@ async def _run(options: argparse.Namespace) -> None:
         )
         async with ApiClient(HttpApi(fenced, login.token)) as client:
             form, addresses = _form(options), AddressRange.parse(options.addresses)
-            reach, home = (connections.ask, connections.monitor), namespace if options.network_policies else ""
+            reach, home = (connections, connections.monitor), namespace if options.network_policies else ""
             deps = ServiceDependencies(
                 client, leadership, *reach, clock, form, addresses, authority, connections.forget, home
             )

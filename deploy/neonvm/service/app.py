@@ -13,7 +13,7 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
-from deploy.neonvm.access.connections import AskRunner
+from deploy.neonvm.access.connections import RunnerAccess
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_controller import MigrationController
@@ -39,14 +39,14 @@ class LeadershipLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServiceDependencies:
-    """Dependencies of the program. ``ask`` reaches runner pods' APIs, ``connect`` their QEMUs, and
+    """Dependencies of the program. ``runners`` are reached at their APIs, ``connect`` reaches their QEMUs, and
     ``ended`` gets the uid of each pod that has ended. ``home`` is the namespace of the programs that NetworkPolicies
     around runner pods let in; if it is empty, none are made.
     """
 
     client: ApiClient
     leadership: Leadership
-    ask: AskRunner
+    runners: RunnerAccess
     connect: Connect
     clock: Clock
     form: RunnerForm
@@ -67,7 +67,7 @@ class ControllerService:
         pods, vms = self.caches[PODS], self.caches[VIRTUAL_MACHINES]
         self._claims = AddressClaims(deps.client, self.caches[IP_ADDRESSES], vms, deps.addresses)
         self.guests = PodGuests(
-            PodGuestsDependencies(pods, deps.ask, deps.connect, self._claims, deps.clock, self._changed, deps.ended)
+            PodGuestsDependencies(pods, deps.runners, deps.connect, self._claims, deps.clock, self._changed, deps.ended)
         )
         controllers = ControllerDependencies(
             client=deps.client,

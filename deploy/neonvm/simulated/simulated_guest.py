@@ -1,6 +1,6 @@
-"""Simulated guests behind the guest port: hundreds in one process, playing a load instead of a database (B.2).
+"""Simulated guests: hundreds in one process, which play a load instead of running a database (B.2).
 
-Outside of the guest nothing differs: the agent scrapes the same paths, the runtime resizes by the same calls.
+From outside they look like real ones: the agent scrapes the same paths, and resizes use the same calls.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 
 from deploy.neonvm.addressing import DAEMON_PORT, METRICS_PORT
 from deploy.neonvm.ports import (
+    FellAsleep,
     Guest,
     GuestError,
     GuestPhase,
@@ -22,12 +23,15 @@ from deploy.neonvm.ports import (
     GuestState,
     NetworkError,
     PodSockets,
+    SleepRefusedError,
     TransferError,
     TransferFault,
+    Woken,
 )
 from deploy.neonvm.simulated.simulated_load import Demand, Load
 from deploy.neonvm.simulated.simulated_model import SimulatedDatabase, SimulatedKernel
 from deploy.neonvm.simulated.simulated_server import GuestServer
+from deploy.neonvm.simulated.simulated_sleep import SimulatedSleep
 from deploy.neonvm.simulated.simulated_transfer import Course, MemoryLoad
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.messages import ObjectName
@@ -41,7 +45,7 @@ _REPORT: Final = Seconds(1.0)
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGuests:
-    """Makes simulated guests; ``load_of`` says what each VM plays."""
+    """Factory of simulated guests. ``load_of`` returns the load of a VM."""
 
     sockets: PodSockets
     clock: Clock
@@ -49,27 +53,28 @@ class SimulatedGuests:
 
     @property
     def description(self) -> str:
-        """One line for people."""
+        """One line for users."""
         return "simulated guests (they play a load and answer like node_exporter)"
 
     def create(self, spec: GuestSpec) -> Guest:
-        """A guest that is ready to be started; touches nothing yet."""
+        """A guest that is not started yet. Has no side effects."""
         return SimulatedGuest(spec, self)
 
 
 @dataclass(slots=True)
 class _Running:
-    """State of a guest from its start to its stop; all but its ports moves with it."""
+    """State of a running guest. All but its ports migrates with it."""
 
     since: Instant
     boot_time: float
     kernel: SimulatedKernel
     database: SimulatedDatabase
     servers: list[TcpListener]
+    sleep: SimulatedSleep | None = None
 
 
 class SimulatedGuest:
-    """One simulated guest. It runs from the moment it is started, or sent here."""
+    """One simulated guest. It runs as soon as it is started, or has been migrated here."""
 
     def __init__(self, spec: GuestSpec, made_by: SimulatedGuests) -> None:
         self._spec = spec
@@ -81,11 +86,11 @@ class SimulatedGuest:
         self._servers: list[TcpListener] = []  # of a guest that has failed
 
     async def start(self) -> None:
-        """Opens the guest's metrics and control ports on its pod's address. Raises ``GuestError``."""
+        """Open the guest's metrics and control ports on its pod's address. Raises ``GuestError``."""
         if self._running is not None:
             return
         if self._receives:
-            raise GuestError(f"{self._spec.vm}: the guest waits for another one to be sent to it")
+            raise GuestError(f"{self._spec.vm}: the guest is waiting for an incoming migration")
         await self.stop()  # one that has failed may still hold its ports
         size = Resources(self._spec.cpu_use, self._spec.mem_use)
         kernel = SimulatedKernel.booted(self._made_by.load_of(self._spec.vm), size, self._spec.cpu_max.whole_cpus)
@@ -96,7 +101,7 @@ class SimulatedGuest:
         await self._run(_Running(self._made_by.clock.now(), time.time(), kernel, database, []), listeners)
 
     async def receive(self) -> None:
-        """Waits for another guest; until then it has no ports."""
+        """Wait for an incoming migration; until then it has no ports."""
         if self._running is None:
             self._receives = True
             self._begins()
@@ -104,14 +109,14 @@ class SimulatedGuest:
     async def send(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Takes the time that sending its memory would take, and then goes on at the target."""
+        """Migrate, awake or asleep, in the time that sending its memory would take; it runs awake on the target."""
         if self._is_moving:
-            raise GuestError(f"{self._spec.vm}: the guest is on its way already")
+            raise GuestError(f"{self._spec.vm}: the guest is already being migrated")
         self._is_moving = True
         try:
             return await self._moved(target, limits, progress)
         except BaseException:
-            # As in QEMU, a target whose move has failed is of no further use.
+            # As with QEMU, the target of a failed migration cannot be used again.
             if isinstance(target, SimulatedGuest) and target._receives:
                 await target.stop()
             raise
@@ -119,16 +124,18 @@ class SimulatedGuest:
             self._is_moving = False
 
     async def state(self) -> GuestState:
-        """The guest's present size."""
+        """The guest's state."""
         if self._receives:
             return GuestState(GuestPhase.RECEIVING, self._spec.cpu_use, self._spec.mem_use)
         if self._running is None:
             return _STOPPED
+        if self._running.sleep is not None:
+            return self._running.sleep.state
         size = self._now().size
         return GuestState(GuestPhase.RUNNING, size.cpu, size.mem)
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Resizes at once. Raises ``GuestError`` for a size outside of the VM's bounds."""
+        """Resize at once. Raises ``GuestError`` for a size outside the VM's bounds."""
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
         kernel = self._now()
@@ -136,35 +143,64 @@ class SimulatedGuest:
         return use
 
     async def set_memory(self, use: Bytes) -> None:
-        """Resizes at once, as far down as memory is not in use. Raises ``GuestError`` for a size out of bounds."""
+        """Resize at once, but not below the memory in use. Raises ``GuestError`` for a size outside the VM's bounds."""
         if not self._spec.mem_min <= use <= self._spec.mem_max:
             bounds = f"between {self._spec.mem_min} and {self._spec.mem_max}"
             raise GuestError(f"{self._spec.vm}: memory must be {bounds}, not {use}")
         kernel = self._now()
         self._replace(kernel.resized(Resources(kernel.asked.cpu, use)))
 
+    async def fall_asleep(self) -> FellAsleep:
+        """Fall asleep at once. Raises ``SleepRefusedError`` if the guest is not idle."""
+        kernel, running = self._now(), self._runs()
+        if self._is_moving:
+            raise SleepRefusedError(f"{self._spec.vm}: the guest is being migrated")
+        if reasons := [*([] if kernel.demand.is_idle else ["load"]), *running.database.awake]:
+            raise SleepRefusedError(f"{self._spec.vm}: the guest has {' and '.join(reasons)}")
+        running.sleep = SimulatedSleep(kernel, running.since, self._made_by.clock)
+        return FellAsleep(kernel.mem_used, running.database.sessions)
+
+    async def woken(self) -> str:
+        """Wait until the load is not idle. Raises ``GuestError`` if the guest is not asleep."""
+        sleep = self._runs().sleep
+        if sleep is None:
+            raise GuestError(f"{self._spec.vm}: the guest is not asleep")
+        return await sleep.woken()
+
+    async def wake(self) -> Woken:
+        """Wake at once. Raises ``GuestError`` if the guest has stopped, or is being migrated."""
+        if self._is_moving:
+            raise GuestError(f"{self._spec.vm}: the guest is being migrated")
+        running = self._runs()
+        if running.sleep is not None:
+            running.kernel, running.sleep = running.sleep.over(), None
+        return Woken(Seconds(0.0))
+
     async def ended(self) -> str:
-        """Returns once the guest has stopped, moved, or was made to fail. Raises ``GuestError`` before its start."""
+        """Wait until the guest has stopped, failed, or was migrated away. Raises ``GuestError`` before its start."""
         if self._end is None:
             raise GuestError(f"{self._spec.vm}: the guest was not started")
-        # A caller that is cancelled must not end the future of all others.
+        # Cancelling one caller must not cancel the future for all others.
         return await asyncio.shield(self._end)
 
     def fail(self, reason: str) -> None:
-        """The guest cannot go on from this instant, as a real one whose machine stops for ``reason``."""
+        """Fail for ``reason``, like a real guest whose machine stops."""
         self._receives = False
-        # Its ports stay open until it is stopped, as those of a machine that hangs.
+        # Its ports stay open until it is stopped, like those of a hung machine.
         failed, self._running = self._running, None
         if failed is not None:
             self._servers = failed.servers
+            _end_sleep(failed)
         self._ends(reason)
 
     async def stop(self) -> None:
-        """Closes its ports and every connection to them."""
+        """Close its ports and all connections."""
         self._receives = False
         running, self._running = self._running, None
+        if running is not None:
+            _end_sleep(running)
         servers, self._servers = [*self._servers, *(running.servers if running is not None else ())], []
-        self._ends("it was told to stop")
+        self._ends("it was stopped")
         await _closed(servers)
 
     @property
@@ -177,7 +213,7 @@ class SimulatedGuest:
     ) -> TransferInfo:
         self._runs()
         if not isinstance(target, SimulatedGuest) or target._hardware != self._hardware:
-            raise TransferError(TransferFault.REFUSED, f"{self._spec.vm}: the other end is not of the same hardware")
+            raise TransferError(TransferFault.REFUSED, f"{self._spec.vm}: the target has different hardware")
         info = await self._passed(target, limits, progress)
         await self._goes_on_at(target)
         return info
@@ -185,8 +221,8 @@ class SimulatedGuest:
     async def _passed(
         self, target: SimulatedGuest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Returns when all has been sent. Raises ``TransferError`` if an end is lost or time is up."""
-        clock, kernel = self._made_by.clock, self._now()
+        """Wait until everything has been sent. Raises ``TransferError`` on timeout, or if an end is lost."""
+        clock, kernel = self._made_by.clock, self._slept() or self._now()
         busy_cores = min(kernel.demand.cpu, kernel.size.cpu.as_cores)
         course = Course.of(MemoryLoad(kernel.size.mem, kernel.mem_used, busy_cores), limits)
         began = clock.now()
@@ -199,21 +235,21 @@ class SimulatedGuest:
             progress(info)
             if left <= 0:
                 break
-            # In steps, so that an end that is lost on the way is noticed.
+            # In steps, to notice an end that is lost meanwhile.
             await clock.sleep(min(_REPORT, left))
         if course.end is None:
-            story = f"{self._spec.vm}: it could not be sent within {limits.timeout:g} s"
+            story = f"{self._spec.vm}: not sent within {limits.timeout:g} s"
             raise TransferError(TransferFault.TIMED_OUT, story)
         return info
 
     def _both_are_there(self, target: SimulatedGuest) -> None:
         if self._running is None:
-            raise TransferError(TransferFault.SOURCE_LOST, f"{self._spec.vm}: the guest ended on its way")
+            raise TransferError(TransferFault.SOURCE_LOST, f"{self._spec.vm}: the guest ended during the migration")
         if not target._receives:
-            raise TransferError(TransferFault.TARGET_LOST, f"{self._spec.vm}: the other end is gone")
+            raise TransferError(TransferFault.TARGET_LOST, f"{self._spec.vm}: the target is gone")
 
     async def _goes_on_at(self, target: SimulatedGuest) -> None:
-        """From one instant to the next the target runs, and this one does not."""
+        """Switch to the target, without an await at which both or neither run."""
         with ExitStack() as cleanup:
             try:
                 listeners = await target._listeners(cleanup)
@@ -221,15 +257,17 @@ class SimulatedGuest:
                 raise TransferError(TransferFault.TARGET_LOST, str(error)) from error
             self._both_are_there(target)
             cleanup.pop_all()
-        # The kernel moves along, so counters and the place in the load go on.
+        # The kernel migrates, so counters and position in the load continue.
         running, self._running = self._runs(), None
+        if running.sleep is not None:
+            running.kernel, running.sleep = running.sleep.over(), None
         old, running.servers = running.servers, []
-        self._ends("it runs elsewhere now")
+        self._ends("it was migrated away")
         await target._run(running, listeners)
         await _closed(old)
 
     async def _listeners(self, held: ExitStack) -> list[socket.socket]:
-        """The guest's listening sockets, which do not accept yet; ``held`` closes them. Raises ``GuestError``."""
+        """The guest's listening sockets, without accepting yet; ``held`` closes them. Raises ``GuestError``."""
         listen, pod = self._made_by.sockets.listen, self._spec.pod
         try:
             return [held.enter_context(await listen(pod, port)) for port in (METRICS_PORT, DAEMON_PORT)]
@@ -242,7 +280,7 @@ class SimulatedGuest:
             self._begins()
         self._receives, self._running = False, running
         answering = GuestServer(
-            self._now, self._press, lambda: self._runs().database, self._tell, self.fail, running.boot_time
+            self._now, self._press, lambda: self._runs().database, self._tell, self.fail, running.boot_time, self._slept
         )
         for listener in listeners:
             running.servers.append(TcpListener([listener], answering.serve))
@@ -256,15 +294,25 @@ class SimulatedGuest:
             self._end.set_result(reason)
 
     def _press(self, demand: Demand | None) -> None:
-        self._replace(self._now().under(demand))
+        sleep = self._runs().sleep
+        if sleep is not None:
+            sleep.press(demand)
+        else:
+            self._replace(self._now().under(demand))
+
+    def _slept(self) -> SimulatedKernel | None:
+        sleep = self._runs().sleep
+        return None if sleep is None else sleep.kernel
 
     def _tell(self, database: SimulatedDatabase) -> None:
         self._runs().database = database
 
     def _now(self) -> SimulatedKernel:
-        """The guest at this moment. Raises ``GuestError`` if it does not run."""
+        """The guest, advanced to now. Raises ``GuestError`` if it does not run or is asleep."""
         running = self._runs()
-        # The model is exact for any time, so nothing ticks: the guest is computed when it is asked.
+        if running.sleep is not None:
+            raise GuestError(f"{self._spec.vm}: the guest is asleep")
+        # The model is exact for any time, so it is advanced on demand, without ticks.
         running.kernel = running.kernel.advanced(Seconds(self._made_by.clock.now() - running.since))
         return running.kernel
 
@@ -275,6 +323,11 @@ class SimulatedGuest:
         if self._running is None:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")
         return self._running
+
+
+def _end_sleep(ended: _Running) -> None:
+    if ended.sleep is not None:
+        ended.sleep.over()
 
 
 async def _closed(servers: list[TcpListener]) -> None:

@@ -13,8 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, nextafter
+from typing import Final
 
 from protocol.units import Bytes, QuantityError, Seconds
+
+IDLE_CPU: Final = 0.05
+"""Tasks of a database that nobody uses, on average."""
 
 
 class LoadError(ValueError):
@@ -27,6 +31,11 @@ class Demand:
 
     cpu: float
     mem: Bytes
+
+    @property
+    def is_idle(self) -> bool:
+        """True if it is no more than that of a database that nobody uses."""
+        return self.cpu <= IDLE_CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,16 @@ class Load:
         if following < len(self.steps):
             return _after(age, self.steps[following].at - phase)
         return None if self.period is None else _after(age, self.period - phase)
+
+    def next_work(self, age: Seconds) -> Seconds | None:
+        """The first age from this one on at which the load is not idle; None if it is idle for ever."""
+        at: Seconds | None = age
+        # Twice each step: a change that is lost in rounding takes another one.
+        for _ in range(2 * len(self.steps) + 1):
+            if at is None or not self.at(at).is_idle:
+                return at
+            at = self.next_change(at)
+        return None
 
     def _index(self, phase: float) -> int:
         return max(0, bisect_right(self.steps, phase, key=lambda step: step.at) - 1)

@@ -32,7 +32,7 @@ class Counters:
 @dataclass(frozen=True, slots=True)
 class SimulatedKernel:
     """A simulated guest at one age. ``asked`` is the size that was ordered, ``size`` the one it has. ``pressed`` is a
-    demand that replaces the load's until it is lifted.
+    demand that replaces the load's until it is lifted. ``worked_at`` is the age at which it was last not idle.
     """
 
     load: Load
@@ -41,6 +41,7 @@ class SimulatedKernel:
     counters: Counters
     age: Seconds = Seconds(0.0)
     pressed: Demand | None = None
+    worked_at: Seconds = Seconds(0.0)
 
     @classmethod
     def booted(cls, load: Load, size: Resources, most_cpus: int) -> SimulatedKernel:
@@ -73,10 +74,22 @@ class SimulatedKernel:
             change = None if kernel.pressed is not None else kernel.load.next_change(kernel.age)
             until = age if change is None else min(age, change)
             counters = _counted(kernel.counters, kernel.size, kernel.demand, until - kernel.age)
-            kernel = replace(kernel, counters=counters, age=Seconds(until))
+            worked_at = kernel.worked_at if kernel.demand.is_idle else Seconds(until)
+            kernel = replace(kernel, counters=counters, age=Seconds(until), worked_at=worked_at)
             # Memory in use may have fallen with this step.
             kernel = kernel.resized(kernel.asked)
         return kernel
+
+    def slept(self, age: Seconds) -> SimulatedKernel:
+        """The same guest at a later ``age``, after a sleep in which it counted nothing."""
+        return replace(self, age=age).resized(self.asked)
+
+    @property
+    def next_work(self) -> Seconds | None:
+        """The first age from now on at which it is not idle; None if it is idle for ever."""
+        if self.pressed is None:
+            return self.load.next_work(self.age)
+        return None if self.pressed.is_idle else self.age
 
 
 def _counted(before: Counters, size: Resources, demand: Demand, span: float) -> Counters:
@@ -124,6 +137,12 @@ class SimulatedDatabase(msgspec.Struct, frozen=True, rename="camel", forbid_unkn
         standby = any(word.startswith(f"{KERNEL_PRIMARY}=") for word in kernel_arguments.split())
         return cls(standby, streaming=standby)
 
+    @property
+    def awake(self) -> Sequence[str]:
+        """Reasons that forbid sleep, as a real guest has them on its page."""
+        reasons = {"standby": self.standby, "transaction": self.oldest_transaction_seconds is not None}
+        return [reason for reason, holds in reasons.items() if holds]
+
 
 _Family = tuple[str, str, str, dict[str, float]]
 """A metric's name, type, help and samples by label."""
@@ -132,12 +151,13 @@ _SYSTEM_SHARE: Final = 0.2
 """The part of busy time that is the kernel's, as under pgbench."""
 
 
-def exposition(kernel: SimulatedKernel, boot_time: float, collectors: Sequence[str]) -> str:
-    """The page of the named ``collectors``, of all if none is named; ``boot_time`` is in seconds since 1970.
+def exposition(kernel: SimulatedKernel, boot_time: float, collectors: Sequence[str], awake: Sequence[str] = ()) -> str:
+    """The page of the named ``collectors``, of all if none is named; ``boot_time`` is in seconds since 1970, ``awake``
+    says why the guest must not sleep.
 
     Raises ``KeyError`` with the name of a collector that there is not.
     """
-    families = _families(kernel, boot_time)
+    families = {**_families(kernel, boot_time), "textfile": _texts(kernel, awake)}
     chosen = [family for name in collectors or families for family in families[name]]
     return "".join(
         f"# HELP {name} {what}\n# TYPE {name} {kind}\n"
@@ -184,11 +204,22 @@ def _families(kernel: SimulatedKernel, boot_time: float) -> dict[str, list[_Fami
             ("node_boot_time_seconds", "gauge", "Node boot time, in unixtime.", {"": boot_time}),
             ("node_procs_running", "gauge", "Number of tasks that could run.", {"": kernel.demand.cpu}),
         ],
+        # A simulated database does not say how long it has been quiet.
+        "textfile": [],
         "time": [("node_time_seconds", "gauge", "System time in seconds since epoch (1970).", {"": now})],
         "vmstat": [
             (f"node_vmstat_{name}", "untyped", f"/proc/vmstat information field {name}.", {"": 0.0}) for name in read
         ],
     }
+
+
+def _texts(kernel: SimulatedKernel, awake: Sequence[str]) -> list[_Family]:
+    quiet = "autoscale_database_quiet_seconds", "gauge", "Seconds since a client last did something."
+    bars = "autoscale_database_awake", "gauge", "1 for each reason that forbids sleep now."
+    return [
+        (*quiet, {"": kernel.age - kernel.worked_at}),
+        (*bars, {f'{{reason="{reason}"}}': 1.0 for reason in awake}),
+    ]
 
 
 def _cpu_seconds(kernel: SimulatedKernel) -> dict[str, float]:

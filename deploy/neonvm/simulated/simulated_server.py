@@ -1,14 +1,14 @@
-"""Answers of a simulated guest: the paths of a real one, a way to put load on it, and a way to make it fail.
+"""HTTP server of a simulated guest: the paths of a real one, and paths to set its load and to make it fail.
 
     GET /metrics[?collect[]=NAME…]   node_exporter's page (port 9100)
-    GET /cpu, GET /ready             what the daemon of a real guest answers (port 25183)
-    GET /demand                      the guest's present demand: {"cpu": cores, "mem": quantity}
-    PUT /demand                      asks this of it until further notice; DELETE /demand gives it back to its load
-    GET /database                    what the daemon of a real guest says of its database
-    PUT /database                    the guest says this of its database until further notice
-    POST /fail                       the guest cannot go on, for the reason in the body
+    GET /cpu, GET /ready             as the daemon of a real guest (port 25183)
+    GET /demand                      the guest's current demand: {"cpu": cores, "mem": quantity}
+    PUT /demand                      override the demand of the load; DELETE /demand ends that
+    GET /database                    database status, as the daemon of a real guest
+    PUT /database                    set the database status
+    POST /fail                       fail for the reason in the body
 
-Every path is answered on both ports. One request at a time on a connection, which may be kept.
+Both ports serve all paths. Connections may be kept alive, without pipelining.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from protocol.units import Bytes
 
 
 class WireDemand(msgspec.Struct, forbid_unknown_fields=True):
-    """A demand as it is put: ``cpu`` in cores, ``mem`` a quantity."""
+    """A demand in JSON: ``cpu`` in cores, ``mem`` as a quantity."""
 
     cpu: float
     mem: str
@@ -38,9 +38,9 @@ class WireDemand(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class GuestServer:
-    """HTTP access to a guest. ``kernel`` looks at it now and raises ``GuestError`` if it cannot go on, ``press``
-    changes its demand, ``database`` and ``tell`` read and set what it says of its database, and ``fail`` ends it for a
-    reason.
+    """HTTP access to a guest. ``kernel`` returns its current state and raises ``GuestError`` if it is asleep or has
+    stopped, ``press`` sets its demand, ``database`` and ``tell`` get and set its database status, and ``fail`` makes it
+    fail. ``slept`` returns the kernel of a sleeping guest, None if it is awake.
     """
 
     kernel: Callable[[], SimulatedKernel]
@@ -49,19 +49,20 @@ class GuestServer:
     tell: Callable[[SimulatedDatabase], None]
     fail: Callable[[str], None]
     boot_time: float
+    slept: Callable[[], SimulatedKernel | None]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers requests until the peer hangs up, says something that is not HTTP, or the guest cannot go on."""
+        """Serve requests until the peer disconnects or sends invalid HTTP, or the guest stops."""
         while (request := await read_request(reader)) is not None:
             try:
                 response = self.answer(*request)
-            # A guest that has stopped answers nothing: the connection is cut, as a real machine's would be.
+            # Close the connection without a response, like a machine that has stopped.
             except GuestError:
                 return
             await write_response(writer, response)
 
     def answer(self, method: str, target: str, body: bytes) -> HttpResponse:
-        """The answer to one request."""
+        """The response to one request."""
         url = urlsplit(target)
         route = _ROUTES.get((method, url.path))
         if route is None:
@@ -72,10 +73,14 @@ class GuestServer:
         return route(self, parse_qs(url.query).get("collect[]", []), body)
 
     def _metrics(self, collectors: list[str], _: bytes) -> HttpResponse:
+        slept = self.slept()
         try:
-            return _text(exposition(self.kernel(), self.boot_time, collectors))
+            if slept is not None:
+                # Like the runner of a real sleeping guest: the last page.
+                return _text(f"autoscale_asleep 1\n{exposition(slept, self.boot_time, collectors)}")
+            return _text(exposition(self.kernel(), self.boot_time, collectors, self.database().awake))
         except KeyError as error:
-            # As the real one answers for a collector that there is not.
+            # Like node_exporter for an unknown collector.
             return _text(f"missing collector: {error.args[0]}\n", HTTPStatus.BAD_REQUEST)
 
     def _cpu(self, _: list[str], __: bytes) -> HttpResponse:
@@ -115,7 +120,7 @@ class GuestServer:
         return self._show_database(nothing, body)
 
     def _fail_for(self, _: list[str], body: bytes) -> HttpResponse:
-        self.fail(body.decode(errors="replace").strip() or "it was made to fail")
+        self.fail(body.decode(errors="replace").strip() or "failed by request")
         return _text("")
 
 

@@ -1,4 +1,4 @@
-"""The transfer of a simulated guest: rounds, each of which sends what changed in the last (pure)."""
+"""Model of pre-copy migration: each round sends the memory dirtied in the previous one (pure)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from protocol.units import Bytes, Seconds
 
 PAGE: Final = Bytes(4096)
 WIRE: Final = Bytes(512 * 1024**2)
-"""What goes over the wire per second at most: an emulated guest sends no faster."""
+"""Maximum bandwidth per second, as of an emulated guest."""
 
 _DIRTIED_PER_CORE: Final = 48 * 1024**2
-"""Bytes per second that a busy core of a database changes."""
+"""Bytes per second that a busy core of a database dirties."""
 
 _SETUP: Final = Seconds(0.04)
 _SWITCH: Final = Seconds(0.02)
-"""What stopping at one end and running at the other takes, whatever there is to send."""
+"""Time to stop the source and start the target, without any memory to send."""
 
 _FIRST_BRAKE, _BRAKE, _STRONGEST_BRAKE = 0.2, 0.1, 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLoad:
-    """Load of a move: the guest's memory, the part in use, and the number of cores that keep changing it."""
+    """Memory of a guest: the total, the part in use, and the number of cores that dirty it."""
 
     total: Bytes
     used: Bytes
@@ -35,7 +35,7 @@ class MemoryLoad:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Sends ``size`` bytes from ``since`` on; before it, ``sent`` had been."""
+    """Sends ``size`` bytes from ``since`` on; ``sent`` bytes were sent before."""
 
     since: Seconds
     size: float
@@ -44,7 +44,7 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The whole move, known from its beginning. ``end`` is None if it does not end in time."""
+    """The whole migration, computed in advance. ``end`` is None if it times out."""
 
     memory_load: MemoryLoad
     rate: float
@@ -54,18 +54,18 @@ class Course:
 
     @classmethod
     def of(cls, memory_load: MemoryLoad, limits: TransferLimits) -> Course:
-        """The move of ``memory_load`` under ``limits``."""
+        """The migration of ``memory_load`` under ``limits``."""
         rate = float(min(WIRE, limits.bandwidth).value)
         rounds = tuple(_rounds(memory_load, rate, limits))
         last = rounds[-1]
         rest = last.size / rate
         end = last.since + rest + _SWITCH
-        # A guest that changes its memory faster than it can be sent never converges, unless it is slowed down.
+        # A guest that dirties memory faster than it can be sent converges only if it is throttled.
         converges = len(rounds) > 1 and rest <= limits.downtime_after(last.since) and end <= limits.timeout
         return cls(memory_load, rate, rounds, Seconds(end) if converges else None, Seconds(rest + _SWITCH))
 
     def at(self, elapsed: Seconds) -> TransferInfo:
-        """Progress after ``elapsed`` seconds (>= 0), at most its end."""
+        """Progress after ``elapsed`` seconds (>= 0)."""
         number = max(0, bisect_right(self.rounds, elapsed, key=lambda step: step.since) - 1)
         current = self.rounds[number]
         sent = min(current.size, max(0.0, elapsed - current.since) * self.rate)
@@ -93,8 +93,8 @@ class Course:
 
 
 def _rounds(memory_load: MemoryLoad, rate: float, limits: TransferLimits) -> Iterator[_Round]:
-    """Every round up to the one that fits into the allowed downtime, or to the time-out."""
-    # The first round sends all memory in use; pages of zeros are only counted.
+    """Rounds up to the one that fits into the downtime limit, or to the timeout."""
+    # The first round sends all memory in use; zero pages are only counted.
     current = _Round(_SETUP, float(memory_load.used.value), 0.0)
     number = 0
     while True:
@@ -102,7 +102,7 @@ def _rounds(memory_load: MemoryLoad, rate: float, limits: TransferLimits) -> Ite
         number += 1
         span = current.size / rate
         since = Seconds(current.since + span)
-        # Once the rest can be sent within the allowed downtime, the guest stands still until it has been sent.
+        # Once the rest fits into the downtime limit, the guest is paused until it has been sent.
         if (number > 1 and span <= limits.downtime_after(current.since)) or since >= limits.timeout:
             return
         changed = _dirtied(memory_load, span) * (1 - (_brake(number) if limits.auto_converge else 0.0))
@@ -110,10 +110,10 @@ def _rounds(memory_load: MemoryLoad, rate: float, limits: TransferLimits) -> Ite
 
 
 def _dirtied(memory_load: MemoryLoad, span: float) -> float:
-    """The number of bytes that change in ``span`` seconds: never more than are in use."""
+    """Bytes dirtied in ``span`` seconds: at most the memory in use."""
     return min(float(memory_load.used.value), memory_load.busy_cores * _DIRTIED_PER_CORE * span)
 
 
 def _brake(rounds: int) -> float:
-    # As QEMU's auto-converge: 20 % slower after the second round, and 10 % more with every second one.
+    # Like QEMU's auto-converge: throttle by 20 % after the second round, and 10 % more every second round.
     return 0.0 if rounds < 2 else min(_STRONGEST_BRAKE, _FIRST_BRAKE + _BRAKE * ((rounds - 2) // 2))

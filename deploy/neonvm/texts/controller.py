@@ -23,16 +23,16 @@ def reasoned(text: Reasoned, **values: object) -> Reasoned:
 
 INVALID_SPEC: Final = "InvalidSpec"
 POD_GONE: Final = ("PodGone", "pod {pod} is gone")
-POD_PENDING: Final = ("PodPending", "the pod does not run yet")
+POD_PENDING: Final = ("PodPending", "waiting for the pod to run")
 GUEST_LOST: Final = ("GuestLost", "{story}, and was lost there")
 UNKNOWN_MACHINE: Final = (
     "UnknownMachine",
-    "pod {pod} does not say which machine it runs: delete it, and it is made again",
+    "pod {pod} has no record of the machine that it runs; delete the pod to recreate it",
 )
-GUEST_BOOTS: Final = (BOOTING, "the guest boots")
+GUEST_BOOTS: Final = (BOOTING, "the guest is booting")
 GUEST_RUNS: Final = ("GuestRuns", "")
 RESIZE_REFUSED: Final = ("ResizeRefused", "{fault}")
-BEING_MOVED: Final = ("GuestRuns", "the guest is being moved")
+BEING_MOVED: Final = ("GuestRuns", "the guest is being migrated")
 ACCELERATED: Final = ("Accelerated", "{why}")
 EMULATED: Final = ("Emulated", "{why}")
 SPEC_CHANGED: Final = (
@@ -42,120 +42,146 @@ SPEC_CHANGED: Final = (
 DIFFERENCE: Final = "{what} is {has}, the spec says {wanted}"
 GUEST_DOES_NOT_FOLLOW: Final = (
     "GuestDoesNotFollow",
-    "{resources}: {want} was ordered; the guest has {has} and comes no nearer; the order is repeated",
+    "{resources} not reached: requested {want}, the guest has {has}; retrying",
 )
 POD_LIMITS: Final = (
     "PodLimits",
     "pod {pod}: {problems}; raise spec.podResources.limits or the LimitRange, then delete pod {pod} to restart",
 )
-CPU_LIMITED: Final = "its CPU limit of {limit} keeps the guest below its maximum of {most}"
+CPU_LIMITED: Final = "its CPU limit of {limit} caps the guest below its maximum of {most}"
 MEMORY_TOO_LOW: Final = (
-    "its memory limit of {limit} is less than the {least} with which the guest boots and {qemu} for QEMU: the kubelet"
-    " may kill it"
+    "its memory limit of {limit} is less than the {least} that the guest boots with plus {qemu} for"
+    " QEMU: it may be OOM-killed"
 )
 MEMORY_LIMITED: Final = (
-    "its memory limit of {limit}, less {qemu} for QEMU, keeps the guest at {usable} and below its maximum of {most}"
+    "its memory limit of {limit}, minus {qemu} for QEMU, caps the guest at {usable}, below its maximum of {most}"
 )
+
+SLEEPS: Final = ("Asleep", "asleep with {sessions} open; the next packet from a client wakes it")
+WAKES: Final = ("Waking", "waking: {why}")
+WAITS_FOR_PERMIT: Final = ("Waking", "waking: {why}; waiting for a permit for {use}")
+WAKE_FAILED: Final = ("WakeFailed", "{fault}")
+CANNOT_WAKE: Final = ("CannotWake", "asleep, but clients cannot wake it: {fault}")
+
+# Reasons to wake, or not to sleep
+
+CALLED: Final = "a client sent a packet"
+ORDER_REMOVED: Final = "the order to sleep was removed"
+MIGRATION_WAITS: Final = "a migration is waiting for it"
+MOVED_ASLEEP: Final = "it was migrated"
+NOT_ENABLED: Final = "autoscaling is not enabled for the VM"
+IS_STANDBY: Final = "the VM is a standby"
+SLEPT_LONG: Final = "asleep for 20 days, the longest that TCP connections survive"
+LOST_ASLEEP: Final = "its pod ended while it was asleep"
 
 # Events of a VM
 
+FELL_ASLEEP: Final = ("Asleep", "asleep with {sessions} open; {mebibytes} MiB of memory saved")
+SLEEP_REFUSED: Final = ("SleepRefused", "staying awake: {why}")
+WOKE: Final = ("Awake", "awake after {seconds:.2f} s: {why}")
+RESTARTED_ASLEEP: Final = ("Restarted", "booting from disk, sessions lost: {why}")
 VM_ENDED: Final = "the VM has ended: {why}"
 NO_ADDRESS: Final = "NoAddress"
 RECONCILE_FAILED: Final = "FailedReconcile"
 
 # Why a migration is refused or waits
 
-VM_UNUSABLE: Final = "the VM is not usable: {error}"
+VM_UNUSABLE: Final = "the VM is invalid: {error}"
 BANDWIDTH_UNUSABLE: Final = "spec.maxBandwidth: {error}"
-NO_VM: Final = ("VMGone", "there is no VM {vm}")
-ALREADY_MIGRATING: Final = ("AlreadyMigrating", "{rival} is moving the VM already")
-VM_NOT_RUNNING: Final = ("VMNotRunning", "the VM must run to be moved; it is {phase}")
-GUEST_NOT_RUNNING: Final = ("VMNotRunning", "the VM must run to be moved; its guest: {role}")
-GUEST_UNKNOWN: Final = ("GuestUnknown", "nothing answers about the guest in {pod}")
+NO_VM: Final = ("VMGone", "VM {vm} not found")
+ALREADY_MIGRATING: Final = ("AlreadyMigrating", "migration {rival} of the VM is already under way")
+VM_NOT_RUNNING: Final = ("VMNotRunning", "only a running VM can be migrated; its phase is {phase}")
+GUEST_NOT_RUNNING: Final = ("VMNotRunning", "only a running VM can be migrated; its guest: {role}")
+GUEST_UNKNOWN: Final = ("GuestUnknown", "no response from the runner of {pod}")
 NOT_MOVABLE: Final = ("NotMovable", "{hindrance}")
 WAITING: Final = "Waiting"
-WAITS_FOR: Final = (WAITING, "waits for {what}")
-WAITS_FOR_ANSWER: Final = (WAITING, "waits for an answer about the guest in {pods}")
+WAITS_FOR: Final = (WAITING, "waiting for {what}")
+WAITS_FOR_ANSWER: Final = (WAITING, "waiting for a response from {pods}")
 UNSCHEDULABLE: Final = "Unschedulable"
-NO_PLACE: Final = "no node takes the target pod: {why}"
-REMAINS: Final = "what migration {migration} has left: {leftover}"
-LAST_MOVE: Final = "the end of the VM's last move: its phase is {phase}"
+NO_PLACE: Final = "the target pod cannot be scheduled: {why}"
+REMAINS: Final = "migration {migration} to clean up {leftover}"
+WAKING: Final = "the VM to wake"
+LAST_MOVE: Final = "the VM's last migration to end; its phase is {phase}"
 
 # The course of a migration
 
-WAITS_FOR_PLACE: Final = ("Preparing", "waits for a place for the guest of pod {pod}")
-PREPARING: Final = ("Preparing", "the target gets ready on {node}")
-TRANSFERRING: Final = ("Transferring", "the guest moves to {node}")
-MIGRATED: Final = ("Migrated", "moved from {source} to {target}{figures}")
-FIGURES: Final = " in {total} ms, standing still for {downtime} ms, {mebibytes} MiB sent"
-NOT_BEGUN: Final = ("TimedOut", "not begun within {time} s: it waited for {what}")
-NOT_DONE: Final = ("TimedOut", "not done within {time} s{waited}")
-GOT_NO_NODE: Final = "the target pod got no node"
+WAITS_FOR_PLACE: Final = ("Preparing", "waiting for a node to migrate pod {pod} to")
+PREPARING: Final = ("Preparing", "preparing the target on {node}")
+TRANSFERRING: Final = ("Transferring", "migrating to {node}")
+MIGRATED: Final = ("Migrated", "migrated from {source} to {target}{figures}")
+FIGURES: Final = " in {total} ms, downtime {downtime} ms, {mebibytes} MiB sent"
+NOT_BEGUN: Final = ("TimedOut", "not started within {time} s, waiting for {what}")
+NOT_DONE: Final = ("TimedOut", "not completed within {time} s{waited}")
+GOT_NO_NODE: Final = "the target pod was not scheduled"
 CANCELLED: Final = "Cancelled"
-MOVE_CANCELLED: Final = (CANCELLED, "the move was cancelled")
+MOVE_CANCELLED: Final = (CANCELLED, "the migration was cancelled")
 MIGRATION_DELETED: Final = (CANCELLED, "the migration was deleted")
 VM_DELETED: Final = ("VMGone", "the VM was deleted")
-RUNS_ELSEWHERE: Final = ("SourceLost", "the VM runs in pod {pod} by now")
-LEFT_SOURCE: Final = ("SourceLost", "the VM runs in pod {pod} no more")
+RUNS_ELSEWHERE: Final = ("SourceLost", "the VM now runs in pod {pod}")
+LEFT_SOURCE: Final = ("SourceLost", "the VM no longer runs in pod {pod}")
 SOURCE_ENDED: Final = ("SourceLost", "the guest in pod {pod} has ended{message}")
 TARGET_GONE: Final = ("TargetLost", "pod {pod} is gone")
 TARGET_POD_ENDED: Final = ("TargetLost", "pod {pod} has ended: {message}")
 TARGET_LEAVES: Final = ("TargetLost", "pod {pod} is being deleted")
-TARGET_ENDED: Final = ("TargetLost", "the guest has ended in the target")
-RESTARTED: Final = ("RuntimeRestarted", "the runtime was restarted, and the guest was lost with it")
+TARGET_ENDED: Final = ("TargetLost", "the guest ended on the target")
+RESTARTED: Final = ("RuntimeRestarted", "the guest was lost when its runtime restarted")
 POD_ON: Final = "pod {pod} on {node}"
 
 # Events of a migration, on it and on its VM; how it ended is the condition's text
 
 OF_MIGRATION: Final = "{migration}: {story}"
-MOVES_FROM: Final = ("Migrating", "the guest moves from {ends}")
+MOVES_FROM: Final = ("Migrating", "migrating the guest from {ends}")
 MOVE_FAILED: Final = "FailedMove"
 
 # Refusals by runners of other pods, and about them
 
-RUNNER_SILENT: Final = "{who}: its runner does not answer"
+RUNNER_SILENT: Final = "{who}: its runner does not respond"
 RUNNER_UNREACHABLE: Final = "{who}: its runner cannot be reached: {error!r}"
 RUNNER_REFUSES: Final = "{who}: its runner refused {path}: {complaint}"
-RUNNER_SAYS_TOO_MUCH: Final = "{who}: its runner says too much at {path}"
-RUNNER_PACKS: Final = "{who}: its runner packs what it says at {path}"
-RUNNER_UNREADABLE: Final = "{who}: its runner gave no usable answer: {error}"
-RUNNER_CPU_UNKNOWN: Final = "{who}: its runner cannot say its CPU: {error}"
-RUNNER_PHASE_UNKNOWN: Final = "{who}: its runner says {phase!r}"
-RUNNER_KEEPS_GUEST: Final = "{who}: its runner lets no guest go"
+RUNNER_SAYS_TOO_MUCH: Final = "{who}: the response of its runner to {path} is too large"
+RUNNER_PACKS: Final = "{who}: its runner sent a compressed response to {path}"
+RUNNER_UNREADABLE: Final = "{who}: invalid response from its runner: {error}"
+RUNNER_CPU_UNKNOWN: Final = "{who}: its runner reported an invalid CPU: {error}"
+RUNNER_PHASE_UNKNOWN: Final = "{who}: its runner reported an unknown phase {phase!r}"
+RUNNER_KEEPS_GUEST: Final = "{who}: its runner does not support migration"
 OLD_RUNNER: Final = (
-    "its pod was made by NeonVM's controller or by an older release, and its ports let everyone in; its guest can move"
-    " after its next start"
+    "its pod was created by NeonVM's own controller or an older release, and its ports are not"
+    " authenticated; it can be migrated after its next start"
 )
+OPEN_RUNNER_AWAKE: Final = (
+    "its pod was created by NeonVM's own controller or an older release; it can sleep after its next start"
+)
+OLD_RUNNER_AWAKE: Final = "its runner is from an older release; it can sleep after its next start"
 QEMU_ENDED: Final = "{who}: its QEMU has ended"
-QEMU_UNREACHABLE: Final = "{who}: its QEMU cannot be reached: {error!r}"
-QEMU_CPUS_UNKNOWN: Final = "{who}: its QEMU cannot say its CPUs: {error}"
-NOT_PLUGGED_IN: Final = "{who}: {wanted} CPUs were to be plugged in, and {count} are"
+QEMU_UNREACHABLE: Final = "{who}: cannot connect to its QEMU: {error!r}"
+QEMU_CPUS_UNKNOWN: Final = "{who}: invalid CPU list from its QEMU: {error}"
+NOT_PLUGGED_IN: Final = "{who}: {count} CPUs are plugged in, {wanted} were requested"
 MEMORY_OUT_OF_RANGE: Final = "{who}: memory must be between {low} and {high}, not {use}"
-SOCKET_STAYS: Final = "{who}: the socket {name} cannot leave this node"
-POD_SAYS: Final = "{who}: whether it has failed is what its pod says"
-OTHER_ACCELERATOR: Final = "one of the nodes has an accelerator that works and the other emulates its guests"
+SOCKET_STAYS: Final = "{who}: socket {name} cannot be passed to another node"
+POD_SAYS: Final = "{who}: failures of its QEMU are reported by the pod"
+OTHER_ACCELERATOR: Final = "one of the nodes runs guests on KVM, the other emulates them"
 ADDRESSES_TAKEN: Final = "all {count} addresses of the flat network are taken"
-REQUEST_UNREADABLE: Final = "a signing request that cannot be read: {error}"
-REQUEST_UNSIGNED: Final = "a signing request that its own key has not signed"
-REQUEST_FOR_OTHER_KEY: Final = "a signing request for another kind of key"
-IMPOSTOR: Final = "what answers at {address} has not proven that it is the runner of that pod"
-ANSWER_UNREADABLE: Final = "the answer to {method} {path} cannot be read: {error}"
-ANSWER_TOO_LONG: Final = "it is too long"
-NO_ANSWER_IN_TIME: Final = "no answer in time"
-OWN_FAULT: Final = "a fault of the controller: {error!r}"
+REQUEST_UNREADABLE: Final = "invalid certificate signing request: {error}"
+REQUEST_UNSIGNED: Final = "the signature of the certificate signing request is invalid"
+REQUEST_FOR_OTHER_KEY: Final = "the certificate signing request is not for an EC key"
+IMPOSTOR: Final = "{address} did not prove that it is the runner of that pod"
+ANSWER_UNREADABLE: Final = "invalid response to {method} {path}: {error}"
+ANSWER_TOO_LONG: Final = "too large"
+NO_ANSWER_IN_TIME: Final = "timed out"
+OWN_FAULT: Final = "internal error of the controller: {error!r}"
 
 # The Lease and certificates
 
 NO_LEASE: Final = "this process does not hold the Lease"
-LEASE_ENDED: Final = "the Lease ended before the answer came"
-NO_CERTIFICATE: Final = "there is no certificate for runner pods yet"
-MANIFESTS_MISSING: Final = "there is no Secret {secret}: apply the manifests"
-REVIEW_FAILED: Final = "the API server does not review the pod's token: {error}"
+LEASE_ENDED: Final = "the Lease expired before the response came"
+NO_CERTIFICATE: Final = "no certificate for runner pods yet"
+MANIFESTS_MISSING: Final = "Secret {secret} not found: apply the manifests"
+REVIEW_FAILED: Final = "TokenReview of the pod's token failed: {error}"
 
 # Log lines; what each is about stands in the fields of the entry
 
-GUEST_NOT_FOLLOWED: Final = "a guest could not be followed"
-MOVE_FAULT: Final = "a fault of this program has ended its part in a move"
-CERTIFICATES_NOT_KEPT: Final = "the certificates of runner pods cannot be kept"
-POLICY_NOT_KEPT: Final = "cannot keep the NetworkPolicy around the ports of runner pods"
-FAILED_AT_END: Final = "a part failed while it ended, after the Lease was lost"
+GUEST_NOT_FOLLOWED: Final = "internal error while polling a guest; retrying"
+MOVE_FAULT: Final = "internal error during a migration; retrying"
+CERTIFICATES_NOT_KEPT: Final = "cannot maintain the certificates of runner pods"
+POLICY_NOT_KEPT: Final = "cannot maintain the NetworkPolicy for the ports of runner pods"
+FAILED_AT_END: Final = "a component failed while stopping after the Lease was lost"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-NOT_FOLLOWED: Final = "the kubelet does not follow this plugin yet"
-NOT_TAKEN: Final = "the kubelet does not take the plugin"
-NO_SOCKET: Final = "there can be no socket in {folder}: {error}"
+NOT_FOLLOWED: Final = "the kubelet has not connected to this plugin yet"
+NOT_TAKEN: Final = "the kubelet rejected the registration"
+NO_SOCKET: Final = "cannot create a socket in {folder}: {error}"
 GRPC_ERROR: Final = "{code}: {details}"
 BAD_REQUEST: Final = "expected an AllocateRequest: {error}"
 REGISTERED: Final = "registered"
-ALLOCATED: Final = "allocated the node's devices to a pod"
+ALLOCATED: Final = "allocated devices to a pod"

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-NOT_LISTED: Final = "the API server has not been listed yet"
-NOT_UP: Final = "the node's part of the flat network is not up: {reason}"
-NO_INTERFACE: Final = "this node has no interface with the address {address}"
-RULES_REFUSED: Final = "nftables does not take the rules for bridged frames: {error}"
-POD_UNKNOWN: Final = "the kubelet does not say which pod has {place}: {error}"
+NOT_LISTED: Final = "not synced with the API server yet"
+NOT_UP: Final = "the flat network is not up on this node: {reason}"
+NO_INTERFACE: Final = "no interface of this node has the address {address}"
+RULES_REFUSED: Final = "nftables rejected the bridge rules: {error}"
+POD_UNKNOWN: Final = "cannot ask the kubelet which pod has {place}: {error}"
 BAD_ANSWER: Final = "expected a ListPodResourcesResponse: {error}"
-NO_PLACE: Final = "not the name of a place: {place}"
+NO_PLACE: Final = "invalid device ID: {place}"
 
 # Log lines; what each is about stands in the fields of the entry
 
-NOT_KEPT_UP: Final = "flat network not kept up; no taps are handed out"
-FENCE_REMOVED: Final = "the fence was removed by another program; loading it again"
-NOT_PLUGGED_IN: Final = "pod not plugged in yet; trying again"
-NO_VM: Final = "no tap for this pod: no VM names it"
-PLUGGED_IN: Final = "pod plugged in"
-LEFTOVER: Final = "leftover folder of a pod not removed"
-CALL_LOST: Final = "a pod's call for its tap cannot be accepted"
+NOT_KEPT_UP: Final = "cannot maintain the flat network; not handing out taps"
+FENCE_REMOVED: Final = "another program removed the nftables fence; loading it again"
+NOT_PLUGGED_IN: Final = "pod not connected yet; retrying"
+NO_VM: Final = "no tap for this pod: no VM names it in its status"
+PLUGGED_IN: Final = "pod connected"
+LEFTOVER: Final = "cannot remove the folder of a deleted pod"
+CALL_LOST: Final = "cannot accept a pod's connection for its tap"

@@ -8,42 +8,66 @@ from typing import Final
 
 MOVED_AWAY: Final = "the guest has moved to another pod"
 """The controller reads it: the guest was given away."""
-TOLD_TO_END: Final = "the pod was told to end"
+TOLD_TO_END: Final = "the pod was stopped"
 GUEST_ENDED: Final = "the guest has ended: {why}"
-NO_FILE: Final = "there is no {file}"
-NO_POD_NAME: Final = "the environment does not name the pod (K8S_POD_NAME)"
-NOTHING_TO_RUN: Final = "the pod's arguments do not say what to run ({flag})"
-PORT_RESERVED: Final = "spec.guest.ports: {port} is a port of the runner"
-NO_SOCKET: Final = "there is no socket"
+NO_FILE: Final = "{file} not found"
+NO_POD_NAME: Final = "K8S_POD_NAME is not set"
+NOTHING_TO_RUN: Final = "nothing to run: argument {flag} is missing"
+PORT_RESERVED: Final = "spec.guest.ports: port {port} is reserved for the runner"
+NO_SOCKET: Final = "no socket"
 NO_TAP: Final = "no tap from the node's network program within {seconds:g} s ({reason}); see its log on this node"
-TAP_UNUSABLE: Final = "the tap cannot be taken over: {error}"
-HUNG_UP: Final = "the node's network program hung up"
-OTHER_ADDRESS: Final = "the node's network program has {has} for this VM, which is to have {wanted}"
-EMULATION_WANTED: Final = "software emulation: the VM asks for it"
+TAP_UNUSABLE: Final = "cannot use the tap: {error}"
+HUNG_UP: Final = "neonvm-network closed the connection"
+OTHER_ADDRESS: Final = "neonvm-network has address {has} for this VM; expected {wanted}"
+EMULATION_WANTED: Final = "software emulation, as the VM requests"
 
 # Refusals of requests
 
-CONTROLLER_ONLY: Final = "this is for the controller, which shows its certificate\n"
-NO_PATH: Final = "there is no {method} {path}\n"
-GUEST_BOOTS: Final = "the guest boots\n"
-NO_IDENTITY: Final = "this pod was given no identity\n"
-IDENTITY_UNREADABLE: Final = "the pod's token cannot be read: {error}\n"
-CERTIFICATE_UNREADABLE: Final = "the certificate cannot be read: {error}"
-OTHER_KEY: Final = "the certificate is not for this pod's key"
-AUTHORITIES_UNREADABLE: Final = "the authorities cannot be read: {reason}"
+CONTROLLER_ONLY: Final = "only the controller may call this, with its client certificate\n"
+NO_PATH: Final = "not found: {method} {path}\n"
+GUEST_BOOTS: Final = "the guest is booting\n"
+NO_IDENTITY: Final = "this pod has no identity\n"
+IDENTITY_UNREADABLE: Final = "cannot read the pod's token: {error}\n"
+CERTIFICATE_UNREADABLE: Final = "invalid certificate: {error}"
+OTHER_KEY: Final = "the certificate is for a different key"
+AUTHORITIES_UNREADABLE: Final = "invalid CA certificates: {reason}"
+
+# Refusals because of sleep
+
+SLEEPS: Final = "the guest is asleep; wake it first"
+NOT_ASLEEP: Final = "the guest is not asleep"
+ANOTHER_SLEEP: Final = "stale order: the guest has been asleep again since"
+NOT_WAKEABLE: Final = "the guest has no flat-network address, so no client could wake it"
+NOT_RUNNING: Final = "the guest must be Running to fall asleep, and is {phase}"
+MOVE_UNDER_WAY: Final = "the guest is being migrated"
+SUPERSEDED: Final = "superseded by a newer request"
+
+# Failures of migrating a sleeping guest
+
+DISK_FIRST: Final = "the disk has not been sent to the target yet"
+DISK_NOT_SENT: Final = "cannot send the disk: {error}"
+DISK_NOT_AWAITED: Final = "cannot receive the disk: {error}"
+DISK_NOT_TAKEN: Final = "the target rejected the disk"
+DISK_STALLED: Final = "the target has not read from the disk's connection for {seconds:g} s"
+OTHER_DISK: Final = "the disk belongs to a different machine"
 
 # Refusals of QEMU's commands
 
-NO_COMMAND: Final = "this is no command"
-NOT_OFFERED: Final = "{command} is not offered by this pod"
-NOT_WITH_THESE: Final = "{command} is not offered by this pod with these arguments"
-ELSEWHERE: Final = "the guest was given away and never runs here again"
-UNDECIDED: Final = "a move has begun, and nothing is decided about it"
-NO_MOVE: Final = "no move has begun here for which there is a certificate"
-RUNS_HERE: Final = "the guest runs here and was not given away"
+NO_COMMAND: Final = "not a QMP command"
+NOT_OFFERED: Final = "{command} is not allowed in this pod"
+NOT_WITH_THESE: Final = "{command} is not allowed in this pod with these arguments"
+ELSEWHERE: Final = "the guest was migrated away and never runs here again"
+UNDECIDED: Final = "a migration is under way, and its outcome is not decided yet"
+NO_MOVE: Final = "no migration with a certificate has begun here"
+RUNS_HERE: Final = "the guest runs here and was not migrated away"
+
+# Refusals of orders to sleep
+
+CANNOT_SLEEP: Final = "this guest runtime does not support sleep"
+IS_BEING_MOVED: Final = "the guest is about to be migrated"
 
 # Log lines
 
-STARTED: Final = "the guest is started"
-OPEN_PORTS: Final = "the ports of this pod are open to every pod: its controller has named no authority"
-POD_ENDS: Final = "the pod ends"
+STARTED: Final = "guest started"
+OPEN_PORTS: Final = "the ports of this pod are not authenticated: its controller configured no CA"
+POD_ENDS: Final = "stopping"

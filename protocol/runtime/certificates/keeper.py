@@ -23,7 +23,7 @@ CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
 BUNDLE: Final = "ca.crt"
 
-_TIMEOUT: Final = Seconds(3.0)
+TIMEOUT: Final = Seconds(3.0)
 
 
 def content(secret: JsonObject) -> dict[str, bytes]:
@@ -80,7 +80,7 @@ def decoded(value: str) -> bytes:
 async def read_secret(api: KubernetesApi, namespace: str, name: str) -> JsonObject | None:
     """The Secret; None if there is none. Raises ``ApiError``."""
     try:
-        return await api.call(ApiCall("GET", SECRETS.path(namespace, name), _TIMEOUT))
+        return await api.call(ApiCall("GET", SECRETS.path(namespace, name), TIMEOUT))
     except ApiRefusedError as error:
         # Programs that are not installed have no Secret.
         if error.kind is RefusalKind.NOT_FOUND:
@@ -89,8 +89,6 @@ async def read_secret(api: KubernetesApi, namespace: str, name: str) -> JsonObje
 
 
 LOG: Final = logging.getLogger("autoscale.certificates")
-
-TIMEOUT: Final = Seconds(3.0)
 
 
 @dataclass(frozen=True, slots=True)

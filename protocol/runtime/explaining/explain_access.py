@@ -128,7 +128,7 @@ class ReviewedAccess:
             return cached[0]
         # Bounds what strangers can make this process ask the API server.
         if self._waiting >= MOST_WAITING:
-            return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are waiting for a review, ask again")
+            return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, "too many token reviews are pending; retry")
         return await self._asked(key, token, scope)
 
     async def _asked(self, key: bytes, token: str, scope: Scope) -> AccessDenial | None:
@@ -138,7 +138,7 @@ class ReviewedAccess:
                 denial = await self._judged(token, scope)
         except ReviewError as error:
             # Not cached: the API server may answer next time.
-            return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, f"the token cannot be reviewed just now: {error}")
+            return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot review the token right now: {error}")
         finally:
             self._waiting -= 1
         lifetime = ALLOWED_FOR if denial is None else DENIED_FOR

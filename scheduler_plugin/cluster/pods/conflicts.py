@@ -1,6 +1,6 @@
-"""Objects whose controllers change the requests of a pod as well, or scale by them: such a pod gets no more (B.7).
+"""Objects whose controllers also change a pod's requests, or scale on them: such a pod does not grow (B.7).
 
-A cluster may lack these kinds, and may forbid to read them: then they are taken for absent.
+A kind that the cluster lacks, or that we may not list, counts as absent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from protocol.runtime.kubernetes.watches.kinds import Kind
 from scheduler_plugin.texts import explanations
 
 RECONCILE_POD_SPEC: Final = "cnpg.io/reconcilePodSpec"
-"""On a Cluster of CloudNativePG: ``disabled`` has its operator leave running pods as they are."""
+"""Annotation of a CloudNativePG Cluster: with ``disabled`` the operator leaves running pods alone."""
 
 
 class Target(NamedTuple):
@@ -26,7 +26,7 @@ class Target(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """One object: the controller that it is about, and why its pods cannot be resized; empty if they can."""
+    """The controller that an object targets, and why its pods must not be resized; empty if they may."""
 
     target: Target
     why: str
@@ -34,7 +34,7 @@ class Conflict(NamedTuple):
 
 def read_horizontal(obj: JsonObject) -> Conflict:
     """A HorizontalPodAutoscaler."""
-    # The API server fills in the default, a target of CPU utilization.
+    # Without metrics the API server sets the default, a CPU utilization target.
     by_utilization = any(_is_by_utilization(metric) for metric in items(obj, "spec", "metrics"))
     return _conflict(obj, "scaleTargetRef", explanations.BY_UTILIZATION if by_utilization else "")
 
@@ -59,7 +59,7 @@ def _conflict(obj: JsonObject, field: str, why: str) -> Conflict:
 
 
 def read_cluster(obj: JsonObject) -> Conflict:
-    """A Cluster of CloudNativePG."""
+    """A CloudNativePG Cluster."""
     name = name_of(obj)
     is_in_place = text(obj, "spec", "resourcesUpdateStrategy") == "inPlace"
     reverts = is_in_place and annotations_of(obj).get(RECONCILE_POD_SPEC) != "disabled"

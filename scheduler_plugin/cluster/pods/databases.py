@@ -1,4 +1,4 @@
-"""Pods with a postgres that is resized in place, as facts about databases for the ledger (B.7)."""
+"""Postgres pods that are resized in place, as facts for the ledger (B.7)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
 
 class ClusterDatabase(PodDatabase, frozen=True):
-    """A pod with a postgres, and what controls the pod; None if nothing does."""
+    """A postgres pod and its controller, None if it has none."""
 
     owner: Target | None = None
 
 
 def read_database(pod: JsonObject) -> ClusterDatabase:
-    """A pod that opted in. Raises ``InvalidObjectError``."""
+    """Parse an opted-in pod. Raises ``InvalidObjectError``."""
     database = parse_pod_database(pod)
-    # Anybody may put hundreds of kilobytes into the others, for each of thousands of pods.
+    # The others may have hundreds of kilobytes on each of thousands of pods.
     switch = {name: text for name, text in database.annotations.items() if name == ANNOTATION_RESIZE}
     return ClusterDatabase(**asdict(database) | {"annotations": switch}, owner=_owner(pod, database))
 
@@ -43,20 +43,20 @@ def _owner(pod: JsonObject, database: PodDatabase) -> Target | None:
         return None
     kind, name = text(owner, "kind"), text(owner, "name")
     if kind == "ReplicaSet":
-        # A Deployment names its ReplicaSets so, and that saves reading them.
+        # Deployments name their ReplicaSets like this, so these need not be read.
         kind, name = "Deployment", name.removesuffix(f"-{database.labels.get(_TEMPLATE_HASH, '')}")
     return Target(database.name.namespace, text(owner, "apiVersion").partition("/")[0], kind, name)
 
 
 def database_facts(database: PodDatabase, refused: str = "") -> VmFacts:
-    """The database as the ledger wants it; ``refused`` is why it gets no more than it has, empty if it may grow."""
+    """The facts for the ledger; ``refused`` is why the database must not grow, empty if it may."""
     return VmFacts(
         name=database.name,
         uid=database.uid,
         version=number(database.resource_version),
         most=database.use if refused else database.bounds.max,
         use=database.use,
-        # Also while postgres starts again: the kubelet keeps that much for the container.
+        # Also while postgres restarts: the kubelet keeps the resources allocated.
         actual=database.actual,
         pod=ObjectName(database.name.namespace, database.pod_name or ""),
         stays_because=explanations.ORDINARY_POD,
@@ -73,11 +73,11 @@ class _ConflictKey(NamedTuple):
 
 
 class PodDatabases:
-    """The pods that opted in, and what else changes their requests.
+    """The opted-in pods, and the objects that conflict with resizing them.
 
-    ``known`` are their facts by the name of the database, of those that cannot be served, too. ``changed`` is called
-    with each database that may grow again, or no longer, because another object has changed. ``appeared`` is set once a
-    pod has opted in: before that nothing else matters.
+    ``known`` are their facts by the name of the database, including pods that cannot be resized. ``changed`` is called
+    with each database that may grow again, or must not any more, because another object changed. ``appeared`` is set
+    with the first opted-in pod; before that the other kinds are not watched.
     """
 
     def __init__(self, report: WatchReport, changed: Callable[[PodDatabase], None]) -> None:
@@ -89,7 +89,7 @@ class PodDatabases:
         self._conflicts: dict[Target, dict[_ConflictKey, str]] = {}
 
     def change(self, before: PodFacts | None, after: PodFacts | None) -> None:
-        """Takes in a change of one pod, most of which have not opted in."""
+        """Apply a change of one pod; most have not opted in."""
         if after is not None and _has_opted_in(after):
             self.known[database_of(after.name)] = after
             self.appeared.set()
@@ -101,12 +101,12 @@ class PodDatabases:
         return [self.facts_of(pod.database) for pod in self.known.values() if pod.database is not None]
 
     def facts_of(self, database: PodDatabase) -> VmFacts:
-        """The facts of a database, by all that is known now."""
+        """The current facts of a database."""
         return database_facts(database, self.refusal(database))
 
     def refusal(self, database: PodDatabase) -> str:
-        """The reason why the database gets no more than it has; empty if it may grow."""
-        # One growth that an operator undoes may restart the database.
+        """The reason why the database must not grow; empty if it may."""
+        # A single growth that an operator reverts may restart the database.
         if self._unread:
             return explanations.NOT_READ_YET
         if database.labels.get(_MANAGED_BY) == "kubeblocks" and database.annotations.get(ANNOTATION_RESIZE) != "true":
@@ -116,7 +116,7 @@ class PodDatabases:
         return next(iter(conflicts.values()), "")
 
     def listed(self, kind: str) -> None:
-        """All objects of a kind have been read, or the cluster has none of it."""
+        """All objects of a kind have been listed, or the cluster lacks the kind."""
         self._unread.discard(kind)
         for pod in self.known.values() if not self._unread else ():
             if pod.database is not None:
@@ -129,18 +129,18 @@ class PodDatabases:
             if before is not None and before.why:
                 of_target = self._conflicts[before.target]
                 del of_target[key]
-                # Targets come and go; empty tables would pile up.
+                # Targets come and go; empty entries would pile up.
                 if not of_target:
                     del self._conflicts[before.target]
             if after is not None and after.why:
                 self._conflicts.setdefault(after.target, {})[key] = after.why
-            # Most autoscalers are about nothing here, and looking for their pods goes through all that have opted in.
+            # Most autoscalers target no opted-in pod, and finding their pods scans all of these.
             self._tell({conflict.target for conflict in (before, after) if conflict is not None and conflict.why})
 
         return follow
 
     def _tell(self, targets: Set[Target]) -> None:
-        # All are looked at once everything has been read.
+        # Once all kinds are listed, ``listed`` goes through all pods.
         for pod in self.known.values() if targets and not self._unread else ():
             if isinstance(pod.database, ClusterDatabase) and pod.database.owner in targets:
                 self._changed(pod.database)

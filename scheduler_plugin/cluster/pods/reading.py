@@ -24,11 +24,11 @@ from protocol.names import (
     VM_KIND,
 )
 from protocol.pod_database import is_pod_database
+from protocol.runtime.kubernetes.events import LONGEST_NOTE
 from protocol.runtime.kubernetes.watches.kinds import Watched
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from protocol.vm_arguments import SPEC_FLAG, ArgumentsError, unpacked, value_of
-from scheduler_plugin.cluster.events import LONGEST_NOTE
 from scheduler_plugin.cluster.pods.databases import read_database
 from scheduler_plugin.cluster.pods.requests import counted, deferred, other_requests, runner_requests
 from scheduler_plugin.cluster.pods.shapes import (
@@ -278,8 +278,17 @@ def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
         raise ValueError(field_message(error)) from None
 
 
+_OPTED_IN: Final = f'"{LABEL_ENABLED}":"true"'.encode()
+_OF_VM: Final = f'"{LABEL_VM_NAME}":'.encode()
+
+
 def watched_pod(line: bytes) -> Watched[PodFacts] | None:
-    """A Pod that appeared or changed, from a line of a watch; None for any other line, or if it cannot be read."""
+    """A Pod that appeared or changed, from a line of a watch; None for any other line, for a pod that may have a
+    database, or if it cannot be read.
+    """
+    # Only the general path reads annotations. A search is much cheaper than decoding such a line here for nothing.
+    if _OPTED_IN in line and _OF_VM not in line:
+        return None
     try:
         # The result must equal that of read_pod for the same object: both paths fill one cache.
         pod = _WATCHED.decode(line).found
@@ -288,7 +297,7 @@ def watched_pod(line: bytes) -> Watched[PodFacts] | None:
         is_leaving, asks = bool(meta.deletionTimestamp), other_requests(spec)
         traits = placed_traits(meta.labels or {}, spec, ports, is_leaving=is_leaving, asks=asks)
         facts = pod_facts(pod, traits)
-        # Only the general path reads annotations.
+        # The search missed the label: it depends on how the server spaces its JSON.
         if _may_have_database(facts, meta):
             return None
         # Most lines are about other pods, and copying is slow.

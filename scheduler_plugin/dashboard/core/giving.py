@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.kubernetes.objects import JsonObject, child, items, text
+from protocol.kubernetes.objects import JsonObject, child, items, text, texts_at
 from protocol.kubernetes.timestamps import parse_moment
 from protocol.units import ZERO, QuantityError, Resources
 from scheduler_plugin.texts.amounts import some
@@ -47,12 +47,6 @@ def gift_sentence(source: JsonObject, namespace: str) -> str:
 def _listed(names: Sequence[str]) -> str:
     *others, last = names or ("its nearly full node",)
     return f"{', '.join(others)} and {last}" if others else last
-
-
-def texts_at(source: JsonObject, key: str) -> list[str]:
-    """The texts of a list; what is no text is left out."""
-    values = source.get(key)
-    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
 
 
 def _amounts(source: JsonObject) -> Resources:

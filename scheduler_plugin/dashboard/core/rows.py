@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from protocol.guest.sleep import ASLEEP, WAKING, is_asleep
 from protocol.kubernetes.access_reviews import Scope
 from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, shortened, text, whole
 from protocol.names import ANNOTATION_REASON, BOOTING, LABEL_GROUP
@@ -18,6 +19,7 @@ from protocol.units import QuantityError, Resources
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.core import states
+from scheduler_plugin.dashboard.core.sleeping import sleep_sentence
 from scheduler_plugin.databases import database_name, database_node, parse_database
 
 UNKNOWN: Final = -1
@@ -56,6 +58,8 @@ class VmRow(Row, frozen=True):
     ``promised`` is the part of ``denied`` that neighbours are about to give back.
     ``problem`` is why its object, or a part of it, cannot be read; ``waiting`` is whether it has been pending for long,
     ``trouble`` what is wrong with its agent. ``state`` is the worst of all this (see ``states``).
+    A VM that sleeps uses nothing: ``wakes`` is the size it wakes with, ``NOTHING`` of any other, and ``sleep`` says
+    since when it sleeps.
     """
 
     node: str = ""
@@ -76,6 +80,8 @@ class VmRow(Row, frozen=True):
     waiting: bool = False
     trouble: str = ""
     state: str = states.CALM
+    wakes: Pair = NOTHING
+    sleep: str = ""
 
 
 class NodeRow(Row, frozen=True):
@@ -176,6 +182,7 @@ def vm_row(obj: JsonObject) -> VmRow:
 
 
 def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
+    sleeps = is_asleep(obj)
     return VmRow(
         str(vm.name),
         vm.name.namespace,
@@ -183,7 +190,7 @@ def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
         group=vm.labels.get(LABEL_GROUP, ""),
         # A VM that its controller has not seen yet has no status.
         phase=shortened(vm.phase or PENDING),
-        use=pair(vm.use),
+        use=ZERO if sleeps else pair(vm.use),
         least=pair(vm.bounds.min),
         most=pair(vm.bounds.max),
         actual=pair(vm.actual),
@@ -191,6 +198,8 @@ def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
         enabled=vm.enabled,
         booting=any(text(condition, "reason") == BOOTING for condition in items(obj, "status", "conditions")),
         problem=shortened("; ".join(vm.problems)),
+        wakes=pair(vm.use) if sleeps else NOTHING,
+        sleep=sleep_sentence(obj),
     )
 
 
@@ -325,5 +334,7 @@ def vm_stated(row: VmRow) -> VmRow:
         states.DENIED: max(row.denied) > 0,
         states.AGENT_PROBLEM: row.trouble,
         states.MIGRATING: row.migrating or row.phase in _MIGRATING,
+        states.WAKING: row.phase == WAKING,
+        states.ASLEEP: row.phase == ASLEEP,
     }
     return msgspec.structs.replace(row, state=states.worst(states.VM_STATES, true_states) or states.CALM)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from protocol.kubernetes.objects import JsonObject, flag, items, shortened, text
-from scheduler_plugin.dashboard import texts
+from protocol.kubernetes.objects import JsonObject, flag, items, text
 from scheduler_plugin.dashboard.core.rows import NOTHING, ZERO, Pair, VmRow, pair_at, row_scope
 
 
@@ -39,16 +38,6 @@ def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
                 )
                 reports[vm] = _together(reports[vm], report) if vm in reports else report
     return reports
-
-
-def trouble_in(account: JsonObject) -> str:
-    """The failure that an agent reports; empty if it reports none.
-
-    >>> trouble_in({"troubles": [{"with": "metrics", "reason": "no answer", "since_seconds": 7.0}]})
-    'its agent has trouble with metrics: no answer'
-    """
-    troubles = troubles_in(account)
-    return shortened(texts.TROUBLE.format(parts="; ".join(troubles))) if troubles else ""
 
 
 def troubles_in(account: JsonObject) -> list[str]:

@@ -15,11 +15,14 @@ from protocol.units import Instant, Seconds
 
 
 class VmState(NamedTuple):
-    """A state by its word; ``mark`` is drawn beside it, ``means`` explains it to people."""
+    """A state by its word; ``mark`` is drawn beside it, ``means`` explains it to people. ``is_problem``: the page lists
+    it among the problems.
+    """
 
     word: str
     mark: str
     means: str
+    is_problem: bool = True
 
 
 UNHEALTHY: Final = VmState("unhealthy", "✕", "the guest or the pod failed, or its object cannot be read")
@@ -27,8 +30,12 @@ WAITING: Final = VmState("waiting", "◌", "the database has been pending for a 
 DENIED: Final = VmState("denied", "▲", "the database asked for more than it got")
 AGENT_PROBLEM: Final = VmState("agent-problem", "!", "its agent reports a problem, or is unreachable")
 MIGRATING: Final = VmState("migrating", "⇢", "the VM is migrating")
+WAKING: Final = VmState("waking", "◐", "the VM is waking; it may be waiting for room")
+ASLEEP: Final = VmState(
+    "asleep", "☾", "the VM is asleep: it reserves nothing, and the first packet wakes it", is_problem=False
+)
 # The worst first: only one state of a VM is shown.
-VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, AGENT_PROBLEM, MIGRATING)
+VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, AGENT_PROBLEM, MIGRATING, WAKING, ASLEEP)
 
 CANNOT_DRAIN: Final = VmState("cannot-drain", "▲", "VMs should leave the node, but none can")
 OVER_WATERMARK: Final = VmState("over-watermark", "▲", "the node's reservations are above its watermark")

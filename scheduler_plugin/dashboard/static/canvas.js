@@ -82,6 +82,7 @@ export class FleetCanvas {
     pen.fillStyle = colours.free;
     pen.fillRect(cell.x, y, cell.total, cell.bar);
     if (cell.isAggregated) this.drawSums(cell, y, colours);
+    if (cell.crowd) this.drawOutline(cell.crowd.x, y, cell.crowd.width, cell.bar, colours.asleep);
     pen.fillStyle = colours.other;
     pen.fillRect(cell.otherAt, y, cell.other, cell.bar);
     pen.fillStyle = full ? colours["over-watermark"] : colours.watermark;
@@ -121,17 +122,32 @@ export class FleetCanvas {
     const line = width > 4 ? 1 : 0.5;
     const state = stateOf(block.vm);
     pen.globalAlpha = block.meant ? 1 : 0.18;
-    pen.fillStyle = state === "calm" ? colours.reserved : colours[`${state}Soft`];
-    pen.fillRect(x, y, Math.max(0.5, width - line), bar);
-    pen.fillStyle = state === "calm" ? colours.used : colours[state];
-    pen.fillRect(x, y, Math.max(0.5, Math.min(used, width) - line), bar);
+    if (block.isOutline) this.drawOutline(x, y, width - line, bar, colours[state] || colours.muted);
+    else this.drawFilled({ x, y, width, used, line, state }, bar, colours);
     if (bar >= 30 && width > 54) {
-      pen.fillStyle = state === "calm" ? colours.onBlock : colours.ground; // what stands out is bright on dark ground and dark on bright
+      pen.fillStyle = block.isOutline ? colours.muted : state === "calm" ? colours.onBlock : colours.ground; // what stands out is bright on dark ground and dark on bright
       pen.font = "11px ui-sans-serif, system-ui, sans-serif";
       pen.fillText(fitted(pen, block.vm.key.slice(block.vm.key.indexOf("/") + 1), width - 10), x + 5, y + bar / 2 + 4);
     }
     pen.globalAlpha = 1;
     if (this.selected === `vm/${block.vm.key}`) this.outline(x, y - 1, width, bar + 2, colours.focus);
+  }
+
+  drawFilled({ x, y, width, used, line, state }, bar, colours) {
+    const { pen } = this;
+    pen.fillStyle = state === "calm" ? colours.reserved : colours[`${state}Soft`];
+    pen.fillRect(x, y, Math.max(0.5, width - line), bar);
+    pen.fillStyle = state === "calm" ? colours.used : colours[state];
+    pen.fillRect(x, y, Math.max(0.5, Math.min(used, width) - line), bar);
+  }
+
+  // A VM that sleeps holds none of the room that is drawn there.
+  drawOutline(x, y, width, bar, colour) {
+    this.pen.strokeStyle = colour;
+    this.pen.lineWidth = 1;
+    this.pen.setLineDash([3, 2]);
+    this.pen.strokeRect(x + 0.5, y + 0.5, Math.max(0.5, width - 1), bar - 1);
+    this.pen.setLineDash([]);
   }
 
   outline(x, y, width, height, colour) {

@@ -17,6 +17,7 @@ export const money = (value) => value === null ? "–" : value.toFixed(Math.abs(
 const hours = (value) => value === null ? "–" : value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 const unmatched = (found) => found.unusedPrices.length
   ? ` ${found.unusedPrices.length} of its keys priced no node of this time: ${found.unusedPrices.slice(0, 5).join(", ")}.` : "";
+const slept = (total) => !total.asleep_hours ? "" : ` Sleep saved ${money(total.sleep_saved)} of that against the minimum sizes; VMs slept ${total.asleep_hours.toFixed(2)} h in all.`;
 const prices = (found) => `Prices: ${found.prices}, per hour and in its currency.`;
 
 const usePart = (line) => line.use_known_hours > 0 && line.use_known_hours < 0.995 * line.known_hours
@@ -112,7 +113,7 @@ function billOf(found) {
   const href = HREFS[found.by];
   const name = (each) => href && each.name !== NONE ? h("a", { href: href(each.name) }, each.name) : each.name;
   const share = found.total.max_cost > 0 ? ` (${Math.round(100 * found.total.saved / found.total.max_cost)} %)` : "";
-  return [h("p", {}, `Scaling saved ${money(found.total.saved)}${share} against the maximum sizes. ${prices(found)}${unmatched(found)}`),
+  return [h("p", {}, `Scaling saved ${money(found.total.saved)}${share} against the maximum sizes.${slept(found.total)} ${prices(found)}${unmatched(found)}`),
     usePart(found.total) ? h("p", { class: "hint" }, `Guests used ${money(found.total.used_cost)}${usePart(found.total)}.`) : null,
     table(`Costs by ${titleOf(found.by)}`, headings, [...found.lines.map((each) => [name(each), ...cells(each)]),
       [h("strong", {}, "total"), ...cells(found.total)]]),

@@ -4,7 +4,7 @@ import { FleetCanvas } from "./canvas.js";
 import { fill, h, say, table } from "./dom.js";
 import { ZOOMS, accepts, blockAt, cellAt, laidOut, nodesIn, nodesOf, usualZoom } from "./layout.js";
 import { isSure, waitsFor } from "./standing.js";
-import { NODE_MARKS, STATES, amount, count, isUnderPressure, isUnderWay, nodeHref, nodeTitle, size, some, stateOf, titled, vmHref, wayOf, whyOf } from "./words.js";
+import { NODE_MARKS, STATES, amount, count, isSleeper, isUnderPressure, isUnderWay, nodeHref, nodeTitle, size, some, stateOf, titled, vmHref, wayOf, whyOf } from "./words.js";
 
 const LISTED = 40;
 const MOST_ROWS = 300;
@@ -106,7 +106,7 @@ export class FleetView {
       waits ? [] : chips.map(([state, many]) => h("button", { type: "button", class: `chip ${many ? state : ""}`, "aria-pressed": String(kept.filter.state === state),
         onclick: () => this.filtered({ state: kept.filter.state === state ? "" : state }) }, `${many.toLocaleString("en")} ${titled(state)}`)));
     say(this.announced, waits || `${chips.filter(([, many]) => many).map(([state, many]) => `${many} ${titled(state)}`).join(", ") || "No problems"}.`);
-    this.attention(out, full);
+    this.attention(out.filter((vm) => STATES[stateOf(vm)].isProblem), full);
   }
 
   attention(out, full) {
@@ -161,7 +161,7 @@ export class FleetView {
     if (!found) return;
     const { node } = found.cell;
     const vm = found.block && found.block.vm;
-    const lines = vm ? [vm.key, `has ${size(vm.use)}`, `permit ${size(vm.permit)}`, `reserved ${size(vm.reserved)}`, whyOf(vm)]
+    const lines = vm ? [vm.key, isSleeper(vm) ? `wakes with ${size(vm.wakes)}` : `has ${size(vm.use)}`, `permit ${size(vm.permit)}`, `reserved ${size(vm.reserved)}`, whyOf(vm)]
       : node.isUnlisted ? [nodeTitle(node.key), node.key ? "The scheduler does not list it." : "", count(found.cell.vms.length, "database")]
       : [node.key, `${amount(node.reserved, kept.resource)} of ${amount(node.total, kept.resource)} reserved`, `${amount(node.free, kept.resource)} free`, count(found.cell.vms.length, "database")];
     fill(tip, lines.map((line, at) => h("div", { class: at ? "" : "strong" }, line)));
@@ -238,6 +238,6 @@ function vmTables(vms) {
 }
 
 function legend() {
-  const keys = [["used", "has"], ["reserved", "reserved"], ["other", "other"], ["watermark", "watermark"]];
+  const keys = [["used", "has"], ["reserved", "reserved"], ["asleep", "asleep"], ["other", "other"], ["watermark", "watermark"]];
   return h("span", { class: "legend" }, keys.map(([name, title]) => h("span", { class: `key ${name}` }, title)));
 }

@@ -1,6 +1,6 @@
 // Where nodes and the blocks of databases are: plain arithmetic, without a canvas.
 
-import { STATES, isUnderPressure, nodeTitle, stateOf } from "./words.js";
+import { STATES, isSleeper, isUnderPressure, nodeTitle, stateOf } from "./words.js";
 
 // Smallest to largest; below the least width of a block a node is drawn as sums.
 export const ZOOMS = [
@@ -56,7 +56,7 @@ export function nodesOf(store, filter) {
     entry.vms.push(vm);
     if (!narrow || accepts(filter, vm)) { entry.hits += 1; entry.meant.add(vm.key); }
     const state = stateOf(vm);
-    if (ORDER.indexOf(state) < ORDER.indexOf(entry.worst)) entry.worst = state;
+    if (STATES[state].isProblem && ORDER.indexOf(state) < ORDER.indexOf(entry.worst)) entry.worst = state;
   }
   return [...found.values()]
     .filter((each) => (!narrow || each.hits > 0 || (filter.text && finds(filter.text, each.node.key || nodeTitle(""))))
@@ -87,7 +87,8 @@ function cellOf(entry, { x, y, width, label, bar, resource }) {
   const scale = width / Math.max(total, entry.node.reserved[resource]);
   entry.vms.sort((a, b) => compare(a.key, b.key));
   let at = x;
-  const blocks = entry.vms.map((vm) => {
+  const awake = entry.vms.filter((vm) => !isSleeper(vm) || heldBy(vm, resource) > 0);
+  const blocks = awake.map((vm) => {
     const width = heldBy(vm, resource) * scale || LEAST_BLOCK; // one of which nothing can be read is there, too
     const block = { vm, x: at, width, used: Math.max(0, vm.use[resource]) * scale, meant: entry.meant.has(vm.key) };
     at += block.width;
@@ -95,8 +96,27 @@ function cellOf(entry, { x, y, width, label, bar, resource }) {
   });
   const other = Math.max(0, x + entry.node.reserved[resource] * scale - at);
   const isAggregated = blocks.length > 0 && (at - x) / blocks.length < LEAST_BLOCK;
-  return { ...entry, x, y, width, label, bar, blocks, other, otherAt: at, scale, total: total * scale, isAggregated,
+  const sleepers = outlined(entry, awake, { x: at + other, end: x + width, scale, resource });
+  const extent = sleepers.reduce((sum, block) => sum + block.width, 0);
+  const isCrowd = sleepers.length > 0 && (isAggregated || extent / sleepers.length < LEAST_BLOCK);
+  return { ...entry, x, y, width, label, bar, blocks: isCrowd ? blocks : [...blocks, ...sleepers],
+    crowd: isCrowd ? { x: at + other, width: Math.max(LEAST_BLOCK, extent) } : null,
+    other, otherAt: at, scale, total: total * scale, isAggregated,
     mark: entry.node.watermark[resource] < 0 ? null : x + entry.node.watermark[resource] * scale };
+}
+
+// Sleepers hold nothing: they are outlines in the room that is free, narrower where there is too little of it.
+function outlined(entry, awake, { x, end, scale, resource }) {
+  const known = new Set(awake);
+  const vms = entry.vms.filter((vm) => !known.has(vm));
+  const wanted = vms.reduce((sum, vm) => sum + vm.wakes[resource] * scale, 0);
+  const part = wanted > 0 ? Math.min(1, Math.max(0, end - x) / wanted) : 0;
+  let at = x;
+  return vms.map((vm) => {
+    const block = { vm, x: at, width: vm.wakes[resource] * scale * part, used: 0, meant: entry.meant.has(vm.key), isOutline: true };
+    at += block.width;
+    return block;
+  });
 }
 
 export function cellAt(layout, x, y) {

@@ -5,7 +5,7 @@ import { fill, h, say } from "./dom.js";
 import { decisionList, marks } from "./marks.js";
 import { moveMarks, movesTable, movesOf } from "./moves.js";
 import { waitsFor } from "./standing.js";
-import { STATES, groupHref, nodeHref, size, stateOf, whyOf } from "./words.js";
+import { STATES, groupHref, isSleeper, nodeHref, size, stateOf, whyOf } from "./words.js";
 
 const MOST_POINTS = 1800;
 const ASK_EVERY = 5000;
@@ -113,7 +113,7 @@ export class VmView {
         vm.node ? h("a", { href: nodeHref(vm.node) }, vm.node) : "no node",
         vm.group ? [", of the group ", h("a", { href: groupHref(`VirtualMachineGroup/${vm.namespace}/${vm.group}`) }, vm.group)] : null,
         vm.enabled ? "." : ". It is not autoscaled."),
-      h("dl", { class: "facts" }, [["Has", vm.use], [this.name.includes("/") ? "In force" : "The guest has", vm.actual], ["Permit", vm.permit],
+      h("dl", { class: "facts" }, [isSleeper(vm) ? ["Wakes with", vm.wakes] : ["Has", vm.use], [this.name.includes("/") ? "In force" : "The guest has", vm.actual], ["Permit", vm.permit],
         ["Reserved", vm.reserved], ["At least", vm.least], ["At most", vm.most]]
         .map(([name, pair]) => h("div", {}, h("dt", {}, name), h("dd", {}, size(pair))))));
     this.showMoves();

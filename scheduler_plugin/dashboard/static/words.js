@@ -20,10 +20,12 @@ const ENDED = new Set(["Succeeded", "Failed", "Cancelled"]);
 export const isUnderWay = (move) => !ENDED.has(move.phase);
 
 export const titled = (state) => state.replaceAll("-", " ");
-// Problems, the worst first: the program's table. A database and a node have at most one of these.
-export const STATES = Object.fromEntries([...VM_STATES.map(({ word, mark }) => [word, { title: titled(word), mark }]), ["calm", { title: "healthy", mark: "" }]]);
+// States that stand out, the worst first: the program's table. A database and a node have at most one of these.
+export const STATES = Object.fromEntries([...VM_STATES.map(({ word, mark, is_problem: isProblem }) => [word, { title: titled(word), mark, isProblem }]), ["calm", { title: "healthy", mark: "", isProblem: false }]]);
 export const NODE_MARKS = Object.fromEntries(NODE_STATES.map(({ word, mark }) => [word, mark]));
 export const stateOf = (vm) => vm.state;
+// The size that a VM wakes with is known of sleepers only.
+export const isSleeper = (vm) => vm.wakes[0] >= 0;
 export const isUnderPressure = (node) => node.state === "cannot-drain" || node.state === "over-watermark";
 
 // From where to where a VM moves, or what its migration waits for.
@@ -40,5 +42,6 @@ export function whyOf(vm) {
   if (vm.waiting) return "has not started for a minute or more";
   if (vm.state === "denied") return waitsText(vm);
   if (vm.state === "agent-problem") return vm.trouble;
+  if (vm.sleep) return vm.sleep;
   return STATES[stateOf(vm)].title;
 }

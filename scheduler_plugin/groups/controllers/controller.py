@@ -22,12 +22,12 @@ from protocol.kubernetes.resources import MERGE_PATCH, PODS, REPLICA_SETS, STRAT
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.events import EventRecord, event_body
 from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
 from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind, WatchReport
 from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Seconds
-from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.groups.objects.pods import kept_pod
 from scheduler_plugin.groups.objects.writes import Write, difference, kept_by
 from scheduler_plugin.groups.settings import GroupsSettings
@@ -171,7 +171,7 @@ class Writer:
         """Records an event; one that is refused is dropped. Raises ``ApiUnknownError`` and ``NotLeadingError``."""
         body = event_body(event, micro_timestamp(self.clock.wall()), COMPONENT)
         try:
-            await self._call("event", _creation(event.path, dict(body)))
+            await self._call("event", _creation(event.path, body))
         # Events only inform; a refused one must not stop a scaling.
         except ApiRefusedError:
             return

@@ -18,7 +18,7 @@ from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, ite
 from protocol.kubernetes.resources import CNPG_CLUSTERS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.events import EventRecord, EventSubject
+from protocol.runtime.kubernetes.events import EventRecord, EventSubject
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.companions import StopError, hpa_write, put_back, released
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController

@@ -1,4 +1,4 @@
-"""Keeps the standbys of databases in pods at the size of their primary, and lets one take its place (B.7)."""
+"""Keeps standbys in pods at their primary's size, and promotes one if the primary's node is full (B.7)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from scheduler_plugin.groups.objects.instances import cluster_state, floor_write
 from scheduler_plugin.groups.objects.writes import Write
 
 DENIED: Final = "PrimaryDenied"
-"""True while the node of the primary has no room for it; the reason says what comes of that."""
+"""Condition type: True while the primary is denied room; the reason says what happens next."""
 
 Remark = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class TandemWrites:
-    """Writes to the pods and the Cluster of one group. ``why`` says why a standby is promoted."""
+    """Writes to a group's pods and Cluster. ``why``: the reason for the promotion."""
 
     floors: tuple[Write, ...] = ()
     promotion: Write | None = None
@@ -30,7 +30,7 @@ class TandemWrites:
 
 
 def may_change_places(facts: GroupFacts) -> ObjectName | None:
-    """The pod of the primary, if its place may be taken: a Cluster's whose owner allows it."""
+    """The primary's pod if the Cluster's owner allows switchovers, else None."""
     tandem = None if facts.target is None else _tandem(facts)
     if tandem is None or facts.target is None or not cluster_state(facts.target, tandem.primary.name).allows_switchover:
         return None
@@ -38,7 +38,7 @@ def may_change_places(facts: GroupFacts) -> ObjectName | None:
 
 
 def in_tandem(facts: GroupFacts, now: datetime) -> tuple[GroupFacts, TandemWrites]:
-    """The writes for a target whose pods agents size, and the facts with a remark on a primary that is denied."""
+    """The writes for a target whose pods agents size, and the facts, with a condition if the primary is denied."""
     desired, tandem = facts.desired, _tandem(facts)
     if desired is None or facts.target is None or tandem is None:
         return facts, TandemWrites()

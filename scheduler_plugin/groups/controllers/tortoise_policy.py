@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from protocol.floors import Floor, decode_floor, encode_floor
-from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of
+from protocol.floors import encode_floor
+from protocol.kubernetes.objects import Json, JsonObject, child, name_of
 from protocol.kubernetes.resources import TORTOISES, Resource
 from protocol.names import ANNOTATION_FLOOR
 from protocol.virtual_machine import parse_virtual_machine
@@ -27,6 +27,7 @@ from scheduler_plugin.groups.objects.autoscalers import (
     why_silent,
     write_autoscaler,
 )
+from scheduler_plugin.groups.objects.instances import floor_in
 from scheduler_plugin.groups.objects.targets import read_reference
 from scheduler_plugin.groups.objects.tortoise.manifest import Tortoise, parse_tortoise
 from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_peaks, write_status
@@ -85,7 +86,7 @@ def _floored(tortoise: Tortoise, facts: GroupFacts, now: datetime) -> PolicyDeci
     configuration, target = tortoise.spec.configuration, facts.target or {}
     vm = parse_virtual_machine(target)
     peaks = read_peaks(child(facts.group, "status"), configuration).learned(vm.use, configuration.layout, now)
-    floor = renewed(_floor(target), wanted_floor(peaks, tortoise.spec.mode, vm.bounds, now), now)
+    floor = renewed(floor_in(target), wanted_floor(peaks, tortoise.spec.mode, vm.bounds, now), now)
     explanation = texts.NO_FLOOR if floor is None else texts.FLOOR.format(size=floor.size)
     return PolicyDecision(
         WorkloadDecision(explanation=(explanation,)),
@@ -110,10 +111,3 @@ def _recommended(vpa: JsonObject | None) -> tuple[VerticalRecommendation | None,
         return None, str(error)
     why = "" if vpa is None else why_silent(vpa)
     return recommendation, "" if recommendation is not None else why or texts.VPA_SILENT
-
-
-def _floor(vm: JsonObject) -> Floor | None:
-    try:
-        return decode_floor(annotations_of(vm)[ANNOTATION_FLOOR])
-    except (KeyError, ValueError):
-        return None

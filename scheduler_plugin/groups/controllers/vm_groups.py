@@ -18,9 +18,9 @@ from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MAC
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_DRAINING
+from protocol.runtime.kubernetes.events import EventRecord, EventSubject
 from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
-from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController, Writer
 from scheduler_plugin.groups.controllers.member_agents import SETTLED, SOON, MemberAgents, MemberLooks

@@ -12,17 +12,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from protocol.kubernetes.objects import (
-    Json,
-    JsonObject,
-    is_leaving,
-    labels_of,
-    name_of,
-    selects,
-    text,
-    uid_of,
-    whole,
-)
+from protocol.kubernetes.objects import Json, JsonObject, is_leaving, labels_of, name_of, selects, text, uid_of, whole
 from protocol.kubernetes.objects import texts as strings
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, PODS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
 from protocol.messages import ObjectName

@@ -1,8 +1,7 @@
-"""A primary and its standbys in pods that agents size, in tandem: a failover finds a standby of the primary's size.
+"""Standbys that agents keep at their primary's size, so that a failover finds one that is large enough.
 
-- Each standby has a floor of what the primary is to have. The primary never waits for it: its load is now, and a
-  failover is rare.
-- A primary for which its node has no room may change places with a standby that has been given that much.
+- Each standby gets the primary's desired size as its floor. The primary never waits for it: failovers are rare.
+- If the primary's node is full, a standby that already has the size may be promoted.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.tortoise.floor import renewed
 
 FLOOR_LIFE: Final = timedelta(minutes=10)
-"""A standby that has become the primary keeps its floor for as long at most, and then follows its own load alone."""
+"""A promoted standby keeps its floor at most this long, then follows its own load."""
 
 PATIENCE: Final = timedelta(minutes=5)
-"""How long a node may have no room for a primary before a standby is promoted: VMs move away within a minute."""
+"""How long a primary must be denied before a standby is promoted; VMs migrate away within a minute."""
 
 PAUSE: Final = timedelta(hours=1)
-"""After a change of the primary, whoever made it, none is made for as long: each refuses writes for seconds."""
+"""The pause after any change of the primary: each refuses writes for seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One postgres. ``wanted`` is the size that it is to have, ``actual`` what it has (None if unknown), ``most`` its
-    upper bound. ``denied_since`` is when its node ran out of room for what is wanted, None while there is room.
+    """One postgres. ``wanted`` is its desired size, ``actual`` its actual one (None if unknown), ``most`` its maximum.
+    ``denied_since``: since when its node has no room for ``wanted``, None if it has.
     """
 
     name: str
@@ -43,20 +42,20 @@ class Instance:
     denied_since: datetime | None = None
 
     def has_room_for(self, size: Resources) -> bool:
-        """Return True if it serves and really has that much."""
+        """Return True if it is ready and actually has that size."""
         return self.is_ready and self.denied_since is None and self.actual is not None and size.within(self.actual)
 
 
 @dataclass(frozen=True, slots=True)
 class DeniedRoom:
-    """The scheduler has denied this much to a database since then."""
+    """Resources that the scheduler has denied to a database since ``since``."""
 
     lacks: Resources
     since: datetime
 
 
 class Switchover(StrEnum):
-    """Why a primary that is denied keeps its place, or ``PROMOTED``."""
+    """The outcome for a denied primary: ``PROMOTED``, or the reason why no standby is."""
 
     WAITING = "Waiting"
     NOT_ALLOWED = "NotAllowed"
@@ -68,9 +67,7 @@ class Switchover(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A cluster whose operator can promote a standby. ``changed_at`` is when it last chose a primary, None
-    if it never did.
-    """
+    """State of a Cluster. ``changed_at``: when its primary last changed, None if never."""
 
     allows_switchover: bool
     is_healthy: bool
@@ -79,7 +76,7 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class SwitchoverDecision:
-    """The outcome for a primary that has been denied ``since`` then; with ``PROMOTED``, ``to`` is the standby."""
+    """The decision for a primary denied since ``since``; with ``PROMOTED``, ``to`` is the standby."""
 
     outcome: Switchover
     since: datetime
@@ -94,7 +91,7 @@ class Tandem:
     standbys: tuple[Instance, ...]
 
     def with_denial(self, denial: DeniedRoom | None) -> Tandem:
-        """The same if the scheduler denies the primary this; the kubelet knows only what the agent was granted."""
+        """This tandem with the scheduler's denial. The pod does not show it: agents request only what is permitted."""
         if denial is None:
             return self
         since = min(denial.since, self.primary.denied_since or denial.since)
@@ -102,7 +99,7 @@ class Tandem:
         return replace(self, primary=replace(self.primary, wanted=wanted, denied_since=since))
 
     def new_floors(self, now: datetime) -> Mapping[str, Floor]:
-        """The floors of standbys that are to be written, by name."""
+        """The floors to write, by the standby's name."""
         size = self.primary.wanted
         floors = (
             (standby, renewed(standby.floor, size.at_most(standby.most), now, FLOOR_LIFE)) for standby in self.standbys
@@ -120,7 +117,7 @@ class Tandem:
         able = [standby.name for standby in self.standbys if standby.has_room_for(self.primary.wanted)]
         if not able:
             return SwitchoverDecision(Switchover.NO_STANDBY, since)
-        # The first by name: nothing else that is known here tells them apart.
+        # The first by name, since nothing here ranks them.
         return SwitchoverDecision(Switchover.PROMOTED, since, min(able))
 
     def sentence(self, decision: SwitchoverDecision) -> str:
@@ -136,7 +133,7 @@ def _objection(denied_since: datetime, cluster: ClusterState, now: datetime) -> 
         return Switchover.WAITING
     if not cluster.is_healthy:
         return Switchover.NOT_HEALTHY
-    # A time in the future comes from another clock and may be just now.
+    # A time in the future comes from a skewed clock and counts as now.
     if cluster.changed_at is not None and now - cluster.changed_at < PAUSE:
         return Switchover.TOO_SOON
     return None

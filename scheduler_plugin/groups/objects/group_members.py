@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from protocol.guest.sleep import is_asleep
 from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import (
     Json,
@@ -109,13 +110,14 @@ def read_member(
         source=source_of(vm),
         address=_address(vm),
         node=text(vm, "status", "node"),
-        available=holds(vm, "Available"),
+        # The first connection wakes one that sleeps.
+        available=holds(vm, "Available") or is_asleep(vm),
         leaving=is_leaving(vm),
         draining=draining,
         misdated=misdated,
         listed=uid_of(vm) in listed,
         database=look.state,
-        silent=look.silent,
+        silent=None if is_asleep(vm) else look.silent,
     )
 
 

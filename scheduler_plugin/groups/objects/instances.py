@@ -1,4 +1,4 @@
-"""Pods of a postgres cluster as instances of a primary and its standbys, and what is written to them."""
+"""The pods of a postgres cluster as primary and standbys, and the writes to them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SWITCHING: Final = "Switchover in progress"
 
 
 def tandem_of(pods: Sequence[JsonObject], kind: Resource) -> Tandem | None:
-    """The instances whose pods have opted in and can be resized; None if the primary is not known or not among them."""
+    """The instances in resizable opted-in pods; None if the primary is unknown or not among them."""
     in_charge = primary_of(pods, kind)
     instances = {}
     for pod in filter(is_pod_database, pods):
-        # Its node's agent reports what is wrong with it.
+        # The node's agent reports a pod that cannot be resized.
         with suppress(InvalidObjectError):
             instances[name_of(pod).name] = _instance(pod, parse_pod_database(pod))
     primary = None if in_charge is None else instances.pop(name_of(in_charge).name, None)
@@ -44,26 +44,27 @@ def _instance(pod: JsonObject, database: PodDatabase) -> Instance:
         wanted=database.use,
         actual=database.actual,
         most=database.bounds.max,
-        floor=_floor(pod),
+        floor=floor_in(pod),
         denied_since=parse_moment(pending.get("lastTransitionTime")) if is_deferred else None,
     )
 
 
-def _floor(pod: JsonObject) -> Floor | None:
+def floor_in(database: JsonObject) -> Floor | None:
+    """The floor of a VM or pod; None if it has none that can be read."""
     try:
-        return decode_floor(annotations_of(pod)[ANNOTATION_FLOOR])
+        return decode_floor(annotations_of(database)[ANNOTATION_FLOOR])
     except (KeyError, ValueError):
         return None
 
 
 def floor_write(pod: JsonObject, floor: Floor) -> Write:
-    """Gives the pod this floor."""
+    """The write that sets the pod's floor."""
     annotations: Json = {ANNOTATION_FLOOR: encode_floor(floor)}
     return Write("floor", PODS, name_of(pod), {"metadata": {"annotations": annotations}}, version=version_of(pod))
 
 
 def cluster_state(cluster: JsonObject, primary: str) -> ClusterState:
-    """A Cluster of CloudNativePG whose pods show that ``primary`` is in charge."""
+    """The state of a CloudNativePG Cluster whose pods show ``primary`` as the primary."""
     status = child(cluster, "status")
     in_charge = {primary, text(status, "currentPrimary"), text(status, "targetPrimary")}
     return ClusterState(
@@ -74,7 +75,7 @@ def cluster_state(cluster: JsonObject, primary: str) -> ClusterState:
 
 
 def promotion(cluster: JsonObject, standby: str, now: datetime) -> Write:
-    """Has the operator promote ``standby``, as ``kubectl cnpg promote`` does."""
+    """The write that promotes ``standby``, the same as that of ``kubectl cnpg promote``."""
     status: Json = {
         "targetPrimary": standby,
         "targetPrimaryTimestamp": micro_timestamp(now.astimezone(UTC).timestamp()),

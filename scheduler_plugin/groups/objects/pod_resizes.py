@@ -1,7 +1,7 @@
-"""In-place resizes of pods: what a kubelet or the API server objects to, and when it is tried again (pure).
+"""In-place resizes of pods: refusals by the kubelet or the API server, and when to retry (pure).
 
-A resize that cannot be carried out blocks the pod's next one, and a deferred one other pods of its node. So it is
-withdrawn to the sizes that the pod really has. Of CPU and memory only the one that an objection is about is left alone.
+A resize that cannot be applied blocks the pod's next one, and a deferred one also blocks room on its node. So it is
+reverted to the actual sizes. A refusal of CPU does not hold up memory, nor the reverse.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from scheduler_plugin.groups.objects.targets import read_amounts, read_container
 from scheduler_plugin.groups.objects.writes import Write
 
 PATIENCE: Final = Seconds(300.0)
-# Room may come at any time; what was called impossible, or failed, needs somebody to change something.
+# Room may come at any time; after Infeasible or Error somebody has to change something.
 _DEFERRED: Final = Backoff(PATIENCE, PATIENCE, spread=0.0)
 _FAILED: Final = Backoff(PATIENCE, Seconds(3600.0), spread=0.0)
 REFUSED: Final = Backoff(Seconds(15.0), PATIENCE)
 """The pause after a refusal by the API server."""
 LONGEST: Final = _FAILED.cap
-"""An objection is forgotten this long after its pause."""
+"""A refusal is forgotten this long after its pause."""
 
 _NAMES: Final = re.compile(r"(?i)\bcpu\b|\bmemory\b")
 _ADVICE: Final = {
@@ -39,18 +39,18 @@ _ADVICE: Final = {
     " per Pod": "raise the LimitRange of the namespace, or lower the group's maximum",
     "": "a policy or webhook forbids it, or no node of this size exists: allow it, or lower the group's maximum",
 }
-"""What to do about a 403, by a part of its message; the first that fits counts."""
+"""Advice on a 403, by a part of its message; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeObjection:
-    """A reason for which a pod does not get the sizes that were ``requested``.
+    """A refusal of a pod's ``requested`` sizes; it still has ``actual``.
 
-    It is about ``resources``, and the pod still has ``actual``. ``pause`` says when to ask again for as much.
-    ``is_about_shrinks`` is False if a growth in the same request explains it.
+    It is about ``resources``; ``pause`` is the backoff before asking for as much again. ``is_about_shrinks`` is False
+    if a growth in the same request explains it.
     """
 
-    # A quota's message says how much is used at present, so one objection has many messages.
+    # A quota's message includes current usage, so the same objection has many messages.
     why: str = field(compare=False)
     resources: tuple[Resource, ...]
     requested: tuple[SizedContainer, ...]
@@ -59,7 +59,7 @@ class ResizeObjection:
     is_about_shrinks: bool = True
 
     def is_about(self, resource: Resource, wanted: Sequence[SizedContainer]) -> bool:
-        """Return True if ``wanted`` goes as far with ``resource`` as the request did, or further."""
+        """Return True if ``wanted`` changes ``resource`` at least as far as the refused request."""
         return any(
             self._reaches(has.requests[resource], requested.requests[resource], new.requests[resource])
             or self._reaches(has.limits[resource], requested.limits[resource], new.limits[resource])
@@ -80,20 +80,20 @@ def _is_growth(before: Amount | None, after: Amount | None) -> bool:
 
 
 def objection_of(pod: JsonObject) -> ResizeObjection | None:
-    """The kubelet's objection to the pod's present resize; None if it has none."""
+    """The kubelet's objection to the pod's current resize; None if it has none."""
     objection = kubelet_objection(pod)
     if objection is None:
         return None
     requested, actual = _spec_sizes(pod), _actual(pod)
     resources = _about(objection.message, actual, requested)
-    # A shrink of another container waits only because a kubelet takes a request as a whole.
+    # A shrink of another container waits only because the kubelet applies a resize as a whole.
     is_about_shrinks = objection.verdict == ERROR or not _grew(actual, requested, resources)
     pause = _DEFERRED if objection.verdict == DEFERRED else _FAILED
     return ResizeObjection(str(objection), resources, requested, actual, pause, is_about_shrinks)
 
 
 def refused_by_api(pod: JsonObject, sizes: Sequence[SizedContainer], refusal: Refusal) -> ResizeObjection:
-    """The API server's objection to give ``pod`` these ``sizes``: nothing was changed."""
+    """The API server's refusal to resize ``pod`` to ``sizes``; nothing was changed."""
     has = _spec_sizes(pod)
     requested = tuple(container.over(by_name(has, container.name)) for container in sizes)
     advice = f"; {_advice(refusal)}" if refusal.kind is RefusalKind.FORBIDDEN else ""
@@ -106,9 +106,9 @@ def _advice(refusal: Refusal) -> str:
 
 
 def reached(pod: JsonObject, sizes: Sequence[SizedContainer]) -> tuple[Resource, ...]:
-    """The resources of which the pod's containers run with ``sizes``, whatever was requested since."""
+    """The resources for which the pod's containers run with ``sizes``, whatever was requested since."""
     actual = _actual(pod)
-    # A container without a status does not run yet.
+    # A container without a status is not running yet.
     if any(by_name(actual, container.name) is None for container in sizes):
         return ()
     changed = _changed(actual, [container.over(by_name(actual, container.name)) for container in sizes])
@@ -148,11 +148,11 @@ def _spec_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
 
 
 def _actual(pod: JsonObject) -> tuple[SizedContainer, ...]:
-    """The sizes that containers run with; after a failed resize the allocated ones are the new ones already."""
+    """The actual sizes of the containers; after a failed resize ``allocatedResources`` has the new sizes already."""
     return tuple(
         SizedContainer(
             text(status, "name"),
-            # Kubelets that do not report the requests in force have at least set these aside.
+            # The fallback for kubelets that do not report ``status.resources``.
             read_amounts(child(status, "resources", "requests"), "resources.requests").over(
                 read_amounts(child(status, "allocatedResources"), "allocatedResources")
             ),

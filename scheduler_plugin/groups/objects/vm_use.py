@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from protocol.guest.sleep import is_asleep
 from protocol.kubernetes.conditions import condition, condition_of, holds
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, name_of, text, uid_of, whole
 from protocol.names import ANNOTATION_RECOMMENDATION
@@ -58,12 +59,17 @@ def uses(vms: Iterable[JsonObject], reports: Mapping[str, GuestUse]) -> Iterator
             most = parse_virtual_machine(vm).bounds.max.cpu
         except InvalidObjectError:
             continue
-        use = reports.get(uid_of(vm), GuestUse())
+        # A VM that sleeps serves, and its agent knows no more of its guest than what it saw last.
+        sleeps = is_asleep(vm)
+        use = GuestUse() if sleeps else reports.get(uid_of(vm), GuestUse())
         busy = None if use.cores_busy is None else MilliCpu.cores(use.cores_busy)
         # Without a condition that says if its guest serves, a VM that runs counts.
         available = condition_of(vm, "Available")
         runs = holds(vm, "Available") if available else text(vm, "status", "phase") == "Running"
-        yield ReplicaUse(None if busy is None else busy.value, most.value, runs), ResourceList(busy, use.memory)
+        yield (
+            ReplicaUse(None if busy is None else busy.value, most.value, runs or sleeps),
+            ResourceList(busy, use.memory),
+        )
 
 
 def rules_of(hpa: JsonObject) -> HorizontalRules:

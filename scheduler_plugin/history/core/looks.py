@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from protocol.guest.sleep import ASLEEP
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
@@ -147,8 +148,10 @@ class VmReader:
         labels = tuple((key, vm.labels[key][:_LONGEST_LABEL]) for key in self._labels if key in vm.labels)
         least, most = Size.of(vm.bounds.min), Size.of(vm.bounds.max)
         group = vm.labels.get(LABEL_GROUP, "")
-        facts = VmRecord(vm.name, shortened(vm.node or ""), group, least, most, labels, uid_of(obj))
-        return facts, Size.of(vm.use)
+        asleep = vm.phase == ASLEEP
+        facts = VmRecord(vm.name, shortened(vm.node or ""), group, least, most, labels, uid_of(obj), asleep)
+        # The spec of a VM that sleeps has the size that it wakes with.
+        return facts, Size(0, 0) if asleep else Size.of(vm.use)
 
 
 def _amounts(size: Size, standing: VmStatus | None, account: Account | None) -> tuple[int | None, ...]:

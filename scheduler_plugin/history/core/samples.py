@@ -92,7 +92,7 @@ class VmRecord(msgspec.Struct, frozen=True, gc=False):
     """Node and owner of a VM; ``node``, ``group`` and the bounds may be unknown (empty, None).
 
     ``labels`` are those to record, sorted by key. ``uid`` tells a recreated VM from the old one of the same name; empty
-    if it is not known.
+    if it is not known. ``asleep``: it sleeps, which only a history that was recorded knows.
     """
 
     vm: ObjectName
@@ -102,6 +102,7 @@ class VmRecord(msgspec.Struct, frozen=True, gc=False):
     most: Size | None = None
     labels: tuple[tuple[str, str], ...] = ()
     uid: str = ""
+    asleep: bool = False
 
 
 class NodeRecord(msgspec.Struct, frozen=True, gc=False):

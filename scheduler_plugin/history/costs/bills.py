@@ -54,7 +54,8 @@ class Line:
     ``in_use`` is the part of the reservation in the time in which the guest's use was known, to compare with ``used``.
     ``at_most`` is what they would have cost at their maximum, ``at_high`` at the need that each of them did not exceed
     in 99.5 % of the time. Hours: ``known``: in which the reservation was known; ``unknown``: in which it was not,
-    although the VM was there before and after; ``use_known``: in which the guest's use was known. ``without_most`` and
+    although the VM was there before and after; ``use_known``: in which the guest's use was known; ``asleep``: in which
+    the VM slept. ``slept`` is what they would have cost more in those at their least size. ``without_most`` and
     ``without_high``: the money of reservations that have no such fixed size. The first of the VMs was seen at
     ``since``, the last one at ``until``.
     """
@@ -69,6 +70,8 @@ class Line:
     use_known: Fraction = NOTHING
     without_most: Fraction = NOTHING
     without_high: Fraction = NOTHING
+    asleep: Fraction = NOTHING
+    slept: BilledCost = BilledCost()
     since: Millis = sys.maxsize
     until: Millis = 0
 
@@ -184,6 +187,8 @@ def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
         use_known=Fraction(span.known[used_cpu], HOUR),
         without_most=NOTHING if most is not None else reserved.money,
         without_high=NOTHING if high is not None else reserved.money,
+        asleep=Fraction(known_times[0], HOUR) if usage.facts.asleep else NOTHING,
+        slept=_slept(usage, known_times, price),
         since=span.since,
         until=span.until,
     )
@@ -191,6 +196,15 @@ def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
 
 def _fixed(size: Size | None, known: tuple[int, int], price: Price) -> BilledCost:
     return BilledCost() if size is None else BilledCost.of(size.cpu * known[0], size.mem * known[1], price)
+
+
+def _slept(usage: Usage, known: tuple[int, int], price: Price) -> BilledCost:
+    """The cost of the least size while the VM slept, less that of what was still reserved; nothing if it was awake."""
+    least, span = usage.facts.least, usage.span
+    if least is None or not usage.facts.asleep:
+        return BilledCost()
+    cpu, mem = span.sums[PLACE["reserved_cpu"]], span.sums[PLACE["reserved_mem"]]
+    return BilledCost.of(least.cpu * known[0] - cpu, least.mem * known[1] - mem, price)
 
 
 def _unknown(usages: Iterable[Usage]) -> Iterable[tuple[VmRecord, Fraction]]:

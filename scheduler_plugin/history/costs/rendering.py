@@ -30,6 +30,8 @@ COLUMNS: Final = (
     "unknown_hours",
     "use_known_hours",
     "use_known_cost",
+    "asleep_hours",
+    "sleep_saved",
 )
 UNKNOWN: Final = "-"
 
@@ -49,6 +51,7 @@ def figures(line: Line) -> dict[str, float | None]:
     money = [None if cost is None else cost.money for cost in costs]
     saved = [None if most is None else line.saved, None if high is None else line.saved_of_high]
     numbers = (*hours, *money, *saved, line.known, line.unknown, line.use_known, line.in_use.money)
+    numbers += (line.asleep, line.slept.money)
     return {
         name: None if number is None else rounded(number) for name, number in zip(COLUMNS[1:], numbers, strict=True)
     }

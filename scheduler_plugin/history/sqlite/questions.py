@@ -13,14 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import (
-    DecisionRecord,
-    Millis,
-    MoveRecord,
-    NodeRecord,
-    Size,
-    VmRecord,
-)
+from scheduler_plugin.history.core.samples import DecisionRecord, Millis, MoveRecord, NodeRecord, Size, VmRecord
 from scheduler_plugin.history.core.spans import Span, clipped, joined, stepped, weighted_share
 from scheduler_plugin.history.ports import Extent, HistoryError, NodeUsage, Period, Usage
 from scheduler_plugin.history.sqlite.files import open_to_read, set_aside_files

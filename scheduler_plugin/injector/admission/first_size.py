@@ -1,7 +1,7 @@
-"""Annotations of a new pod with a postgres: its template's requests, and a floor if it replaces a larger pod. Pure.
+"""Annotations of a new postgres pod: its template's requests, and a floor if it replaces a larger pod. Pure.
 
-The pod itself keeps its template's size: a larger one might fit no node, exceed a quota or displace other pods. The
-floor has its agent ask the scheduler for the larger size as soon as the pod runs, and ends by itself.
+The requests stay as in the template: a larger pod might fit no node, exceed a quota or preempt others. Because of the
+floor the agent asks the scheduler for the larger size once the pod runs. It expires.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from protocol.units import Resources
 
 
 def annotate(pod: Json, before: Resources | None, until: float) -> list[Json]:
-    """The operations of RFC 6902 that annotate a new pod; ``before`` is the size of the pod that it replaces, if any.
+    """The JSON Patch (RFC 6902) that annotates a new pod; ``before`` is the size of the pod that it replaces, if any.
 
     The floor ends at ``until``, in seconds since 1970. Raises ``InvalidObjectError`` for a pod that cannot be resized.
     """
-    # Whoever creates a pod could write down another floor than what its template requests.
+    # Ignored: the creator of a pod could set a minimum other than the template's requests.
     owners = {key: text for key, text in annotations_of(pod).items() if key != ANNOTATION_FIRST_REQUESTS}
     database = parse_pod_database({**pod, "metadata": {**child(pod, "metadata"), "annotations": owners}})
     first = {"cpu": database.use.cpu.quantity(), "mem": database.use.mem.quantity()}
@@ -32,5 +32,5 @@ def annotate(pod: Json, before: Resources | None, until: float) -> list[Json]:
 
 
 def _annotation(name: str, text: str) -> Json:
-    # A readable pod has annotations: its bounds are one. A slash in a name is written so in a path.
+    # The pod has annotations, since bounds are one. JSON Pointer escapes a slash as ~1.
     return {"op": "add", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": text}

@@ -1,4 +1,4 @@
-"""The decision about which pods get the agent, and the changes that add it. Pure."""
+"""Which pods get the agent, and the JSON Patch that adds it. Pure."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ HAS_AGENT: Final = Left("has_agent")
 
 
 def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | list[Json]:
-    """Decides whether a new pod gets the agent, and by which operations of RFC 6902."""
+    """The JSON Patch (RFC 6902) that adds the agent to a new pod, or why it is left alone or refused."""
     spec, labels = child(pod, "spec"), labels_of(pod)
     runners = [container for container in items(spec, "containers") if text(container, "name") == RUNNER_CONTAINER]
     # Our controller's pods and NeonVM's both have the label and the runner.

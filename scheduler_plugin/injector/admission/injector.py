@@ -1,5 +1,5 @@
-"""Answers the API server: a pod with a postgres gets annotations. A VM's pod is allowed with or without an agent, or it
-is refused if it mentions the agent's volumes.
+"""Answers AdmissionReviews: annotates postgres pods, and injects the agent into VM pods. It refuses a VM pod only if it
+mentions the agent's volumes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from scheduler_plugin.injector.predecessors import Predecessors
 LOG: Final = logging.getLogger("autoscale.injector")
 
 ACCOUNT_TIMEOUT: Final = Seconds(1.5)
-"""The API server waits five seconds for our answer, and its caller for the API server."""
+"""The API server waits five seconds for our answer."""
 
 FLOOR_FOR: Final = Seconds(600.0)
-"""A pod that replaces a larger one keeps that size for so long: its cache is empty, and says nothing about its need."""
+"""How long a pod keeps its predecessor's size: its cache is empty, so its usage says little about its need."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Injector:
         question = read_review(body)
         try:
             return await self._answered(question)
-        # A mistake of ours must not keep a database from starting: its pod is created as it is, with a warning.
+        # A bug of ours must not keep a database from starting: the pod is created unchanged, with a warning.
         except Exception:
             LOG.exception(texts.POD_UNCHANGED, extra={"namespace": question.namespace})
             self.report("failed")
@@ -73,7 +73,7 @@ class Injector:
             return refusal(question.uid, texts.REFUSED.format(why=verdict.why))
         if isinstance(verdict, Left):
             return self._left(question, verdict.outcome, verdict.why)
-        # After the judgement, so that only pods that would get an agent cause a warning.
+        # Checked last, so that only pods that would get an agent cause a warning.
         if self.problem:
             return self._left(question, "not_possible", self.problem)
         # The API server would refuse a pod whose service account does not exist.

@@ -8,10 +8,19 @@ from enum import Enum
 from typing import Final
 
 from protocol.messages import Metrics, ObjectName
-from protocol.units import ZERO, Instant, Resources
+from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
+from scheduler_plugin.ledger.accounts.permit_state import LONG_AGO
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
+from scheduler_plugin.ledger.accounts.waking import NO_WAKE_NEED, WakeNeed
 from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, PodFacts, VmFacts
+
+KEPT_WITHIN: Final = Seconds(30.0)
+"""An agent sends a request at least every 15 s; its guest shrinks, or is asleep, within seconds of the answer."""
+
+
+LONGEST_WAKE: Final = Seconds(30.0)
+"""A wake takes a second or a few. One that lasts longer does not proceed, or reads a very large memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +80,14 @@ class Claim:
     it. ``is_migrating``: a migration is to take the VM away. ``holds_still``: its target pod has a node, so that the VM
     must not be resized any more. ``resizes`` are those of its pod's requests; None before the first.
     ``offered`` is what its VM could do without by its agent's last word, ``asked_since`` when it was first asked for
-    that, ``asked_at`` its permit then, ``gift`` what it gave last. ``waits`` is its pod's part of what the node's pods
+    that, ``asked_at`` its permit then, ``gift`` what it gave last. ``asleep_size``
+    is what would be reserved if its VM slept, None while its agent does not say that it may; it was first asked to at
+    ``sleep_asked_at``. ``waits`` is its pod's part of what the node's pods
     wait for. ``left`` is what was reserved when the guest was known to run in another pod for good: that stays until
     the pod goes, and no longer follows the VM. None before.
     ``boots_with`` is what its guest may boot with by its pod's arguments, zero once it ``has_booted``.
+    ``wake_need`` is what of its sleeping VM's need the node's book contains. ``woken_at`` is when that was granted all
+    that it asked for to wake; None if it was not, or gave it up.
     """
 
     pod: PodFacts
@@ -93,12 +106,16 @@ class Claim:
     asked_since: Instant | None = None
     asked_at: Resources = ZERO
     gift: Gift | None = None
+    asleep_size: Resources | None = None
+    sleep_asked_at: Instant = LONG_AGO
     denied_since: Instant | None = None
     resizes: PodRequests | None = None
     waits: DeferredResizes = NONE_DEFERRED
     left: Resources | None = None
     has_booted: bool = False
     boots_with: Resources = ZERO
+    wake_need: WakeNeed = NO_WAKE_NEED
+    woken_at: Instant | None = None
 
     def note_boot(self, whole: Resources | None) -> None:
         """Finds out what the guest may yet boot with, on a node that has ``whole`` (None: not known).
@@ -128,6 +145,32 @@ class Claim:
     def runs_vm(self) -> bool:
         """True for the pod of a VM, which may move; False for ordinary pods, even for one with a database."""
         return self.vm is not None and not (self.vm.facts is not None and self.vm.facts.is_pod)
+
+    @property
+    def sleeps(self) -> bool:
+        """True if its VM sleeps or is waking."""
+        return self.vm is not None and self.vm.sleeps
+
+    def is_waking(self, now: Instant) -> bool:
+        """Return True if its VM has the permit to wake, and its guest may not run yet."""
+        if self.woken_at is None or now - self.woken_at >= LONGEST_WAKE or self.vm is None or self.vm.facts is None:
+            return False
+        return self.vm.sleeps or self.vm.facts.is_waking
+
+    def is_away(self, now: Instant) -> bool:
+        """Return True if its VM leaves, or its agent has not been heard for ``KEPT_WITHIN``."""
+        is_silent = self.vm is None or now - self.vm.heard_at >= KEPT_WITHIN
+        return is_silent or self.is_migrating or self.left is not None
+
+    def need_to_wake(self, unmet: Resources) -> WakeNeed:
+        """Resources that its sleeping VM lacks, with ``unmet`` denied to it; none if the VM is awake."""
+        facts = None if self.vm is None else self.vm.facts
+        if self.vm is None or facts is None or facts.wakes_with is None or self.left is not None:
+            return NO_WAKE_NEED
+        # Elsewhere it has reserved all of it: see ``claim_size``.
+        if _wakes_on_arrival(self.pod, facts).any:
+            return NO_WAKE_NEED
+        return WakeNeed(facts.wakes_with.minus_or_zero(self.vm.reserved), unmet)
 
     @property
     def weight(self) -> int:
@@ -199,8 +242,12 @@ class VmAccount(PermitAccount):
         for claim in pods:
             if claim.pod.name == named:
                 claim.left = None
-            elif claim.left is None and has_moved_from(claim.pod, self.runs_beside(claim)):
-                claim.left = claim.reserved
+            elif claim.left is None:
+                runs_beside = self.runs_beside(claim)
+                # A guest that slept here without a permit to wake has not run here since.
+                has_slept = runs_beside and claim.wake_need.missing.any
+                if has_slept or has_moved_from(claim.pod, runs_beside):
+                    claim.left = claim.reserved
         # Without a pod in which the guest may run there is no agent either.
         if pods and not self.hosts:
             self.agent_gone()
@@ -214,6 +261,11 @@ def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
     return vm.after_restart if is_new and vm.after_restart is not None else ZERO
 
 
+def _wakes_on_arrival(pod: PodFacts, vm: VmFacts) -> Resources:
+    """Size with which the guest of a VM that sleeps in another pod would run in this one; zero for all others."""
+    return vm.wakes_with if vm.wakes_with is not None and vm.pod not in (None, pod.name) else ZERO
+
+
 def claim_size(pod: PodFacts, vm: PermitAccount | None, boots_with: Resources | None = None) -> Resources:
     """Size that ``pod`` needs: its VM and the overhead around the guest, and no less than its requests.
 
@@ -224,5 +276,7 @@ def claim_size(pod: PodFacts, vm: PermitAccount | None, boots_with: Resources | 
     boots_with = pod.boots_with if boots_with is None else boots_with
     guest = vm.reserved if vm.facts.after_restart is None else vm.reserved.at_least(_after_restart(pod, vm.facts))
     guest = guest if boots_with is ZERO else guest.at_least(boots_with)
+    # A sleeping VM that moves runs as soon as it has arrived, as one that boots does.
+    guest = guest if vm.facts.wakes_with is None else guest.at_least(_wakes_on_arrival(pod, vm.facts))
     guest = guest if pod.around is ZERO else guest + pod.around
     return guest if pod.requests.within(guest) else guest.at_least(pod.requests)

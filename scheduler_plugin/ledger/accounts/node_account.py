@@ -9,7 +9,9 @@ from typing import Final
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.constraints.cluster_view import NodePods, PlacedPod
 from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState, DeferredResizes
+from scheduler_plugin.ledger.accounts.waking import NO_WAKE_NEED, WakeNeed, kept_for_waking
 from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
+from scheduler_plugin.ledger.wake_reserve import NO_RESERVE
 from scheduler_plugin.placement.verdict import Room
 
 ASKS_FROM: Final = Fraction(9, 10)
@@ -77,7 +79,8 @@ class NodeAccount:
 
     ``reserved``, ``unmet``, ``migrating`` and ``waits`` are sums over ``claims``. ``forced`` is by how much facts from
     outside (a foreign pod, a node that shrank, a VM that has more than was granted) have pushed the node over its
-    total: no grant ever may. ``unmeasured`` counts claims that may need anything: nothing is free beside one.
+    total: no grant ever may. ``wake_needs`` are those of its sleeping VMs by pod, ``waking`` is what of ``unmet`` they
+    lack. ``unmeasured`` counts claims that may need anything: nothing is free beside one.
     Above ``asks_from`` VMs are asked to give back what they do not need, above ``asks_soon_from`` they may be within
     seconds: ``next_givers`` are the pods of those, and when that was found out.
     """
@@ -92,6 +95,8 @@ class NodeAccount:
     waits: DeferredResizes = NONE_DEFERRED
     forced: Resources = ZERO
     unmeasured: int = 0
+    wake_needs: dict[str, WakeNeed] = field(default_factory=dict)
+    waking: Resources = ZERO
     room: Room = field(init=False)
     asks_from: Resources = field(init=False)
     asks_soon_from: Resources = field(init=False)
@@ -127,7 +132,9 @@ class NodeAccount:
     @property
     def pressure(self) -> Pressure:
         """The node's state against its watermark."""
-        return Pressure.of(self.room, self.unmet, self.migrating, waits=self.waits.all, asked=self.asked)
+        # Waking VMs get more than what is free for growth.
+        unmet = self.unmet.minus_or_zero(self.room.for_waking.at_most(self.waking))
+        return Pressure.of(self.room, unmet, self.migrating, waits=self.waits.all, asked=self.asked)
 
     @property
     def wished(self) -> Resources:
@@ -165,7 +172,12 @@ class NodeAccount:
         # A cordoned node is to be drained.
         if not room.is_open and self.claims:
             return True
-        return not (self.reserved.within(room.watermark) and self.unmet.within(room.free))
+        return not (self.reserved.within(room.watermark) and self.unmet.within(self.open_to_denied))
+
+    @property
+    def open_to_denied(self) -> Resources:
+        """The free room that VMs which were denied something would get now."""
+        return self.room.free + self.room.for_waking.at_most(self.waking)
 
     def know(self, facts: NodeFacts | None) -> None:
         """Takes new facts; None: the node is gone."""
@@ -183,26 +195,49 @@ class NodeAccount:
             watermark = self.facts.policy.watermark_of(self.facts.allocatable)
         self.asks_from = watermark.scaled(ASKS_FROM)
         self.asks_soon_from = watermark.scaled(ASKS_FROM - SUDDEN)
+        left = self._left(total)
+        for_waking = self._for_waking(total, left)
         self.room = Room(
             node=self.name,
             total=total,
             reserved=self.reserved,
-            free=self._free(total),
+            free=left - for_waking,
             watermark=watermark,
             is_open=self.facts is not None and self.facts.is_open,
             price=0.0 if self.facts is None else self.facts.price,
+            for_waking=for_waking,
         )
 
     def replace(self, taken: Resources, given: Resources) -> None:
         """A claim's part of the sum changes from ``taken`` to ``given``."""
         self.reserved = self.reserved - taken + given
-        room = self.room
-        free = self._free(room.total)
-        self.room = Room(room.node, room.total, self.reserved, free, room.watermark, room.is_open, room.price)
+        room, left = self.room, self._left(self.room.total)
+        waking = self._for_waking(room.total, left)
+        free = left if waking is ZERO else left - waking
+        self.room = Room(room.node, room.total, self.reserved, free, room.watermark, room.is_open, room.price, waking)
 
-    def _free(self, total: Resources) -> Resources:
+    def need_to_wake(self, claim: Claim, need: WakeNeed) -> None:
+        """The sleeping VM of the claim lacks ``need`` from now on."""
+        if need == claim.wake_need:
+            return
+        if need == NO_WAKE_NEED:
+            self.wake_needs.pop(claim.pod.uid, None)
+        else:
+            self.wake_needs[claim.pod.uid] = need
+        self.waking = self.waking - claim.wake_need.denied + need.denied
+        claim.wake_need = need
+        self.replace(ZERO, ZERO)
+
+    def _left(self, total: Resources) -> Resources:
         # A claim without a bound may need all that is left.
         return ZERO if self.unmeasured else total.minus_or_zero(self.reserved)
+
+    def _for_waking(self, total: Resources, left: Resources) -> Resources:
+        # The usual case, for each change of a claim: nobody sleeps here.
+        if not self.wake_needs:
+            return ZERO
+        reserve = NO_RESERVE if self.policy is None else self.policy.wake_reserve
+        return kept_for_waking(self.wake_needs.values(), reserve, total).at_most(left)
 
 
 def _as_many_as_fit(wishes: list[Resources], room: Resources) -> Resources:

@@ -28,6 +28,7 @@ from collections.abc import Container
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from protocol.permits import MOST_HOLDERS
 from protocol.units import ZERO, Instant, Resources, Seconds
@@ -71,6 +72,22 @@ class PermitAccount(PermitState):
         says = (message.last_permit or ZERO).at_most(self.reserved)
         other = self.others.get(message.agent, OtherAgent(None, ZERO))
         self.others[message.agent] = other.after(message.sequence, says, now)
+
+    def note_wake(self, wanted: Resources, now: Instant) -> None:
+        """The agent of a sleeping VM asks for ``wanted``; nothing if it gives up its permit."""
+        if not wanted.any:
+            self.wake_asked_at = None
+        elif self.wake_asked_at is None:
+            self.wake_asked_at = now
+
+    def is_silent(self, now: Instant) -> bool:
+        """Return True if no agent has asked for ``SILENT``, so that its last wish no longer counts."""
+        return now - self.heard_at >= SILENT
+
+    def forget_version(self) -> None:
+        """Facts of any version are newer from now on."""
+        self.facts = self.facts and replace(self.facts, version=0)
+        self.doubted_version = 0
 
     def forget_gone(self, alive: Container[str]) -> None:
         """Agents whose pods are gone hold nothing."""
@@ -180,7 +197,7 @@ class PermitAccount(PermitState):
         if self.permit is None or self.facts is None or not self.facts.has_agent:
             return None
         # The object always names the maximum that any agent may hold, open offers included.
-        due = Resources.most((self.held, *(open_offer.permit for open_offer in self.offers.values())))
+        due = Resources.most((self.to_store, *(open_offer.permit for open_offer in self.offers.values())))
         due = due if offer is None else due.at_least(offer.permit)
         order = self._order(self.facts, due, revision, is_urgent=offer is not None)
         if offer is not None:
@@ -220,7 +237,7 @@ class PermitAccount(PermitState):
 
     def lower(self, revision: int) -> PersistPermit | None:
         """The write that brings the object back to what agents hold."""
-        return None if self.facts is None else self._order(self.facts, self.held, revision, is_urgent=False)
+        return None if self.facts is None else self._order(self.facts, self.to_store, revision, is_urgent=False)
 
     def take_back(self, revision: int, now: Instant | None = None) -> PersistPermit | None:
         """The write that takes a permit back whose agent is gone, if the API may hold one above what the VM needs.
@@ -273,6 +290,7 @@ class PermitAccount(PermitState):
         """A write certainly did not store its permit: nobody is answered it. ``facts``: it stored something else."""
         self._ended(revision)
         self.refusal = why
+        self._bound()  # a waking VM has what is stored
         self.permit = self.permit and self.permit.at_most(self.had)
         if facts is not None and self.facts is not None and facts.uid == self.facts.uid:
             self.doubts = ()

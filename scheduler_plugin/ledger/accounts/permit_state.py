@@ -122,6 +122,8 @@ class PermitState:
     permits of those whose outcome is unknown until a version above ``doubted_version`` is seen (0: until a write is
     confirmed), ``refusal`` is why the last write did not store its permit (empty if it did).
 
+    ``wake_asked_at`` is when the agent first asked for the permit to wake; None if it did not, or the VM is awake.
+    ``wake_doubt`` is what the process before may have begun to write for a waking VM: once that lands its guest starts.
     ``off_since`` is when autoscaling was seen to be switched off, ``is_off`` is true once it has been for ``SETTLE``,
     ``is_quiet`` once no agent has been answered for as long.
     ``is_unproven`` marks a VM that a rebuild found without a persisted permit: its agent's ``lastPermit`` is the only
@@ -152,6 +154,8 @@ class PermitState:
     taken_back_at: Instant = LONG_AGO
     raised_at: Instant | None = None
     off_since: Instant | None = None
+    wake_asked_at: Instant | None = None
+    wake_doubt: Resources = ZERO
     is_off: bool = False
     is_quiet: bool = False
     is_unproven: bool = False
@@ -175,7 +179,7 @@ class PermitState:
         """True if the API is known to hold exactly what the agent may hold; nothing has to be stored for a pod."""
         if self.permit is None:
             return False
-        return self.stored_low == self.held == self.stored_high or (self.facts is not None and self.facts.is_pod)
+        return self.stored_low == self.to_store == self.stored_high or (self.facts is not None and self.facts.is_pod)
 
     @property
     def in_use(self) -> Resources:
@@ -183,7 +187,25 @@ class PermitState:
         if self.facts is None:
             return ZERO
         # A guest that shrinks still has more than its spec asks for; one that grows has less.
-        return self.facts.use.at_least(self.facts.actual or ZERO).at_least(self.facts.granted)
+        size = self.facts.use.at_least(self.facts.actual or ZERO).at_least(self.facts.granted)
+        return size if self.facts.wakes_with is None else size.at_least(self.wakes_by)
+
+    @property
+    def sleeps(self) -> bool:
+        """True if the VM has an agent and sleeps, or is waking: whatever its agent asks for is to wake."""
+        return self.facts is not None and self.facts.wakes_with is not None
+
+    @property
+    def wakes_by(self) -> Resources:
+        """Part of the stored permit by which the guest may be waking already: it must not be lowered."""
+        # The controller reads nothing else. In phase Asleep it starts no guest, and a write onto such a version of the
+        # object cannot land once the phase is another.
+        return ZERO if self.facts is None else self.facts.may_be_woken.at_most(self.stored_high)
+
+    @property
+    def to_store(self) -> Resources:
+        """The permit that the object should name."""
+        return self.held.at_least(self.wakes_by) if self.sleeps else self.held
 
     @property
     def has_agent(self) -> bool:
@@ -194,10 +216,6 @@ class PermitState:
     def may_be_used(self) -> Resources:
         """The most that the VM may come to use without another answer."""
         return self.had.at_least(self.stored_high)
-
-    def is_silent(self, now: Instant) -> bool:
-        """Return True if no agent has asked for ``SILENT``, so that its last wish no longer counts."""
-        return now - self.heard_at >= SILENT
 
     def _bound(self) -> None:
         high = (self.facts and self.facts.permit) or ZERO
@@ -227,7 +245,7 @@ class PermitState:
         self.permit = self.permit and self.permit.at_most(most)
 
     def _derive(self) -> None:
-        reserved = self.may_be_used
+        reserved = self.may_be_used.at_least(self.wake_doubt)
         # A permit is reserved before its write is sent: once stored, it may be answered at any time.
         for offer in self.offers.values():
             reserved = reserved.at_least(offer.permit)
@@ -241,6 +259,7 @@ class PermitState:
         if at_rebuild and facts.permit is not None:
             self.doubts = (facts.permit.at_most(self.in_use),)  # a decrease of the process before may land yet
             self.doubted_version = facts.version
+        self.wake_doubt = facts.may_be_woken if at_rebuild else ZERO
         self._bound()
         # The agent of a pod outlives its container, and the agent's permit does, too.
         may_have_agent = facts.has_agent and (facts.is_pod or facts.phase not in WITHOUT_GUEST)
@@ -249,7 +268,8 @@ class PermitState:
             # Messages that the process before has answered may still be under way.
             self.trusted_from = Instant(now + SETTLE)
             self._remember_holders(facts, now)
-        self.is_unproven = at_rebuild and facts.has_agent and facts.permit is None
+        # One that sleeps uses nothing before a permit is stored, whatever its agent holds.
+        self.is_unproven = at_rebuild and facts.has_agent and facts.permit is None and not self.sleeps
         self.is_unheard = self.is_unproven and facts.is_pod
         self._note_opt_out(now)
         self._settle()
@@ -273,27 +293,26 @@ class PermitState:
         if self.facts is None or facts.version < self.facts.version:
             return
         # The open writes were for an older version of the object.
+        self.wake_doubt = self.wake_doubt if facts.version == self.facts.version else ZERO
         if facts.version > self.doubted_version > 0:
             self.doubts = ()
         self.facts, self.is_deleted = facts, False
+        if not self.sleeps:
+            self.wake_asked_at = None
         if facts.has_agent:
             self.off_since, self.is_off = None, False
         self._bound()
         self._settle()
-
-    def forget_version(self) -> None:
-        """Facts of any version are newer from now on."""
-        self.facts = self.facts and replace(self.facts, version=0)
-        self.doubted_version = 0
 
     def lapse(self, now: Instant) -> bool:
         """End what agents hold no longer. Returns True if that changes what is reserved, or whether it is measured.
 
         An agent of a VM that was opted out ``SETTLE`` ago holds nothing once its permit is taken back.
         """
-        if self.has_agent and not self.is_unproven:
+        if self.has_agent and not (self.is_unproven or self.wake_doubt.any):
             return False
         before = self.reserved, self.is_unheard
+        self.wake_doubt = self.wake_doubt if now < self.trusted_from else ZERO
         # Not heard of since a rebuild, and nothing was ever persisted: the agent holds nothing.
         if self.is_unproven and self.permit is None and now >= self.trusted_from:
             self.promises, self.is_unheard = OutstandingPermits(), False

@@ -20,7 +20,7 @@ from fractions import Fraction
 from typing import Final, NamedTuple, TypeVar
 
 from protocol.backoff import Backoff
-from protocol.units import ZERO, Amount, ComputeUnit, Instant, Resources, Seconds
+from protocol.units import ZERO, Amount, Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from scheduler_plugin.ledger.accounts.permit_state import LONG_AGO
 from scheduler_plugin.ledger.facts import BOTH, NEITHER, ResourceMask, RunnerRequests
 
@@ -37,6 +37,9 @@ HELD: Final = Seconds(5.0)
 
 LIMIT_AGAIN: Final = Seconds(30.0)
 """Wait before a limit that was written and is missing (a webhook has dropped it) is written again."""
+
+LEAST: Final = Resources(MilliCpu(1), Bytes(1024**2))
+"""Requests of a pod whose VM sleeps: with none, its class of service would change, which the API refuses."""
 
 TOGETHER: Final = Seconds(2.0)
 """Writes that were sent within this time are remembered, and forgotten, as one."""

@@ -21,7 +21,14 @@ from typing import Final, NamedTuple
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
-from scheduler_plugin.ledger.accounts.claims import Claim, Gift
+from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN, Claim, Gift
+from scheduler_plugin.ledger.accounts.early_sleep import (
+    Shortfall,
+    offered,
+    request_sleep,
+    should_sleep,
+    sleep_candidates,
+)
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 
 
@@ -135,9 +142,6 @@ def promised_to(denied: Resources, node: NodeAccount, now: Instant) -> Resources
     return Resources.sum(giver.offered for giver in givers(node, now) if giver.asked_since is not None).at_most(denied)
 
 
-KEPT_WITHIN: Final = Seconds(30.0)
-"""An agent sends a request at least every 15 s; its guest shrinks within seconds of the answer."""
-
 SOON: Final = Seconds(2.0)
 """How soon a VM that may be asked to give asks again."""
 
@@ -149,7 +153,9 @@ Longer than it takes to move a VM away: neighbours that take room back before th
 
 
 class AskedBack(NamedTuple):
-    """The size that a VM should shrink to, and the time within which it should ask again; None: neither."""
+    """The size that a VM should shrink to (zero: it should sleep), and the time within which it should ask again; None:
+    neither.
+    """
 
     shrink_to: Resources | None = None
     again: Seconds | None = None
@@ -162,9 +168,10 @@ def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resour
     """The wish to a VM with this ``permit``, which ``needs`` that much."""
     note_gift(node, claim, permit, now)
     # By the permit: what is reserved for the VM falls only once a smaller one is stored.
-    claim.offered = ZERO if needs is None or claim.is_migrating else permit.minus_or_zero(needs)
+    claim.offered = offered(claim, permit, needs)
+    may_sleep = needs is not None and claim.asleep_size is not None
     # The usual case, in the path of each request: the VM offers nothing, and was asked for nothing.
-    if not claim.offered.any and claim.asked_since is None:
+    if not claim.offered.any and claim.asked_since is None and not may_sleep:
         return NOT_ASKED
     wanted = _wanted(node, now)
     lack = wanted.minus_or_zero(node.asks_from + node.migrating)
@@ -172,8 +179,11 @@ def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resour
         claim.asked_since = None
     # What the node would lack if its VMs suddenly needed more.
     lack_soon = wanted.minus_or_zero(node.asks_soon_from + node.migrating)
-    if not claim.offered.any or not lack_soon.any:
+    if not (claim.offered.any or may_sleep) or not lack_soon.any:
         return NOT_ASKED
+    if may_sleep and lack.any and should_sleep(node, claim, lack, givers(node, now), now):
+        request_sleep(claim, permit, now)
+        return AskedBack(ZERO, SOON)
     part = _parts(node, lack, now).get(claim.pod.uid, ZERO)
     # Whoever gives now would also give for a larger lack.
     is_next = part.any or claim.pod.uid in _next_givers(node, lack_soon, now)
@@ -235,7 +245,8 @@ def _next_givers(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[
     """The pods of VMs that would be asked for ``lack``; remembered for a moment, because all of them ask often."""
     if node.next_givers is None or now - node.next_givers[0] >= SOON:
         parts = _parts(node, lack, now)
-        node.next_givers = (now, frozenset(uid for uid, part in parts.items() if part.any))
+        sleepers = (claim.pod.uid for claim in sleep_candidates(node, Shortfall(lack), now))
+        node.next_givers = (now, frozenset([*sleepers, *(uid for uid, part in parts.items() if part.any)]))
     return node.next_givers[1]
 
 
@@ -263,7 +274,7 @@ def _wanted(node: NodeAccount, now: Instant) -> Resources:
     beyond = Resources.sum(claim.reserved + claim.unmet - share for claim, share in of_each if claim in greedy)
     # What a greedy VM has already must not hide what its neighbours lack of their own shares.
     due = Resources.sum(share.minus_or_zero(claim.reserved).at_most(claim.unmet) for claim, share in of_each)
-    due = due.minus_or_zero(node.room.free)
+    due = due.minus_or_zero(node.open_to_denied)
     return (wanted - beyond).at_least(node.asks_from + node.migrating + due) if due.any else wanted - beyond
 
 
@@ -281,9 +292,8 @@ def givers(node: NodeAccount, now: Instant) -> list[Claim]:
 
 def _is_in_vain(claim: Claim, now: Instant) -> bool:
     """Return True if the VM was asked long ago, or leaves, or its agent has not been heard since."""
-    since, is_leaving = claim.asked_since, claim.is_migrating or claim.left is not None
-    is_silent = claim.vm is None or now - claim.vm.heard_at >= KEPT_WITHIN
-    return is_leaving or is_silent or (since is not None and now - since >= KEPT_WITHIN)
+    since = claim.asked_since
+    return claim.is_away(now) or (since is not None and now - since >= KEPT_WITHIN)
 
 
 TURN: Final = Seconds(15.0)
@@ -291,11 +301,14 @@ TURN: Final = Seconds(15.0)
 
 
 def kept_for_others(node: NodeAccount, claim: Claim, wanted: Resources, now: Instant) -> Resources:
-    """The part of the node's free room that is due to other denied VMs, if the VM of ``claim`` wants ``wanted``."""
+    """The part of the free room that is due to other denied VMs, if the VM of ``claim`` wants ``wanted``.
+
+    Waking VMs are not among them: the room that they lack is not free.
+    """
     # The usual case, in the path of each growth: no other VM is denied.
     if node.policy is None or node.unmet == claim.unmet:
         return ZERO
-    rivals = [other for other in node.claims.values() if other is not claim and _has_turn(other, now)]
+    rivals = [rival for rival in rivals_of(claim, node, now) if not rival.sleeps]
     if not rivals:
         return ZERO
     spans = [_span(claim, (wanted + claim.pod.around).minus_or_zero(claim.reserved), now)]
@@ -309,6 +322,11 @@ def _span(claim: Claim, wish: Resources, now: Instant) -> Span:
     # Of equals, the one that has been denied longest goes first.
     since = now if claim.denied_since is None else claim.denied_since
     return Span(claim.reserved, claim.reserved + wish, claim.weight, (since, claim.pod.uid))
+
+
+def rivals_of(claim: Claim, node: NodeAccount, now: Instant) -> Iterator[Claim]:
+    """Other claims on the node whose VMs are denied and would take room there."""
+    return (other for other in node.claims.values() if other is not claim and _has_turn(other, now))
 
 
 def _has_turn(claim: Claim, now: Instant) -> bool:

@@ -1,4 +1,4 @@
-"""``autoscale check``: checks an installation, and says how to mend what is wrong."""
+"""``autoscale check``: checks an installation, and prints a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from deploy.kube.kubectl import Kubectl
 from protocol.durations import DurationError, parse_duration
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.check.finding import EXIT_CODES, Finding, Level, worst
-from scripts.autoscale.check.gathering.forwarding import Kubectl
 from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.rendering import as_json, as_short, as_text
 from scripts.autoscale.check.table import judged
@@ -43,20 +43,22 @@ def span(given: str) -> str:
 # Exit code 2 for every error: 1 stands for warnings here.
 @of_a_cluster(failed=EXIT_CODES[Level.FAILURE])
 async def check(
-    before: Annotated[bool, typer.Option("--pre", help="Check whether it can be installed.")] = False,
-    output: Annotated[CheckOutput, typer.Option("--output", "-o", help="short: what is wrong alone.")] = "text",
+    before: Annotated[bool, typer.Option("--pre", help="Check before installing.")] = False,
+    output: Annotated[
+        CheckOutput, typer.Option("--output", "-o", help="short: problems only; json or yaml: for scripts.")
+    ] = "text",
     wait: Annotated[
-        str, typer.Option("--wait", callback=span, help="Look again for so long while a check fails, such as 5m.")
+        str, typer.Option("--wait", callback=span, help="Repeat for at most this long while a check fails, such as 5m.")
     ] = "0s",
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Where it is installed, or will be; found by itself if it is.")
+        str, typer.Option("--namespace", "-n", help="Namespace of the installation (default: found in the cluster).")
     ] = "",
     *,
     flags: ClusterFlags,
 ) -> int:
-    """Check the installation of a cluster, and say what to do about each thing that is wrong.
+    """Check the installation in a cluster, and print a remedy for each problem.
 
-    Exits 0 if all is in order, 1 if something should be looked at, 2 if a check has failed or nothing can be looked at.
+    Exits 0 if all is in order, 1 on warnings, 2 if a check fails or all queries fail.
     """
     cluster = find_cluster(flags)
     if cluster.is_embedded:
@@ -66,7 +68,7 @@ async def check(
         gathering = Gathering(client, kubectl, SystemClock(), namespace, version("autoscaling"))
         # The status line goes to stderr, so that JSON and YAML on stdout stay clean.
         errors = Console(stderr=True)
-        with errors.status(f"looking at {cluster.title}") as status:
+        with errors.status(f"checking {cluster.title}") as status:
 
             def waits(why: str) -> None:
                 status.update(escape(visible(f"waiting: {why}")))

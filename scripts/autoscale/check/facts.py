@@ -49,7 +49,7 @@ class Unseen:
 Look = SiteObservations[T_co] | Unseen
 
 
-NOT_LOOKED: Unseen = Unseen("it was not looked at")
+NOT_LOOKED: Unseen = Unseen("not checked")
 Objects = Look[Sequence[Json]]
 
 

@@ -42,8 +42,8 @@ warnings, and causes before their effects. `-o short` uses that order.
 The command changes nothing. It tests permissions with access reviews, and pods and webhooks with dry runs. It reads
 metrics through the API server's proxy, or by port-forward if the proxy reaches no pod (as on EKS; the proxy's error
 goes to standard error), and explanations and TLS ports by port-forward. It skips what you may not read; a query that
-fails for another reason is a warning ([api-looks](#api-looks)). It finds the installation in the cluster by itself;
-`--namespace` overrides that, and before installation it is `autoscale-system`. `--context` and `--kubeconfig` are
+fails for another reason is a warning ([api-looks](#api-looks)). It detects the namespace of the installation;
+`--namespace` overrides it. Before installation the default is `autoscale-system`. `--context` and `--kubeconfig` are
 kubectl's. Without either, the command uses a running local cluster (`autoscale local up --kubernetes`), otherwise
 kubectl's current context ([command-line.md](command-line.md#choosing-the-cluster)).
 """
@@ -72,7 +72,13 @@ def _entry(check: Check) -> Iterator[str]:
 def _command(remedy: str) -> str:
     # The page is for any cluster, so placeholders stand for names.
     command = remedy.replace("{namespace}", "NAMESPACE").replace("{subject}", "NAME")
-    return "; ".join(f"`{part}`" if part.startswith(_COMMANDS) else part for part in command.split("; "))
+    return "; ".join(map(_part, command.split("; ")))
+
+
+def _part(part: str) -> str:
+    # A condition may stand before a command: "if the log shows no reason: kubectl ...".
+    condition, colon, command = ("", "", part) if part.startswith(_COMMANDS) else part.partition(": ")
+    return f"{condition}{colon}`{command}`" if command.startswith(_COMMANDS) else part
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ def as_text(findings: Sequence[Finding]) -> Iterator[Line]:
     yield _sum(findings)
     # With one problem it is clear where to begin.
     if len(wrong := to_mend(findings)) > 1:
-        yield COLOURS[wrong[0].level], f"Begin with: {wrong[0].title}. What follows from it ends with it."
+        yield COLOURS[wrong[0].level], f"Start with: {wrong[0].title}. Other problems may follow from it."
 
 
 def as_short(findings: Sequence[Finding]) -> Iterator[Line]:
@@ -82,16 +82,15 @@ def _lines(finding: Finding) -> Iterator[Line]:
     for problem in finding.problems[:SHOWN]:
         yield "", f"      {problem}"
     if len(finding.problems) > SHOWN:
-        yield "", f"      and {len(finding.problems) - SHOWN} more (-o json has all)"
+        yield "", f"      and {len(finding.problems) - SHOWN} more (-o json lists all)"
     yield "", f"      → {finding.remedy}"
     yield "dim", f"      {finding.page}"
 
 
 def _sum(findings: Sequence[Finding]) -> Line:
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    wrong = [f"{counts[Level.FAILURE]} failed", f"{counts[Level.WARNING]} to look at"]
-    summary = (
-        f"{len(findings)} checks: {', '.join(wrong)}, {counts[Level.SKIPPED]} skipped, {counts[Level.OK]} in order"
-    )
+    warnings = "warning" if counts[Level.WARNING] == 1 else "warnings"
+    wrong = [f"{counts[Level.FAILURE]} failed", f"{counts[Level.WARNING]} {warnings}"]
+    summary = f"{len(findings)} checks: {', '.join(wrong)}, {counts[Level.SKIPPED]} skipped, {counts[Level.OK]} ok"
     # Skipped lines do not colour the summary: they are no reason to act.
     return COLOURS[worst(findings)] if worst(findings) >= Level.WARNING else "green", summary

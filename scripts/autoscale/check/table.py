@@ -20,6 +20,7 @@ from scripts.autoscale.check.judges import (
     moving_vms,
     pod_databases,
     settings_texts,
+    sleeping_vms,
     workloads,
 )
 
@@ -28,7 +29,7 @@ PAGE: Final = "docs/check.md"
 # The modules of judges, causes before what may follow from them.
 _JUDGES: Final = (
     *(api_server, access, custom_resources, admission_refusals, workloads, settings_texts, extender_calls),
-    *(lease_holders, certificate_ages, clock_skew, guest_nodes, moving_vms, pod_databases),
+    *(lease_holders, certificate_ages, clock_skew, guest_nodes, moving_vms, sleeping_vms, pod_databases),
 )
 _SECTIONS: Final = list(CheckSection)
 

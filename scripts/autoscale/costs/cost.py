@@ -76,7 +76,7 @@ HIGH: Final = 0.995
 MOST_PLAYED: Final = 500
 """A policy is played on this many VMs at most, the dearest: a VM's week takes some hundredths of a second."""
 _OF_THE_CONTROL_PLANE: Final = frozenset({"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"})
-OF_A_FILE: Final = "a Prometheus does not know the labels of VMs; autoscale record --label KEY keeps them in a file"
+OF_A_FILE: Final = "Prometheus does not have the labels of VMs; autoscale record --label KEY records them in a file"
 NOT_WRITTEN_YET: Final = 5 * MINUTE
 """Milliseconds within which the latest samples reach the file."""
 
@@ -87,14 +87,18 @@ Since = Annotated[str, typer.Option(help="How far back, such as 6h, 7d.")]
 async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     since: Since = "7d",
     by: Annotated[
-        str, typer.Option(help="vm (each database), namespace, group, node, or label=KEY (of labels that are kept).")
+        str, typer.Option(help="vm (each database), namespace, group, node, or label=KEY (a recorded label).")
     ] = "vm",
-    output: Annotated[CostOutput, typer.Option("--output", "-o", help="The form of what is printed.")] = "text",
-    policy: Annotated[str, typer.Option(help="A policy (file or name): what it would have cost.")] = "",
-    consolidate: Annotated[bool, typer.Option("--consolidate", help="Say which nodes could be emptied now.")] = False,
-    prices: Annotated[Path | None, typer.Option(help="A price table, as the scheduler's section `ranking`.")] = None,
-    file: Annotated[Path | None, typer.Option(help="A history's file, instead of the cluster's own.")] = None,
-    prometheus: Annotated[str, typer.Option(help="Ask this Prometheus instead of a file.", callback=a_url)] = "",
+    output: Annotated[CostOutput, typer.Option("--output", "-o", help="Output format.")] = "text",
+    policy: Annotated[str, typer.Option(help="Also estimate the cost with this policy (file or name).")] = "",
+    consolidate: Annotated[
+        bool, typer.Option("--consolidate", help="List the nodes that could be emptied now.")
+    ] = False,
+    prices: Annotated[
+        Path | None, typer.Option(help="Price table, in the format of the scheduler's section `ranking`.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="Read this history file instead of the cluster's.")] = None,
+    prometheus: Annotated[str, typer.Option(help="Query this Prometheus instead of a file.", callback=a_url)] = "",
     *,
     flags: ClusterFlags,
 ) -> int:
@@ -126,17 +130,9 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         raise typer.BadParameter(str(error), param_hint="--policy") from None
     try:
         async with opened_history(file or path, prometheus) as history:
-            table, usages = await priced_usage(history, period, ranking)
-            total_bill = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
-            change, changes = (
-                await _changed(history, usages, period, played_policy, table) if played_policy else (None, [])
-            )
-            # Asked last, because its notes say how the queries before it were answered.
-            extent = await history.extent()
+            total_bill, more, notes = await _billed(history, period, by, ranking, played_policy)
     except HistoryError as error:
         raise SiteError(str(error)) from error
-    notes = (*_missing(extent, period), *_unlabelled(total_bill, by), *extent.notes, *changes)
-    more = None if change is None else _figures(change, by)
     if output in {"text", "wide"}:
         show(Console(), total_bill, by, prices_title, notes, more=more, is_wide=output == "wide")
     else:
@@ -145,6 +141,19 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         if output in {"csv", "opencost"}:
             print_lines(Console(stderr=True), notes)
     return 0
+
+
+async def _billed(
+    history: History, period: Period, by: str, ranking: RankingConfig, policy: ChosenPolicy | None
+) -> tuple[Bill, More | None, Sequence[str]]:
+    """The bill of the period, what ``policy`` would change of it, and notes on both."""
+    table, usages = await priced_usage(history, period, ranking)
+    total_bill = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
+    change, changes = await _changed(history, usages, period, policy, table) if policy else (None, [])
+    # Asked last, because its notes say how the queries before it were answered.
+    extent = await history.extent()
+    notes = (*_missing(extent, period), *_unlabelled(total_bill, by), *extent.notes, *changes)
+    return total_bill, None if change is None else _figures(change, by), notes
 
 
 def _missing(extent: Extent, period: Period) -> Iterator[str]:
@@ -162,7 +171,7 @@ def _missing(extent: Extent, period: Period) -> Iterator[str]:
 def _unlabelled(found: Bill, by: str) -> Iterator[str]:
     if by.startswith(LABEL) and found.lines.keys() == {NONE}:
         label = by.removeprefix(LABEL)
-        yield f"No database has a recorded {label}: what records keeps the labels that its --label names."
+        yield f"No database has a recorded {label}: record it with autoscale record --label {label}."
 
 
 def _figures(change: PolicyChange, by: str) -> More:
@@ -202,7 +211,7 @@ async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: 
     async with open_site(cluster) as site:
         answer = await site.of_scheduler("/nodes")
         if answer is None:
-            raise SiteError(f"the scheduler does not answer ({site.silence[SCHEDULER]}): see autoscale check")
+            raise SiteError(f"the scheduler does not answer ({site.silence[SCHEDULER]}); run autoscale check")
         listed = (await site.client.list(NODES)).objects
         bound = bound_pods((await site.client.list(PODS)).objects)
     keys = keys_of_nodes(listed)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
-import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
@@ -17,6 +15,7 @@ from scheduler_plugin.history.costs import rendering
 from scheduler_plugin.history.costs.bills import Bill, Line
 from scheduler_plugin.history.costs.consolidation import Emptied
 from scheduler_plugin.history.costs.opencost import allocations
+from scripts.autoscale.terminal import printing
 from scripts.autoscale.terminal.printing import print_lines
 from scripts.autoscale.terminal.visible import visible
 
@@ -44,9 +43,7 @@ def written(  # noqa: PLR0913, PLR0917 - the texts beside the bill
 
 def serialised(answer: object, output: CostOutput) -> str:
     """YAML if that is asked for, else JSON."""
-    if output == "yaml":
-        return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
-    return json.dumps(answer, indent=2) + "\n"
+    return printing.serialised(answer, printing.Output.YAML if output == "yaml" else printing.Output.JSON) + "\n"
 
 
 def show(  # noqa: PLR0913 - the texts beside the bill
@@ -107,6 +104,12 @@ def _sentences(found: Bill, prices: str) -> Iterator[str]:
     total = found.total
     share = f" ({float(total.saved / total.at_most.money):.0%})" if total.at_most.money else ""
     yield f"Scaling saved {float(total.saved):.4f}{share} against the maximum sizes."
+    if total.asleep:
+        # The minimum is what such a VM would otherwise shrink to.
+        yield (
+            f"Sleep saved {float(total.slept.money):.4f} of that against the minimum sizes; VMs slept "
+            f"{float(total.asleep):.2f} h in all."
+        )
     yield f"Prices: {prices}. They are per hour, in the currency of the table."
     if found.unpriced:
         yield f"At the reference price, because the price table has no key for them: {_some(found.unpriced)}."

@@ -21,14 +21,14 @@ LONGEST_INTERVAL: Final = 600.0
 
 @of_a_cluster()
 async def record(
-    label: Annotated[list[str] | None, typer.Option(help="Keep this label's value too; may be repeated.")] = None,
-    every: Annotated[str, typer.Option(help="Between two looks, such as 10s; at most 10m.")] = "10s",
+    label: Annotated[list[str] | None, typer.Option(help="Also record this label; repeatable.")] = None,
+    every: Annotated[str, typer.Option(help="Interval between samples, such as 10s; at most 10m.")] = "10s",
     *,
     flags: ClusterFlags,
 ) -> int:
     """Record a cluster for `autoscale cost` and `autoscale explain --since`, until Ctrl-C.
 
-    `autoscale web` records by itself; only one recorder writes a file. Example: autoscale record --label team
+    `autoscale web` also records; a file has only one recorder. Example: autoscale record --label team
     """
     try:
         interval = float(parse_duration(every))

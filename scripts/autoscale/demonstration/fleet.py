@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.objects import Json, items, text
 from protocol.units import Bytes, MilliCpu, QuantityError
 from scripts.autoscale.demonstration.moves import ObservedMove
 
@@ -30,16 +31,9 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_TICKS[min(len(_TICKS) - 1, int(value / top * (len(_TICKS) - 1) + 0.5))] for value in values)
 
 
-def node_row(node: Json) -> tuple[str, ...]:
-    """One node of the scheduler's view: bars of what is reserved, the watermark as a mark, and its pressure."""
-    cells = [text(node, "name")]
-    for key in ("cpu", "mem"):
-        picture, amount = _reserved(node, key)
-        cells += [picture, amount]
-    excess = child(node, "pressure", "excess")
-    # The scheduler reports no excess as "0" or leaves it out.
-    under = text(excess, "cpu") not in {"", "0"} or text(excess, "mem") not in {"", "0"}
-    return (*cells, f"{text(excess, 'cpu')} cpu {text(excess, 'mem')}" if under else "-")
+def reserved_bars(node: Json) -> tuple[str, str]:
+    """Bars of the vCPUs and the memory that are reserved of a node of the scheduler's view, with its watermark."""
+    return _reserved(node, "cpu")[0], _reserved(node, "mem")[0]
 
 
 def fleet_row(node: Json, moves: Sequence[ObservedMove]) -> tuple[str, str, str]:
@@ -59,7 +53,7 @@ def _leaving(move: ObservedMove) -> str:
 
 
 def _reserved(node: Json, key: str) -> tuple[str, str]:
-    read = _cores if key == "cpu" else _gib
+    read = partial(_amount, key)
     reserved, total = read(text(node, "reserved", key)), read(text(node, "total", key))
     picture = marked(bar(reserved, reserved, total, _BAR), read(text(node, "watermark", key)), total)
     return picture, f"{reserved:.2f}/{total:.2f}"
@@ -75,17 +69,9 @@ def marked(picture: str, watermark: float, total: float) -> str:
     return f"{picture[:at]}│{picture[at + 1 :]}"
 
 
-def _cores(quantity: str) -> float:
-    return _amount(lambda: MilliCpu.parse(quantity).as_cores)
-
-
-def _gib(quantity: str) -> float:
-    return _amount(lambda: Bytes.parse(quantity).as_gib)
-
-
-def _amount(read: Callable[[], float]) -> float:
-    """The amount, or 0 if nothing readable is reported."""
+def _amount(key: str, quantity: str) -> float:
+    """vCPUs or GiB, 0 if nothing readable is reported."""
     try:
-        return read()
+        return MilliCpu.parse(quantity).as_cores if key == "cpu" else Bytes.parse(quantity).as_gib
     except QuantityError:
         return 0.0

@@ -64,7 +64,7 @@ async def order_demand(control: str, demand: Mapping[str, object] | None, guest:
             method = "DELETE" if demand is None else "PUT"
             (await http.request(method, f"{control}/demand", json=demand)).raise_for_status()
     except httpx.HTTPError as error:
-        raise SiteError(f"{guest} cannot be loaded: {error!r}") from error
+        raise SiteError(f"cannot put load on {guest}: {error!r}") from error
 
 
 async def read_in_waves(endpoint: DatabaseServer, goes_on: Callable[[], bool], on_tps: OnTps) -> Outcome:

@@ -9,6 +9,7 @@ import msgspec
 
 from protocol.units import Resources, Seconds
 from scripts.autoscale.demonstration.moves import SUCCEEDED, ObservedMove
+from scripts.autoscale.demonstration.sleep.sleep_points import SleepPoint, sleep_problems
 
 
 class GroupPoint(msgspec.Struct, frozen=True):
@@ -199,6 +200,7 @@ class Report(msgspec.Struct, frozen=True):
     group: GroupReport | None = None
     database: str = "VM"
     room: RoomPoint | None = None
+    sleeps: list[SleepPoint] | None = None
 
 
 @dataclass(slots=True)
@@ -223,6 +225,7 @@ class Observations:
     group: GroupObservations | None = None
     database: str = "VM"
     room: RoomPoint | None = None
+    sleeps: list[SleepPoint] | None = None
 
     def saw(self, at: Seconds, size: Resources) -> bool:
         """The guest has ``size``; returns whether that is new."""
@@ -283,6 +286,7 @@ def report(seen: Observations, total: Seconds) -> Report:
         group=group,
         database=seen.database,
         room=seen.room,
+        sleeps=seen.sleeps,
     )
 
 
@@ -299,6 +303,8 @@ def _first_growth(seen: Observations) -> float | None:
 def _problems(
     seen: Observations, start: Resources | None, top: Resources | None, last: Resources | None
 ) -> Sequence[str]:
+    if seen.sleeps is not None:
+        return sleep_problems(seen.sleeps, seen.load_problem)
     if start is None or top is None or last is None:
         # Without these sizes nothing else can be judged.
         return [seen.load_problem or "it ended before the load had run"]

@@ -11,6 +11,7 @@ from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
+from protocol.runtime.beside import beside
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
@@ -21,8 +22,9 @@ from scripts.autoscale.demonstration.pods.full_node import FullNodeScenario
 from scripts.autoscale.demonstration.pods.pod_database import DEMO_POD, create_pod_database
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
+from scripts.autoscale.demonstration.sleep.sleep_scenario import SleepScenario
 from scripts.autoscale.demonstration.vm_database import create_vm, kept_in_place, postgres_vm
-from scripts.autoscale.demonstration.waiting import beside, comes, watch_for_ends
+from scripts.autoscale.demonstration.waiting import comes, watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
@@ -61,6 +63,8 @@ class Subject:
 
 
 VM: Final = Subject(DEMO_VM, "VM", lambda client: create_vm(client, demo_vm()))
+SLEEPER: Final = Subject(DEMO_VM, "VM", lambda client: create_vm(client, kept_in_place(postgres_vm(DEMO_VM, 1, 2))))
+"""A VM that is always at its minimum: a larger one does not sleep, and may stay large on a busy machine."""
 POD: Final = Subject(DEMO_POD, "pod", partial(create_pod_database, policy=POLICY))
 
 
@@ -80,6 +84,7 @@ class Scenario:
     second: MigrationScenario | None = None
     third: GroupScenario | None = None
     full_node: FullNodeScenario | None = None
+    sleep: SleepScenario | None = None
     act: str = "boot"
     tps: float | None = None
     fleet: Fleet = ()
@@ -101,6 +106,10 @@ class Scenario:
         if not await comes(lambda: self.watcher.snapshot().available, self.clock, _BOOT):
             raise SiteError(f"the {word} did not come up within {_BOOT:g} s: {self.watcher.snapshot().condition}")
         self.say(f"the {word} runs" if self.seen.is_simulated else f"the {word} runs and its database answers")
+        if self.sleep is not None:
+            self.act = "sleep"
+            await self.sleep.play()
+            return
         self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {POLICY}")
         load = await self.make_load(self.watcher.found)
         self.act = "prepare"
@@ -205,12 +214,12 @@ class Scenario:
             await self.clock.sleep(_FRAME)
 
     async def _look_around(self) -> None:
-        while self.second is not None or self.third is not None or self.full_node is not None:
-            if self.second is not None or self.full_node is not None:
+        while any(act is not None for act in (self.second, self.third, self.full_node, self.sleep)):
+            if self.third is None or self.second is not None:
                 nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
                 moves = [] if self.second is None else self.second.moves
                 # The scheduler may not answer for a moment; the last picture stays.
                 self.fleet = [fleet_row(node, moves) for node in nodes] or self.fleet
-            elif self.third is not None and self.third.watcher.vms:
+            elif self.third.watcher.vms:
                 self.fleet, self.tps = self.third.watcher.rows(), self.third.tps
             await self.clock.sleep(_LOOK_AROUND)

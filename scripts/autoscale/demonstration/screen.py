@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from protocol.guest.sleep import SLEEPING
 from protocol.units import Resources, Seconds
 from scripts.autoscale.demonstration.fleet import bar, sparkline
 from scripts.autoscale.demonstration.watcher import Snapshot
@@ -28,7 +29,9 @@ Fleet = Sequence[tuple[str, str, str]]
 
 def line(at: Seconds, act: str, snapshot: Snapshot, tps: float | None) -> str:
     """One plain line."""
-    waits = f"no guest yet: {snapshot.condition}" if snapshot.condition else "no guest yet"
+    waits = snapshot.phase if snapshot.phase in SLEEPING else "no guest yet"
+    if snapshot.condition:
+        waits = f"{waits}: {snapshot.condition}"
     size = waits if snapshot.size is None else f"{snapshot.size.cpu} vCPU {snapshot.size.mem}"
     used = "" if snapshot.used_cpu is None else f", {snapshot.used_cpu:.1f} busy"
     speed = "" if tps is None else f", {tps:.0f} tps"

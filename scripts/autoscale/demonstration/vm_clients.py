@@ -52,7 +52,7 @@ def _answer(line: str, offset: float) -> ProbeReply:
     try:
         _client, _number, took, _script, seconds, micros = (int(word) for word in line.split()[:6])
     except ValueError:
-        raise pgbench.PgbenchError(f"pgbench wrote a line into its log that cannot be read: {line.strip()!r}") from None
+        raise pgbench.PgbenchError(f"cannot parse a line of pgbench's log: {line.strip()!r}") from None
     # pgbench counts the script's pause as part of the transaction.
     return ProbeReply(Instant(seconds + micros / 1e6 - offset), Seconds(max(0.0, took / 1e6 - PAUSE)))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final
 
 from deploy.kube.client import ApiClient
@@ -18,17 +17,6 @@ from scripts.autoscale.site import SiteError
 
 _ENDED: Final = frozenset({"Failed", "Succeeded"})
 _LOOK: Final = Seconds(0.05)
-
-
-@asynccontextmanager
-async def beside(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
-    """Runs ``jobs`` as long as the block lasts. An error of one of them cancels the block, and is raised in a group."""
-    async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(job) for job in jobs]
-        yield
-        # These never end by themselves, and the task group would wait for them.
-        for task in running:
-            task.cancel()
 
 
 async def together(*jobs: Coroutine[object, object, None]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +15,7 @@ from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.pod_database import parse_pod_database
 from protocol.runtime.clock import Clock
-from protocol.units import Bytes, MilliCpu, Resources
+from protocol.units import Bytes, Instant, MilliCpu, Resources
 from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.databases import database_node, database_object, is_pod
 from scripts.autoscale.demonstration.waiting import together
@@ -100,10 +99,7 @@ class Watcher:
                 # An agent that does not answer leaves its last explanation in place.
                 self.explained = await self._explanation() or self.explained
                 self._tell()
-            # Not wait_for: in Python 3.11 it may swallow a cancellation that comes together with the event.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY):
-                    await self._stir.wait()
+            await self.clock.wait(self._stir, Instant(self.clock.now() + _EVERY))
 
     def _tell(self) -> None:
         size = size_of(self.found)

@@ -63,7 +63,7 @@ def period_since(since: str) -> Period:
     """The period from ``since`` ago until now. Raises ``DurationError``."""
     span = parse_duration(since)
     if not span:
-        raise DurationError("expected a span of time above zero")
+        raise DurationError("expected a duration above zero")
     until = round(time.time() * SECOND)
     return Period(until - round(span * SECOND), until)
 

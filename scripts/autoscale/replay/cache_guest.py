@@ -155,10 +155,10 @@ class CacheGuest:
         self._busy += 0.3 * seconds
         return 0.8
 
-    def page(self, *, is_full: bool = True) -> GuestSample:
-        """The page of node_exporter; without ``is_full``, as from an image that exports no vmstat."""
+    def page(self) -> GuestSample:
+        """The page of node_exporter."""
         free = self.size * self.reserve + self.room - self.resident - self.scanned
-        sample = GuestSample(
+        return GuestSample(
             cpus={"0": CpuSeconds(self._busy, kernel=self._busy * (1 - _PROGRAMS))},
             boot_time=1.0,
             runnable=1,
@@ -168,19 +168,9 @@ class CacheGuest:
             mem_available=Bytes(int(max(0.0, self.size - self.kernel - self.used - self.size * self.reserve))),
             cpu_stall=0.0,
             mem_stall=self._mem_stall,
-        )
-        if not is_full:
-            return sample
-        return GuestSample(
-            **{name: getattr(sample, name) for name in _PLAIN},
             io_stall=self._io_stall,
             mem_free=Bytes(int(free)),
             refaulted=self._refaulted,
             read=self._read,
             written=self._written,
         )
-
-
-_PLAIN: Final = (
-    "cpus", "boot_time", "runnable", "load1", "load5", "mem_total", "mem_available", "cpu_stall", "mem_stall",
-)  # fmt: skip

@@ -18,12 +18,15 @@ from scripts.autoscale.outputs import (
     OutputFiles,
     Recordings,
     ReportForm,
+    SleepAfter,
     a_picture,
     bad_input_said,
+    sleep_after,
     write_report,
 )
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.groups.group_command import (
+    AsGroup,
     BrokenPods,
     FlappingPods,
     LargestPod,
@@ -34,14 +37,10 @@ from scripts.autoscale.replay.groups.group_command import (
     lags_of,
 )
 from scripts.autoscale.replay.groups.group_model import replay_groups
-from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
 from scripts.autoscale.replay.peers import PLAYERS
 from scripts.autoscale.replay.play import Played, S, as_json, choose_players, play, totals
-from scripts.autoscale.replay.recording import (
-    Recording,
-    read_recordings,
-    write_recording,
-)
+from scripts.autoscale.replay.recording import UNIT, Recording, read_recordings, write_recording
+from scripts.autoscale.replay.sleep_savings import RecordedSleep, savings
 from scripts.autoscale.replay.working_sets import SCENARIOS, ScenarioOutcome, played_scenarios
 
 _COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")
@@ -52,7 +51,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     trace: Recordings = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help=f"Policy files, or any of {', '.join(PLAYERS)}. All of these where none is given."),
+        typer.Option(help=f"Policy files, or any of {', '.join(PLAYERS)}. Default: all of these."),
     ] = None,
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
     output: ReportForm = "text",
@@ -61,7 +60,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         Path | None,
         typer.Option(callback=a_picture, help="Draw a panel per recording into this file (PNG, SVG or PDF)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of generated recordings.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of generated recordings.")] = 1,
     working_set: Annotated[
         str,
         typer.Option(
@@ -69,18 +68,14 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
             f"{', '.join(SCENARIOS)}."
         ),
     ] = "",
-    group: Annotated[
-        bool,
-        typer.Option(
-            "--group", help=f"Play the recordings as the load of a group of replicas, with {', '.join(GROUP_PLAYERS)}."
-        ),
-    ] = False,
+    group: AsGroup = False,
     pod_start: PodStart = None,
     metrics_age: MetricsAge = None,
     rollout: PodRollout = None,
     largest_pod: LargestPod = None,
     broken_pods: BrokenPods = None,
     flapping_pods: FlappingPods = None,
+    sleep: SleepAfter = "0",
     save: Annotated[Path | None, typer.Option(help="Also write the recordings played into this folder.")] = None,
 ) -> None:
     """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
@@ -89,7 +84,9 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     lag_options |= {"broken_pods": broken_pods, "flapping_pods": flapping_pods}
     with bad_input_said("autoscale replay", ValueError):
         # Options that mean nothing together are refused before anything is read or generated.
-        lags = lags_of(lag_options, is_group=group)
+        lags, after = lags_of(lag_options, is_group=group), sleep_after(sleep)
+        if after and (group or working_set):
+            raise typer.BadParameter("cannot be combined with --group or --working-set", param_hint="--sleep")
         show: Callable[[OutputFiles], None]
         if working_set:
             show = partial(_print_working_sets, played_scenarios(working_set))
@@ -102,7 +99,9 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
             if group:
                 show = partial(_show, replay_groups(recordings, groups, speed, lags), _OF_GROUPS, speed, plot)
             else:
-                show = partial(_show, play(recordings, players, speed), _COLUMNS, speed, plot)
+                played = play(recordings, players, speed)
+                slept = savings(played, after) if after else []
+                show = partial(_show, played, _COLUMNS, speed, plot, slept=slept)
     # A ValueError of a table or picture is a bug, not bad input.
     with bad_input_said("autoscale replay"):
         show(form)
@@ -141,15 +140,21 @@ def _save(recordings: Sequence[Recording], folder: Path) -> None:
         write_recording(recording, folder / f"{name}.csv")
 
 
-def _show(
-    played: Sequence[Played[S]], columns: Sequence[str], speed: float, plot: Path | None, form: OutputFiles
+def _show(  # noqa: PLR0913 - what was played, and where it goes
+    played: Sequence[Played[S]],
+    columns: Sequence[str],
+    speed: float,
+    plot: Path | None,
+    form: OutputFiles,
+    *,
+    slept: Sequence[RecordedSleep] = (),
 ) -> None:
     if plot is not None:
         from scripts.autoscale.replay.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
 
         draw(played, plot, speed)
     if form != "text":
-        write_report(as_json(played, speed), form)
+        write_report(as_json(played, speed, slept), form)
         return
     console = Console()
     for one in played:
@@ -159,6 +164,25 @@ def _show(
     if len(played) > 1:
         title = f"overall, {len(played)} recordings at speed {speed:g}"
         console.print(_table(title, columns, totals(played)))
+    if slept:
+        _print_sleep(console, slept)
+
+
+def _print_sleep(console: Console, slept: Sequence[RecordedSleep]) -> None:
+    """The most that sleep would save: a recording does not say whether a load that small is a client's."""
+    for one in slept:
+        share = 100 * one.asleep / one.hours
+        line = f"{one.recording}: asleep for {share:.1f} % of {one.hours:.1f} h, slept {one.sleeps} times"
+        console.print(line, highlight=False, soft_wrap=True)
+    title = f"sleep saves at most (idle: below {UNIT:g} vCPU)"
+    table = Table("policy", title=title, title_justify="left")
+    for column in ("vCPU-h", "saved vCPU-h", "saved %"):
+        table.add_column(column, justify="right")
+    for name in slept[0].reserved:
+        reserved = sum(one.reserved[name] for one in slept)
+        saved = sum(one.saved[name] for one in slept)
+        table.add_row(name, f"{reserved:.1f}", f"{saved:.1f}", f"{100 * saved / reserved:.1f}")
+    console.print(table)
 
 
 def _table(title: str, columns: Sequence[str], scores: Mapping[str, S]) -> Table:

@@ -141,8 +141,8 @@ def _player(name: str) -> Player:
     return play_policy(policy)
 
 
-def as_json(played: Sequence[Played[S]], speed: float) -> bytes:
-    """All scores as JSON: per recording and overall, by policy."""
+def as_json(played: Sequence[Played[S]], speed: float, slept: Sequence[object] = ()) -> bytes:
+    """All scores as JSON: per recording and overall, by policy; ``slept`` is what sleep saves in each recording."""
     document = {
         "speed": speed,
         "recordings": [
@@ -155,5 +155,6 @@ def as_json(played: Sequence[Played[S]], speed: float) -> bytes:
             for one in played
         ],
         "overall": totals(played),
+        **({"sleep": slept} if slept else {}),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2)

@@ -47,7 +47,6 @@ class Player:
     slot: int
     policy: Policy = field(default_factory=Policy)
     permitted: int | None = None
-    shows_vmstat: bool = True
     look: float = 5.0
     """Seconds from one look at the guest to the next."""
     now: float = 0.0
@@ -74,7 +73,7 @@ class Player:
             if used is not None:
                 self.guest.used = used(self.now)
             self.guest.runs(load, self.look)
-            self.take(Scraped(self.guest.page(is_full=self.shows_vmstat)))
+            self.take(Scraped(self.guest.page()))
             self._act()
         return self
 
@@ -97,7 +96,7 @@ class Player:
                 self.take(Started(action))
                 if isinstance(action, AskScheduler):
                     self._answer(action)
-                else:
+                elif isinstance(action, PatchVm):
                     self._patch(action)
 
     def _answer(self, ask: AskScheduler) -> None:

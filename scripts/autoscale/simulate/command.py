@@ -18,16 +18,19 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from protocol.units import Bytes, QuantityError, Seconds
 from scripts.autoscale.outputs import (
     JsonFlag,
+    OutputFiles,
     Recordings,
     ReportForm,
+    SleepAfter,
     a_picture,
     bad_input_said,
+    sleep_after,
     write_report,
 )
 from scripts.autoscale.replay.recording import RecordingError
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings, SimulationSettingsError, make_fleet
-from scripts.autoscale.simulate.migration_model import ORDERS
+from scripts.autoscale.simulate.migration_model import LEAST_COST, ORDERS
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.simulated_groups import SimulatedGroups
 from scripts.autoscale.simulate.tables import SimulationOutcome, as_json, print_tables
@@ -35,28 +38,35 @@ from scripts.autoscale.simulate.tables import SimulationOutcome, as_json, print_
 DEFAULTS: Final = SimulationSettings()
 THRESHOLDS: Final = (50_000, 20, 1_000)
 
+VictimOrders = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Which VM moves first: {', '.join(ORDERS)}. Default: all; with --sleep only {LEAST_COST}."),
+]
+PeakShare = Annotated[
+    float,
+    typer.Option(min=0.05, max=1, help="Share of all nodes that the fleet needs at its peak; sets the nodes' size."),
+]
+
 
 def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes, all alike.")] = DEFAULTS.nodes,
     vms: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of VMs.")] = DEFAULTS.vms,
-    hours: Annotated[float, typer.Option(min=0.05, max=2000, help="Simulated hours, after one to settle.")] = 24.0,
-    step: Annotated[float, typer.Option(min=1, max=30, help="Seconds of virtual time in a step.")] = 15.0,
+    hours: Annotated[float, typer.Option(min=0.05, max=2000, help="Simulated hours, after an hour of warm-up.")] = 24.0,
+    step: Annotated[float, typer.Option(min=1, max=30, help="Virtual seconds per step.")] = 15.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = DEFAULTS.seed,
     trace: Recordings = None,
-    order: Annotated[
-        list[str] | None, typer.Option(help=f"Which VM moves first: {', '.join(ORDERS)}. Default: all of them.")
-    ] = None,
-    watermark: Annotated[float, typer.Option(min=0.05, max=1, help="Above this share a node sheds VMs.")] = 0.9,
-    fill: Annotated[
-        float,
-        typer.Option(min=0.05, max=1, help="The share of all nodes that the fleet needs at its peak; sets their size."),
-    ] = DEFAULTS.fill,
-    spread: Annotated[float, typer.Option(min=0, max=24, help="Hours by which the VMs' days are shifted.")] = 4.0,
+    order: VictimOrders = None,
+    watermark: Annotated[float, typer.Option(min=0.05, max=1, help="Share of a node above which VMs leave.")] = 0.9,
+    fill: PeakShare = DEFAULTS.fill,
+    spread: Annotated[
+        float, typer.Option(min=0, max=24, help="Spread the VMs' daily peaks over this many hours.")
+    ] = 4.0,
     groups: Annotated[
-        int, typer.Option(min=0, max=100_000, help="So many of the VMs are primaries of groups with read replicas.")
+        int, typer.Option(min=0, max=100_000, help="Number of VMs that are primaries of groups with read replicas.")
     ] = 0,
-    replicas: Annotated[int, typer.Option(min=0, max=64, help="Read replicas of each group: VMs too.")] = 2,
-    bandwidth: Annotated[str, typer.Option(help="Bytes per second that one migration copies.")] = "256Mi",
+    replicas: Annotated[int, typer.Option(min=0, max=64, help="Read replicas per group, as additional VMs.")] = 2,
+    sleep: SleepAfter = "0",
+    bandwidth: Annotated[str, typer.Option(help="Bytes per second that a migration copies.")] = "256Mi",
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
     output: ReportForm = "text",
     as_json_: JsonFlag = False,
@@ -66,12 +76,14 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
 ) -> None:
     """Play a day of a whole fleet through the real agents, ledger and migration planner, in virtual time.
 
-    The same day under different orders of victims, side by side. Takes minutes for each order at the default size, and
-    half a minute with --nodes 50 --vms 1000. Ctrl-C prints the results so far. Exits 0 only if nothing was ever
-    over-committed.
+    The same day under different orders of victims, side by side. Each takes six to ten minutes of CPU for 24 hours
+    with --nodes 50 --vms 1000, and more for larger fleets. Ctrl-C prints the results so far. Exits 0 only if nothing
+    was ever over-committed.
     """
     with bad_input_said("autoscale simulate", RecordingError, SimulationSettingsError):
-        orders = _orders(order or list(ORDERS))
+        after = sleep_after(sleep)
+        # What VMs would save asleep hardly depends on who moves.
+        orders = _orders(order or ([LEAST_COST] if after else list(ORDERS)))
         # click checks bounds with comparisons, which NaN passes.
         _check_numbers(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
         settings = SimulationSettings(
@@ -87,21 +99,27 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
             spread=spread,
             bandwidth=_bandwidth(bandwidth),
             groups=SimulatedGroups(groups, replicas),
+            sleep=after,
         )
         # The fleet is made once, so that all orders play the same day.
         fleet = make_fleet(settings)
         outcomes, finished = _play(fleet, orders)
-        form = "json" if as_json_ else output
-        if form == "text":
-            print_tables(Console(), fleet, outcomes)
-        else:
-            write_report(as_json(fleet, outcomes, finished=finished), form)
-        if plot is not None:
-            from scripts.autoscale.simulate.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
-
-            draw(fleet, outcomes, plot)
+        _show(fleet, outcomes, "json" if as_json_ else output, plot, finished=finished)
     # An interruption is neither success nor failure of the invariants, so it has a status of its own.
     raise typer.Exit(int(any(outcome.problems for outcome in outcomes)) if finished else INTERRUPTED)
+
+
+def _show(
+    fleet: SimulatedFleet, outcomes: list[SimulationOutcome], form: OutputFiles, plot: Path | None, *, finished: bool
+) -> None:
+    if form == "text":
+        print_tables(Console(), fleet, outcomes)
+    else:
+        write_report(as_json(fleet, outcomes, finished=finished), form)
+    if plot is not None:
+        from scripts.autoscale.simulate.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
+
+        draw(fleet, outcomes, plot)
 
 
 def _orders(names: list[str]) -> list[str]:

@@ -34,7 +34,7 @@ class SimulationSettings:
 
     ``spread`` (hours) is how far apart VMs with the same daily rhythm are, ``fill`` the share of the nodes that the
     fleet needs at its peak. A migration takes ``setup`` plus the VM's memory in use divided by ``bandwidth`` (bytes/s).
-    ``groups`` are those that the first VMs form.
+    ``groups`` are those that the first VMs form. A VM would sleep after ``sleep`` of idleness; 0: never.
     """
 
     nodes: int = 500
@@ -50,6 +50,7 @@ class SimulationSettings:
     bandwidth: Bytes = Bytes.parse("256Mi")
     setup: Seconds = Seconds(5.0)
     groups: SimulatedGroups = NO_GROUPS
+    sleep: Seconds = Seconds(0.0)
 
     @property
     def steps(self) -> int:

@@ -55,17 +55,12 @@ def oldest_first(victim: Victim, _: Resources | None) -> tuple[float, ...]:
     return (float(victim.arrived),)
 
 
-def at_random(random: Random) -> Selection:
-    """A random order."""
-    return in_order(lambda _, __: (random.random(),))
-
-
 LEAST_COST: Final = "least-cost"
 
 ORDERS: Final[dict[str, Callable[[Random], Selection]]] = {
     LEAST_COST: lambda _: least_cost,
     "least-loaded": lambda _: in_order(least_loaded_first),
-    "random": at_random,
+    "random": lambda random: in_order(lambda _, __: (random.random(),)),
     "oldest-first": lambda _: in_order(oldest_first),
     NO_MIGRATION: lambda _: least_cost,
 }

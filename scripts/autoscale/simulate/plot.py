@@ -54,7 +54,8 @@ def draw(fleet: SimulatedFleet, orders: Sequence[SimulationOutcome], path: Path)
     _finish(denied, "VMs that lack what they asked for", "by powers of ten")
     # Denials range from none to thousands, and a logarithm has no zero.
     denied.set_yscale("symlog", linthresh=1, linscale=0.5)
-    denied.yaxis.set_major_formatter(FuncFormatter(_in_full))
+    # Numbers in digits, not as powers of ten.
+    denied.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     _finish(filled, "reserved of all nodes, %", "the shade: demand of all guests, of all vCPUs")
     # Demand is the same under every order, so it is drawn once.
     _demand(filled, fleet, counted[:1])
@@ -78,11 +79,6 @@ def _head(figure: Figure, panel: Axes, title: str) -> None:
         handlelength=1.2,
     )
     legend.get_title().set_color(INK)
-
-
-def _in_full(value: float, _place: int | None) -> str:
-    """A tick's number in digits, not as a power of ten."""
-    return f"{value:,.0f}"
 
 
 def _demand(panel: Axes, fleet: SimulatedFleet, shown: Sequence[SimulationOutcome]) -> None:

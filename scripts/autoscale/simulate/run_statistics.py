@@ -13,6 +13,8 @@ from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.migration_model import SimulatedMigrations
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
+from scripts.autoscale.simulate.sleep_savings import SleepSavings
+from scripts.autoscale.simulate.vm_table import UNIT
 
 CURVES: Final = (
     "over_watermark",
@@ -46,7 +48,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     VMs while they migrate. ``stuck_node_hours`` is the time that nodes were under pressure while no VM could leave.
     Utilisation is reserved over reservable, of CPU or memory, whichever is more. ``short_percent`` is the share of the
     CPU demand (capped at the VMs' bounds) that guests had no CPU for. ``groups`` have ``replicas`` in all;
-    ``sharing_percent`` is the share of their members' time beside another one of their group. ``violations`` must be 0.
+    ``sharing_percent`` is the share of their members' time beside another one of their group. ``asleep_percent`` is the
+    share of all VMs' time in which they would be asleep, ``sleep_vcpu_hours`` and ``sleep_gib_hours`` what they had
+    then, and ``sleep_percent`` its share of what all VMs had. ``violations`` must be 0.
     ``cpu_seconds`` is the time that the simulation took.
     """
 
@@ -80,6 +84,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     groups: int = 0
     replicas: int = 0
     sharing_percent: float = 0.0
+    asleep_percent: float = 0.0
+    sleep_vcpu_hours: float = 0.0
+    sleep_gib_hours: float = 0.0
+    sleep_percent: float = 0.0
 
 
 class Curves:
@@ -150,11 +158,13 @@ class RunStatistics:
         # The counted steps in which each VM was denied.
         self._denied_steps = np.zeros(len(vms), dtype=np.int64)
         self._before = self._counts()
+        self._sleep = SleepSavings(fleet, warm_up)
 
     def after_step(self, touched: Iterable[str], moved: list[SimulatedVm], cores: Floats, stuck: int) -> None:
         """Records a step. ``moved`` holds the VMs that left or arrived in it; see ``note_vms`` for the others."""
         self._note_nodes(touched)
         self.note_vms(moved)
+        self._sleep.after_step(self.curves.played, cores, self._has)
         if self.curves.played >= self._warm_up and self._denied:
             self._denied_steps[list(self._denied)] += 1
         # Demand above the VM's bounds can be served by no scheduler, so it does not count as short.
@@ -261,6 +271,11 @@ class RunStatistics:
             replicas=groups.count * groups.replicas,
             sharing_percent=100 * float(curve["sharing"].mean()) / max(1, groups.members) if steps else 0.0,
             short_percent=100 * float(curve["short"].sum()) / demand if demand else 0.0,
+            asleep_percent=100 * self._sleep.vm_hours / (hours * len(self._vms)) if steps else 0.0,
+            sleep_vcpu_hours=self._sleep.vcpu_hours,
+            # Sizes are whole compute units.
+            sleep_gib_hours=self._sleep.vcpu_hours * UNIT.mem.as_gib / UNIT.cpu.as_cores,
+            sleep_percent=100 * self._sleep.vcpu_hours / self._sleep.had if self._sleep.had else 0.0,
             violations=violations,
             cpu_seconds=round(cpu_seconds, 1),
         )

@@ -202,7 +202,7 @@ class SimulatedVm:
                     asks, offers = True, offers or action.request.needs is not None
                     answer = cluster.ask(self, action.request, now)
                     advance(self.state, Answered(answer), now, jitter)
-                else:
+                elif isinstance(action, PatchVm):
                     self._patch(action, cluster, now, jitter)
             is_news = before != (side.ceiling, side.compute_unit, side.migrate)
             if not is_news and not any(isinstance(action, PatchVm) for action in actions):

@@ -11,6 +11,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from protocol.durations import format_duration
+from scripts.autoscale.replay.recording import UNIT as IDLE
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.run_statistics import Figures
@@ -61,6 +63,16 @@ GROUP_ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
 )
 """Rows of fleets that have groups."""
 
+SLEEP_ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
+    ("asleep, % of the VMs' time", lambda figures: f"{figures.asleep_percent:.1f}"),
+    ("sleep saves, vCPU-hours", lambda figures: f"{figures.sleep_vcpu_hours:,.1f}"),
+    ("sleep saves, GiB-hours", lambda figures: f"{figures.sleep_gib_hours:,.1f}"),
+    ("sleep saves, % of all", lambda figures: f"{figures.sleep_percent:.1f}"),
+)
+"""Rows of fleets whose VMs may sleep."""
+
+UPPER_BOUND: Final = "a recording does not show sessions, so sleep saves at most this"
+
 
 def print_tables(console: Console, fleet: SimulatedFleet, outcomes: Sequence[SimulationOutcome]) -> None:
     """The orders side by side, and the violations found."""
@@ -69,9 +81,15 @@ def print_tables(console: Console, fleet: SimulatedFleet, outcomes: Sequence[Sim
     table = Table("")
     for outcome in outcomes:
         table.add_column(outcome.figures.order, justify="right")
-    for name, cell in (*ROWS, *(GROUP_ROWS if fleet.settings.groups.count else ())):
+    settings = fleet.settings
+    more = (*(GROUP_ROWS if settings.groups.count else ()), *(SLEEP_ROWS if settings.sleep else ()))
+    for name, cell in (*ROWS, *more):
         table.add_row(name, *(cell(outcome.figures) for outcome in outcomes))
     console.print(table)
+    if settings.sleep:
+        # A VM that somebody polls looks idle.
+        line = f"asleep: below {IDLE:g} vCPU for {format_duration(settings.sleep)}; {UPPER_BOUND}"
+        console.print(line, highlight=False, soft_wrap=True)
     for outcome in outcomes:
         # One broken invariant is often reported in each step, and ten show what it is.
         for problem in outcome.problems[:10]:

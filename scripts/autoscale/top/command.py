@@ -37,16 +37,16 @@ _OF_WIDE: Final = 6
 @of_a_cluster()
 async def top(
     every: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print once and exit, as without a terminal.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit (default if not a terminal).")] = False,
     output: OutputFormat = Output.TEXT,
     namespace: Annotated[
         str,
-        typer.Option("--namespace", "-n", help="Databases of this namespace alone.", autocompletion=complete_namespace),
+        typer.Option("--namespace", "-n", help="Only databases in this namespace.", autocompletion=complete_namespace),
     ] = "",
     *,
     flags: ClusterFlags,
 ) -> int:
-    """Show nodes and databases: what they have, use and may have, what is denied or moves. Press ? for the keys."""
+    """Show nodes and databases: sizes, usage, limits, denied requests and migrations. Press ? for the keys."""
     # Scripts and pipes get tables that end; a live picture needs a terminal on both sides.
     is_live = not once and output is Output.TEXT and sys.stdin.isatty() and sys.stdout.isatty()
     async with open_site(find_cluster(flags)) as site:

@@ -198,7 +198,7 @@ class FleetReader:
         """Consequences of migrating the VM."""
         virtual_machine = self._vms.get(database_in(vm)) or {}
         stays = "Its address and connections stay."
-        breaks = "It has no overlay address: its connections break."
+        breaks = "It has no flat-network address: its connections break."
         consequence = stays if keeps_connections(virtual_machine) else breaks
         node = printable(text(virtual_machine, "status", "node")) or "its node"
         return f"Migrate {vm} from {node} to another node that has room? {consequence}"

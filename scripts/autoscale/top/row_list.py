@@ -28,6 +28,8 @@ STYLES: Final[Mapping[str, Style]] = MappingProxyType(
         states.DENIED.word: Style(color="red", bold=True),
         states.AGENT_PROBLEM.word: Style(color="yellow"),
         states.MIGRATING.word: Style(color="cyan"),
+        states.WAKING.word: Style(color="blue", bold=True),
+        states.ASLEEP.word: Style(color="blue", dim=True),
         states.CANNOT_DRAIN.word: Style(color="red", bold=True),
         states.OVER_WATERMARK.word: Style(color="red", bold=True),
         states.CORDONED.word: Style(dim=True),

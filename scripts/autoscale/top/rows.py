@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from protocol.guest.sleep import ASLEEP, WAKING
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.pod_database import parse_pod_database
 from protocol.units import Bytes, Instant, QuantityError
@@ -13,7 +14,7 @@ from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_on, wa
 from scheduler_plugin.dashboard.core.rows import PENDING, wait_of
 from scheduler_plugin.dashboard.core.rows import vm_row as page_row
 from scheduler_plugin.databases import database_name, database_node, is_pod
-from scripts.autoscale.demonstration.fleet import node_row
+from scripts.autoscale.demonstration.fleet import reserved_bars
 from scripts.autoscale.demonstration.moves import seen as seen_move
 from scripts.autoscale.top.columns import UNKNOWN, Column, TableRow, printable
 
@@ -30,8 +31,8 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
     # The permit as the agent holds it; the scheduler's view stands in if the agent is silent.
     permit = child(agent, "permit") or child(pod, "permit")
     name, node = database_name(vm), _where(database_node(vm), migration)
-    wait, problem = "" if migration is None else wait_of(migration), page_row(vm).problem
-    state = _state(vm, agent, pod, migration, is_waiting=is_waiting, problem=problem)
+    wait, row = "" if migration is None else wait_of(migration), page_row(vm)
+    state = _state(vm, agent, pod, migration, is_waiting=is_waiting, problem=row.problem)
     cells = (
         str(name),
         state,
@@ -44,7 +45,7 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
         _mib(text(goal, "mem")),
         text(permit, "cpu"),
         text(permit, "mem"),
-        "; ".join(filter(None, (problem, *_decisions(name.namespace, agent, pod, wait)))),
+        "; ".join(filter(None, (row.problem, *_decisions(name.namespace, agent, pod, wait, row.sleep)))),
     )
     return TableRow(str(name), _shown(cells), name.namespace, node, state)
 
@@ -60,16 +61,17 @@ def _size(vm: Json) -> tuple[str, str]:
     return ("", "") if actual is None else (str(actual.cpu), str(actual.mem))
 
 
-def _decisions(namespace: str, agent: Json, pod: Json, wait: str) -> tuple[str, ...]:
+def _decisions(namespace: str, agent: Json, pod: Json, wait: str, asleep: str) -> tuple[str, ...]:
     """Sentences on what was decided last, the one that explains most first; empty ones say nothing."""
     decided = f"migration: {wait}" if wait else text(agent, "because")
-    return waiting_sentence(pod), decided, gift_sentence(pod, namespace)
+    # Of a VM that sleeps the agent has decided nothing else.
+    return waiting_sentence(pod), asleep or decided, gift_sentence(pod, namespace)
 
 
 def node_line(node: Json) -> TableRow:
     """One node as the scheduler's ``/nodes`` has it: ``NodeModel`` of ``scheduler_plugin.web.models``."""
     name, state = text(node, "name"), _node_state(node)
-    _, cpu_bar, _, memory_bar, _, _ = node_row(node)
+    cpu_bar, memory_bar = reserved_bars(node)
     excess, vms = child(node, "pressure", "excess"), sum(1 for pod in items(node, "pods") if text(pod, "vm"))
     cells = (
         name,
@@ -126,6 +128,8 @@ def _state(  # noqa: PLR0913 - what a state is made of
         states.DENIED: child(agent, "denied") or _some(child(pod, "denied")),
         states.AGENT_PROBLEM: items(agent, "troubles"),
         states.MIGRATING: migration,
+        states.WAKING: phase == WAKING,
+        states.ASLEEP: phase == ASLEEP,
     }
     return states.worst(states.VM_STATES, conditions) or phase
 

@@ -26,14 +26,7 @@ from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.measured_plane import Plane, control_plane, make_network
 from scripts.bench.kubernetes.scheduling_rounds import Rounds
 from scripts.bench.kubernetes.service_speed import measure_permits, measure_start
-from scripts.bench.kubernetes.speed_figures import (
-    ALONE,
-    OURS,
-    permit_table,
-    scheduling,
-    scheduling_table,
-    start_table,
-)
+from scripts.bench.kubernetes.speed_figures import ALONE, OURS, permit_table, scheduling, scheduling_table, start_table
 from scripts.bench.load_client import BenchError
 
 _APART: Final = "AUTOSCALE_BENCH_PROGRAMS"

@@ -11,11 +11,11 @@ from typing import Final
 
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.resources import MERGE_PATCH, NODES, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import MERGE_PATCH, NODES, PODS, SERVICE_ACCOUNTS, VIRTUAL_MACHINES
 from protocol.names import TOKEN_AUDIENCE
 from protocol.runtime.trust import trusting
 from scripts.bench.kubernetes.made_objects import NAMESPACE, node, node_name, pod, virtual_machine, vm_name
-from scripts.bench.kubernetes.measured_plane import ACCOUNTS, Plane
+from scripts.bench.kubernetes.measured_plane import Plane
 from scripts.bench.load_client import Connection, ask_all, http_request
 
 _CONNECTIONS: Final = 16
@@ -82,7 +82,7 @@ class BulkClient:
 
     async def agent_tokens(self, pods: dict[int, str]) -> dict[int, str]:
         """A token for each VM's agent, bound to the VM's pod, of which the UIDs are given."""
-        path = ACCOUNTS.path(NAMESPACE, "default", "token")
+        path = SERVICE_ACCOUNTS.path(NAMESPACE, "default", "token")
         bodies = [_token_request(number, uid) for number, uid in pods.items()]
         answers = await self.send([self.request("POST", path, body, whole=True) for body in bodies])
         return {number: json.loads(answer)["status"]["token"] for number, answer in zip(pods, answers, strict=True)}

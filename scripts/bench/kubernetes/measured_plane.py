@@ -29,19 +29,17 @@ from deploy.local.private_file import write_private
 from deploy.local.process import LocalProgram, end, start
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, child, text
-from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.resources import NAMESPACES, SERVICE_ACCOUNTS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scripts.bench.kubernetes.made_objects import NAMESPACE
 from scripts.bench.load_client import BenchError
 
-NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
-ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ROLES: Final = Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
 _BINDINGS: Final = Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
-_APPLIED: Final = {resource.kind: resource for resource in (ACCOUNTS, _ROLES, _BINDINGS)}
+_APPLIED: Final = {resource.kind: resource for resource in (SERVICE_ACCOUNTS, _ROLES, _BINDINGS)}
 # All pods of a round are deleted before the next one begins; the default is one worker.
 _DELETE_WORKERS: Final = "--delete-collection-workers=16"
 AGENTS_PORT: Final = 10299
@@ -130,9 +128,9 @@ async def started(program: LocalProgram, name: str) -> AsyncIterator[Running]:
         await end(process)
 
 
-async def until(holds: Callable[[], Awaitable[bool]], clock: Clock, log: Path, patience: Seconds = _PATIENCE) -> None:
+async def until(holds: Callable[[], Awaitable[bool]], clock: Clock, log: Path) -> None:
     """Returns once ``holds``. Raises ``BenchError`` with the end of the ``log`` when that takes too long."""
-    deadline = Instant(clock.now() + patience)
+    deadline = Instant(clock.now() + _PATIENCE)
     while True:
         try:
             if await holds():
@@ -141,7 +139,7 @@ async def until(holds: Callable[[], Awaitable[bool]], clock: Clock, log: Path, p
         except (httpx.HTTPError, ApiError):
             pass
         if clock.now() >= deadline:
-            raise BenchError(f"{log.stem} did not become ready within {patience:g} s: {_end_of(log)}")
+            raise BenchError(f"{log.stem} did not become ready within {_PATIENCE:g} s: {_end_of(log)}")
         await clock.sleep(_PAUSE)
 
 
@@ -183,13 +181,13 @@ async def _service_kubeconfig(client: ApiClient, pki: Pki) -> str:
     await client.create(NAMESPACES, "", {"metadata": {"name": NAMESPACE}})
     # No controller manager runs that would create the default accounts.
     for name in (NAMESPACE, "kube-system"):
-        await client.create(ACCOUNTS, name, {"metadata": {"name": "default"}})
+        await client.create(SERVICE_ACCOUNTS, name, {"metadata": {"name": "default"}})
     for shipped in manifest():
         resource = _APPLIED.get(text(shipped, "kind"))
         if resource is not None:
             await client.create(resource, text(shipped, "metadata", "namespace"), shipped)
     # The service has the rights that are shipped, so that a missing one fails the bench, too.
     account = ObjectName("kube-system", "autoscaling-scheduler")
-    made = await client.post_subresource(ACCOUNTS, account, "token", {"spec": {"expirationSeconds": 7200}})
+    made = await client.post_subresource(SERVICE_ACCOUNTS, account, "token", {"spec": {"expirationSeconds": 7200}})
     token = text(child(made, "status"), "token")
     return kubeconfig(INSIDE, pki.signer.pair.certificate, account.name, tokened(token))

@@ -25,7 +25,7 @@ from scripts.bench.kubernetes.made_objects import NAMESPACE
 from scripts.bench.kubernetes.measured_plane import Plane, Running, manifest
 from scripts.bench.kubernetes.speed_figures import ALONE, OURS, Round, Side
 from scripts.bench.load_client import BenchError
-from scripts.bench.process_costs import cpu_of, load_of_machine
+from scripts.process_costs import cpu_of, load_of_machine
 
 _KUBE_SCHEDULER: Final = "autoscaling-kube-scheduler-config"
 # kube-scheduler's client allows 50 requests a second by default, which would be all that is measured.

@@ -17,7 +17,7 @@ from scripts.bench.kubernetes.made_objects import NAMESPACE, SIZES, vm_name
 from scripts.bench.kubernetes.measured_plane import AGENTS_PORT, Plane
 from scripts.bench.kubernetes.speed_figures import Latency, PermitLatencies, Start
 from scripts.bench.load_client import Connection, http_request, timed
-from scripts.bench.process_costs import cpu_of, load_of_machine, memory_of
+from scripts.process_costs import cpu_of, load_of_machine, memory_of
 
 VMS: Final = 400
 NODES: Final = 20

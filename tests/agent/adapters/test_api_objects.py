@@ -21,6 +21,7 @@ from agent.assignments import Assignment
 from agent.core.events import Fault
 from agent.ports import ConflictError, PortError, RefusedError
 from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_SLEEP
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from tests.agent.adapters.answering import Chunks, client
 from tests.local.apiserver.running import running_api_server
@@ -117,6 +118,15 @@ async def test_patch_of_stale_version_conflicts(cluster: Cluster) -> None:
         await cluster.vm.patch(size(500, 2), before.slot_size, int(before.resource_version))
     assert (await cluster.vm.get()).use == size(250, 1)
     assert (await cluster.vm.patch(size(500, 2), before.slot_size, 0)).use == size(500, 2)
+
+
+async def test_order_to_sleep_conflicts_with_changes(cluster: Cluster) -> None:
+    """An order decided on an older version of the object is not written."""
+    before = await cluster.vm.get()
+    after = await cluster.vm.order_sleep("2026-11-27T02:10:00Z", int(before.resource_version))
+    assert after.annotations == {**before.annotations, ANNOTATION_SLEEP: "2026-11-27T02:10:00Z"}
+    with pytest.raises(ConflictError):
+        await cluster.vm.order_sleep("2026-11-27T02:11:00Z", int(before.resource_version))
 
 
 async def test_patch_leaves_out_what_stays(cluster: Cluster) -> None:

@@ -68,6 +68,26 @@ def test_empty_page_is_unknown_sample() -> None:
     assert read_sample(b"") == GuestSample()
 
 
+def awake(*lines: str) -> tuple[str, ...]:
+    return read_sample("".join(f"autoscale_database_awake{line}\n" for line in lines).encode()).awake
+
+
+def test_reads_quiet_and_what_keeps_awake() -> None:
+    page = b'autoscale_database_quiet_seconds 312.5\nautoscale_database_awake{reason="prepared"} 1\n'
+    assert read_sample(page) == GuestSample(quiet=312.5, awake=("prepared",))
+    assert awake('{reason="cron"} 0', '{reason="backup"} 1', '{reason="backup",more="x"} 1') == ("backup",)
+
+
+@pytest.mark.parametrize("line", [" 1", '{reason=""} 1', '{reason="a b"} 1', '{reason="' + "a" * 33 + '"} 1', "{ 1"])
+def test_database_stays_awake_in_doubt(line: str) -> None:
+    assert awake(line) == ("unreadable",)
+    assert awake('{reason="cron"} x') == ("cron",)
+
+
+def test_reasons_to_stay_awake_are_bounded() -> None:
+    assert len(awake(*(f'{{reason="r{number}"}} 1' for number in range(100)))) == 8
+
+
 def test_a_bad_value_counts_as_missing() -> None:
     page = b"node_load1 NaN\nnode_load5 +Inf\nnode_procs_running x\nnode_memory_MemTotal_bytes -5\nhost_load1 1e300\n"
     assert read_sample(page) == GuestSample()

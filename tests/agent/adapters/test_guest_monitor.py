@@ -87,7 +87,7 @@ async def test_both_agree_on_a_version_and_speak() -> None:
         assert connection.version == 1
         assert await connection.receive() == UpscaleRequest(1)
         await connection.send("hello")
-        with pytest.raises(PortError, match="the conversation with the guest's monitor ended"):
+        with pytest.raises(PortError, match="the connection to the guest's monitor closed"):
             await connection.receive()
     assert heard == ["hello"]
 
@@ -95,12 +95,15 @@ async def test_both_agree_on_a_version_and_speak() -> None:
 @pytest.mark.parametrize(
     ("texts", "reason"),
     [
-        (['{"version":7}'], "the guest's monitor greets with version: expected 1 to 2, got 7"),
-        (['{"error":"\\u001b[2J"}'], "the guest's monitor greets with error: the monitor refuses: '\\x1b[2J'"),
+        (['{"version":7}'], "malformed greeting from the guest's monitor: version: expected 1 to 2, got 7"),
+        (
+            ['{"error":"\\u001b[2J"}'],
+            "malformed greeting from the guest's monitor: error: the monitor refuses: '\\x1b[2J'",
+        ),
         (['{"version":2}', "[]"], "malformed message from the guest's monitor: document: expected object, got array"),
         (
             ['{"version":2}', "x" * (LARGEST_MONITOR_MESSAGE + 1)],
-            "the conversation with the guest's monitor ended (1009",
+            "the connection to the guest's monitor closed (1009",
         ),
     ],
 )
@@ -114,7 +117,7 @@ async def test_silent_monitor_times_out_in_greeting() -> None:
     async with monitor(saying()) as url:
         assert await failure(url, Seconds(0.1)) == (
             Fault.GUEST,
-            "the guest's monitor did not greet within 0.1 s",
+            "no greeting from the guest's monitor within 0.1 s",
         )
 
 
@@ -135,7 +138,7 @@ async def test_monitor_that_never_reads_times_out() -> None:
         socket.transport.abort()
 
     async with monitor(deaf) as url:
-        with pytest.raises(PortError, match=r"did not read for 0\.2 s") as caught:
+        with pytest.raises(PortError, match=r"timed out after 0\.2 s") as caught:
             await shout(url)
         is_over.set()
     assert caught.value.fault is Fault.GUEST
@@ -156,7 +159,7 @@ async def test_gives_up_guest_that_pings_without_reading() -> None:
             await asyncio.sleep(0)
 
     async with monitor(handler) as url, GuestMonitor(url, DEADLINE).connect() as connection:
-        with pytest.raises(PortError, match="ended"):
+        with pytest.raises(PortError, match="closed"):
             await connection.receive()
     assert sent < MOST_PINGS
 
@@ -182,7 +185,7 @@ async def test_gives_up_guest_that_floods_control_frames(frame: bytes) -> None:
     async with monitor(sending(begun + frame * 4096)) as url:
         assert await failure(url) == (
             Fault.GUEST,
-            "the conversation with the guest's monitor ended (1008 too many frames)",
+            "the connection to the guest's monitor closed (1008 too many frames)",
         )
 
 

@@ -49,7 +49,7 @@ async def test_status_code_names_the_fault(status: int, kind: type[PortError], f
     assert type(caught.value) is kind
     assert (caught.value.fault, caught.value.reason) == (
         fault,
-        f"the API server answers {status} to PATCH /thing: spec.guest.cpus.use: too much",
+        f"the API server returned {status} for PATCH /thing: spec.guest.cpus.use: too much",
     )
 
 
@@ -93,8 +93,8 @@ async def test_dead_watch_ends_without_error() -> None:
 @pytest.mark.parametrize(
     ("stream", "kind", "what"),
     [
-        (Chunks(line("ERROR", code=410, message="too old")), ExpiredError, "answers 410 to WATCH /things: too old"),
-        (Chunks(line("ERROR", message="broken")), PortError, "answers 500 to WATCH /things: broken"),
+        (Chunks(line("ERROR", code=410, message="too old")), ExpiredError, "returned 410 for WATCH /things: too old"),
+        (Chunks(line("ERROR", message="broken")), PortError, "returned 500 for WATCH /things: broken"),
         (Chunks(b"{}\n"), PortError, "the API server's watch event cannot be decoded"),
         (Chunks(b"x" * (LONGEST_LINE + 1)), PortError, "a line of the watch has more than"),
         (Chunks(line("ADDED"), error=httpx.RemoteProtocolError("cut")), PortError, "RemoteProtocolError: cut"),
@@ -109,7 +109,7 @@ async def test_a_watch_that_breaks_is_an_error(stream: Chunks, kind: type[PortEr
 
 
 async def test_a_watch_that_is_refused_is_an_error() -> None:
-    with pytest.raises(ExpiredError, match="answers 410 to GET /things: too old"):
+    with pytest.raises(ExpiredError, match="returned 410 for GET /things: too old"):
         await watched(lambda _: httpx.Response(410, json={"message": "too old"}))
 
 

@@ -163,23 +163,23 @@ async def test_each_vm_gets_its_own_answer() -> None:
         found = await here.asks(1, 2, 3, 4, 5, 6)
         assert found[0] == PluginResponseView(HAS, ANSWER.compute_unit, migrate=True)
         assert found[5] == ANSWER
-        senseless = "the scheduler's answer cannot be decoded: "
+        undecodable = "cannot decode the scheduler's response: "
         assert faults(found) == [
-            (Fault.AGENT, "the scheduler does not let this agent speak for this pod: not the agent", None),
+            (Fault.AGENT, "the scheduler does not authorize this agent for this pod: not the agent", None),
             (Fault.SCHEDULER, "the scheduler is not ready: still being written", 0.0),
-            (Fault.SCHEDULER, f"{senseless}permit: expected object, got int", None),
-            (Fault.SCHEDULER, f"{senseless}status: expected a value, the field is missing", None),
+            (Fault.SCHEDULER, f"{undecodable}permit: expected object, got int", None),
+            (Fault.SCHEDULER, f"{undecodable}status: expected a value, the field is missing", None),
         ]
 
 
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ((200, []), "the scheduler's answer cannot be decoded: expected 2 entries, got 0"),
-        ((200, {"permit": 1}), "the scheduler's answer cannot be decoded: document: expected array, got object"),
-        ((200, "x" * LONGEST_BATCH), f"the scheduler's answer has more than {LONGEST_BATCH} bytes"),
+        ((200, []), "cannot decode the scheduler's response: expected 2 entries, got 0"),
+        ((200, {"permit": 1}), "cannot decode the scheduler's response: document: expected array, got object"),
+        ((200, "x" * LONGEST_BATCH), f"the scheduler's response exceeds {LONGEST_BATCH} bytes"),
         ((503, {"error": "not the leader"}), "the scheduler is not ready: not the leader"),
-        ((500, {"error": "a fault"}), "the scheduler answers 500: a fault"),
+        ((500, {"error": "a fault"}), "the scheduler returned 500: a fault"),
     ],
 )
 async def test_failed_batch_fails_only_its_vms(said: Any, reason: str) -> None:

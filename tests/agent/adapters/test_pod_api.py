@@ -126,9 +126,9 @@ async def test_pod_that_was_made_anew_is_another(cluster: Cluster) -> None:
     await api.get()
     await cluster.deleted()
     await cluster.made(pod())
-    with pytest.raises(RefusedError, match="another pod has taken the place of default/pg-1"):
+    with pytest.raises(RefusedError, match="default/pg-1 was replaced by another pod of that name"):
         await api.get()
-    with pytest.raises(RefusedError, match="another pod"):
+    with pytest.raises(RefusedError, match="another pod of that name"):
         await anext(api.watch())
     with pytest.raises(PortError):
         await api.patch(size(2, "2Gi"), MEMORY_STEP, 0)

@@ -32,7 +32,7 @@ BOTH = pytest.mark.parametrize("layout", [V1, V2], ids=str)
 TARGET = 320 * MIB
 """The container has a limit of 512 MiB and uses 400 of it."""
 
-YES = "the pod has stayed below that for 20 s"
+YES = "the pod stayed below that for 20 s"
 
 
 @dataclass
@@ -149,7 +149,7 @@ async def test_harm_ends_the_hold_within_a_second(layout: Layout, reclaimer: Fak
     reread(reclaimer.tree, 1000 + 40 * MIB // 4096)
     await agent.clock.advance(1.0)
     assert reclaimer.held is None
-    reason = f"it has read 40 MiB again, after {96 if layout.is_v2 else 128} MiB were taken"
+    reason = f"refaulted 40 MiB after {96 if layout.is_v2 else 128} MiB were reclaimed"
     assert await agent.answer() == DownscaleResult(2, False, reason)
 
 
@@ -174,7 +174,9 @@ async def test_pod_that_cannot_be_reclaimed(reclaimer: FakeReclaimer, agent: Age
     reclaimer.does_reclaim = False
     await agent.shrink()
     answer = await agent.answer(10.0)
-    assert answer == DownscaleResult(2, False, "the pod uses 400 MiB, its container 400 MiB of it, page cache included")
+    assert answer == DownscaleResult(
+        2, False, "the pod still uses 400 MiB, its container 400 MiB of it, page cache included"
+    )
     assert reclaimer.held is None
 
 
@@ -212,7 +214,7 @@ async def test_hold_ends_with_the_conversation(reclaimer: FakeReclaimer) -> None
 
 FAULTS = {
     write_line(HoldReply(refusal="4096 bytes are too few")): "4096 bytes are too few",
-    b"": "the reclaimer ended the connection",
+    b"": "the reclaimer closed the connection",
     b"{}x\n": "document: ",
     b"a" * 9000: "",
 }
@@ -231,7 +233,7 @@ async def test_faults_of_the_reclaimer(at: float, answer: bytes, reclaimer: Fake
     result = await agent.answer(1.0)
     assert reclaimer.held is None
     assert result.ok == (at > 20)
-    assert result.ok or result.status.startswith(f"less memory could not be tried: {FAULTS[answer]}")
+    assert result.ok or result.status.startswith(f"cannot run the trial: {FAULTS[answer]}")
     reclaimer.answer = None
     await agent.shrink()
     assert reclaimer.held is not None
@@ -242,7 +244,7 @@ async def test_silent_reclaimer(reclaimer: FakeReclaimer, agent: Agent, monkeypa
     reclaimer.is_silent = True
     await agent.shrink()
     answer = await agent.connection.receive()
-    assert answer == DownscaleResult(2, False, "less memory could not be tried: TimeoutError")
+    assert answer == DownscaleResult(2, False, "cannot run the trial: TimeoutError")
 
 
 async def test_reclaimer_that_is_away(reclaimer: FakeReclaimer, agent: Agent) -> None:

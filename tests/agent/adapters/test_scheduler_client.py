@@ -98,12 +98,12 @@ async def test_original_scheduler_refuses_other_versions() -> None:
 @pytest.mark.parametrize(
     ("status", "fault", "what"),
     [
-        (400, Fault.AGENT, "does not understand this agent"),
-        (401, Fault.AGENT, "does not accept this agent's token"),
-        (403, Fault.AGENT, "does not let this agent speak for this pod"),
+        (400, Fault.AGENT, "cannot decode this agent's request"),
+        (401, Fault.AGENT, "rejected this agent's token"),
+        (403, Fault.AGENT, "does not authorize this agent for this pod"),
         (404, Fault.SCHEDULER, "does not know this pod"),
-        (409, Fault.AGENT, "answers another agent of this VM"),
-        (500, Fault.SCHEDULER, "the scheduler answers 500"),
+        (409, Fault.AGENT, "answers another agent of this database"),
+        (500, Fault.SCHEDULER, "the scheduler returned 500"),
     ],
 )
 async def test_a_status_says_whose_fault_it_is(status: int, fault: Fault, what: str) -> None:
@@ -131,12 +131,12 @@ async def test_unready_scheduler_sets_retry_after() -> None:
 async def test_malformed_answer_blames_scheduler(body: bytes) -> None:
     error = await failure(httpx.Response(200, content=body))
     assert error.fault == Fault.SCHEDULER
-    assert error.reason.startswith("the scheduler's answer cannot be decoded: ")
+    assert error.reason.startswith("cannot decode the scheduler's response: ")
 
 
 async def test_an_answer_without_an_end_is_not_believed() -> None:
     error = await failure(httpx.Response(200, content=b" " * (LARGEST + 1)))
-    assert error.reason == f"the scheduler's answer has more than {LARGEST} bytes"
+    assert error.reason == f"the scheduler's response exceeds {LARGEST} bytes"
 
 
 async def test_silence_is_the_networks_fault() -> None:
@@ -146,6 +146,6 @@ async def test_silence_is_the_networks_fault() -> None:
 
 
 async def test_missing_token_blames_agent_and_sends_nothing(tmp_path: Path) -> None:
-    with pytest.raises(PortError, match="cannot be read") as caught:
+    with pytest.raises(PortError, match="cannot read") as caught:
         await scheduler(silent(), AgentToken(tmp_path / "none")).ask(REQUEST, SLOT)
     assert caught.value.fault == Fault.AGENT

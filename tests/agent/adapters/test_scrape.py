@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,11 +13,12 @@ from agent.adapters.scrape import LARGEST, NodeExporter
 from agent.core.events import Fault
 from agent.core.guest import GuestSample
 from agent.ports import PortError
+from deploy.neonvm.network.sockets import free_port
 from protocol.runtime.http_connection import MOST_BESIDE
 from protocol.units import Seconds
 
 PAGE = b"node_load1 0.5\n"
-SELECTED = ["cpu", "stat", "loadavg", "meminfo", "pressure", "vmstat"]
+SELECTED = ["cpu", "stat", "loadavg", "meminfo", "pressure", "vmstat", "textfile"]
 
 
 def answer(status: int = 200, body: bytes = PAGE) -> bytes:
@@ -76,27 +76,26 @@ async def test_requests_needed_collectors_over_one_connection() -> None:
 
 async def test_falls_back_when_collectors_are_refused() -> None:
     """An exporter that refuses a selection is asked for fewer collectors, then for all."""
-    async with guest(answer(400), answer(400), answer(), answer(400), query="?a=b") as (exporter, served):
-        for _ in range(2):
-            assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics at {served.url} answer 400")
+    async with guest(*[answer(400)] * 4, answer(), answer(400), query="?a=b") as (exporter, served):
+        for _ in range(4):
+            assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics at {served.url} returned 400")
         assert await exporter.scrape() == GuestSample(load1=0.5)
-        assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics at {served.url} answer 400")
+        assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics at {served.url} returned 400")
     lines = [asked.split()[1] for asked in served.asked]
-    assert lines[:2] == [
-        "/metrics?a=b&" + "&".join(f"collect%5B%5D={name}" for name in names) for names in (SELECTED, SELECTED[:-1])
-    ]
-    assert lines[2:] == ["/metrics?a=b"] * 2
+    selections = [SELECTED, SELECTED[:-1], [*SELECTED[:-2], "textfile"], SELECTED[:-2]]
+    assert lines[:4] == ["/metrics?a=b&" + "&".join(f"collect%5B%5D={name}" for name in names) for names in selections]
+    assert lines[4:] == ["/metrics?a=b"] * 2
 
 
 async def test_a_guest_in_trouble_says_so() -> None:
     async with guest(answer(500)) as (exporter, served):
-        assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics at {served.url} answer 500")
+        assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics at {served.url} returned 500")
 
 
 async def test_endless_page_is_cut_off() -> None:
     endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (LARGEST + 1)
     async with guest(endless) as (exporter, _):
-        assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics have more than {LARGEST} bytes")
+        assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics page exceeds {LARGEST} bytes")
 
 
 @pytest.mark.parametrize(
@@ -133,9 +132,7 @@ async def test_truncated_page_is_an_error() -> None:
 
 
 async def test_unreachable_guest_blames_network() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        free = taken.getsockname()[1]
-    fault, reason = await failure(NodeExporter(f"http://127.0.0.1:{free}/metrics", Seconds(2.0)))
+    fault, reason = await failure(NodeExporter(f"http://127.0.0.1:{free_port()}/metrics", Seconds(2.0)))
     assert (fault, "cannot be reached: ConnectionRefusedError" in reason) == (Fault.NETWORK, True)
 
 

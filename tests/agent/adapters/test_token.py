@@ -27,11 +27,11 @@ def test_a_replaced_token_is_used_at_once(tmp_path: Path) -> None:
 
 def test_missing_or_empty_token_names_its_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    with pytest.raises(PortError, match="token cannot be read"):
+    with pytest.raises(PortError, match="cannot read token file"):
         AgentToken(file)()
     file.write_text(" \n")
     with pytest.raises(PortError, match="token is empty"):
         AgentToken(file)()
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(PortError, match="token cannot be read"):
+    with pytest.raises(PortError, match="cannot read token file"):
         AgentToken(file)()

@@ -113,7 +113,7 @@ async def test_kill_outlives_its_container(tmp_path: Path) -> None:
     await source.scrape()
     shutil.rmtree(tree.file("cpu.stat").parent)
     assert "No such file or directory" in await failure(source)
-    assert "no control group of container" in await failure(source)
+    assert "no cgroup found for container" in await failure(source)
     tree.make()
     tree.write("memory.events", "low 0\nhigh 0\nmax 99\noom 3\noom_kill 3\n", of_pod=True)
     tree.write("cpu.stat", "usage_usec 1000\nuser_usec 1000\nsystem_usec 0\nnr_throttled 0\n")

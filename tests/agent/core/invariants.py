@@ -5,14 +5,14 @@ Each rule is one line of the result where it is broken. See ``docs/operations-ag
 
 from __future__ import annotations
 
-from agent.core.actions import AskScheduler, PatchVm, Plan
+from agent.core.actions import AskScheduler, OrderSleep, PatchVm, Plan
 from agent.core.desired_size import desired_size
 from agent.core.monitor.monitor_plan import kept_by
 from agent.core.state import State
 from agent.core.vm import whole_slots
 from protocol.guest.monitor_messages import AskToShrink, TellGrown
 from protocol.pod_database import DEFERRED
-from protocol.units import Instant
+from protocol.units import ZERO, Instant
 
 
 def violations(state: State, planned: Plan, now: Instant) -> list[str]:
@@ -21,6 +21,8 @@ def violations(state: State, planned: Plan, now: Instant) -> list[str]:
     for action in planned.actions:
         if isinstance(action, PatchVm):
             broken += _patch(state, action, now)
+        elif isinstance(action, OrderSleep):
+            broken += _order(state, planned, now)
         else:
             broken += _ask(state, action, planned, now)
     # A trial of less memory for a pod may be called off.
@@ -64,6 +66,7 @@ def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
     permitted = has if ceiling is None else ceiling.at_least(has)
     target, odd = patch.target, {vm.use.mem, vm.actual.mem, vm.bounds.min.mem} if vm.is_pod else set()
     rules = {
+        "patches a VM that sleeps": not vm.sleeps,
         f"patches to {patch.target}, above the permitted {permitted}": patch.target.within(permitted),
         "patches while a patch is in flight": state.vm.patching is None,
         "patches during its wait after a failure": state.vm.retry_at is None or state.vm.retry_at <= now,
@@ -75,6 +78,39 @@ def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
         "takes memory while CPU is to grow": not vm.is_pod
         or target.cpu <= vm.actual.cpu
         or target.mem >= vm.actual.mem,
+    }
+    return [broken for broken, holds in rules.items() if not holds]
+
+
+def _order(state: State, planned: Plan, now: Instant) -> list[str]:
+    """Rules of an order to sleep, written without the code that decides it."""
+    vm, side, observed = state.vm.seen, state.scheduler, state.guest.seen
+    if vm is None or observed is None:
+        return ["orders a VM to sleep that was never seen"]
+    policy, sleep, sample = state.policy.sleep, state.sleep, observed.sample
+    has_run = now - now if sleep.running_from is None else now - sleep.running_from
+    # A quarter of the time, and a minute at least, is enough if the node is short and asks.
+    least = max(60.0, policy.after / 4) if side.giving.asks_sleep else policy.after
+    monitor = [each.until for each in (state.monitor.alarm, state.monitor.request) if each is not None]
+    in_flight = (side.asking, state.vm.patching, state.vm.unsettled, sleep.ordering, state.vm.stale_at)
+    rules = {
+        "orders sleep and something else": len(planned.actions) == 1,
+        "orders sleep against the policy": bool(policy.after) and sleep.window is None and not vm.never_sleeps,
+        "orders sleep in this phase": (vm.phase, vm.ours, vm.enabled, vm.is_pod) == ("Running", True, True, False),
+        "orders sleep that its scheduler does not know": side.stores_permits and side.compute_unit is not None,
+        "orders sleep of a database that works": not sample.awake
+        and now - observed.last <= state.policy.timing.stale
+        and min(-1.0 if sample.quiet is None else sample.quiet, has_run) >= least,
+        "orders sleep although something is in flight": all(each is None for each in in_flight),
+        "orders sleep of a VM that is denied or moves": side.denial is None and not side.migrate,
+        "orders sleep without a permit": side.permit is not None and side.failure is None and not side.is_stood_back,
+        "orders sleep of a VM with CPUs above its minimum": side.compute_unit is None
+        or vm.holds.cpu <= vm.sizes(side.compute_unit, vm.bounds_at(now)).covering(ZERO).cpu,
+        "orders sleep against its monitor": all(until <= now for until in monitor),
+        "orders sleep again before its time": not (vm.order and vm.order != vm.sleep.order)
+        and (sleep.refusal is None or now >= sleep.refusal.retry_at)
+        and (sleep.retry_at is None or now >= sleep.retry_at),
+        "orders sleep of an object without a version": vm.version > 0,
     }
     return [broken for broken, holds in rules.items() if not holds]
 
@@ -99,7 +135,9 @@ def _ask(state: State, ask: AskScheduler, planned: Plan, now: Instant) -> list[s
             and (requested.mem.is_multiple_of(unit.mem) or requested.mem == top.mem)
         )
     )
+    last = ask.request.last_permit
     rules = {
+        "shows a permit of a VM that is asleep": not vm.is_asleep or (requested, last or ZERO) == (ZERO, ZERO),
         f"asks for {requested}, less than the VM holds ({least})": least.within(requested),
         f"asks for {requested}, no multiple of {unit}": whole,
         "asks while a request is in flight": side.asking is None,

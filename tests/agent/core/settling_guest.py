@@ -93,7 +93,7 @@ class Guest:
             for action in actions:
                 if isinstance(action, AskScheduler):
                     story.happens(Answered(PluginResponse(action.request.resources, UNIT)))
-                else:
+                elif isinstance(action, PatchVm):
                     self._obeys(action)
         return self
 

@@ -108,7 +108,7 @@ def test_unknown_time_is_kept_and_asks_for_nothing() -> None:
     found = goal(sample, Rates(busy=1.0, unknown=3.0), has, Policy(), settling=False)
     assert found.cpu == MilliCpu.cores(1.0 / 0.85)
     assert found.kept.cpu == MilliCpu.cores(4.0 / 0.85)
-    assert found.parts[0].because == "1.00 cores busy, 85% wanted; 3.00 cores unknown, so nothing shrinks for this"
+    assert found.parts[0].because == "1.00 cores busy, target 85%; 3.00 cores unknown, so no shrink"
     lost = goal(sample, Rates(lost=frozenset({"cpu_stall", "mem_stall"})), has, Policy(), settling=False)
     assert lost.kept == has
     assert not is_calm(Rates(busy=0.0, unknown=1.0), has, Policy())

@@ -13,7 +13,7 @@ from tests.agent.core.story import GIB, asks, cu, patches, settled, vm
 def test_idle_vm_asks_and_grows_to_floor() -> None:
     story = settled(1).looks()
     story.sees(replace(vm(cu(1), version=2), floor=VmFloor(cu(3), Instant(60.0))))
-    assert story.plans().because == "not below the floor of 750m cpu, 3Gi that this hour has"
+    assert story.plans().because == "not below its floor of 750m cpu, 3Gi "
     assert story.acts() == [asks(cu(3), cu(1), 2)]
     story.answers(cu(3))
     assert story.acts() == [patches(cu(3), 2)]

@@ -101,7 +101,7 @@ def test_lean_vm_grows_for_its_need_alone() -> None:
     """Its policy would have all eight units back at once, and take the room that its neighbour waits for."""
     story = busy_lately(COARSE)
     assert passes(story, 40, 0.1, cu(2)) == [cu(2)]
-    assert story.plans().because == "leaving room on a node that is short: no more than it has just needed"
+    assert story.plans().because == "freeing room on a short node: keeping only its recent need"
     lean_until = story.state.scheduler.giving.lean_until
     assert passes(story, 100, 0.1) == []
     assert passes(story, lean_until - 1, 0.4) == [cu(4)]

@@ -89,9 +89,7 @@ def test_without_rates_and_memory_nothing_is_known() -> None:
 
 def test_busy_cpu_meets_target_share() -> None:
     found = goal(QUIET, Rates(busy=0.6, steal=0.1), ONE, POLICY, settling=False)
-    assert found.parts[0] == Part(
-        "cpu busy", MilliCpu(1200), "0.60 cores busy, 0.10 of it stolen by the host, 50% wanted"
-    )
+    assert found.parts[0] == Part("cpu busy", MilliCpu(1200), "0.60 cores busy, 0.10 of it steal, target 50%")
     assert found.need == Resources(MilliCpu(1200), Bytes(found.mem.value if found.mem else 0))
 
 
@@ -234,12 +232,12 @@ def test_after_shrink_waiting_counts_by_program_time() -> None:
     assert found["cpu busy"] == Part(
         "cpu busy",
         MilliCpu(400),
-        "1.00 cores busy, 50% wanted; not 2, because noise after our own shrink is ignored",
+        "1.00 cores busy, target 50%; not 2, because noise after a shrink is ignored",
     )
     assert found["cpu waiting"] == Part(
         "cpu waiting",
         MilliCpu(0),
-        "tasks waited 100% of the time, 5 runnable; not 8, because noise after our own shrink is ignored",
+        "tasks waited 100% of the time, 5 runnable; not 8, because noise after a shrink is ignored",
     )
 
 

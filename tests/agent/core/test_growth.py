@@ -18,7 +18,7 @@ class Waiting:
     """A story, and the waits that its events ended."""
 
     story: Story
-    wishes: tuple[PendingGrowth, ...] = ()
+    pending: tuple[PendingGrowth, ...] = ()
 
     def needs(self, size: float) -> list[Wait]:
         """The guest needs so many compute units."""
@@ -40,7 +40,7 @@ class Waiting:
 
     def follows(self) -> list[Wait]:
         """What has ended by now."""
-        self.wishes, ended = follow(self.story.state, self.wishes, self.story.instant)
+        self.pending, ended = follow(self.story.state, self.pending, self.story.instant)
         return list(ended)
 
     def at(self, now: float) -> Waiting:
@@ -59,7 +59,7 @@ def test_growth_times_permit_and_size() -> None:
     assert waiting.at(2.5).permits(4) == waits(WaitStage.PERMIT, 0.5)
     assert waiting.at(3.0).has(2) == []
     assert waiting.at(4.0).has(4) == waits(WaitStage.SIZE, 2.0)
-    assert waiting.wishes == ()
+    assert waiting.pending == ()
 
 
 def test_growth_within_permit_has_no_permit_wait() -> None:
@@ -87,7 +87,7 @@ def test_fallen_need_lowers_size_keeps_start() -> None:
     waiting = Waiting(settled(1))
     waiting.at(2.0).needs(4)
     waiting.at(3.0).needs(2)
-    assert waiting.wishes == (PendingGrowth(cu(2), Instant(2.0)),)
+    assert waiting.pending == (PendingGrowth(cu(2), Instant(2.0)),)
     waiting.at(4.0).needs(4)
     assert waiting.at(5.0).has(2) == [*waits(WaitStage.PERMIT, 3.0), *waits(WaitStage.SIZE, 3.0)]
 
@@ -95,12 +95,12 @@ def test_fallen_need_lowers_size_keeps_start() -> None:
 def test_a_need_that_is_gone_is_forgotten() -> None:
     waiting = Waiting(settled(1))
     waiting.at(2.0).needs(4)
-    assert (waiting.at(3.0).needs(1), waiting.wishes) == ([], ())
+    assert (waiting.at(3.0).needs(1), waiting.pending) == ([], ())
 
 
 def test_nothing_waits_for_more_than_the_vms_maximum() -> None:
     waiting = Waiting(settled(8))
-    assert (waiting.at(2.0).needs(20), waiting.wishes) == ([], ())
+    assert (waiting.at(2.0).needs(20), waiting.pending) == ([], ())
 
 
 def test_foreign_vm_has_no_waits() -> None:
@@ -110,16 +110,16 @@ def test_foreign_vm_has_no_waits() -> None:
     assert seen is not None
     for other in (replace(seen, ours=False), replace(seen, enabled=False)):
         waiting.story.state.vm.seen = other
-        assert follow(waiting.story.state, waiting.wishes, waiting.story.instant) == ((), ())
+        assert follow(waiting.story.state, waiting.pending, waiting.story.instant) == ((), ())
     waiting.story.state.vm.seen = None
-    assert follow(waiting.story.state, waiting.wishes, waiting.story.instant) == ((), ())
+    assert follow(waiting.story.state, waiting.pending, waiting.story.instant) == ((), ())
 
 
 def test_a_guest_that_says_nothing_asks_for_nothing() -> None:
     waiting = Waiting(settled(1))
     waiting.at(2.0).needs(4)
     waiting.story.state.guest.goal = Goal(None, None, ())
-    assert (waiting.follows(), waiting.wishes) == ([], ())
+    assert (waiting.follows(), waiting.pending) == ([], ())
 
 
 @given(st.lists(st.tuples(st.sampled_from(["needs", "has", "permits"]), st.integers(1, 40)), max_size=60))
@@ -130,9 +130,9 @@ def test_open_waits_are_bounded_and_ordered(steps: list[tuple[str, int]]) -> Non
             assert 0.0 <= wait.took <= second
         seen = waiting.story.state.vm.seen
         assert seen is not None
-        assert len(waiting.wishes) <= MOST_OPEN
-        assert [wish.since for wish in waiting.wishes] == sorted(wish.since for wish in waiting.wishes)
-        assert not any(wish.size.within(seen.actual) for wish in waiting.wishes)
+        assert len(waiting.pending) <= MOST_OPEN
+        assert [growth.since for growth in waiting.pending] == sorted(growth.since for growth in waiting.pending)
+        assert not any(growth.size.within(seen.actual) for growth in waiting.pending)
 
 
 def test_growth_times_are_cumulative_buckets() -> None:

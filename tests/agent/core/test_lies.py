@@ -20,9 +20,9 @@ from tests.agent.core.story import GIB, POLICY, Story, asks, cu, holding, planne
 @pytest.mark.parametrize(
     ("permit", "complaint"),
     [
-        (Resources(MilliCpu(0), Bytes(GIB)), "the permit has a zero: 0 cpu, 1Gi"),
+        (Resources(MilliCpu(0), Bytes(GIB)), "permit with a zero amount: 0 cpu, 1Gi"),
         (cu(3), "the permit (750m cpu, 3Gi) is above the request (500m cpu, 2Gi)"),
-        (cu(0.5), "the permit (125m cpu, 512Mi) is below what the VM uses (250m cpu, 1Gi)"),
+        (cu(0.5), "the permit (125m cpu, 512Mi) is below what the database has (250m cpu, 1Gi)"),
     ],
 )
 def test_impossible_permit_is_rejected_and_retried(permit: Resources, complaint: str) -> None:
@@ -102,7 +102,7 @@ def test_cpu_seconds_count_seen_intervals_only() -> None:
 def test_explanation_of_new_agent() -> None:
     found = explain(Story().state, "default/vm-1", Instant(0.0))
     assert (found.because, found.size, found.metrics, found.permit) == (
-        "the VM has not been seen yet",
+        "the object has not been read yet",
         None,
         None,
         None,
@@ -128,7 +128,8 @@ def test_view_without_status_uses_spec() -> None:
         permit=cu(3),
     )
     seen = view(found, "vm-1-pod")
-    assert seen == replace(vm(cu(2), version=12), recorded_permit=cu(3))
+    unable = "its controller does not support sleep"
+    assert seen == replace(vm(cu(2), version=12), recorded_permit=cu(3), never_sleeps=unable)
     assert not view(structs.replace(found, enabled=False), "vm-1-pod").resizable
     moved = view(structs.replace(found, pod_name="other", phase="Migrating", resource_version="x"), "vm-1-pod")
     assert (moved.ours, moved.resizable, moved.version) == (False, False, 0)

@@ -13,8 +13,8 @@ from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from tests.agent.core.story import Story, asks, cu, patches, planned, settled, vm
 
 ELSEWHERE = "the VM runs in another pod, whose agent looks after it"
-ORDERED = "migrating: nothing changes until the scheduler says so"
-HELD = "the VM may not be resized: its phase forbids it, or its opt-in label is missing"
+ORDERED = "migrating: size frozen until the scheduler releases it"
+HELD = "not resizable: its phase forbids it, or its opt-in label is missing"
 
 
 def moving(version: int, *, ours: bool = True, size: float = 1) -> Vm:

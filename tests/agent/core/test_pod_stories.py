@@ -70,7 +70,7 @@ def patches_in(story: Story, permit: Resources = MOST) -> list[PatchVm]:
         for action in actions:
             if isinstance(action, AskScheduler):
                 story.answers(action.request.resources.at_most(permit))
-            else:
+            elif isinstance(action, PatchVm):
                 patches.append(action)
     return patches
 
@@ -207,7 +207,7 @@ def test_deferred_wish_waits_for_room() -> None:
     assert patches_in(story) == []
     assert story.state.scheduler.permit == size("500m", "1Gi"), "so the ledger keeps the room"
     assert because(story) == (
-        "right for cpu busy and memory used; the kubelet puts off 500m cpu, 1Gi until the node has room: no room"
+        "right for cpu busy and memory used; the kubelet defers 500m cpu, 1Gi until the node has room: no room"
     )
     story.sees(pod(size("500m", "1Gi"), 4))
     assert because(story) == "right for cpu busy and memory used"
@@ -234,7 +234,7 @@ def test_deferred_memory_makes_way_for_cpu() -> None:
     assert patches_in(story) == [patched_to(FLOOR, 3, "mem")], "one after the other"
     assert patches_in(obeys(story)) == [patched_to(size("500m", "1Gi"), 4)]
     obeys(story)
-    assert because(story).endswith("no more memory until try 2 in 5 s, after: Deferred: no room")
+    assert because(story).endswith("memory growth is tried again in 5 s (try 2): Deferred: no room")
     loaded(story, 6.0, 0.25, used=0.6)
     assert patches_in(story) == []
     loaded(story, 7.0, 0.25, used=0.6)
@@ -260,7 +260,7 @@ def test_what_the_kubelet_will_not_do_is_taken_back_at_once(verdict: str) -> Non
     story = settled_pod().looks(cores=0.25)
     assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
     accepts(story).sees(pod(size("500m", "1Gi"), 3, actual=FLOOR, verdict=verdict))
-    assert because(story).endswith(f"the kubelet does not resize the pod to 500m cpu, 1Gi: {verdict}: no room")
+    assert because(story).endswith(f"the kubelet did not resize the pod to 500m cpu, 1Gi: {verdict}: no room")
     assert patches_in(story) == [patched_to(FLOOR, 3, "cpu")]
     obeys(story)
     assert patches_in(story) == []
@@ -286,7 +286,7 @@ def test_what_the_kubelet_will_not_do_is_taken_back_at_once(verdict: str) -> Non
     accepts(story).sees(pod(size("500m", "1280Mi"), 7, actual=size("250m", "1280Mi"), verdict=verdict))
     assert patches_in(story) == [patched_to(size("250m", "1280Mi"), 7, "cpu")]
     obeys(story)
-    assert because(story).endswith(f"no more CPU until try 3 in 10 s, after: {verdict}: no room")
+    assert because(story).endswith(f"CPU growth is tried again in 10 s (try 3): {verdict}: no room")
 
 
 def shrinking(*, verdict: str = "") -> Story:
@@ -294,7 +294,7 @@ def shrinking(*, verdict: str = "") -> Story:
     has = size("250m", "2Gi")
     story = loaded(settled_pod(has), 7.0, 0.1)
     assert patches_in(story) == []
-    assert because(story) == "trying whether less memory is enough before it goes"
+    assert because(story) == "trying a smaller memory size before shrinking to it"
     says(story, AskToShrink(FLOOR), DownscaleResult(2, ok=True))
     assert patches_in(story) == [patched_to(FLOOR, 1)]
     return accepts(story).sees(pod(FLOOR, 3, actual=has, verdict=verdict))
@@ -309,7 +309,7 @@ def test_failed_shrink_makes_way_for_cpu_within_a_second() -> None:
     says(obeys(story), TellGrown(size("500m", "2Gi")), UpscaleConfirmation(4))
     assert (
         because(story)
-        == "holding: less has not been proven to be enough; no less memory until try 2 in 5 s, after: Error: no room"
+        == "holding: less has not been proven to be enough; memory shrink is tried again in 5 s (try 2): Error: no room"
     )
 
 
@@ -357,11 +357,11 @@ def test_memory_stays_without_reclaimer() -> None:
     has = size("250m", "2Gi")
     story = loaded(settled_pod(has), 7.0, 0.1)
     says(story, AskToShrink(FLOOR), DownscaleResult(2, ok=False, status="reread too much"))
-    assert because(story) == "keeping memory: 1Gi was tried and is too little: reread too much"
+    assert because(story) == "keeping memory: the trial of 1Gi failed: reread too much"
     story.happens(MonitorLost(Fault.GUEST, "gone"))
     loaded(story, 600.0, 0.1)
     assert patches_in(story) == []
-    assert because(story) == "keeping memory: nothing on this node can try whether less is enough"
+    assert because(story) == "keeping memory: no trial of less memory is possible yet"
     story.happens(MonitorJoined(2))
     says(story, TellGrown(has), UpscaleConfirmation(2))
     says(story, AskToShrink(FLOOR), DownscaleResult(4, ok=True)).happens(MonitorLost(Fault.GUEST, "gone"))
@@ -376,11 +376,11 @@ def test_quota_for_memory_does_not_hold_up_cpu() -> None:
     obeys(story)
     assert patches_in(story) == []
     assert story.state.scheduler.permit == size("500m", "1Gi")
-    assert because(story).endswith("no more memory until try 2 in 5 s, after: exceeded quota")
+    assert because(story).endswith("memory growth is tried again in 5 s (try 2): exceeded quota")
     loaded(story, 6.0, 0.25, used=0.6)
     assert patches_in(story) == [patched_to(size("500m", "1280Mi"), 2)]
     story.happens(PatchFailed(Fault.VM_API, "exceeded quota", refused=True))
-    assert because(story).endswith("no more memory until try 3 in 10 s, after: exceeded quota")
+    assert because(story).endswith("memory growth is tried again in 10 s (try 3): exceeded quota")
 
 
 def test_refused_shrink_waits_as_for_a_vm() -> None:

@@ -117,11 +117,11 @@ def test_calm_before_shrink_ends_is_not_settled() -> None:
 def test_what_is_ignored_is_said() -> None:
     guest = shrunk(SHORT, noise=3.0, times=2).look()
     found = explain(guest.story.state, "default/vm-1", guest.story.instant)
-    ignored = "because noise after our own shrink is ignored"
+    ignored = "because noise after a shrink is ignored"
     assert [tuple(part.values()) for part in found.parts] == [
-        ("cpu busy", "95m", f"0.25 cores busy, 85% wanted; not 295m, {ignored}"),
+        ("cpu busy", "95m", f"0.25 cores busy, target 85%; not 295m, {ignored}"),
         ("cpu waiting", "139m", f"tasks waited 100% of the time, 9 runnable; not 1177m, {ignored}"),
-        ("memory used", "426141286", "0.30 GiB in use, 75% wanted"),
+        ("memory used", "426141286", "0.30 GiB in use, target 75%"),
         ("memory waiting", "0", f"tasks waited for memory 100% of the time; not 1280Mi, {ignored}"),
     ]
     assert found.metrics is not None

@@ -119,7 +119,7 @@ def test_unknown_need_becomes_gap() -> None:
     stabilizer = Stabilizer(holding(4.0))
     assert [told(stabilizer, cu(1), float(second)) for second in range(6)] == [cu(4)] * 5 + [cu(1)]
     assert told(stabilizer, None, 6.0) is None
-    assert stabilizer.explain() == "no proof yet: the policy has seen no need, or not the last one"
+    assert stabilizer.explain() == "no target: the need is unknown"
     assert told(stabilizer, cu(1), 7.0) == cu(1)
     assert [told(stabilizer, None, 8.0), told(stabilizer, cu(1), 10.5)] == [None, cu(4)]
 

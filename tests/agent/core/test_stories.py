@@ -29,9 +29,9 @@ from tests.agent.core.story import (
 
 def test_first_request_learns_compute_unit() -> None:
     story = Story()
-    assert story.plans() == planned((), None, "the VM has not been seen yet")
+    assert story.plans() == planned((), None, "the object has not been read yet")
     story.sees(vm(cu(2)))
-    because = "no compute unit yet: asking for what the VM has"
+    because = "no compute unit yet: asking for what it has"
     assert story.plans() == planned((asks(cu(2), None, 1, unit=None),), None, because)
     story.acts()
     assert story.plans() == planned((), None, because)
@@ -105,7 +105,7 @@ def test_ignores_recorded_permit_beside_original_scheduler() -> None:
 
 def test_start_jitter_spreads_first_requests() -> None:
     story = Story(jitter=0.5).sees(vm(cu(1)))
-    assert story.plans() == planned((), story.state.begins_at, "no compute unit yet: asking for what the VM has")
+    assert story.plans() == planned((), story.state.begins_at, "no compute unit yet: asking for what it has")
     assert story.state.begins_at == 0.5
     assert story.at(0.5).acts() == [asks(cu(1), None, 1, unit=None)]
 
@@ -191,7 +191,7 @@ def test_rounding_denial_does_not_loop() -> None:
     assert story.acts() == []
     assert story.at(7.0).acts() == [asks(Resources(MilliCpu(750), Bytes(GIB)), odd, 2)]
     story.answers(odd)
-    assert story.plans() == planned((), 14.0, "no metrics: not below what the VM has")
+    assert story.plans() == planned((), 14.0, "no metrics: not below what it has")
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_migration_order_freezes_vm() -> None:
     story = settled(1).looks(cores=0.25, stall=0.5)
     story.acts()
     story.at(1.1).answers(cu(1), migrate=True)
-    frozen = "migrating: nothing changes until the scheduler says so"
+    frozen = "migrating: size frozen until the scheduler releases it"
     assert story.plans() == planned((), 3.1, frozen)
     assert story.at(3.1).looks(cores=0.25, span=2.1).acts() == [asks(cu(1), cu(1), 3)]
     story.answers(cu(1), migrate=True)
@@ -350,7 +350,7 @@ def test_unfinished_shrink_bars_next_for_five_seconds() -> None:
 
 def test_stale_metrics_freeze_the_size() -> None:
     story = settled(2).looks(cores=0.75).at(7.0)
-    assert story.plans().because == "no metrics: not below what the VM has"
+    assert story.plans().because == "no metrics: not below what it has"
 
 
 def test_partial_metrics_allow_only_growth() -> None:
@@ -359,7 +359,7 @@ def test_partial_metrics_allow_only_growth() -> None:
     seen = story.state.guest.seen
     assert seen is not None
     story.at(2.0).happens(Scraped(replace(seen.sample, mem_available=None)))
-    assert story.plans().because == "some metrics are missing: not below what the VM has"
+    assert story.plans().because == "some metrics are missing: not below what it has"
 
 
 def test_the_agent_of_another_pod_keeps_still() -> None:
@@ -371,7 +371,7 @@ def test_unresizable_vm_is_left_alone() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.sees(replace(vm(cu(1), version=2), resizable=False)).answers(cu(2))
-    frozen = "the VM may not be resized: its phase forbids it, or its opt-in label is missing"
+    frozen = "not resizable: its phase forbids it, or its opt-in label is missing"
     assert story.plans() == planned((asks(cu(1), cu(2), 3),), None, frozen), "what it cannot use it gives back"
     story.acts()
     assert story.answers(cu(1)).plans() == planned((), 8.0, frozen)

@@ -158,7 +158,7 @@ def test_hold_never_goes_below_what_is_needed(layout: Layout, tmp_path: Path, wr
     held = holds_of(tree)
     least = 200 * MIB + HEADROOM
     held.hold(UID, least)
-    with pytest.raises(RefusedHoldError, match=f"{least} bytes cannot be reclaimed, or must stay free"):
+    with pytest.raises(RefusedHoldError, match=f"it needs {least}, headroom included"):
         held.hold(UID, least - 1)
     assert len(written) == (1 if layout.is_v2 else 2)
 
@@ -166,7 +166,7 @@ def test_hold_never_goes_below_what_is_needed(layout: Layout, tmp_path: Path, wr
 def test_hold_never_goes_below_what_is_protected(tmp_path: Path) -> None:
     tree = Tree(tmp_path, V2).make()
     tree.write("memory.min", f"{SIZE}\n", of_pod=True)
-    with pytest.raises(RefusedHoldError, match="cannot be reclaimed"):
+    with pytest.raises(RefusedHoldError, match="headroom included"):
         holds_of(tree).hold(UID, SIZE)
     assert limit(tree) == "max"
 
@@ -244,7 +244,7 @@ def test_pod_that_goes_is_not_settled(tmp_path: Path) -> None:
     held = holds_of(tree)
     held.hold(UID, SIZE)
     shutil.rmtree(tree.file("memory.stat", of_pod=True).parent)
-    with pytest.raises(RefusedHoldError, match="no control group"):
+    with pytest.raises(RefusedHoldError, match="no cgroup found"):
         held.settle(UID)
     assert held.unsettled() == []
 
@@ -288,7 +288,7 @@ def test_next_process_puts_back_what_it_can(
         faults.setattr(holds, "_write", failing)
         assert (again.restore(), records(tree)) == ([], [UID])
     assert [(record.message, record.__dict__["pod"]) for record in caplog.records] == [
-        ("a hold could not be released", UID)
+        ("cannot put back a pod's memory limit", UID)
     ]
     assert (again.restore(), limit(tree), records(tree)) == ([UID], "max", [])
 
@@ -308,11 +308,11 @@ def test_folder_of_another_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     tree = Tree(tmp_path, V2).make()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "holds").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PermissionError, match="folder of this program's own"):
+    with pytest.raises(PermissionError, match="not a folder owned by this program's user"):
         holds_of(tree)
     (tmp_path / "holds").unlink()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(PermissionError, match="folder of this program's own"):
+    with pytest.raises(PermissionError, match="not a folder owned by this program's user"):
         holds_of(tree)
 
 
@@ -321,7 +321,7 @@ def test_pod_that_goes_during_its_hold(tmp_path: Path) -> None:
     held = holds_of(tree)
     held.hold(UID, SIZE)
     shutil.rmtree(tree.file("memory.high", of_pod=True).parent)
-    with pytest.raises(RefusedHoldError, match="no control group of a pod"):
+    with pytest.raises(RefusedHoldError, match="no cgroup found for pod"):
         held.hold(UID, SIZE)
     held.release(UID)
     assert records(tree) == []

@@ -45,7 +45,7 @@ def test_serves_until_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     assert {name: line[name] for name in line if name != "ts"} == {
         "level": "info",
         "logger": "reclaimer",
-        "msg": "the reclaimer serves",
+        "msg": "the reclaimer is ready",
         "version": VERSION,
         "CGROUP_ROOT": str(tree.root),
         "RECLAIMER_SOCKET": str(path),

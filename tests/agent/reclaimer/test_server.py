@@ -106,10 +106,10 @@ def test_one_connection_holds_one_pod(node: Node) -> None:
     """Neither two connections the same pod, nor one connection two pods."""
     with node.serving(), node.connected() as first, node.connected() as second:
         assert first.hold() == HoldReply(USED)
-        assert second.hold() == HoldReply(refusal="another connection holds this pod")
+        assert second.hold() == HoldReply(refusal="another connection already holds this pod")
         assert second.is_ended()
         assert node.limit == str(SIZE)
-        assert first.hold(pod=OTHER) == HoldReply(refusal="a connection holds one pod only")
+        assert first.hold(pod=OTHER) == HoldReply(refusal="this connection already holds another pod")
         assert first.is_ended()
         assert node.limit == "max"
 
@@ -117,9 +117,9 @@ def test_one_connection_holds_one_pod(node: Node) -> None:
 @pytest.mark.parametrize(
     ("pod", "size", "refusal"),
     [
-        (OTHER, SIZE, f"no control group of a pod with the UID {OTHER}"),
+        (OTHER, SIZE, f"no cgroup found for pod {OTHER}"),
         ("../system.slice", SIZE, "pod UID: expected a UUID, got '../system.slice'"),
-        (UID, 4096, "4096 bytes are too few: 243269632 bytes cannot be reclaimed, or must stay free"),
+        (UID, 4096, "cannot hold the pod at 4096 bytes: it needs 243269632, headroom included"),
     ],
 )
 def test_refused_holds_end_the_connection(node: Node, pod: str, size: int, refusal: str) -> None:
@@ -148,7 +148,7 @@ def test_hold_that_cannot_be_released_is_logged(node: Node, caplog: pytest.LogCa
         client.hold()
         node.tree.write("memory.high", "nonsense", of_pod=True)
     assert [(record.message, record.__dict__["pod"]) for record in caplog.records] == [
-        ("a hold could not be released", UID)
+        ("cannot put back a pod's memory limit", UID)
     ]
 
 

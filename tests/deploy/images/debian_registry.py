@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -27,12 +26,6 @@ def registry_program(folder: Path) -> Path:
     program.write_bytes(next(file.content for file in package.files if file.path == "usr/bin/docker-registry"))
     program.chmod(0o755)
     return program
-
-
-def free_port() -> int:
-    """A port of this machine that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from deploy.images.formats import oci
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.push import PushTarget, push
 from deploy.images.rules.platforms import PLATFORMS
+from deploy.neonvm.network.sockets import free_port
 from deploy.neonvm.qemu.accelerator import MACHINE
 from deploy.release.assemble import assemble
 from tests.deploy.images.checked_out import SERVICES, maker
-from tests.deploy.images.debian_registry import free_port, registry_program, serving
+from tests.deploy.images.debian_registry import registry_program, serving
 from vm_image.build import FIRST_LINE
 
 pytestmark = pytest.mark.kubernetes

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx2 as httpx
 import pytest
 
 from deploy.kube.client import ApiClient
-from deploy.kube.events import REMEMBERED, EventRecorder
+from deploy.kube.events import REMEMBERED, WARNING, EventRecorder
 from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json
 from protocol.runtime.kubernetes.http_api import HttpApi
@@ -25,6 +27,7 @@ class FakeApi:
     def __init__(self) -> None:
         self.answer = httpx.codes.OK
         self.sent: list[str] = []
+        self.written: list[Json] = []
         client = ApiClient(
             HttpApi(httpx.AsyncClient(transport=httpx.MockTransport(self._handle), base_url="http://api"), lambda: None)
         )
@@ -32,10 +35,27 @@ class FakeApi:
 
     def _handle(self, request: httpx.Request) -> httpx.Response:
         self.sent.append(f"{request.method} {request.url.path}")
+        self.written += [json.loads(request.content)] if request.method == "POST" else []
         return httpx.Response(self.answer, json={"metadata": {"name": "e"}})
 
     async def record(self, uid: str = "u", message: str = "it ended") -> None:
         await self.events.record_or_raise(pod(uid), "Ended", message)
+
+
+async def test_event_is_about_the_object() -> None:
+    api = FakeApi()
+    migration = pod("u") | {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration"}
+    await api.events.record(migration, "Ended", "it ended")
+    await api.events.record(pod("v"), "Failed", "no room", WARNING)
+    about: Json = {"namespace": "default", "name": "a"}
+    assert [(one["involvedObject"], one["type"], one["source"]) for one in api.written] == [
+        (
+            {**about, "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "uid": "u"},
+            "Normal",
+            {"component": "test"},
+        ),
+        ({**about, "apiVersion": "v1", "kind": "Pod", "uid": "v"}, "Warning", {"component": "test"}),
+    ]
 
 
 async def test_an_event_that_is_repeated_is_only_counted() -> None:

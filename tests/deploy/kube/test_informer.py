@@ -202,7 +202,7 @@ async def test_unreadable_list_item_is_named(
 ) -> None:
     async with following(pod("good", "1"), unreadable("bad", "2")) as watched:
         assert (watched.names, watched.unreadable) == (["good"], ["bad"])
-        (line,) = [record for record in caplog.records if "cannot be read" in record.getMessage()]
+        (line,) = [record for record in caplog.records if "cannot decode object" in record.getMessage()]
         assert (vars(line)["resource"], vars(line)["object"]) == ("pods", "d/bad")
 
 

@@ -137,10 +137,10 @@ async def test_refusal_of_the_pod_is_told() -> None:
     [
         ([b"\1connection refused"], "connection refused"),
         ([b"\0no HTTP at all\r\n\r\n"], "port-forward to"),
-        ([b"\0" + OK], "ended the connection"),
-        ([b"\0" + OK[:9]], "ended the connection"),
-        ([b"\0HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"], "ended the connection"),
-        ([], "ended the connection"),
+        ([b"\0" + OK], "closed the connection"),
+        ([b"\0" + OK[:9]], "closed the connection"),
+        ([b"\0HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"], "closed the connection"),
+        ([], "closed the connection"),
     ],
 )
 async def test_what_does_not_come_back_is_unavailable(says: list[bytes], why: str) -> None:

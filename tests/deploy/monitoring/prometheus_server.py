@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import httpx2 as httpx
 
+from deploy.neonvm.network.sockets import free_port
 from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds
 from tests.deploy.monitoring.monitoring_files import RULES
@@ -47,9 +47,7 @@ class Prometheus:
 @asynccontextmanager
 async def prometheus(folder: Path, targets: Mapping[str, str]) -> AsyncIterator[Prometheus]:
     """A server that scrapes ``targets``, ``HOST:PORT`` by pod, and evaluates our rules each second."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     static = [{"targets": [where], "labels": {"pod": pod}} for pod, where in targets.items()]
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},

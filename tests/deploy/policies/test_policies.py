@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from deploy.local.apiserver.patch.merge import merge_patch
 from tests.deploy.manifests import WITH_PODS, Document, documents
 from tests.deploy.policies.admission import Write, is_judged, refusal
-from tests.kubernetes.attacks.attempt import RBAC, Attempt
+from tests.kubernetes.attacks.attempt import RBAC, Attempt, noted
 from tests.kubernetes.attacks.attempts import ATTEMPTS
 from tests.kubernetes.attacks.world import NAMESPACES, OBJECTS, Obj
 
@@ -114,3 +116,17 @@ def test_permits_are_protected_and_only_they(other: str) -> None:
     refused = ((kept, kept | {permit: "2"}), (kept, kept | {writer: "x"}), (none, {permit: "1"}), (none, {writer: "x"}))
     assert [said(*each) for each in allowed] == [""] * len(allowed)
     assert all(said(*each).startswith("autoscaling-permit-writers: the scheduler alone") for each in refused)
+
+
+def test_agent_does_not_take_an_order_to_sleep_back() -> None:
+    """Without it the VM wakes; a new order, and a resize that leaves it as it is, are the agent's."""
+    sleep, (tried,) = "autoscaling.neon.tech/sleep", (each for each in ATTEMPTS if each.what == "orders it to sleep")
+    asked = write_of(tried)
+    assert asked.after is not None
+
+    def said(order: str | None) -> str:
+        after = merge_patch(asked.after or {}, noted(sleep, order))
+        return refusal(POLICIES, replace(asked, before=asked.after, after=after))
+
+    assert said(None) == "autoscaling-agents: an order to sleep must be an RFC 3339 timestamp"
+    assert (said("2026-11-27T03:00:00Z"), said("2026-11-27T02:10:00.000000Z")) == ("", "")

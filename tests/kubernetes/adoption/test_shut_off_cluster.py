@@ -18,9 +18,10 @@ from typing import Final
 import pytest
 
 from deploy.images.catalogue import IMAGES
+from deploy.neonvm.network.sockets import free_port
 from protocol import VERSION
 from scripts.manifests.__main__ import ROOT, helm
-from tests.deploy.images.debian_registry import free_port, registry_program, serving
+from tests.deploy.images.debian_registry import registry_program, serving
 from tests.kubernetes.adoption.release import NAMESPACE, Release, ctr, nodes_of, telling
 from tests.kubernetes.real_kubernetes import eventually
 

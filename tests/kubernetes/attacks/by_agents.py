@@ -25,6 +25,7 @@ from tests.kubernetes.attacks.world import (
     runner,
 )
 
+_SLEEP: Final = "autoscaling.neon.tech/sleep"
 _AGENTS: Final = "policy autoscaling-agents"
 _EVENTS: Final = "policy autoscaling-agents-events"
 _PERMITS: Final = "policy autoscaling-permits"
@@ -54,11 +55,23 @@ BY_AGENTS: Final = (
         "gives it a runner": ({"spec": {"runnerImage": "evil"}}, _AGENTS),
         "writes its permit": (noted("autoscaling.neon.tech/permit", '{"vCPUs":8,"mem":"16Gi"}'), _AGENTS),
         "writes its bounds": (noted("autoscaling.neon.tech/bounds"), _AGENTS),
+        "orders it to sleep": (noted(_SLEEP, "2026-11-27T02:10:00.000000Z"), ""),
+        "orders it to sleep with a text of its own": (noted(_SLEEP, "x" * 64), _AGENTS),
+        "orders it to sleep and writes its permit": (
+            {"metadata": {"annotations": {_SLEEP: "2026-11-27T02:11:00Z", "autoscaling.neon.tech/permit": None}}},
+            _AGENTS,
+        ),
         "takes its label": ({"metadata": {"labels": None}}, _AGENTS),
         "gives it a finalizer": ({"metadata": {"finalizers": ["a.b/c"]}}, _AGENTS),
     }),
-    *patches(VIRTUAL_MACHINES, "theirs", NODE_AGENT, {"resizes a VM of another node": (use(1, 1), _AGENTS)}),
-    *patches(VIRTUAL_MACHINES, "asleep", NODE_AGENT, {"resizes a VM that did not opt in": (use(1, 1), _AGENTS)}),
+    *patches(VIRTUAL_MACHINES, "theirs", NODE_AGENT, {
+        "resizes a VM of another node": (use(1, 1), _AGENTS),
+        "orders a VM of another node to sleep": (noted(_SLEEP, "2026-11-27T02:10:00Z"), _AGENTS),
+    }),
+    *patches(VIRTUAL_MACHINES, "asleep", NODE_AGENT, {
+        "resizes a VM that did not opt in": (use(1, 1), _AGENTS),
+        "orders a VM to sleep that did not opt in": (noted(_SLEEP, "2026-11-27T02:10:00Z"), _AGENTS),
+    }),
     *patches(VIRTUAL_MACHINES, "mine", UNBOUND_AGENT, {"resizes any VM": (use(1, 1), _AGENTS)}),
     *patches(
         VIRTUAL_MACHINES, "mine", NODE_AGENT,

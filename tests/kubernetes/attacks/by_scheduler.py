@@ -9,7 +9,6 @@ from protocol.kubernetes.resources import (
     LEASES,
     MIGRATIONS,
     NODES,
-    PERSISTENT_VOLUME_CLAIMS,
     PODS,
     VIRTUAL_MACHINES,
     VM_GROUPS,
@@ -32,6 +31,7 @@ from tests.kubernetes.attacks.world import (
     GUEST,
     MORE,
     MOVED,
+    PERSISTENT_VOLUME_CLAIMS,
     RESOURCE_CLAIMS,
     SCHEDULER,
     SECRETS,
@@ -143,7 +143,7 @@ BY_SCHEDULER: Final = (
         slice_for(OWN_SLICE), namespace=SYSTEM,
     ),
     Attempt(
-        SCHEDULER, "leads the clients of another Service to itself", "policy autoscaling-scheduler-endpoints", "create",
+        SCHEDULER, "redirects clients of another Service to itself", "policy autoscaling-scheduler-endpoints", "create",
         ENDPOINT_SLICES, "kube-dns-1", slice_for("kube-dns-1", "kube-dns"), namespace=SYSTEM,
     ),
     Attempt(

@@ -15,7 +15,7 @@ TLS: Final = "TLS: no certificate of a known authority"
 NOT_FOR_IT: Final = "the scheduler: not kube-scheduler's certificate (403)"
 
 NOT_CONTROLLER: Final = "the runner: not the controller's certificate"
-GATE: Final = "the gate: the guest runs here and was not given away"
+GATE: Final = "the gate: the guest runs here and was not migrated away"
 NOT_PROVEN: Final = "the controller: TokenReview says another pod, or none"
 
 

@@ -9,13 +9,14 @@ from typing import Final
 
 import httpx2 as httpx
 
+from deploy.neonvm.network.sockets import free_ports
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from tests.deploy.manifests import Document, documents
 from tests.kubernetes.attacks import doors
 from tests.kubernetes.attacks.doors import Door
 from tests.kubernetes.attacks.world import Obj
 from tests.kubernetes.failing.fleet import Fleet, until
-from tests.kubernetes.failing.our_programs import Identity, free_ports, process, python
+from tests.kubernetes.failing.our_programs import Identity, process, python
 from tests.plain_http import plain_client
 
 HOME: Final = "default"

@@ -21,7 +21,6 @@ from protocol.kubernetes.resources import (
     MIGRATIONS,
     NETWORK_POLICIES,
     NODES,
-    PERSISTENT_VOLUME_CLAIMS,
     PODS,
     VIRTUAL_MACHINES,
     VM_GROUPS,
@@ -41,6 +40,7 @@ NAMESPACES: Final[dict[str, dict[str, str]]] = {
 """Those of others, with their labels."""
 
 SECRETS: Final = Resource("", "v1", "secrets", "Secret")
+PERSISTENT_VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 WEBHOOKS: Final = Resource(
     "admissionregistration.k8s.io",

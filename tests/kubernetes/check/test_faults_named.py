@@ -13,12 +13,12 @@ from uuid import uuid4
 import pytest
 
 from deploy.kube.client import client_from_kubeconfig
+from deploy.kube.kubectl import Kubectl
 from deploy.local.kubernetes.machine.installation import load_image
 from deploy.local.kubernetes.plan.installation_plan import kube_scheduler_image
 from deploy.local.kubernetes.programs.images import ProgramImage, write_image
 from protocol.runtime.clock import SystemClock
 from scripts.autoscale.check.finding import EXIT_CODES, Level
-from scripts.autoscale.check.gathering.forwarding import Kubectl
 from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.table import judged
 from tests.deploy.manifests import ROOT
@@ -98,8 +98,8 @@ def test_a_kube_scheduler_that_is_too_new_is_named(installation: Installation, t
 
 def test_it_says_what_requests_of_pods_do_whether_or_not_that_was_just_set(installation: Installation) -> None:
     with following(installation.cluster):
-        until_requests(installation, "requests of pods follow their VMs")
-    until_requests(installation, "requests of pods stay as they were made: others do not see VMs grow")
+        until_requests(installation, "VM pod requests follow what is reserved")
+    until_requests(installation, "VM pod requests stay at their initial values: other schedulers do not see VMs grow")
 
 
 def until_requests(installation: Installation, expected: str) -> None:
@@ -133,7 +133,7 @@ def test_credentials_that_are_not_accepted_are_said_in_words(installation: Insta
     other = tmp_path / "config"
     other.write_text("\n".join("    token: nonsense" if "token:" in each else each for each in text.splitlines()))
     done = as_people_do(installation, "autoscale", "check", "--output=short", f"--kubeconfig={other}")
-    said = "× api-answers: it does not accept these credentials (401): have they expired?"
+    said = "× api-answers: the API server rejected these credentials (401); they may have expired"
     assert (done.returncode, done.stdout.splitlines()[0]) == (2, said), done.stdout + done.stderr
 
 
@@ -142,7 +142,7 @@ def test_kubectl_runs_it_as_its_plugin(installation: Installation, tmp_path: Pat
     plugin.write_text(f"#!{sys.executable}\nfrom scripts.autoscale.main import plugin\nplugin()\n")
     plugin.chmod(0o755)
     done = as_people_do(installation, "kubectl", "autoscaling", "check", "--output=short", path=tmp_path)
-    assert (done.returncode, "0 failed, 0 to look at" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert (done.returncode, "0 failed, 0 warnings" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 def as_people_do(on: Installation, *command: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:

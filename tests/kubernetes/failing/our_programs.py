@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any, Final
 import httpx2 as httpx
 import yaml
 
+from deploy.neonvm.network.sockets import free_ports
 from deploy.neonvm.service.__main__ import LOST
 from protocol.units import Resources
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
@@ -35,15 +35,6 @@ agents: {nodeAgents: ["kube-system:autoscaling-agent"]}
 
 
 NOTHING: Final[Mapping[str, Resources]] = {}
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nothing listens on now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @dataclass(frozen=True, slots=True)

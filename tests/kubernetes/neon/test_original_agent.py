@@ -18,7 +18,7 @@ async def test_it_is_refused_until_the_operator_admits_it_and_then_holds_a_whole
     agent = await stage.original_agent(node)
 
     async def is_refused() -> bool:
-        return "a bearer token of the agent's service account is needed" in agent.said
+        return "a bearer token of the agent's service account is required" in agent.said
 
     await until(is_refused, "the agent is refused", 60.0)
     guest.load(3.0)

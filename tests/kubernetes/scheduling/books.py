@@ -1,7 +1,7 @@
 """The tests' own account of what is reserved: from objects of the API and nothing that the scheduler says (pure).
 
 - A pod counts on its node until it is gone or has finished. One of a VM counts with all that the VM may use: its
-  stored permit, its ``use``, and what its guest has.
+  stored permit, its ``use``, and what its guest has; while the VM sleeps or wakes, its stored permit alone.
 - The account is made anew at every revision of the API's store, so that what was wrong for a moment is seen as well.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from protocol.guest.sleep import is_asleep
 from protocol.names import ANNOTATION_PERMIT, VM_KIND
 from protocol.permits import decode_permit
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
@@ -56,7 +57,9 @@ def permit_of(vm: Obj) -> Resources:
 
 
 def needs_of(vm: Obj) -> Resources:
-    """All that the VM may use."""
+    """All that the VM may use: while it sleeps or wakes, its permit."""
+    if is_asleep(vm):
+        return permit_of(vm)
     status = vm.get("status", {})
     has = Resources.parse(status["cpus"], status["memorySize"]) if "memorySize" in status else ZERO
     return use_of(vm).at_least(permit_of(vm)).at_least(has)

@@ -54,7 +54,7 @@ def test_a_pod_whose_resize_is_deferred_has_a_vm_leave_and_is_resized(
     eventually(lambda: len(migrations(stage)) == 1, "a move is ordered", 30.0)
     (move,) = migrations(stage)
     assert move["spec"]["vmName"] == "db"
-    assert "defers the resize of a pod" in move["metadata"]["annotations"]["autoscaling.neon.tech/reason"]
+    assert "defers a pod's resize" in move["metadata"]["annotations"]["autoscaling.neon.tech/reason"]
     eventually(lambda: told(stage) == ["web"], "the pod hears of it", 30.0)
     stage.delete_pods("db")
     eventually(lambda: web.granted() == wanted, "the kubelet grants it", 60.0)

@@ -48,5 +48,5 @@ async def test_pod_without_specification_fails(runtime: RuntimeFixture) -> None:
     assert isinstance(status, dict)
     assert (status["phase"], status["message"]) == (
         "Failed",
-        "default/db: the pod's arguments do not say what to run (-vmspec)",
+        "default/db: nothing to run: argument -vmspec is missing",
     )

@@ -17,7 +17,7 @@ from deploy.local.kubernetes.plan.cluster_plan import (
     NodePlan,
     missing_nodes,
     node_object,
-    unready,
+    unavailable,
 )
 from protocol.kubernetes.objects import Json
 from tests.local.kubernetes.sample_plan import FIRST, MACHINE, PLAN, SECOND
@@ -76,4 +76,4 @@ def test_unready_or_absent_node_is_missing() -> None:
 
 def test_objects_without_the_condition_are_not_ready() -> None:
     objects = [with_condition("dns", "Available", "False"), with_condition("api", "Available", "True"), {}]
-    assert unready([{"metadata": {"name": "a"}}, *objects[:2]], "Available") == ["a", "dns"]
+    assert unavailable([{"metadata": {"name": "a"}}, *objects[:2]]) == ["a", "dns"]

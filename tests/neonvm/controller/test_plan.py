@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
+from deploy.neonvm.controller.plan import plan
+from deploy.neonvm.controller.vm_facts import UnderWay, VmObservation, VmPlan
 from deploy.neonvm.ports import CPU, MEMORY, GuestPhase, GuestState
 from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
@@ -98,7 +99,7 @@ def test_order_is_clipped_to_the_running_machine() -> None:
     )
 
 
-STALL = "memory: 2 cpu, 2Gi was ordered; the guest has 2 cpu, 1Gi and comes no nearer; the order is repeated"
+STALL = "memory not reached: requested 2 cpu, 2Gi, the guest has 2 cpu, 1Gi; retrying"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_stalled_resize_is_told_and_bars_no_move(cpu: str, stalled: set[str], ph
 def test_pod_of_an_unknown_machine_is_told(phase: str) -> None:
     pod: Json = {**runner(phase), "spec": {"nodeName": "n1", "containers": [{"name": "neonvm-runner"}]}}
     made = plan(facts(virtual_machine(NAMED), pod, has("2", "2Gi")))
-    unknown = "pod db-x does not say which machine it runs: delete it, and it is made again"
+    unknown = "pod db-x has no record of the machine that it runs; delete the pod to recreate it"
     assert (made.want, conditions(made)) == (None, [("False", "UnknownMachine", unknown)])
 
 
@@ -162,7 +163,7 @@ def test_a_refused_resize_is_said() -> None:
 
 def test_a_booting_guest_is_running_but_not_available() -> None:
     made = plan(facts(virtual_machine(NAMED), runner(), has("1", "1Gi", GuestPhase.BOOTING)))
-    assert (made.status["phase"], conditions(made)) == ("Running", [("False", "Booting", "the guest boots")])
+    assert (made.status["phase"], conditions(made)) == ("Running", [("False", "Booting", "the guest is booting")])
 
 
 def test_stopped_guest_reports_no_size() -> None:
@@ -275,7 +276,7 @@ ARRIVED = replace(TRANSFERS, target_guest=has("2", "2Gi"))
 def test_migrating_vm_is_frozen_and_reported(under_way: UnderWay, phase: str) -> None:
     made = plan(moving(runner(), GuestPhase.RUNNING, under_way))
     assert bare(made) == {"phase": phase, **WHERE}
-    assert conditions(made) == [("True", "GuestRuns", "the guest is being moved")]
+    assert conditions(made) == [("True", "GuestRuns", "the guest is being migrated")]
     assert replace(made, status={}) == VmPlan({}, hold=True)
 
 

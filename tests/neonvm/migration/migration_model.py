@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
+from deploy.neonvm.controller.plan import plan
+from deploy.neonvm.controller.vm_facts import UnderWay, VmObservation, VmPlan
 from deploy.neonvm.migration.migration_facts import MigrationPlan, MoveFacts, Sending, TransferState
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.objects.owners import is_owned_by, migration_of, owner_reference

@@ -13,7 +13,7 @@ async def test_second_migration_of_vm_fails(runtime: RuntimeFixture) -> None:
     source, target = await runtime.begin_to_move()
     await runtime.ask_to_move("again")
     assert await runtime.outcome(ObjectName("default", "again")) == ("Failed", "AlreadyMigrating")
-    assert ("MigrationAlreadyMigrating", "again: move is moving the VM already") in await runtime.said()
+    assert ("MigrationAlreadyMigrating", "again: migration move of the VM is already under way") in await runtime.said()
     source.arrive()
     await runtime.settle()
     await runtime.assert_well(target.spec.pod.name)
@@ -37,7 +37,7 @@ async def test_simultaneous_migrations_never_both_run(runtime: RuntimeFixture) -
 async def test_migration_of_missing_vm_fails(runtime: RuntimeFixture) -> None:
     await runtime.ask_to_move()
     assert await runtime.outcome() == ("Failed", "VMGone")
-    assert await runtime.said("move") == [("MigrationVMGone", "move: there is no VM db")]
+    assert await runtime.said("move") == [("MigrationVMGone", "move: VM db not found")]
     assert "finalizers" not in child(await runtime.migration() or {}, "metadata")
 
 
@@ -56,7 +56,7 @@ async def test_refusal_is_reported_after_lost_write(
     await runtime.ask_to_move()
     assert (runtime.api.lost, await runtime.said("move")) == ("", [])
     await runtime.pass_time(1)
-    assert await runtime.said("move") == [("MigrationVMGone", "move: there is no VM db")]
+    assert await runtime.said("move") == [("MigrationVMGone", "move: VM db not found")]
     assert await runtime.outcome() == ("Failed", "VMGone")
     assert not child(await runtime.migration() or {}, "metadata").get("finalizers")
 
@@ -73,7 +73,7 @@ async def test_vm_whose_memory_never_comes_may_move(runtime: RuntimeFixture) -> 
     status = await runtime.status()
     said = next(each for each in items(status, "conditions") if each["type"] == "ResizeStalled")
     assert (status["phase"], status["memorySize"]) == ("Running", "2Gi")
-    assert "memory: 2 cpu, 4Gi was ordered; the guest has 2 cpu, 2Gi" in text(said, "message")
+    assert "memory not reached: requested 2 cpu, 4Gi, the guest has 2 cpu, 2Gi" in text(said, "message")
     source, target = await runtime.begin_to_move()
     source.arrive()
     await runtime.pass_time(2)

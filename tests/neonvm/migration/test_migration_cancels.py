@@ -30,7 +30,7 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(runtime: RuntimeFixt
     source.switches_when_cancelled = True
     await runtime.cancel()
     assert await runtime.migration() is None
-    assert ("Migrated", "move: moved from n1 to n2") in await runtime.said()
+    assert ("Migrated", "move: migrated from n1 to n2") in await runtime.said()
     await runtime.assert_well(target.spec.pod.name)
 
 

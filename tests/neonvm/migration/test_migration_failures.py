@@ -142,7 +142,7 @@ async def test_slow_move_times_out(runtime: RuntimeFixture) -> None:
     assert limits == TransferLimits(Seconds(0.02), Bytes(10 << 20), Seconds(60.0), auto_converge=False)
     await runtime.pass_time(62)
     assert await runtime.outcome() == ("Failed", "TimedOut")
-    assert ("MigrationTimedOut", "move: not done within 60 s") in await runtime.said()
+    assert ("MigrationTimedOut", "move: not completed within 60 s") in await runtime.said()
     await runtime.assert_well(old)
 
 
@@ -153,10 +153,10 @@ async def test_unscheduled_target_times_out(runtime: RuntimeFixture) -> None:
     await runtime.pass_time(62, step=5)
     assert await runtime.outcome() == ("Failed", "TimedOut")
     why = (
-        "no node takes the target pod: 0/2 nodes are available: "
+        "the target pod cannot be scheduled: 0/2 nodes are available: "
         "1 Insufficient memory, 1 node(s) didn't match Pod's node affinity/selector."
     )
-    assert ("MigrationTimedOut", f"move: not done within 60 s; {why}") in await runtime.said()
+    assert ("MigrationTimedOut", f"move: not completed within 60 s; {why}") in await runtime.said()
     await runtime.assert_well(old)
 
 

@@ -38,7 +38,7 @@ PLACED: Json = {**ADMITTED, "targetNode": "n2"}
 SENT: Json = {**PLACED, "phase": "Running", "targetPodIP": "10.0.0.10"}
 INFO = (("totalTimeMs", 1200), ("downtimeMs", 57), ("ram", {"transferred": 3 << 20}))
 ACTIVE, DONE = TransferState(Sending.ACTIVE), TransferState(Sending.DONE, info=INFO)
-CANCELLED = TransferState(Sending.FAILED, "Cancelled", "the move was cancelled")
+CANCELLED = TransferState(Sending.FAILED, "Cancelled", "the migration was cancelled")
 LEFT = runner("Succeeded", {"reason": "Migrated"})
 REFUSED = TransferState(Sending.FAILED, "Refused", "devices differ")
 
@@ -108,20 +108,20 @@ def test_finalizer_comes_first(known: Json) -> None:
 def test_it_begins_by_naming_both_ends() -> None:
     made = plan_migration(fresh())
     assert (status(made), rest(made)) == (ADMITTED, NOTHING)
-    assert says(made) == ("Unknown", "Preparing", "waits for a place for the guest of pod db-x")
+    assert says(made) == ("Unknown", "Preparing", "waiting for a node to migrate pod db-x to")
 
 
 @pytest.mark.parametrize(
     ("known", "reason", "story"),
     [
         ({"fault": "spec.maxBandwidth: …"}, "InvalidSpec", "spec.maxBandwidth: …"),
-        ({"vm": None}, "VMGone", "there is no VM db"),
-        ({"vm": vm("Running", **LEAVING)}, "VMGone", "there is no VM db"),
-        ({"rival": "other"}, "AlreadyMigrating", "other is moving the VM already"),
-        ({"vm": vm("Pending")}, "VMNotRunning", "the VM must run to be moved; it is Pending"),
-        ({"vm": vm("")}, "VMNotRunning", "the VM must run to be moved; it is new"),
-        ({"source_role": PodRole.BOOTING}, "VMNotRunning", "the VM must run to be moved; its guest: boots"),
-        ({"source_role": PodRole.EMPTY}, "VMNotRunning", "the VM must run to be moved; its guest: nothing runs"),
+        ({"vm": None}, "VMGone", "VM db not found"),
+        ({"vm": vm("Running", **LEAVING)}, "VMGone", "VM db not found"),
+        ({"rival": "other"}, "AlreadyMigrating", "migration other of the VM is already under way"),
+        ({"vm": vm("Pending")}, "VMNotRunning", "only a running VM can be migrated; its phase is Pending"),
+        ({"vm": vm("")}, "VMNotRunning", "only a running VM can be migrated; its phase is new"),
+        ({"source_role": PodRole.BOOTING}, "VMNotRunning", "only a running VM can be migrated; its guest: booting"),
+        ({"source_role": PodRole.EMPTY}, "VMNotRunning", "only a running VM can be migrated; its guest: not running"),
         ({"hindrance": "its runner is another's"}, "NotMovable", "its runner is another's"),
     ],
 )
@@ -139,10 +139,10 @@ def test_refused_migration_reports_before_release() -> None:
 def test_one_that_follows_another_waits_and_says_so(known: Json) -> None:
     made, late = plan_migration(fresh(**known)), plan_migration(fresh(**known, is_overdue=True))
     phase = text(cast("Json", known.get("vm") or {}), "status", "phase")
-    waits_for = f"the end of the VM's last move: its phase is {phase}" if phase else "m"
-    assert (status(made), rest(made), says(made)) == ({}, NOTHING, ("Unknown", "Waiting", f"waits for {waits_for}"))
+    waits_for = f"the VM's last migration to end; its phase is {phase}" if phase else "m"
+    assert (status(made), rest(made), says(made)) == ({}, NOTHING, ("Unknown", "Waiting", f"waiting for {waits_for}"))
     assert (status(late), rest(late)) == ({"phase": "Failed"}, NOTHING)
-    assert says(late) == ("False", "TimedOut", f"not begun within 60 s: it waited for {waits_for}")
+    assert says(late) == ("False", "TimedOut", f"not started within 60 s, waiting for {waits_for}")
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -168,9 +168,13 @@ def test_a_target_without_a_node_is_waited_for() -> None:
     refused: Json = {**unplaced, "status": {"phase": "Pending", "conditions": [UNSCHEDULED]}}
     made = plan_migration(pending(target=refused))
     assert (status(made), rest(made)) == ({}, NOTHING)
-    assert says(made) == ("Unknown", "Unschedulable", f"no node takes the target pod: {NO_ROOM}")
+    assert says(made) == ("Unknown", "Unschedulable", f"the target pod cannot be scheduled: {NO_ROOM}")
     late = plan_migration(pending(target=refused, is_overdue=True))
-    assert says(late) == ("False", "TimedOut", f"not done within 60 s; no node takes the target pod: {NO_ROOM}")
+    assert says(late) == (
+        "False",
+        "TimedOut",
+        f"not completed within 60 s; the target pod cannot be scheduled: {NO_ROOM}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,14 +189,14 @@ def test_a_target_without_a_node_is_waited_for() -> None:
 def test_starting_target_reports_its_node(known: Json) -> None:
     made = plan_migration(pending(**{"target": TARGET, "target_role": PodRole.RECEIVING, **known}))
     assert (status(made), rest(made)) == ({"targetNode": "n2"}, NOTHING)
-    assert says(made) == ("Unknown", "Preparing", "the target gets ready on n2")
+    assert says(made) == ("Unknown", "Preparing", "preparing the target on n2")
 
 
 def test_transfer_starts_when_both_are_ready() -> None:
     made = plan_migration(pending(target=TARGET, target_role=PodRole.RECEIVING))
     begun = {"phase": "Running", "targetNode": "n2", "targetPodIP": "10.0.0.10"}
     assert (status(made), rest(made)) == (begun, MigrationPlan(send=True))
-    assert says(made) == ("Unknown", "Transferring", "the guest moves to n2")
+    assert says(made) == ("Unknown", "Transferring", "migrating to n2")
 
 
 def test_move_continues_after_lost_first_write() -> None:
@@ -226,7 +230,7 @@ BREAKS: list[tuple[Json, str, str]] = [
         "TargetLost",
         "pod db-new has ended: QEMU died",
     ),
-    ({"is_overdue": True}, "TimedOut", "not done within 60 s"),
+    ({"is_overdue": True}, "TimedOut", "not completed within 60 s"),
 ]
 
 
@@ -287,7 +291,7 @@ def test_the_same_breaks_one_that_prepares(known: Json, reason: str, story: str)
 
 def test_scheduling_timeout_is_reported() -> None:
     made = plan_migration(pending(is_overdue=True))
-    assert says(made) == ("False", "TimedOut", "not done within 60 s; the target pod got no node")
+    assert says(made) == ("False", "TimedOut", "not completed within 60 s; the target pod was not scheduled")
 
 
 @pytest.mark.parametrize(
@@ -296,20 +300,20 @@ def test_scheduling_timeout_is_reported() -> None:
         ({"transfer": REFUSED}, "Refused", "devices differ"),
         ({"transfer": REFUSED, "source_role": PodRole.EMPTY}, "Refused", "devices differ"),
         ({"transfer": REFUSED, "target": runner("Failed", {"message": "it went too"})}, "Refused", "devices differ"),
-        ({"transfer": DONE, "target_role": PodRole.EMPTY}, "TargetLost", "the guest has ended in the target"),
-        ({"transfer": CANCELLED}, "Cancelled", "the move was cancelled"),
+        ({"transfer": DONE, "target_role": PodRole.EMPTY}, "TargetLost", "the guest ended on the target"),
+        ({"transfer": CANCELLED}, "Cancelled", "the migration was cancelled"),
         ({"transfer": CANCELLED, "fault": "nonsense"}, "InvalidSpec", "nonsense"),
         (
             {"source_role": PodRole.EMPTY},
             "RuntimeRestarted",
-            "the runtime was restarted, and the guest was lost with it",
+            "the guest was lost when its runtime restarted",
         ),
-        ({"vm": vm("Running", "db-y")}, "SourceLost", "the VM runs in pod db-x no more"),
+        ({"vm": vm("Running", "db-y")}, "SourceLost", "the VM no longer runs in pod db-x"),
         ({"vm": None, "source_role": PodRole.UNKNOWN}, "VMGone", "the VM was deleted"),
         (
             {"source": LEFT, "source_role": PodRole.EMPTY, "is_overdue": True},
             "RuntimeRestarted",
-            "the runtime was restarted, and the guest was lost with it",
+            "the guest was lost when its runtime restarted",
         ),
     ],
 )
@@ -344,8 +348,8 @@ def test_arrival_updates_vm_first(late: Json, transfer: TransferState) -> None:
     made = plan_migration(facts(found, **{**arrived, "vm": vm("Running", "db-new")}))
     assert rest(made) == MigrationPlan(adopt_target=True)
     assert status(made)["phase"] == "Succeeded"
-    figures = " in 1200 ms, standing still for 57 ms, 3 MiB sent" if transfer is DONE else ""
-    assert says(made) == ("True", "Migrated", f"moved from n1 to n2{figures}")
+    figures = " in 1200 ms, downtime 57 ms, 3 MiB sent" if transfer is DONE else ""
+    assert says(made) == ("True", "Migrated", f"migrated from n1 to n2{figures}")
 
 
 def test_arrival_is_recorded_once() -> None:

@@ -7,7 +7,7 @@ from tests.neonvm.runtime_fixture import RuntimeFixture
 
 AGAIN = ObjectName("default", "again")
 NO_ROOM = (
-    "no node takes the target pod: 0/2 nodes are available: "
+    "the target pod cannot be scheduled: 0/2 nodes are available: "
     "1 Insufficient memory, 1 node(s) didn't match Pod's node affinity/selector."
 )
 
@@ -75,7 +75,7 @@ async def test_cleanup_wait_is_explained(runtime: RuntimeFixture) -> None:
     assert text(await runtime.migration() or {}, "status", "phase") == "Failed"
     runtime.extender.full = {"n2"}
     await runtime.ask_to_move("again", completionTimeout=600, preventMigrationToSameHost=False)
-    left = f"waits for what migration move has left: pod {target.spec.pod.name} on n2"
+    left = f"waiting for migration move to clean up pod {target.spec.pod.name} on n2"
     assert await condition(runtime, AGAIN) == ("", "Waiting", left)
     await runtime.pass_time(62)
     counts = [each.get("count") for each in await runtime.events("again") if text(each, "message") == f"again: {left}"]

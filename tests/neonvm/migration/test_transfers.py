@@ -15,7 +15,7 @@ from deploy.neonvm.qemu.transfer import carried_through
 from deploy.neonvm.transfer_terms import TransferInfo
 from tests.fake_clock import FakeClock, settle
 
-CANCELLED = TransferState(Sending.FAILED, "Cancelled", "the move was cancelled")
+CANCELLED = TransferState(Sending.FAILED, "Cancelled", "the migration was cancelled")
 
 
 @dataclass

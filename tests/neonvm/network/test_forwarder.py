@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from deploy.neonvm.network.sockets import Forwarder, connected, listening, tcp_socket
+from deploy.neonvm.network.sockets import Forwarder, connected, free_port, listening, tcp_socket
 from protocol.runtime.serving.tcp_listener import TcpListener
 
 
@@ -44,10 +44,8 @@ async def test_one_port_per_target() -> None:
 
 
 async def test_a_target_where_nobody_listens_ends_the_connection() -> None:
-    with listening(tcp_socket(), "127.0.0.1", 0) as free:
-        unused = free.getsockname()[1]
     forwarder = Forwarder(dial)
-    reader, writer = await asyncio.open_connection("127.0.0.1", await forwarder.open("127.0.0.1", unused))
+    reader, writer = await asyncio.open_connection("127.0.0.1", await forwarder.open("127.0.0.1", free_port()))
     assert await reader.read() == b""
     writer.close()
     await forwarder.close()

@@ -99,7 +99,7 @@ def orders(hypervisor: FakeHypervisor) -> list[tuple[str, object]]:
 async def test_pod_gets_hub_cable_and_forwarded_link(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
     place = await hub.add_pod("a", POD)
     folder = place.attachments[0].removeprefix("unix:").removesuffix("/c0")
-    ports = f"{hub.port_for(9100)}:{hub.port_for(25183)}"
+    ports = f"{hub.port_for(9100)}:{hub.port_for(25183)}:{hub.port_for(25185)}"
     assert place.attachments == (f"unix:{folder}/c0", f"forward:{place.address}:{ports}")
     assert place.metrics_url == f"http://{place.address}:{hub.port_for(9100)}/metrics"
     assert place.enter == hub.control_enter() == ()
@@ -170,9 +170,9 @@ async def test_host_programs_bypass_the_hub(hub: HubNetwork, hypervisor: FakeHyp
 
 
 async def test_a_hub_that_does_not_start_leaves_nothing(sockets: Path, hypervisor: FakeHypervisor) -> None:
-    hypervisor.fault = GuestError("QEMU did not open its monitor")
+    hypervisor.fault = GuestError("QMP negotiation failed")
     network = HubNetwork("test", "a test", hypervisor)
-    with pytest.raises(NetworkError, match="the hub does not start: QEMU did not open its monitor"):
+    with pytest.raises(NetworkError, match="the hub does not start: QMP negotiation failed"):
         await network.up()
     assert inside(sockets) == []
     with pytest.raises(NetworkError, match="not up"):

@@ -75,9 +75,9 @@ async def test_control_plane_is_where_pods_expect_it(network: LoopbackNetwork) -
 
 async def test_unplugged_pod_is_refused_by_name(network: LoopbackNetwork) -> None:
     for attempt in (network.connect(POD, "127.0.0.1", 1), network.listen(POD, 0)):
-        with pytest.raises(NetworkError, match="default/vm-1-pod is not plugged into the network"):
+        with pytest.raises(NetworkError, match="default/vm-1-pod is not on the network"):
             await attempt
-    with pytest.raises(NetworkError, match="cannot be plugged into b: there is no such node"):
+    with pytest.raises(NetworkError, match="to b: no such node"):
         await network.add_pod("b", POD)
     await network.remove_pod(POD)
 

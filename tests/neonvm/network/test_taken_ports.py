@@ -115,7 +115,7 @@ def test_unusable_address_is_reported() -> None:
 
 
 def test_hidden_program_hint_says_how_to_look(tmp_path: Path) -> None:
-    assert who_listens(9100, tmp_path) == "another program, which this names: sudo ss -ltnp 'sport = :9100'"
+    assert who_listens(9100, tmp_path) == "another program; find it with: sudo ss -ltnp 'sport = :9100'"
 
 
 def test_kernel_table_names_listener() -> None:

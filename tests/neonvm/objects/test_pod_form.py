@@ -16,6 +16,7 @@ from deploy.neonvm.service.__main__ import parser
 from deploy.neonvm.texts.runner import MOVED_AWAY
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import MIGRATIONS
+from protocol.names import ANNOTATION_SLEEP_IGNORES
 from protocol.vm_arguments import decode_dump
 from tests.neonvm.sample_objects import virtual_machine
 
@@ -250,3 +251,18 @@ def test_agent_sidecar_has_own_identity() -> None:
 )
 def test_end_reason_is_read_from_pod_status(status: Json, expected: tuple[str, str]) -> None:
     assert pod_end({"status": status}) == expected
+
+
+def test_pod_knows_who_does_not_wake_it() -> None:
+    """A tenant's annotation of any length becomes a short variable of the runner."""
+    plain = {**vm(), "metadata": {**child(vm(), "metadata"), "annotations": {ANNOTATION_SLEEP_IGNORES: "10.1.2.3,"}}}
+    assert {"name": "SLEEP_IGNORES", "value": "10.1.2.3,"} in _environment_of(plain)
+    long = {**vm(), "metadata": {**child(vm(), "metadata"), "annotations": {ANNOTATION_SLEEP_IGNORES: "x" * 10_000}}}
+    assert {"name": "SLEEP_IGNORES", "value": "x" * 512} in _environment_of(long)
+    assert "SLEEP_IGNORES" not in [variable["name"] for variable in _environment_of(vm())]
+
+
+def _environment_of(vm_object: Json) -> list[Any]:
+    made = FORM(vm_object, runner_pod(vm_object, "db-x", machine_of(vm_object).use, sidecar=False))
+    (runner,) = cast("list[Any]", child(made, "spec")["containers"])
+    return cast("list[Any]", runner["env"])

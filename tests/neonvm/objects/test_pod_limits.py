@@ -28,11 +28,11 @@ def pod(limits: object) -> Json:
         ({}, "4", "2Gi", ""),
         ({"memory": "3Gi", "cpu": 8}, "4", "2Gi", ""),
         ({"autoscaling.neon.tech/guest-devices": "1"}, "4", "2Gi", ""),
-        ({"memory": "512Mi"}, "4", "256Mi", "its memory limit of 512Mi, less 256Mi for QEMU, keeps the guest at 256Mi"),
-        ({"memory": "2Gi"}, "4", "1792Mi", "and below its maximum of 2Gi"),
-        ({"memory": "1000Mi"}, "4", "640Mi", "keeps the guest at 640Mi"),
-        ({"memory": "400Mi"}, "4", "256Mi", "the kubelet may kill it"),
-        ({"cpu": "1500m"}, "1500m", "2Gi", "its CPU limit of 1500m keeps the guest below its maximum of 4"),
+        ({"memory": "512Mi"}, "4", "256Mi", "its memory limit of 512Mi, minus 256Mi for QEMU, caps the guest at 256Mi"),
+        ({"memory": "2Gi"}, "4", "1792Mi", ", below its maximum of 2Gi"),
+        ({"memory": "1000Mi"}, "4", "640Mi", "caps the guest at 640Mi"),
+        ({"memory": "400Mi"}, "4", "256Mi", "it may be OOM-killed"),
+        ({"cpu": "1500m"}, "1500m", "2Gi", "its CPU limit of 1500m caps the guest below its maximum of 4"),
         ({"cpu": 2}, "2", "2Gi", "its CPU limit of 2"),
         ({"cpu": "much", "memory": True}, "4", "2Gi", ""),
         ({"cpu": "0", "memory": 0}, "4", "2Gi", ""),
@@ -72,7 +72,7 @@ def test_order_is_capped_by_pod_limit() -> None:
     assert made.want == Resources.parse("1", "2Gi")
     assert child(made.status, "machine") == {"maxCpus": "1", "minMemory": "1Gi", "maxMemory": "2Gi"}
     said = {text(each, "type"): text(each, "message") for each in items(made.status, "conditions")}
-    assert f"less {QEMU_OWN} for QEMU, keeps the guest at 2Gi" in said["LimitedByPod"]
+    assert f"minus {QEMU_OWN} for QEMU, caps the guest at 2Gi" in said["LimitedByPod"]
     assert "RestartRequired" not in said
     free = plan(facts(virtual_machine(NAMED), runner(), has("2", "2Gi")))
     assert "LimitedByPod" not in {text(each, "type") for each in items(free.status, "conditions")}

@@ -16,9 +16,10 @@ import pytest
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
+from deploy.neonvm import tap
 from deploy.neonvm.addressing import flat_mac
 from deploy.neonvm.network import commands, netns
-from deploy.neonvm.overlay import node_network, taps
+from deploy.neonvm.overlay import node_network
 from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies
 from deploy.neonvm.overlay.node_plan import OverlayNode
 from protocol.kubernetes.objects import Json, name_of
@@ -217,7 +218,7 @@ async def flat_world(
     async def run_here(*command: str, lines: list[str] | tuple[str, ...] = ()) -> str:
         return await run("ip", "netns", "exec", _here.get(), *command, lines=lines)
 
-    def opened(name: str, make: Callable[[str], int] = taps.open_tap) -> int:
+    def opened(name: str, make: Callable[[str], int] = tap.open_tap) -> int:
         return netns.made_in(_here.get(), lambda: make(name))
 
     monkeypatch.setattr(node_network, "run", run_here)

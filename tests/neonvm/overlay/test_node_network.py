@@ -156,8 +156,8 @@ async def test_no_tap_without_a_fence(node: Node, commands: Commands, caplog: py
     await node.pod("db-1")
     task = await up(node)
     assert not await node.served("db-1")
-    assert "nftables does not take the rules for bridged frames" in node.network.reason
-    assert {each.message for each in caplog.records} == {"flat network not kept up; no taps are handed out"}
+    assert "nftables rejected the bridge rules" in node.network.reason
+    assert {each.message for each in caplog.records} == {"cannot maintain the flat network; not handing out taps"}
     assert all(each[0] != "ip" or each[:3] == ("ip", "-j", "link") for each in commands.ran)
     commands.refuses.clear()
     await node.clock.advance(Seconds(2.0))
@@ -220,7 +220,7 @@ async def test_rules_that_are_gone_are_loaded_again(
     await node.network.renew()
     commands.flushed = 1
     await node.network.renew()
-    assert [each.message for each in caplog.records] == ["the fence was removed by another program; loading it again"]
+    assert [each.message for each in caplog.records] == ["another program removed the nftables fence; loading it again"]
     assert commands.loads[1] == commands.loads[0]
 
 

@@ -87,7 +87,7 @@ def test_garbage_of_a_kubelet_is_refused_or_empty(answer: bytes) -> None:
 
 
 async def test_kubelet_that_does_not_answer_is_named(folder: Path) -> None:
-    with pytest.raises(NetworkError, match="does not say which pod has place-3: UNAVAILABLE"):
+    with pytest.raises(NetworkError, match="cannot ask the kubelet which pod has place-3: UNAVAILABLE"):
         await PlaceHolders(folder)("place-3")
     async with pod_resources(folder, b"\xff"):
         with pytest.raises(NetworkError, match="expected a ListPodResourcesResponse"):
@@ -113,7 +113,7 @@ async def test_pod_folder_is_read_only(folder: Path) -> None:
     mounts = [[(each.container_path, each.host_path, each.read_only) for each in one.mounts] for one in found]
     assert mounts == [[("/run/flat", str(folder / "flat" / "place-1"), True)], []]
     asked.container_requests[1].devices_ids.append("../place-1")  # type: ignore[attr-defined]
-    with pytest.raises(grpc.aio.AioRpcError, match="not the name of a place"):
+    with pytest.raises(grpc.aio.AioRpcError, match="invalid device ID"):
         await kubelet.call("plugin.sock", "Allocate", asked.SerializeToString())
     sockets.close()
     await server.stop(None)

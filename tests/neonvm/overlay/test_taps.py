@@ -121,12 +121,12 @@ async def test_pod_is_served_after_accepting_failed(
     os.close((await handed_over(sockets.make("place-3"), 5.0)).descriptor)
     sockets.close()
     assert (fails, program.served) == ([], ["place-3"])
-    assert [record.message for record in caplog.records] == ["a pod's call for its tap cannot be accepted"]
+    assert [record.message for record in caplog.records] == ["cannot accept a pod's connection for its tap"]
 
 
 @pytest.mark.parametrize("place", ["..", "place-", "place-1/../..", "other"])
 async def test_place_is_no_path(root: Path, place: str) -> None:
-    with pytest.raises(OSError, match="not the name of a place"):
+    with pytest.raises(OSError, match="invalid device ID"):
         TapSockets(root, Program().serve).make(place)
 
 
@@ -141,7 +141,7 @@ async def test_runner_says_what_it_has_waited_for(root: Path) -> None:
         connection, _ = await asyncio.get_running_loop().sock_accept(listener)
         with connection:
             socket.send_fds(connection, [b"nonsense"], [listener.fileno()])
-            with pytest.raises(NetworkError, match="cannot be taken over"):
+            with pytest.raises(NetworkError, match="cannot use the tap"):
                 await waiting
 
 

@@ -71,7 +71,7 @@ class FakeMachine:
     async def wait_for_event(self, seconds: float) -> None:
         raise AssertionError("nothing is waited for in this test")
 
-    def hearing(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
+    def on_event(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
         raise AssertionError("nothing is heard in this test")
 
     def event_time(self, event: str) -> float | None:
@@ -109,7 +109,9 @@ class FakeHypervisor:
         self.disks.append((disk, base))
         _touch(disk)
 
-    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
+    async def launch(
+        self, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
+    ) -> Machine:
         if self.fault is not None:
             raise self.fault
         self.launched.append(command(9))
@@ -143,7 +145,7 @@ class FakeGuestDaemon:
 
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
         if self.unplugged:
-            raise NetworkError(f"{pod} is not plugged into the network")
+            raise NetworkError(f"{pod} is not on the network")
         return await connected(tcp_socket(), "127.0.0.1", self.port)
 
     async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
@@ -152,7 +154,7 @@ class FakeGuestDaemon:
     @contextmanager
     def announcing(self, pod: ObjectName, vm: str) -> Iterator[Callable[[], None]]:
         if self.unplugged:
-            raise NetworkError(f"{pod} is not plugged into the network")
+            raise NetworkError(f"{pod} is not on the network")
         yield lambda: self.announced.append((pod.name, vm))
 
 

@@ -45,9 +45,11 @@ class CountingQemu(Qemu):
         super().__init__()
         self.launches = 0
 
-    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
+    async def launch(
+        self, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
+    ) -> Machine:
         self.launches += 1
-        return await super().launch(who, command, log)
+        return await super().launch(who, command, log, inherit)
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ async def test_successful_boot_trial_is_remembered(trial: BootTrial) -> None:
 
 
 async def test_stopped_cpu_fails_trial_with_reason(trial: BootTrial) -> None:
-    story = "internal-error: the CPU did something that this machine cannot run; KVM internal error. Suberror: 1"
+    story = "internal-error: KVM cannot execute an instruction of the guest; KVM internal error. Suberror: 1"
     assert await fault(replace(trial, limit=30.0), STOPS) == (story, 1)
     assert await fault(trial, STOPS) == (story, 1)
 
@@ -102,16 +104,15 @@ async def test_a_machine_whose_process_ends_does_not_boot(trial: BootTrial) -> N
 
 
 async def test_machine_without_monitor_fails_trial(trial: BootTrial) -> None:
-    story = (
-        "trial: no monitor; it said: QEMU ended by SIGABRT: qemu-system-x86_64: error: no MSR qemu-system-x86_64: x.c:1"
-    )
+    output = "QEMU was killed by SIGABRT: qemu-system-x86_64: error: no MSR qemu-system-x86_64: x.c:1"
+    story = f"trial: no monitor; its output: {output}"
     refused = FakeHypervisor(fault=GuestError(story))
     found = await replace(trial, hypervisor=refused).fault(lambda *_: ["qemu-system-x86_64"])
-    assert found == "QEMU ended by SIGABRT: error: no MSR"
+    assert found == "QEMU was killed by SIGABRT: error: no MSR"
 
 
 async def test_silent_machine_is_retried_after_hour(trial: BootTrial) -> None:
-    story = "it did not reach its first program within 0.3 s"
+    story = "init did not start within 0.3 s"
     assert await fault(replace(trial, limit=0.3), HANGS) == (story, 1)
     assert await fault(replace(trial, wall=lambda: 4599.0), BOOTS.replace("60", "61")) == ("", 2)
     assert await fault(replace(trial, wall=lambda: 4599.0), HANGS) == (story, 2)
@@ -136,7 +137,7 @@ async def test_unreadable_verdict_repeats_trial(trial: BootTrial) -> None:
 
 async def test_an_image_that_cannot_be_read_is_said(trial: BootTrial) -> None:
     trial.image.kernel.unlink()
-    with pytest.raises(GuestError, match=r"the guest image cannot be read: .*vmlinuz"):
+    with pytest.raises(GuestError, match=r"cannot read the guest image: .*vmlinuz"):
         await fault(trial, BOOTS)
 
 

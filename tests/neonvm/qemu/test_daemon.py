@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+from pathlib import Path
+from typing import cast
 
 import pytest
 
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
-from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.daemon import DaemonResponse, ask
+from deploy.neonvm.ports import GuestError, PodSockets
+from deploy.neonvm.qemu.daemon import DaemonResponse, GuestDaemon, ask
 from protocol.runtime.serving.tcp_listener import Serve, TcpListener
+from tests.neonvm.qemu.fakes import spec_in
+
+ROOTFS = Path(__file__).parents[3] / "vm_image" / "rootfs"
 
 
 async def conversation(serve: Serve, seconds: float = 5.0) -> DaemonResponse:
@@ -57,7 +63,7 @@ async def test_non_http_answer_blames_guest(nonsense: bytes) -> None:
         await reader.readuntil(b"250")
         writer.write(nonsense)
 
-    with pytest.raises(GuestError, match="no usable answer"):
+    with pytest.raises(GuestError, match="invalid response from the guest daemon"):
         await conversation(serve)
 
 
@@ -74,7 +80,7 @@ async def test_silence_ends_with_the_time_out() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    with pytest.raises(GuestError, match=r"did not answer PUT /cpu within 0\.01 s"):
+    with pytest.raises(GuestError, match=r"no response from the guest to PUT /cpu within 0\.01 s"):
         await conversation(serve, seconds=0.01)
 
 
@@ -82,5 +88,28 @@ async def test_unreachable_guest_is_reported() -> None:
     async def dial() -> socket.socket:
         raise ConnectionRefusedError("connection refused")
 
-    with pytest.raises(GuestError, match="cannot be reached for GET /ready: connection refused"):
+    with pytest.raises(GuestError, match="cannot connect to the guest for GET /ready: connection refused"):
         await ask(dial, "GET", "/ready", "", 1.0)
+
+
+class NotingDaemon(GuestDaemon):
+    """Notes how long it would wait for each answer."""
+
+    def __init__(self) -> None:
+        super().__init__(spec_in(Path()), cast("PodSockets", None))
+        self.waits: dict[str, float] = {}
+
+    async def ask(self, method: str, path: str, body: str = "", seconds: float = 5.0, port: int = 0) -> DaemonResponse:
+        self.waits[path] = seconds
+        return DaemonResponse(200, "")
+
+
+async def test_guest_gives_up_password_before_host() -> None:
+    """Otherwise one attempt goes on beside the next, and a guest that lacks CPU never becomes ready."""
+    daemon = NotingDaemon()
+    daemon.password = "secret"
+    assert await daemon.is_ready()
+    script = "".join((ROOTFS / name).read_text() for name in ("daemon.sh", "password.sh"))
+    limits = re.findall(r"PGCONNECT_TIMEOUT=(\d+)|statement_timeout = '(\d+)s'", script)
+    assert len(limits) == 2
+    assert sum(int(connect or statement) for connect, statement in limits) < daemon.waits["/password"]

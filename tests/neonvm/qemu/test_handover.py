@@ -46,7 +46,7 @@ def test_transition_table_matches_code() -> None:
         assert released == table["any, released"][target].partition(",")[0]
         assert hopeless == ("give up" if released == "wait" else released)
         is_lost = source is SourceSays.GONE and target is not TargetSays.RUNS
-        assert called_off == ("give up" if is_lost else table["any, called off"][target].partition("  ")[0])
+        assert called_off == ("give up" if is_lost else table["any, cancelled"][target].partition("  ")[0])
 
 
 @dataclass(frozen=True)

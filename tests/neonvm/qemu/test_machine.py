@@ -72,7 +72,7 @@ async def test_dead_machine_refuses_orders(tmp_path: Path) -> None:
 
 
 async def test_failed_start_quotes_last_output(tmp_path: Path) -> None:
-    with pytest.raises(GuestError, match=r"db: QEMU did not open its monitor: .*; it said: no such machine type"):
+    with pytest.raises(GuestError, match=r"db: QMP negotiation failed: .*; its output: no such machine type"):
         await Qemu().launch("db", program("import sys; sys.exit('no such machine type')"), tmp_path / "log")
 
 
@@ -85,11 +85,11 @@ async def test_a_program_that_is_missing_is_no_machine(tmp_path: Path) -> None:
     ("events", "run_state", "reason"),
     [
         ([{"event": "GUEST_PANICKED", "data": {"action": "poweroff"}}], "shutdown", "its kernel panicked"),
-        ([{"event": "SHUTDOWN", "data": {"guest": True, "reason": "guest-reset"}}], "shutdown", "it restarted itself"),
+        ([{"event": "SHUTDOWN", "data": {"guest": True, "reason": "guest-reset"}}], "shutdown", "it rebooted"),
         (
             [{"event": "SHUTDOWN", "data": {"guest": True, "reason": "guest-shutdown"}}],
             "shutdown",
-            "it switched itself off",
+            "it powered off",
         ),
         (
             [{"event": "SHUTDOWN", "data": {"guest": False, "reason": "host-qmp-system-reset"}}],
@@ -100,7 +100,7 @@ async def test_a_program_that_is_missing_is_no_machine(tmp_path: Path) -> None:
         (
             [{"event": "STOP"}],
             "internal-error",
-            "internal-error: the CPU did something that this machine cannot run",
+            "internal-error: KVM cannot execute an instruction of the guest",
         ),
         ([{"event": "STOP"}], "io-error", "io-error: its disk cannot be read or written"),
     ],
@@ -134,7 +134,7 @@ async def test_migration_pause_is_no_failure(tmp_path: Path) -> None:
     assert await machine.call("echo", {"value": 1}) == {"value": 1}
     assert machine.alive
     await machine.end()
-    assert await machine.failed() == "QEMU ended with exit code 0"
+    assert await machine.failed() == "QEMU exited with code 0"
 
 
 async def test_killed_process_fails_at_once(tmp_path: Path) -> None:
@@ -142,6 +142,6 @@ async def test_killed_process_fails_at_once(tmp_path: Path) -> None:
     waiting = asyncio.ensure_future(machine.failed())
     os.kill(machine.pid, signal.SIGKILL)
     async with asyncio.timeout(1):
-        assert await waiting == "QEMU was ended by SIGKILL"
+        assert await waiting == "QEMU was killed by SIGKILL"
     assert not machine.alive
     await machine.kill()

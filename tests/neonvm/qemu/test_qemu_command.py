@@ -77,12 +77,13 @@ def test_the_whole_command_of_a_guest(tmp_path: Path) -> None:
 def test_rootless_guest_uses_hub_and_forward(tmp_path: Path) -> None:
     spec = spec_in(tmp_path)
     hub = replace(
-        spec, network=replace(spec.network, attachments=("unix:/run/a,b/c0", "forward:127.70.1.0:19100:25183"))
+        spec, network=replace(spec.network, attachments=("unix:/run/a,b/c0", "forward:127.70.1.0:19100:25183:25185"))
     )
     assert values(hub, "-netdev") == [
         "stream,server=off,addr.type=unix,addr.path=/run/a,,b/c0,id=net0",
         "user,ipv6=off,restrict=on,net=10.255.255.0/24,host=10.255.255.253,dhcpstart=10.255.255.254,"
-        "hostfwd=tcp:127.70.1.0:19100-10.255.255.254:9100,hostfwd=tcp:127.70.1.0:25183-10.255.255.254:25183,id=net1",
+        "hostfwd=tcp:127.70.1.0:19100-10.255.255.254:9100,hostfwd=tcp:127.70.1.0:25183-10.255.255.254:25183,"
+        "hostfwd=tcp:127.70.1.0:25185-10.255.255.254:25185,id=net1",
     ]
 
 

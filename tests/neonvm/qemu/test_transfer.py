@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from deploy.neonvm.ports import GuestError, TransferError, TransferFault
+from deploy.neonvm.qemu import transfer
 from deploy.neonvm.qemu.frame_handover import FrameHandover
+from deploy.neonvm.qemu.machine import Machine, OpenWire, Route, socket_pair
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferStatus
 from protocol.units import Bytes, Seconds
@@ -40,7 +42,7 @@ class Scripted:
     silent_until: float = 0.0
     stopped_at: float | None = None
     at: dict[float, Callable[[], None]] = field(default_factory=dict)
-    hearings: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
+    listeners: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     obeys: bool = True
     on_cont: Callable[[], None] = lambda: None
     figures: dict[str, object] = field(default_factory=dict)
@@ -94,15 +96,15 @@ class Scripted:
         self.say("RESUME")
 
     def say(self, event: str) -> None:
-        for waits_for, heard in list(self.hearings):
+        for waits_for, heard in list(self.listeners):
             if waits_for == event:
                 heard()
 
     @contextmanager
-    def hearing(self, event: str, heard: Callable[[], None]) -> Iterator[None]:
-        self.hearings.append((event, heard))
+    def on_event(self, event: str, heard: Callable[[], None]) -> Iterator[None]:
+        self.listeners.append((event, heard))
         yield
-        self.hearings.remove((event, heard))
+        self.listeners.remove((event, heard))
 
     async def give(self, name: str, end: socket.socket) -> None:
         await self.call("getfd")
@@ -163,6 +165,7 @@ class Move:
         self.source = Scripted("source", self.clock, self.story)
         self.target = Scripted("target", self.clock, self.story, run_state="inmigrate")
         self.source.at[2.0] = self._sent
+        self.open_wire: OpenWire = socket_pair
         self.begin()
 
     def begin(self, limits: TransferLimits = LIMITS) -> None:
@@ -175,6 +178,7 @@ class Move:
             lambda: self.story.append("frames go to the source"),
             lambda: self.story.append("frames go to the target"),
             self.frames,
+            self.open_wire,
         )
         self.transfer = Transfer(ends, limits, self.progress.append)
 
@@ -316,6 +320,57 @@ async def test_cancelled_move_ends_with_known_runner(move: Move) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (move.source.alive, move.source.run_state, move.target.alive) == (True, "running", False)
+
+
+@dataclass
+class StuckWire:
+    """It opens for as long as the disk of a sleeping guest is sent, to a target that takes nothing. Meanwhile
+    ``happens``.
+    """
+
+    story: list[str]
+    happens: Callable[[], None]
+
+    async def open(self, *_: Machine) -> Route:
+        self.happens()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.story.append("the wire is given up")
+        raise AssertionError("nobody takes the disk")
+
+
+async def test_wire_that_never_opens_ends_with_the_move(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guest sleeps on where it is, and its clients can wake it there."""
+    monkeypatch.setattr(transfer, "_LOOK", 0.01)
+    move.source.at = {}
+    move.open_wire = StuckWire(move.story, lambda: setattr(move.clock, "instant", 301.0)).open
+    move.begin()
+    assert await move.fails() == (TransferFault.TIMED_OUT, True)
+    assert move.since("the wire is given up") == [
+        "the wire is given up",
+        "target is killed",
+        "source: migrate_cancel",
+        "frames stay with the source",
+    ]
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+async def test_nobody_waits_for_a_wire_of_a_cancelled_move(
+    move: Move, monkeypatch: pytest.MonkeyPatch, *, is_left: bool
+) -> None:
+    """Another process may take up a move that was left."""
+    monkeypatch.setattr(transfer, "_LOOK", 0.01)
+
+    def ends() -> None:
+        (move.transfer.leave if is_left else move.transfer.call_off)()
+
+    move.source.at = {}
+    move.open_wire = StuckWire(move.story, ends).open
+    move.begin()
+    with pytest.raises(asyncio.CancelledError if is_left else TransferError):
+        await move.transfer.run()
+    assert ("the wire is given up" in move.story, move.source.alive, move.target.alive) == (True, True, is_left)
 
 
 def _cancel(task: asyncio.Task[TransferInfo]) -> None:

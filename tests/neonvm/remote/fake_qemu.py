@@ -75,7 +75,7 @@ class FakeQemu:
                 self.say("RESUME")
                 self.ran()
             case "quit":
-                self.end_with("QEMU ended with exit code 0")
+                self.end_with("QEMU exited with code 0")
         return {}
 
     def _send_to(self, address: str) -> None:
@@ -163,7 +163,7 @@ class FakeQemu:
     async def wait_for_event(self, seconds: float) -> None:
         raise AssertionError("its runner waits for no event")
 
-    def hearing(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
+    def on_event(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
         raise AssertionError("its runner hears no event")
 
     def event_time(self, event: str) -> float | None:
@@ -179,7 +179,7 @@ class FakeQemus:
     async def make_disk(self, disk: object, base: object) -> None:
         """There is no disk."""
 
-    async def launch(self, who: str, command: Callable[[int], object], log: object) -> Machine:
+    async def launch(self, who: str, command: Callable[[int], object], log: object, inherit: object = ()) -> Machine:
         words = list(command(3))  # type: ignore[call-overload]
         self.machine.run_state = "inmigrate" if "-incoming" in words else "running"
         if self.machine.runs:

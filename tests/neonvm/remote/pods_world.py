@@ -17,16 +17,19 @@ import httpx2 as httpx
 from deploy.kube.client import ApiClient
 from deploy.neonvm.access.callers import ANYONE, CONTROLLER
 from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.addressing import DAEMON_PORT
+from deploy.neonvm.guests.qemu_guest import QemuGuest
+from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.objects.pod_form import RunnerForm
-from deploy.neonvm.ports import GuestError, GuestSpec, PodSockets
+from deploy.neonvm.ports import FellAsleep, GuestError, GuestSpec, PodSockets, Woken
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.daemon import DaemonResponse, GuestDaemon
 from deploy.neonvm.qemu.machine import Decided
-from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
 from deploy.neonvm.remote.address_choice import AddressRange
-from deploy.neonvm.runner.pod_runner import Ending, PodRunner, TlsIdentity
+from deploy.neonvm.runner.pod_runner import Ending, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.runner_arguments import guest_spec, parse_arguments
+from deploy.neonvm.runner.tls_identity import TlsIdentity
 from deploy.neonvm.service.__main__ import FencedTransport
 from deploy.neonvm.service.app import ControllerService, ServiceDependencies
 from deploy.neonvm.service.runner_authority import AUTHORITIES, OF_AGENTS, OWN, RunnerAuthority
@@ -48,8 +51,9 @@ from protocol.units import Seconds
 from tests.fake_clock import FakeClock
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.qemu.fakes import FakeGuestDaemon
-from tests.neonvm.remote.asking import asking
+from tests.neonvm.remote.asking import Asking
 from tests.neonvm.remote.fake_qemu import FakeQemu, FakeQemus
+from tests.neonvm.runner.fake_sleeper import FakeSleeper
 from tests.neonvm.runtime_fixture import definition
 from tests.neonvm.sample_objects import virtual_machine
 from tests.plain_http import DirectClient
@@ -70,11 +74,30 @@ class Daemon(FakeGuestDaemon):
 
 
 @dataclass
+class QemuSleeper(FakeSleeper):
+    """The guest of a QEMU that is not there while it sleeps."""
+
+    qemu: FakeQemu = field(kw_only=True)
+
+    async def fall_asleep(self) -> FellAsleep:
+        fell_asleep = await super().fall_asleep()
+        self.qemu.run_state = "asleep"
+        return fell_asleep
+
+    async def wake(self) -> Woken:
+        woken = await super().wake()
+        self.qemu.run_state = "running"
+        self.qemu.ran()
+        return woken
+
+
+@dataclass
 class RunningPod:
     """A runner pod on its node."""
 
     uid: str
     qemu: FakeQemu
+    sleeper: QemuSleeper
     api: RunnerApi
     decide: Callable[[str, Decided], Decided]
     life: asyncio.Task[Ending]
@@ -105,7 +128,9 @@ class ObedientDaemon(GuestDaemon):
         super().__init__(spec, sockets)
         self.guest, self.has = guest, spec.cpu_use.value
 
-    async def ask(self, method: str, path: str, body: str = "", seconds: float = 5.0) -> DaemonResponse:
+    async def ask(
+        self, method: str, path: str, body: str = "", seconds: float = 5.0, port: int = DAEMON_PORT
+    ) -> DaemonResponse:
         if (await self.guest.machine.call("query-status")) != {"status": "running"}:
             raise GuestError(f"the guest did not answer {method} {path} within {seconds:g} s")
         if body:
@@ -220,7 +245,7 @@ class World:
         deps = ServiceDependencies(
             client,
             leadership,
-            asking(answered),
+            Asking(answered),
             connect,  # type: ignore[arg-type]
             self.clock,
             self.form,
@@ -308,12 +333,14 @@ class World:
         folder = self.folder / name
         folder.mkdir(parents=True)
         guest = ObedientQemuGuest(guest_spec(told, folder, folder, tap, 1400), made_by)
-        runner = PodRunner(guest, TlsIdentity(name, folder), ("tcg", "a test"), None, told.receives)
+        sleeper = QemuSleeper(qemu=qemu)
+        runner = PodRunner(guest, TlsIdentity(name, folder), ("tcg", "a test"), None, told.receives, sleeper=sleeper)
         qemu.standing = runner.standing
         stop = asyncio.Event()
         life = asyncio.create_task(_lived(runner, stop, self.refuse_to_start))
         is_closed = told.authorities is not None
-        self.pods[name] = RunningPod(uid_of(pod), qemu, RunnerApi(runner), runner.decide, life, stop, is_closed)
+        api = RunnerApi(runner)
+        self.pods[name] = RunningPod(uid_of(pod), qemu, sleeper, api, runner.decide, life, stop, is_closed)
         status: Json = {"phase": "Running", "podIP": address}
         await self.client.merge_patch(PODS, name_of(pod), {"status": status}, "status")
 

@@ -29,7 +29,7 @@ class SlowServer(httpx.AsyncBaseTransport):
 async def test_write_that_waits_past_the_lease_is_never_sent() -> None:
     server = SlowServer()
     fenced = FencedTransport(server, lambda: Seconds(0.01))
-    with pytest.raises(httpx.ReadTimeout, match="the Lease ended before the answer came"):
+    with pytest.raises(httpx.ReadTimeout, match="the Lease expired before the response came"):
         await fenced.handle_async_request(WRITE)
     server.has_room.set()
     await asyncio.sleep(0)

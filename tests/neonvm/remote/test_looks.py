@@ -12,14 +12,14 @@ import pytest
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.pod_guests import PACE
-from deploy.neonvm.remote.runner_client import Looks, RunnerClient
+from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from tests.fake_clock import settle
-from tests.neonvm.remote.asking import asking
+from tests.neonvm.remote.asking import Asking
 from tests.neonvm.remote.pods_world import World, world
 
 STATUS = RunnerStatus("Running", 1000, 2**30, "tcg", "a test", given=False)
@@ -78,7 +78,7 @@ async def test_queries_are_bounded_and_orders_bypass() -> None:
             await answers.wait()
         return httpx.Response(200, content=msgspec.json.encode(STATUS))
 
-    ask, looks = asking(answer), Looks(2)
+    ask, looks = Asking(answer), PollLimiter(2)
     pods = [RunnerClient(ask, place(f"pod {number}", f"10.0.0.{number}"), looks) for number in range(5)]
     asked = [asyncio.create_task(each.status()) for each in pods]
     await settle()
@@ -90,24 +90,24 @@ async def test_queries_are_bounded_and_orders_bypass() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"phase": "\xff"}', b'{"deep": ' + b'{"a":' * 10_000])
 async def test_non_json_answer_blames_runner(body: bytes) -> None:
-    ask = asking(lambda _: httpx.Response(200, content=body))
-    runner = RunnerClient(ask, place("pod", "10.0.0.1"), Looks(1, 1))
-    with pytest.raises(GuestError, match="pod: its runner gave no usable answer"):
+    ask = Asking(lambda _: httpx.Response(200, content=body))
+    runner = RunnerClient(ask, place("pod", "10.0.0.1"), PollLimiter(1, 1))
+    with pytest.raises(GuestError, match="pod: invalid response from its runner"):
         await runner.status()
-    with pytest.raises(GuestError, match="pod: its runner cannot say its CPU"):
+    with pytest.raises(GuestError, match="pod: its runner reported an invalid CPU"):
         await runner.cpu()
 
 
 async def test_slow_runner_releases_its_slot() -> None:
-    ask = asking(lambda _: asyncio.Event().wait())  # type: ignore[arg-type]
-    runner = RunnerClient(ask, place("pod", "10.0.0.1"), Looks(1, 1), Seconds(0.001))
+    ask = Asking(lambda _: asyncio.Event().wait())  # type: ignore[arg-type]
+    runner = RunnerClient(ask, place("pod", "10.0.0.1"), PollLimiter(1, 1), Seconds(0.001))
     for _ in range(3):
-        with pytest.raises(GuestError, match="pod: its runner does not answer"):
+        with pytest.raises(GuestError, match="pod: its runner does not respond"):
             await runner.status()
 
 
 async def test_silent_pods_queue_separately() -> None:
-    looks, forever = Looks(1, 1), asyncio.Event()
+    looks, forever = PollLimiter(1, 1), asyncio.Event()
 
     async def look(who: str, answers: asyncio.Event) -> str:
         async with looks.turn(who):

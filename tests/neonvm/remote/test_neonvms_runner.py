@@ -15,12 +15,12 @@ from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.remote.remote_guest import RemoteGuest, RemoteMachine
-from deploy.neonvm.remote.runner_client import Looks, RunnerClient
+from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
 from protocol.kubernetes.objects import Json, child
 from protocol.units import Bytes, MilliCpu, Seconds
 from protocol.vm_arguments import encode_dump
 from tests.fake_clock import FakeClock
-from tests.neonvm.remote.asking import asking
+from tests.neonvm.remote.asking import Asking
 from tests.neonvm.sample_objects import virtual_machine
 
 GI = 1024**3
@@ -105,7 +105,7 @@ class Hasty(FakeClock):
 
 
 def guest(runner: NeonRunner, qemu: NeonQemu, *, plugs: bool = True) -> RemoteGuest:
-    client = RunnerClient(asking(runner.answer), PLACE, Looks())
+    client = RunnerClient(Asking(runner.answer), PLACE, PollLimiter())
     vm = virtual_machine()
     mode = "QmpScaling" if plugs else "SysfsScaling"
     words = ["runner", "-cpu-scaling-mode", mode, "-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", "H4sI"]
@@ -147,10 +147,10 @@ async def test_stuck_cpu_is_fault_with_real_size() -> None:
     runner, qemu = NeonRunner(noted=2), NeonQemu(added=[1], lazy=True)
     found = guest(runner, qemu)
     assert await found.state() == has("2")
-    with pytest.raises(GuestError, match="1 CPUs were to be plugged in, and 2 are"):
+    with pytest.raises(GuestError, match="2 CPUs are plugged in, 1 were requested"):
         await found.set_cpu(MilliCpu(1000))
     assert await found.state() == has("2")
-    with pytest.raises(GuestError, match="5 CPUs were to be plugged in, and 4 are"):
+    with pytest.raises(GuestError, match="4 CPUs are plugged in, 5 were requested"):
         await found.set_cpu(MilliCpu(5000))
     assert runner.orders == []
 
@@ -188,5 +188,5 @@ async def test_missing_cpu_list_is_fault() -> None:
         async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
             return {} if command == "query-hotpluggable-cpus" else await super().call(command, arguments)
 
-    with pytest.raises(GuestError, match="its QEMU cannot say its CPUs"):
+    with pytest.raises(GuestError, match="invalid CPU list from its QEMU"):
         await guest(NeonRunner(), Silent()).state()

@@ -18,7 +18,7 @@ from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.remote_guest import RemoteMachine
-from deploy.neonvm.remote.runner_client import Looks, RunnerClient
+from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
 from protocol.kubernetes.objects import child, items, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.runtime.serving.tcp_listener import TcpListener
@@ -182,12 +182,12 @@ def answer_of(status: int, body: bytes, headers: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("answer", "part", "said"),
     [
-        (answer_of(200, b"x" * 70_000), b"", "says too much at /status"),
-        (ENDLESS, b"x" * 1000, "/status cannot be read: it is too long"),
-        (ENDLESS, b"", "does not answer"),
-        (answer_of(200, b"x", b"Content-Encoding: gzip\r\n"), b"", "packs"),
+        (answer_of(200, b"x" * 70_000), b"", "response of its runner to /status is too large"),
+        (ENDLESS, b"x" * 1000, "invalid response to GET /status: too large"),
+        (ENDLESS, b"", "does not respond"),
+        (answer_of(200, b"x", b"Content-Encoding: gzip\r\n"), b"", "compressed response"),
         (answer_of(500, b"\xff" * 1000), b"", "refused /status: "),
-        (answer_of(200, b"[" * 60_000), b"", "gave no usable answer"),
+        (answer_of(200, b"[" * 60_000), b"", "invalid response from"),
     ],
     ids=["large", "endless", "slow", "packed", "no text", "deep"],
 )
@@ -202,7 +202,7 @@ async def test_an_answer_has_a_size_and_a_time(answer: bytes, part: bytes, said:
 
     serving = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
     place = replace(PLACE, address="127.0.0.1", api=serving.port, is_open=True)
-    client = RunnerClient(connections(Reviews()).ask, place, Looks(), patience=Seconds(0.5))
+    client = RunnerClient(connections(Reviews()), place, PollLimiter(), patience=Seconds(0.5))
     with pytest.raises(GuestError, match=said) as refused:
         await client.status()
     await serving.close()
@@ -212,6 +212,6 @@ async def test_an_answer_has_a_size_and_a_time(answer: bytes, part: bytes, said:
 
 @pytest.mark.parametrize("place", [replace(PLACE, address="a" * 64), replace(PLACE, address="127.0.0.1", api=99_999)])
 async def test_a_place_that_no_socket_takes_is_a_fault(place: RunnerPlace) -> None:
-    client = RunnerClient(connections(Reviews()).ask, replace(place, is_open=True), Looks())
+    client = RunnerClient(connections(Reviews()), replace(place, is_open=True), PollLimiter())
     with pytest.raises(GuestError, match="cannot be reached"):
         await client.status()

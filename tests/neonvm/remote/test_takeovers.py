@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.informer import Informer
-from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.ports import PodRole
 from deploy.neonvm.qemu.machine import Decided
-from deploy.neonvm.remote.address_choice import AddressRange
-from deploy.neonvm.remote.address_claims import AddressClaims
-from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies
 from protocol.kubernetes.objects import text
-from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import MIGRATIONS, PODS
 from protocol.messages import ObjectName
-from tests.neonvm.remote.asking import asking
 from tests.neonvm.remote.fake_qemu import FakeQemu
+from tests.neonvm.remote.following import follower
 from tests.neonvm.remote.pods_world import STEP, World, world
 
 MOVE = ObjectName("default", "move")
@@ -153,27 +147,14 @@ async def test_new_leader_keeps_guest_size(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         source, _ = await begin(made)
         await made.kill()
-        caches = [Informer(made.client, kind, made.clock) for kind in (PODS, VIRTUAL_MACHINES, IP_ADDRESSES)]
-        claims = AddressClaims(made.client, caches[2], caches[1], AddressRange.parse("10.100.128.0-10.100.128.7"))
         asked: list[str] = []
-        changed: list[ObjectName] = []
 
         async def answer(request: httpx.Request) -> httpx.Response:
             asked.append(request.url.path)
             return await made._to_runner(request)
 
-        async def refused(place: RunnerPlace) -> socket.socket:
-            raise ConnectionRefusedError(place.address)
-
-        ask = asking(answer)
-        deps = PodGuestsDependencies(caches[0], ask, refused, claims, made.clock, changed.append, lambda _: None)
-        guests = PodGuests(deps)
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(each) for each in (*(cache.run() for cache in caches), guests.run())]
-            pod = ObjectName("default", source)
-            await made.until(lambda: guests.guest(caches[0].get(pod)).role is PodRole.RUNNING)
+        async with follower(made, answer) as leader:
+            await made.until(lambda: leader.guest(source).role is PodRole.RUNNING)
             for _ in range(100):
                 await made.clock.advance(STEP)
-            for each in running:
-                each.cancel()
         assert set(asked) == {"/status"}

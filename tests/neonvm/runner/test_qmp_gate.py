@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from deploy.neonvm.access.callers import AGENT, CONTROLLER, NOBODY
 from deploy.neonvm.access.connections import Streams
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.runner.gate_server import GateServer, split
 from deploy.neonvm.runner.qmp_gate import GateState, refusal
 from protocol.runtime.serving.tcp_listener import TcpListener
@@ -27,7 +28,7 @@ SIZE = {"path": "vm0", "property": "requested-size", "value": 1024 * MI}
 AT_REST = GateState(most_plugged=2048 * MI)
 SENDS = GateState(is_open=True, has_certificate=True)
 WAITS = GateState(receives=True, has_certificate=True)
-STANDINGS = st.builds(GateState, *[st.booleans()] * 5, st.sampled_from([0, 2048 * MI]))
+STANDINGS = st.builds(GateState, *[st.booleans()] * 6, st.sampled_from([0, 2048 * MI]))
 
 
 def command(name: str, **arguments: object) -> dict[str, object]:
@@ -133,7 +134,15 @@ def test_everything_else_is_refused(message: object, now: GateState) -> None:
 def test_a_move_goes_by_its_steps(name: str, now: GateState) -> None:
     """No guest is sent outside of a move or without TLS, none that runs is ended, none goes on elsewhere and here."""
     message = command(name, uri="tcp:10.1.2.3:20187") if name.startswith("migrate") else command(name)
-    assert refusal(message, now) not in {"", f"{name} is not offered by this pod with these arguments"}
+    assert refusal(message, now) not in {"", f"{name} is not allowed in this pod with these arguments"}
+
+
+@pytest.mark.parametrize(("now", "message"), PASSED)
+def test_sleeping_guest_is_only_asked(now: GateState, message: dict[str, object]) -> None:
+    """A late command must not run a guest whose memory is being restored, nor cancel the saving of it."""
+    name = str(message["execute"])
+    passes = name.startswith("query-") or name in {"qmp_capabilities", "qom-get"}
+    assert refusal(message, replace(now, sleeps=True)) == ("" if passes else "the guest is asleep; wake it first")
 
 
 NAMES = {str(message["execute"]) for _, message in PASSED}
@@ -184,6 +193,7 @@ class Pod:
 
     now: GateState = AT_REST
     is_lost: bool = False
+    sleeper: Machine | None = None
 
     def known_standing(self) -> GateState:
         return self.now
@@ -235,8 +245,8 @@ async def test_a_controller_speaks_with_qemu_and_hears_refusals(tmp_path: Path) 
             orders = b'{"execute": "stop", "id": 4}{"execute":\n"query-status"}{"execute": "quit"}'
             greeting, *said = await answers(gate, CONTROLLER, orders, 3)
             refused = [
-                {"error": {"class": "CommandNotFound", "desc": "stop is not offered by this pod"}, "id": 4},
-                {"error": {"class": "CommandNotFound", "desc": "the guest runs here and was not given away"}},
+                {"error": {"class": "CommandNotFound", "desc": "stop is not allowed in this pod"}, "id": 4},
+                {"error": {"class": "CommandNotFound", "desc": "the guest runs here and was not migrated away"}},
             ]
             assert greeting == '{"QMP": {}}'
             assert sorted(said) == sorted([*map(json.dumps, refused), '{"return": {}}'])

@@ -18,7 +18,8 @@ from deploy.neonvm.addressing import RETURNED_MAC, flat_mac
 from deploy.neonvm.network.announcement import announcement
 from deploy.neonvm.runner.flat_tap import FlatTap
 from deploy.neonvm.runner.frame_return import FrameReturn
-from deploy.neonvm.runner.returned_frames import FrameStream, ReturnedFrames
+from deploy.neonvm.runner.returned_frames import ReturnedFrames
+from deploy.neonvm.sleep.streams import FrameStream
 from protocol.units import Seconds
 from tests.neonvm.qemu.test_frame_handover import Filtering
 
@@ -76,17 +77,17 @@ def test_frames_survive_any_stream_split(frames: list[bytes], data: st.DataObjec
 class Leaving(Filtering):
     """A QEMU that gives its end of the way to the test."""
 
-    hearings: dict[str, Callable[[], None]] = field(default_factory=dict)
+    listeners: dict[str, Callable[[], None]] = field(default_factory=dict)
     way: socket.socket | None = None
 
     async def give(self, name: str, end: socket.socket) -> None:
         self.way = end.dup()
 
     @contextmanager
-    def hearing(self, event: str, heard: Callable[[], None]) -> Iterator[None]:
-        self.hearings[event] = heard
+    def on_event(self, event: str, heard: Callable[[], None]) -> Iterator[None]:
+        self.listeners[event] = heard
         yield
-        del self.hearings[event]
+        del self.listeners[event]
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         answer = await super().call(command, arguments)
@@ -130,7 +131,7 @@ async def pod() -> AsyncIterator[Pod]:
 async def test_unread_frames_return_after_switch(pod: Pod) -> None:
     await pod.place.prepare(pod.qemu)
     assert pod.qemu.filters == {"hold": "on", "hand": "off"}
-    pod.qemu.hearings["STOP"]()
+    pod.qemu.listeners["STOP"]()
     assert (await pod.came(), pod.qemu.filters) == ([], {"hand": "on"})
     assert pod.qemu.way is not None
     pod.qemu.way.send(written(frame(1), frame(2)))
@@ -139,22 +140,32 @@ async def test_unread_frames_return_after_switch(pod: Pod) -> None:
     assert await pod.came() == returned(1, 2, 3)
 
 
+async def test_frames_of_sleeper_return_after_switch(pod: Pod) -> None:
+    """Nobody reads its tap; what was kept for it comes first."""
+    os.set_blocking(pod.place._tap.descriptor, False)
+    pod.place.give_back([(b"", frame(1))])
+    pod.network.send(frame(2))
+    assert await pod.came() == []
+    pod.network.send(announcement(flat_mac(VM)))
+    assert await pod.came() == [each[len(HEADER) :] for each in returned(1, 2)]
+
+
 @pytest.mark.parametrize("how", ["it goes on", "a controller keeps it"])
 async def test_a_guest_that_stays_reads_its_frames_itself(pod: Pod, how: str) -> None:
     await pod.place.prepare(pod.qemu)
-    pod.qemu.hearings["STOP"]()
+    pod.qemu.listeners["STOP"]()
     if how == "it goes on":
-        pod.qemu.hearings["RESUME"]()
+        pod.qemu.listeners["RESUME"]()
     else:
         pod.place.keep()
-    assert (await pod.came(), pod.qemu.filters, pod.qemu.hearings) == ([], {}, {})
+    assert (await pod.came(), pod.qemu.filters, pod.qemu.listeners) == ([], {}, {})
     pod.place.keep()
 
 
 async def test_unsupported_qemu_migrates_without_frames(pod: Pod) -> None:
     pod.qemu.refuses.add("object-add")
     await pod.place.prepare(pod.qemu)
-    assert (pod.qemu.filters, pod.qemu.hearings) == ({}, {})
+    assert (pod.qemu.filters, pod.qemu.listeners) == ({}, {})
     pod.place.keep()
 
 

@@ -143,7 +143,7 @@ async def test_certificate_needs_own_key_and_is_removed(pod: Pod, tmp_path: Path
     ]
     assert x509.load_pem_x509_csr(asked.encode()).is_signature_valid
     given = {"move": "m1", "certificate": "nonsense", "authority": ""}
-    assert b"cannot be read" in (await pod.ask("PUT", "/tls/certificate", given)).body
+    assert b"invalid certificate" in (await pod.ask("PUT", "/tls/certificate", given)).body
     assert [name for name in os.listdir(tmp_path) if name.startswith("tls-")] == []  # noqa: PTH208 - as the kernel says it
 
 
@@ -207,7 +207,7 @@ async def test_pod_of_moved_guest_succeeds(tmp_path: Path, daemon: FakeGuestDaem
     pod = Pod(tmp_path, daemon)
     life = await pod.begin()
     pod.runner.decide("m1", Decided.GIVEN)
-    pod.hypervisor.machine.fail("QEMU ended with exit code 0")
+    pod.hypervisor.machine.fail("QEMU exited with code 0")
     assert await life == Ending(0, MOVED_AWAY)
 
 
@@ -216,7 +216,7 @@ async def test_termination_shuts_guest_down(tmp_path: Path, daemon: FakeGuestDae
     pod = Pod(tmp_path, daemon)
     life = await pod.begin()
     pod.stop.set()
-    assert await life == Ending(0, "the pod was told to end")
+    assert await life == Ending(0, "the pod was stopped")
     assert daemon.asked == ["PUT /shutdown"]
     assert not any(name == "system_powerdown" for name, _ in pod.hypervisor.machine.calls)
 

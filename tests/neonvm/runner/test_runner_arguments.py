@@ -57,7 +57,8 @@ def test_guest_has_flat_network_and_pod_ports() -> None:
     found = guest(told())
     assert (found.cpu_max, found.cpu_use) == (MilliCpu(4000), MilliCpu(2000))
     assert (found.mem_min, found.mem_use, found.mem_max) == (Bytes(GI), Bytes(2 * GI), Bytes(8 * GI))
-    pods, loopback = "0.0.0.0:9100=9100,0.0.0.0:5432=5432", "127.0.0.1:25184=25183,127.0.0.1:10301=10301"
+    pods = "0.0.0.0:9100=9100,0.0.0.0:5432=5432"
+    loopback = "127.0.0.1:25184=25183,127.0.0.1:25185=25185,127.0.0.1:10301=10301"
     assert found.network.attachments == ("fd:9", f"ports:{pods},{loopback}")
     assert (found.address, found.network.mtu, found.network.guest_host) == ("10.100.128.7", 1400, "127.0.0.1")
     assert (found.vm, len(found.monitors), found.console) == (ObjectName("shop", "db"), 4, Path("/run/neonvm/console"))
@@ -85,7 +86,7 @@ def test_the_runners_ports_are_not_the_guests() -> None:
     assert own_ports({}) == (25183, 20183)
     assert own_ports({"runnerPort": 1, "qmp": 2}) == (1, 2)
     taken = {**SPEC, "guest": {**SPEC["guest"], "ports": [{"port": 20187}]}}  # type: ignore[dict-item]
-    with pytest.raises(ArgumentsError, match=r"spec\.guest\.ports: 20187 is a port of the runner"):
+    with pytest.raises(ArgumentsError, match=r"spec\.guest\.ports: port 20187 is reserved for the runner"):
         guest(told(taken))
 
 

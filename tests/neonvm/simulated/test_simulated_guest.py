@@ -187,13 +187,13 @@ async def test_injected_failure_ends_guest_with_reason(simulated: SimulatedGuest
     assert (await simulated.client.get("/ready")).status_code == 200
     ended = asyncio.ensure_future(simulated.guest.ended())
     await simulated.client.post("/fail")
-    assert await ended == "it was made to fail"
+    assert await ended == "failed by request"
 
 
 async def test_stopped_guest_has_ended_new_one_not(simulated: SimulatedGuestFixture, tmp_path: Path) -> None:
     ended = asyncio.ensure_future(simulated.guest.ended())
     await simulated.guest.stop()
-    assert await ended == "it was told to stop"
+    assert await ended == "it was stopped"
     never = SimulatedGuests(FakeGuestDaemon(), SteppedClock(), lambda _: Load.constant(0, Bytes(0)))
     with pytest.raises(GuestError, match="default/db: the guest was not started"):
         await never.create(spec_in(tmp_path)).ended()

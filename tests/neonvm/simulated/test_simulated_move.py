@@ -119,6 +119,23 @@ async def test_moved_guest_keeps_size_counters_load(pods: MoveFixture) -> None:
     await target.stop()
 
 
+async def test_sleeper_moves_and_runs(pods: MoveFixture) -> None:
+    """On its way nobody wakes it; at its end it is awake, with the size that it had."""
+    source, target = await pods.pair()
+    assert isinstance(source, SimulatedGuest)
+    had = await source.state()
+    await source.fall_asleep()
+    move = asyncio.create_task(source.send(target, LIMITS, pods.heard.append))
+    await settle()
+    with pytest.raises(GuestError, match="being migrated"):
+        await source.wake()
+    await passing(pods, SPAN)
+    assert (await move).status is TransferStatus.COMPLETED
+    assert (await source.state()).phase is GuestPhase.STOPPED
+    assert await target.state() == had
+    await target.stop()
+
+
 @pytest.mark.parametrize(("failing", "fault"), [(0, TransferFault.SOURCE_LOST), (1, TransferFault.TARGET_LOST)])
 async def test_failing_end_ends_move(pods: MoveFixture, failing: int, fault: TransferFault) -> None:
     source, target = await pods.pair()
@@ -143,9 +160,9 @@ async def test_moved_guest_has_ended_at_source(pods: MoveFixture) -> None:
     await settle()
     await passing(pods, SPAN + 0.5)
     await move
-    assert (await here, there.done()) == ("it runs elsewhere now", False)
+    assert (await here, there.done()) == ("it was migrated away", False)
     await target.stop()
-    assert await there == "it was told to stop"
+    assert await there == "it was stopped"
 
 
 async def test_progress_is_reported_every_second(pods: MoveFixture) -> None:
@@ -184,7 +201,7 @@ async def test_lost_target_leaves_source_running(pods: MoveFixture) -> None:
     await settle()
     await target.stop()
     await pods.clock.advance(1.0)
-    with pytest.raises(TransferError, match="the other end is gone") as caught:
+    with pytest.raises(TransferError, match="the target is gone") as caught:
         await move
     assert caught.value.fault is TransferFault.TARGET_LOST
     assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.STOPPED]
@@ -197,7 +214,7 @@ async def test_lost_source_leaves_no_guest(pods: MoveFixture) -> None:
     await settle()
     await source.stop()
     await pods.clock.advance(1.0)
-    with pytest.raises(TransferError, match="ended on its way") as caught:
+    with pytest.raises(TransferError, match="ended during the migration") as caught:
         await move
     assert caught.value.fault is TransferFault.SOURCE_LOST
     assert await phases(source, target) == [GuestPhase.STOPPED, GuestPhase.STOPPED]
@@ -208,7 +225,7 @@ async def test_slow_move_times_out(pods: MoveFixture) -> None:
     move = pods.move(source, target, replace(LIMITS, timeout=Seconds(2.0)))
     await settle()
     await passing(pods, 2.5)
-    with pytest.raises(TransferError, match="could not be sent within 2 s") as caught:
+    with pytest.raises(TransferError, match="not sent within 2 s") as caught:
         await move
     assert caught.value.fault is TransferFault.TIMED_OUT
     assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.STOPPED]
@@ -231,7 +248,7 @@ async def test_other_hardware_at_the_target_is_refused(pods: MoveFixture, change
     source, target = await pods.guest("one"), await pods.guest("two", **change)
     await source.start()
     await target.receive()
-    with pytest.raises(TransferError, match="not of the same hardware") as caught:
+    with pytest.raises(TransferError, match="different hardware") as caught:
         await pods.move(source, target)
     assert caught.value.fault is TransferFault.REFUSED
     assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.STOPPED]
@@ -253,7 +270,7 @@ async def test_target_without_listener_is_lost(pods: MoveFixture) -> None:
 
 async def test_receiving_and_running_exclude_each_other(pods: MoveFixture) -> None:
     source, target = await pods.pair()
-    with pytest.raises(GuestError, match="waits for another one"):
+    with pytest.raises(GuestError, match="waiting for an incoming migration"):
         await target.start()
     await source.receive()
     assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.RECEIVING]

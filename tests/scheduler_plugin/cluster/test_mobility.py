@@ -13,7 +13,7 @@ from tests.scheduler_plugin.objects import owner_of, plain_pod, vm
 
 AUTO_MIGRATION = "autoscaling.neon.tech/auto-migration-enabled"
 ENABLED = {"autoscaling.neon.tech/enabled": "true"}
-BREAKS = "without an overlay address, so that a move would break its connections"
+BREAKS = "without a flat-network address, so migration would break its connections"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_pod_carries_unschedulable_message() -> None:
     for changed in ({}, {"message": None}, {"reason": "SchedulerError"}, {"status": "True"}):
         pod["status"] = {"conditions": [{"type": "Ready", "status": "False"}, waits | changed]}
         told.append(read_pod(pod).unschedulable)
-    assert told == ["0/3 nodes", "kube-scheduler finds no node for it", "", ""]
+    assert told == ["0/3 nodes", "kube-scheduler has found no node for it", "", ""]
 
 
 def test_constraint_fields_are_read() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -65,7 +67,7 @@ def test_facts_ignore_permit_annotations() -> None:
         use=Resources.parse(2, "4Gi"),
         actual=Resources.parse(1, "5Gi"),
         pod=NAME,
-        stays_because="in an ordinary pod, which never moves",
+        stays_because="in an ordinary pod, which cannot be migrated",
         weight=30,
         is_pod=True,
     )
@@ -141,11 +143,37 @@ def test_other_pods_stay_plain(change: dict[str, Any]) -> None:
     assert (pod.vm, pod.database, pod.unserved) == (None, None, "")
 
 
-def test_watch_line_takes_general_path() -> None:
-    def line(obj: Obj) -> bytes:
-        obj["metadata"]["resourceVersion"] = "1"
-        return json.dumps({"type": "MODIFIED", "object": obj}).encode()
+def line(obj: Obj, *, compact: bool = False) -> bytes:
+    obj["metadata"]["resourceVersion"] = "1"
+    separators = (",", ":") if compact else None
+    return json.dumps({"type": "MODIFIED", "object": obj}, separators=separators).encode()
 
+
+def decodes(text: bytes) -> int:
+    """The number of times that the fast path decodes ``text``."""
+    calls: list[str] = []
+
+    def profile(_frame: FrameType, event: str, called: object) -> None:
+        if event == "c_call" and getattr(called, "__name__", "") == "decode":
+            calls.append(event)
+
+    sys.setprofile(profile)
+    try:
+        watched_pod(text)
+    finally:
+        sys.setprofile(None)
+    return len(calls)
+
+
+def test_watch_line_of_database_is_decoded_once() -> None:
+    """By the general path alone. A VM's pod has the label, too, and stays on the fast path."""
+    database, of_vm = postgres_pod("pg-1", node="n1"), postgres_pod("db-1", node="n1")
+    of_vm["metadata"]["labels"]["vm.neon.tech/name"] = "db"
+    assert decodes(line(database, compact=True)) == 0
+    assert decodes(line(of_vm, compact=True)) == 1
+
+
+def test_watch_line_takes_general_path() -> None:
     plain = postgres_pod("pg-1", node="n1")
     plain["metadata"]["labels"] = {}
     watched = watched_pod(line(plain))
@@ -208,7 +236,7 @@ def metric(kind: str, target: str, name: str = "cpu") -> Obj:
 def test_hpa_conflicts_if_it_scales_by_utilization(metrics: list[Obj], refuses: bool) -> None:
     conflict = read_horizontal(named("h", {"scaleTargetRef": DEPLOYMENT, "metrics": metrics}))
     why = (
-        "HorizontalPodAutoscaler h scales by utilization of requests, which resizing changes: give it AverageValue"
+        "HorizontalPodAutoscaler h scales on utilization of requests, which a resize changes: use AverageValue"
         if refuses
         else ""
     )
@@ -221,7 +249,7 @@ def test_hpa_conflicts_if_it_scales_by_utilization(metrics: list[Obj], refuses: 
 )
 def test_vpa_conflicts_unless_it_is_off(policy: Obj, refuses: bool) -> None:
     conflict = read_vertical(named("v", {"targetRef": DEPLOYMENT, **policy}))
-    why = "VerticalPodAutoscaler v changes the requests itself: set its updateMode to Off" if refuses else ""
+    why = "VerticalPodAutoscaler v also sizes the pod: set its updateMode to Off" if refuses else ""
     assert conflict == Conflict(TARGET, why)
 
 

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.units import Resources
+from protocol.guest.sleep import ASLEEP, WAKING
+from protocol.messages import ObjectName
+from protocol.units import ZERO, Resources
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
-from scheduler_plugin.cluster.virtual_machines import vm_at_most, vm_facts
-from scheduler_plugin.ledger.facts import VmFacts
+from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most, vm_facts
+from scheduler_plugin.ledger.facts import RUNNING, VmFacts
 from tests.scheduler_plugin.objects import Obj, vm
 
 
@@ -72,6 +74,42 @@ def test_unreadable_status_counts_as_maximum() -> None:
     obj = vm("db", 2, 4)
     obj["status"] |= {"cpus": [], "memorySize": "1Gi"}
     assert vm_facts(parse_virtual_machine(obj)).actual == Resources.parse(8, "16Gi")
+
+
+@pytest.mark.parametrize("phase", [ASLEEP, WAKING])
+def test_sleeping_vm_uses_nothing(phase: str) -> None:
+    obj = vm("db", 2, 4)
+    obj["status"] |= {"phase": phase, "cpus": None, "memorySize": None}
+    facts = vm_facts(parse_virtual_machine(obj))
+    size = Resources.parse(2, "4Gi")
+    assert (facts.use, facts.actual, facts.wakes_with) == (ZERO, None, size)
+    assert facts.may_be_woken == (size if phase == WAKING else ZERO)
+    assert facts.runs_in(ObjectName("default", "db-pod"))
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "is_waking"), [(RUNNING, WAKING, True), (RUNNING, "Awake", False), (WAKING, WAKING, False)]
+)
+def test_vm_is_waking_until_its_memory_is_read(phase: str, state: str, *, is_waking: bool) -> None:
+    """Its phase says before that that it runs."""
+    obj = vm("db", 2, 4)
+    obj["status"] |= {"phase": phase, "sleep": {"state": state}}
+    assert vm_facts(read_vm(obj)).is_waking is is_waking
+
+
+def test_old_size_of_a_sleeping_vm_is_ignored() -> None:
+    obj = vm("db", 2, 4)
+    obj["status"] |= {"phase": ASLEEP, "cpus": 2, "memorySize": "4Gi"}
+    assert vm_facts(parse_virtual_machine(obj)).actual is None
+
+
+def test_sleeping_vm_without_agent_counts_as_ever() -> None:
+    """Nobody asks for a permit before it wakes."""
+    obj = vm("db", 2, 4)
+    obj["metadata"]["labels"] = {}
+    obj["status"] |= {"phase": ASLEEP, "cpus": None, "memorySize": None}
+    facts = vm_facts(parse_virtual_machine(obj))
+    assert (facts.use, facts.wakes_with) == (Resources.parse(2, "4Gi"), None)
 
 
 def test_bounds_above_the_spec_are_ignored_and_named() -> None:

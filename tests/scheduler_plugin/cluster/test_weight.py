@@ -35,4 +35,4 @@ def test_unusable_label_is_named_and_counts_as_none(label: str) -> None:
     weight, ((reason, note),) = problems({WEIGHT: label})
     assert (weight, reason) == (10, "WeightUnreadable")
     assert note.startswith(f"metadata.labels[{WEIGHT}]: expected a whole number from 1 to 100, got ")
-    assert note.endswith(": 10 counts")
+    assert note.endswith("; using 10")

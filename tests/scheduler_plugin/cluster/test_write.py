@@ -8,8 +8,8 @@ from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.events import EventRecord, EventSubject
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
-from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.virtual_machines import read_vm
 from scheduler_plugin.cluster.write import ClusterWriter

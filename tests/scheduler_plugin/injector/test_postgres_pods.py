@@ -125,7 +125,7 @@ def test_a_second_look_changes_nothing(template: Resources, most: Resources, bef
 
 
 def test_unreadable_pod_is_refused_with_the_advice() -> None:
-    with pytest.raises(InvalidObjectError, match="expected cpu and memory, of which nothing can be resized"):
+    with pytest.raises(InvalidObjectError, match="expected both cpu and memory"):
         annotate(postgres(cpu="0"), None, UNTIL)
 
 

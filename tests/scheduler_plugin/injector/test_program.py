@@ -11,12 +11,12 @@ from pathlib import Path
 
 import httpx2 as httpx
 
+from deploy.neonvm.network.sockets import free_ports
 from protocol.kubernetes.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from tests.local.apiserver.running import running_api_server
 from tests.plain_http import plain_client
 from tests.scheduler_plugin.injector.injecting import NAMESPACE, SETTINGS
 from tests.scheduler_plugin.injector.pods import original, response, review
-from tests.scheduler_plugin.test_main import free_ports
 
 NAMES = ("autoscaling-certificates", "autoscaling-certificates-injector", "autoscaling-certificates-scheduler")
 

@@ -86,7 +86,7 @@ async def test_missing_service_account_is_reported() -> None:
     found = await asked.ask(review(original(), namespace="other"))
     assert "patch" not in found
     assert found["warnings"] == [
-        "autoscaling: the VM has no agent: namespace other has no service account vm-agent for it (agent-sidecar.yaml)"
+        "autoscaling: no agent injected: namespace other has no service account vm-agent (apply agent-sidecar.yaml)"
     ]
     asked.api.failure = ApiUnknownError("no answer")
     found = await asked.ask(review(original()))
@@ -113,7 +113,7 @@ async def test_own_account_vm_starts_without_sidecar() -> None:
     pod["spec"]["serviceAccountName"] = "postgres"
     found = await asked.ask(review(pod))
     assert found["warnings"] == [
-        "autoscaling: the VM has no agent: its pod has the service account postgres, and agents use vm-agent"
+        "autoscaling: no agent injected: the pod has service account postgres, an agent needs vm-agent"
     ]
     assert ("patch" in found, asked.outcomes) == (False, ["own_account"])
 
@@ -123,7 +123,7 @@ async def test_internal_error_leaves_pod_alone() -> None:
     asked.api.failure = KeyError("a mistake of ours")
     found = await asked.ask(review(original()))
     assert ("patch" in found, asked.outcomes) == (False, ["failed"])
-    assert found["warnings"] == ["autoscaling: the injector failed, see its log; the pod is created as it is"]
+    assert found["warnings"] == ["autoscaling: internal error, see the injector's log; the pod is created unchanged"]
 
 
 async def test_while_it_may_not_inject_it_says_why() -> None:

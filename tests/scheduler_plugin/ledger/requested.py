@@ -168,6 +168,13 @@ class Requested:
         self.vm = structs.replace(self.vm, version=self.vm.version + 1, use=size, actual=size)
         self.fleet.apply(VmSeen(self.vm), self.now)
 
+    def is_in_phase(self, phase: str) -> None:
+        """The VM falls asleep or is waking, and its object says so; it wakes with what it used."""
+        size = self.vm.use.at_least(self.vm.wakes_with or ZERO)
+        changes = {"phase": phase, "use": ZERO, "actual": None, "wakes_with": size, "pod": name("a-pod")}
+        self.vm = structs.replace(self.vm, version=self.vm.version + 1, **changes)
+        self.fleet.apply(VmSeen(self.vm), self.now)
+
 
 def order(size: float, version: int, withdraws: str = "") -> ResizePod:
     """To resize the pod of the VM ``a``."""

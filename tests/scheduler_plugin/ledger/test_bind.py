@@ -155,6 +155,10 @@ def test_read_waits_for_calls_in_flight() -> None:
     assert fleet.ledger.apply(PodToBind(pod, "n1"), LATER) == RESERVED
     fleet.apply(PodRead(pod.uid, pod))
     assert fleet.on("n1") == amount(2)
+    # Nobody else would read again: the room would be kept for as long as the pod is there.
+    assert fleet.apply(BindEnded(pod.uid, "n1", WriteEnd.REFUSED)) == (ReadPod(pod.uid, pod.name),)
+    fleet.apply(PodRead(pod.uid, pod))
+    assert fleet.on("n1") == ZERO
 
 
 def test_a_read_that_finds_no_pod_releases() -> None:
@@ -177,7 +181,7 @@ def test_deletion_before_bind_is_final() -> None:
     fleet.apply(BindEnded(pod.uid, "n1", WriteEnd.DONE))
     fleet.apply(PodSeen(plain_pod("a", amount(2), "n1")))
     assert fleet.on("n1") == ZERO
-    with pytest.raises(UnknownPodError, match="pod db/a is deleted or has finished"):
+    with pytest.raises(UnknownPodError, match="pod db/a was deleted or has finished"):
         fleet.ledger.apply(PodToBind(pod, "n1"), LATER)
     assert fleet.ledger.filter(plain_pod("a", amount(99)), ["n1"]).fits == []
     assert fleet.ledger.waiting == 0
@@ -254,7 +258,7 @@ def test_nothing_is_placed_before_the_cluster_was_read() -> None:
         lambda: ledger.scores(plain_pod("a", amount(1)), ["n1"]),
         lambda: ledger.apply(PodToBind(plain_pod("a", amount(1)), "n1"), LATER),
     ):
-        with pytest.raises(NotReadyError, match="has not read the cluster yet"):
+        with pytest.raises(NotReadyError, match="has not listed the cluster yet"):
             call()
     assert ledger.apply(Listed([node()], [], []), NOW) == ()
     assert ledger.is_ready

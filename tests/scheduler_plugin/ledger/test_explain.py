@@ -22,14 +22,14 @@ def test_denial_names_node_and_time() -> None:
     assert fleet.ledger.explain("uid-a", Instant(LATER + 12)) == ClaimExplanation(
         floors={
             "permit the agent may hold": amount(2),
-            "permit that is being written": amount(3, 2),
+            "permit being written": amount(3, 2),
             "permit the API may hold": amount(3, 2),
             "spec.guest use": amount(2),
             "what the guest has": amount(1),
             "requests of the pod": vm_pod("a").requests,
         },
         denied_for=12.0,  # type: ignore[arg-type] # Seconds is a float at run time
-        denied_by="node n1 has 0 cpu, 1Gi free of 9 cpu, 9Gi, needed 1 cpu, 0 more",
+        denied_by="node n1 has 0 cpu, 1Gi free of 9 cpu, 9Gi; 1 cpu, 0 more needed",
         promised=ZERO,
         gift=None,
     )
@@ -53,7 +53,7 @@ def test_migrating_vm_is_told_in_answer() -> None:
     fleet.apply(MigrationSeen(migration("a")), LATER)
     fleet.grant("a", amount(3), number=1)
     told = fleet.ledger.explain("uid-a", Instant(LATER + 5))
-    assert told.denied_by == "the VM is moving and may not grow before it has moved"
+    assert told.denied_by == "the VM is being migrated and cannot grow until that ends"
     assert fleet.ledger.claims["uid-a"].is_migrating
 
 

@@ -8,7 +8,8 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.sharing import KEPT_WITHIN, PATIENCE, SOON, givers, lacking, promised
+from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN
+from scheduler_plugin.ledger.accounts.sharing import PATIENCE, SOON, givers, lacking, promised
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, PodGone, VmSeen
 from scheduler_plugin.ledger.invariants import violations
 from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, migration, name, node, vm, vm_pod

@@ -165,7 +165,7 @@ def test_keeps_size_at_least_requests(requests: float) -> None:
     fleet.apply(PodSeen(replace(SOURCE, requests=amount(requests))))
     assert on_both(fleet) == (max(2, requests), 2)
     floors = fleet.ledger.explain(SOURCE.uid, LATER).floors
-    assert floors["what the VM had when it left this pod"] == amount(2)
+    assert floors["size of the VM when it left this pod"] == amount(2)
 
 
 def test_returned_vm_is_bounded_by_pod() -> None:

@@ -44,7 +44,7 @@ def test_second_agent_is_refused() -> None:
     assert asks(fleet, SIDECAR, 8, 1) == amount(8)
     with pytest.raises(
         OtherAgentError,
-        match="the agent in pod db/a-pod manages VM db/a: run one form of agent for a VM, or wait 1 s",
+        match="the agent in pod db/a-pod manages VM db/a: run one agent per VM, or wait 1 s",
     ):
         asks(fleet, NODE_AGENT, 2, 10**9, now=Instant(AFTER - 1))
     assert fleet.reserved("a") == amount(8)

@@ -157,7 +157,7 @@ def test_unreadable_vm_counts_at_maximum() -> None:
     with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-pod cannot be read: spec: garbage"):
         fleet.ask("a", amount(1))
     told = fleet.ledger.explain("uid-a", LATER)
-    assert told.floors["the maximum of an unreadable VM"] == amount(6)
+    assert told.floors["maximum of an unreadable VM"] == amount(6)
 
 
 def test_unreadable_vm_keeps_its_permit() -> None:

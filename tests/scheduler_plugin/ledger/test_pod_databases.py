@@ -170,7 +170,7 @@ def test_pod_without_a_node_holds_up_nobody() -> None:
         (
             ResizeObjection("Infeasible", "static"),
             "",
-            "the kubelet does not give what the pod requests: Infeasible: static",
+            "the kubelet has not granted the pod's requests: Infeasible: static",
         ),
         (ResizeObjection("Infeasible", "static"), "a VPA", "a VPA"),
     ],

@@ -120,7 +120,7 @@ def test_unresizable_pod_ignores_requests() -> None:
     assert at.grant(amount(4)) == amount(4)
     assert (at.raising(amount(5)), at.due(), at.ledger.requests_astray()) == (None, None, [])
     assert problem_of(at) == (
-        "the pod's requests cannot be changed, and permits do not wait for them: "
+        "the pod's requests cannot be changed, so permits do not wait for them: "
         "422: Pod running on node without support for resize"
     )
 
@@ -131,7 +131,7 @@ def test_deferred_resize_is_withdrawn() -> None:
     at.written(at.raising(wanted))
     assert (at.ledger.is_awaited("uid-a"), at.raising(wanted), at.grant(wanted)) == (False, None, amount(1))
     assert problem_of(at) == (
-        "the kubelet does not give what the pod requests: Deferred: Node didn't have enough resource: cpu"
+        "the kubelet has not granted the pod's requests: Deferred: Node didn't have enough resource: cpu"
     )
     withdrawn = at.due()
     assert withdrawn == order(1, at.version, "Deferred")
@@ -199,7 +199,7 @@ def test_needed_refusal_is_per_resource(reserved: Resources, other: Resources) -
     """Such as the memory of a VM that had grown before requests followed, on a node with swap."""
     at = Requested(room=other, vm=vm("a", reserved, actual=reserved, permit=reserved))
     at.written(at.due())
-    assert (at.asked, problem_of(at).partition(":")[0]) == (reserved, "the kubelet does not give what the pod requests")
+    assert (at.asked, problem_of(at).partition(":")[0]) == (reserved, "the kubelet has not granted the pod's requests")
     assert at.grant(amount(4)) == reserved
     at.written(at.raising(amount(4)))
     assert (at.asked, at.grant(amount(4))) == (other, amount(4))

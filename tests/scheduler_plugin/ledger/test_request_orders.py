@@ -37,7 +37,7 @@ def test_nothing_is_permitted_before_the_requests_hold_it() -> None:
     assert at.lands(raised)
     assert at.look() == (), "there is nothing to wait for before"
     assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4))) == (True, amount(1))
-    assert problem_of(at) == "the kubelet has not set aside yet what the pod requests"
+    assert problem_of(at) == "the kubelet has not applied the pod's requests yet"
     at.kubelet_answers()
     assert at.look() == (RequestsSeen("uid-a"),)
     assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4)), problem_of(at)) == (False, amount(4), "")
@@ -56,7 +56,7 @@ def test_resize_room_is_exclusive() -> None:
     at = Requested()
     assert at.raising(amount(9)) == order(9, 1)
     assert at.ledger.rooms["n1"].free == ZERO
-    assert at.ledger.explain("uid-a", at.now).floors["a resize of the pod that is on its way"] == amount(9)
+    assert at.ledger.explain("uid-a", at.now).floors["pod resize in progress"] == amount(9)
 
 
 def test_requests_rise_within_node_room() -> None:
@@ -122,7 +122,7 @@ def test_growth_after_shrink_waits_for_kubelet() -> None:
     at.look()
     assert (at.asked, at.allocated, at.ledger.is_awaited("uid-a")) == (amount(4), amount(4), True)
     assert at.grant(amount(4)) == amount(1)
-    assert problem_of(at) == "the kubelet has not set aside yet what the pod requests"
+    assert problem_of(at) == "the kubelet has not applied the pod's requests yet"
     assert at.ledger.explain("uid-a", at.now).requests_secured == amount(1)
     at.is_seen = True
     at.kubelet_answers()
@@ -146,7 +146,7 @@ def test_unanswered_write_counts_both_ways(is_known: bool) -> None:
     assert (at.grant(amount(4)), at.fleet.reserved("a")) == (amount(1), amount(4))
     at.look()
     at.ledger.apply(ResizeUnanswered(raised, "failed calling webhook"), at.now)
-    said = "it is not known whether the pod's requests were changed: failed calling webhook"
+    said = "unknown whether the pod's requests were changed: failed calling webhook"
     assert (at.fleet.reserved("a"), problem_of(at)) == (amount(4), said)
     if is_known:
         at.version += 1
@@ -178,7 +178,7 @@ def test_requests_never_exceed_node() -> None:
     assert raised == order(10, 1)
     at.written(raised)
     assert (at.due(), at.ledger.is_unheld("uid-a")) == (None, False)
-    assert problem_of(at) == "the pod requests less than its VM needs: its node has no more"
+    assert problem_of(at) == "the pod requests less than its VM needs: its node is too small"
 
 
 def test_full_node_keeps_requests() -> None:
@@ -250,7 +250,7 @@ def test_pods_without_vm_are_left_alone() -> None:
         assert (ledger.is_unheld(uid), ledger.is_awaited(uid)) == (False, False)
     assert fleet.grant("a", amount(2), number=1) == amount(2)
     assert ledger.explain("uid-a", LATER).requests_problem == (
-        "the pod's requests are left as they are: it has none, or its guest's container has limits or restarts"
+        "the pod's requests are not changed: it has none, or its guest container has limits or restarts"
     )
     assert ledger.apply(ResizeRefused(order(1, 1), "why"), LATER) == ()
     ledger.apply(ResizeUnanswered(order(1, 1), "why"), LATER)

@@ -107,7 +107,7 @@ def test_explanation_says_that_room_is_shared() -> None:
     starving.asks("a", 10)
     explanation = starving.fleet.ledger.explain("uid-b", SOON)
     assert explanation.denied_by == (
-        "node n1 has 6 cpu, 6Gi free of 20 cpu, 20Gi, to be shared with other denied VMs, needed 7 cpu, 7Gi more"
+        "node n1 has 6 cpu, 6Gi free of 20 cpu, 20Gi, shared with other denied VMs; 7 cpu, 7Gi more needed"
     )
 
 

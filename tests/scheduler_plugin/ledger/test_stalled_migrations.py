@@ -51,7 +51,7 @@ def test_freed_target_room_caps_nothing() -> None:
 def test_it_is_named_and_why() -> None:
     fleet = ordered(two_nodes(), to="n2")
     fleet.apply(TimePassed(), OVERDUE)
-    why = "its target pod has had no node for 60 s, so it does not count until it has one"
+    why = "its target pod has had no node for 60 s, so it is ignored until it has one"
     assert fleet.ledger.migrations[name("a-1")].problem == why
 
 

@@ -89,7 +89,7 @@ def test_unbooked_target_avoids_source() -> None:
     fleet = two_nodes()
     fleet.apply(MigrationSeen(migration("a", is_ours=False)), LATER)
     found = fleet.ledger.filter(target_pod(), ["n1", "n2", "n9"])
-    assert (found.fits, found.never) == (["n2"], {"n1": "the VM is to leave this node"})
+    assert (found.fits, found.never) == (["n2"], {"n1": "the VM is due to leave this node"})
     assert fleet.ledger.apply(PodToBind(target_pod(), "n1"), LATER).verdict is STAYS_AWAY
     assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is FITS
     assert on_both(fleet) == (2, 2)

@@ -23,8 +23,8 @@ SETTLED = 12.0
 
 FULL = ("9500m", "0")
 BECAUSE = "node n1 is 0.5 vCPU above its watermark"
-STARTED = ("db", "MigrationStarted", f"moves from n1 to n2: {BECAUSE}")
-SUCCEEDED = ("db", "MigrationSucceeded", "moved from n1 to n2 in 1500 ms with a downtime of 31 ms")
+STARTED = ("db", "MigrationStarted", f"migrating from n1 to n2: {BECAUSE}")
+SUCCEEDED = ("db", "MigrationSucceeded", "migrated from n1 to n2 in 1500 ms with a downtime of 31 ms")
 
 FOREIGN = plain_pod("foreign", "7500m", "1Gi", "n1")
 POD = vm_pod("db", "n1")

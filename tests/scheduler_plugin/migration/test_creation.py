@@ -80,7 +80,7 @@ async def test_lost_order_keeps_room_until_settled() -> None:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(11)
         name = str(s.cluster.made("POST", "/virtualmachinemigrations")[0].body["metadata"]["name"])  # type: ignore[index]
-        in_doubt = f"the API has not answered yet whether it created default/{name}"
+        in_doubt = f"the API has not confirmed yet that it created default/{name}"
         assert (s.created(), s.migrations, s.reserved) == (1, [], ("9500m", "2"))
         await s.passes(9)
         assert (s.created(), s.reserved, await s.told(POD)) == (1, ("9500m", "2"), (200, False, 2))
@@ -115,7 +115,7 @@ async def test_cancelled_unmade_order_is_forgotten() -> None:
         await s.passes(1)
         s.controller.fail("no luck")
         await s.passes(1)
-        assert s.events[-1] == ("db", "MigrationFailed", "did not move from n1 to n2: no luck")
+        assert s.events[-1] == ("db", "MigrationFailed", "did not migrate from n1 to n2: no luck")
         assert 'autoscale_scheduler_migrations_total{outcome="failed"} 1.0' in await s.metrics()
 
 
@@ -171,7 +171,7 @@ async def test_order_to_gone_target_is_dropped() -> None:
         await s.passes(20)
         assert (s.created(), s.migrations, s.reserved, len(held_up)) == (0, [], ("9500m", "gone"), 0)
         assert (await s.view("nodes"))["nodes"][0]["stuck"] == (
-            "no node has room below 90% of its watermark for any of 1 VMs that may move"
+            "no node has room below 90% of its watermark for any of 1 movable VMs"
         )
 
 

@@ -65,7 +65,7 @@ async def test_lost_unplaced_target_cancels_move(change: Disturbance, count: int
             s.controller.obey_deletion()
             await s.passes(1)
         left, why = CHANGES[change]
-        failed = f"did not move from n1 to n2: called off: it cannot go to its target: {why}"
+        failed = f"did not migrate from n1 to n2: cancelled: it cannot be placed on its target: {why}"
         assert (s.migrations, s.reserved, await s.told(POD)) == ([], ("9500m", left), (200, False, 2))
         assert s.events == [STARTED, ("db", "MigrationFailed", failed)]
         assert s.created() == 1
@@ -89,7 +89,7 @@ async def test_dead_placed_target_is_controllers() -> None:
         assert (s.migrations, s.reserved) == ([("db", "n2", "Pending")], ("9500m", "2")), "its pod is there still"
         s.controller.fail("pod db is gone")
         await s.passes(1)
-        failed = ("db", "MigrationFailed", "did not move from n1 to n2: pod db is gone")
+        failed = ("db", "MigrationFailed", "did not migrate from n1 to n2: pod db is gone")
         assert (s.reserved, await s.told(POD), s.events) == (("9500m", "gone"), (200, False, 2), [STARTED, failed])
 
 
@@ -137,7 +137,7 @@ async def test_endless_migration_is_cancelled() -> None:
         await s.passes(340)
         s.controller.obey_deletion()
         await s.passes(1)
-        why = "did not move from n1 to n2: called off: it has not ended within 300 s"
+        why = "did not migrate from n1 to n2: cancelled: it did not finish within 300 s"
         assert (s.migrations, s.reserved, s.events) == ([], FULL, [STARTED, ("db", "MigrationFailed", why)])
 
 
@@ -153,7 +153,7 @@ async def test_event_is_written_after_outage() -> None:
         assert s.events == [STARTED]
         s.cluster.faults.clear()
         await s.passes(2)
-        assert s.events == [STARTED, ("db", "MigrationFailed", "did not move from n1 to n2: its target died")]
+        assert s.events == [STARTED, ("db", "MigrationFailed", "did not migrate from n1 to n2: its target died")]
 
 
 async def test_an_event_that_is_refused_is_dropped() -> None:
@@ -210,7 +210,7 @@ async def test_gone_migration_succeeded_if_vm_moved() -> None:
         moved = (
             "db",
             "MigrationSucceeded",
-            "moved from n1 to n2 in an unknown time with a downtime of an unknown time",
+            "migrated from n1 to n2 in an unknown time with a downtime of an unknown time",
         )
         assert (s.reserved, s.events) == (("7500m", "2"), [STARTED, moved])
 
@@ -224,6 +224,6 @@ async def test_recreated_object_is_distinct() -> None:
         s.let_go()
         s.order_by_hand("m-2")
         await s.passes(5)
-        anywhere = ("db", "MigrationStarted", "moves from n1 to a node still to be chosen")
-        why = "did not move from n1 to a node still to be chosen: called off: its object was deleted"
+        anywhere = ("db", "MigrationStarted", "migrating from n1 to a node not chosen yet")
+        why = "did not migrate from n1 to a node not chosen yet: cancelled: its object was deleted"
         assert s.events == [anywhere, ("db", "MigrationFailed", why), anywhere]

@@ -68,7 +68,7 @@ async def test_moved_vm_rests_on_full_node() -> None:
         await s.passes(200)
         assert (s.created(), (await s.view("nodes"))["nodes"][1]["stuck"]) == (
             1,
-            "no VM may move: 1 resting after a migration",
+            "no VM may move: 1 in cooldown after a migration",
         )
 
 
@@ -80,7 +80,7 @@ async def test_failed_migration_is_retried_later() -> None:
         await s.passes(1)
         s.controller.fail("the target's guest died")
         await s.passes(1)
-        failed = ("db", "MigrationFailed", "did not move from n1 to n2: the target's guest died")
+        failed = ("db", "MigrationFailed", "did not migrate from n1 to n2: the target's guest died")
         assert (s.reserved, await s.told(POD, 4), s.events) == (FULL, (200, False, "2500m"), [STARTED, failed])
         await s.passes(50)
         assert s.created() == 1, "it is left alone for a minute"
@@ -98,7 +98,7 @@ async def test_deleted_migration_cancels_and_rests() -> None:
         assert (await s.view("nodes"))["migrations"][0]["leaving"] is True
         s.controller.obey_deletion()
         await s.passes(1)
-        cancelled = ("db", "MigrationFailed", "did not move from n1 to n2: called off: its object was deleted")
+        cancelled = ("db", "MigrationFailed", "did not migrate from n1 to n2: cancelled: its object was deleted")
         assert (s.migrations, s.reserved, await s.told(POD)) == ([], FULL, (200, False, 2))
         assert s.events == [STARTED, cancelled]
         await s.passes(100)
@@ -122,7 +122,7 @@ async def test_needless_unbegun_move_is_cancelled() -> None:
         s.controller.obey_deletion()
         await s.passes(1)
         assert (s.migrations, s.reserved, await s.told(POD)) == ([], ("2", "0"), (200, False, 2))
-        why = "did not move from n1 to n2: called off: node n1 does not need it any more"
+        why = "did not migrate from n1 to n2: cancelled: node n1 no longer needs it"
         assert s.events == [STARTED, ("db", "MigrationFailed", why)]
 
 
@@ -133,7 +133,7 @@ async def test_cordoned_node_is_drained_despite_room() -> None:
         s.cluster.put(NODES, node("n1", unschedulable=True))
         await s.passes(SETTLED)
         assert (s.migrations, s.reserved) == ([("db", "n2", "")], ("2", "2"))
-        assert s.events == [("db", "MigrationStarted", "moves from n1 to n2: node n1 is cordoned")]
+        assert s.events == [("db", "MigrationStarted", "migrating from n1 to n2: node n1 is cordoned")]
 
 
 async def test_opted_out_vm_blocks_node() -> None:
@@ -195,7 +195,7 @@ async def test_manual_migration_uses_any_room() -> None:
         s.controller.succeed()
         await s.passes(400)
         assert (s.migrations, s.reserved) == ([("db", "", "Succeeded")], ("0", "2")), "we clear away only what is ours"
-        assert s.events == [("db", "MigrationStarted", "moves from n1 to a node still to be chosen"), SUCCEEDED]
+        assert s.events == [("db", "MigrationStarted", "migrating from n1 to a node not chosen yet"), SUCCEEDED]
 
 
 async def test_people_see_who_moves_where_and_why() -> None:
@@ -213,7 +213,7 @@ async def test_people_see_who_moves_where_and_why() -> None:
             "byScheduler": True,
             "leaving": False,
             "seenForSeconds": 3.0,
-            "reason": f"{BECAUSE}; its move frees 2 vCPU and 8 GiB and copies 8 GiB; its load is not known",
+            "reason": f"{BECAUSE}; moving it frees 2 vCPU and 8 GiB and copies 8 GiB; its load is unknown",
             "problem": None,
             "totalSeconds": None,
             "downtimeSeconds": None,

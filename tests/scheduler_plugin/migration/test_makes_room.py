@@ -57,8 +57,8 @@ async def test_explain_names_who_makes_room() -> None:
         await s.passes(3)
         assert s.migrations == [("db", "n2", "")]
         (room,) = (await s.view("explain/default/big"))["makingRoom"]
-        why = "node n1 lacks 1 vCPU and denies what VMs ask for"
-        assert room.partition(";")[0] == f"VM default/db moves from n1 to n2: {why}"
+        why = "node n1 lacks 1 vCPU and denies VMs"
+        assert room.partition(";")[0] == f"VM default/db is migrating from n1 to n2: {why}"
         assert (await s.view("explain/default/db"))["makingRoom"] == []
         page = await s.metrics()
         assert 'autoscale_scheduler_migration_causes_total{cause="denied_vm"} 1.0' in page
@@ -66,7 +66,7 @@ async def test_explain_names_who_makes_room() -> None:
         s.controller.accept()
         s.controller.make_target()
         await s.passes(1)
-        assert told(s) == [("VirtualMachine", "big", "VM default/db moves from n1 to n2 to make room")]
+        assert told(s) == [("VirtualMachine", "big", "VM default/db is migrating from n1 to n2 to make room")]
         await s.finished()
         assert await s.told(BIG, 8, 12) == (200, False, 8)
 
@@ -129,7 +129,7 @@ async def test_pod_reads_who_makes_room() -> None:
         shown = next(each for each in (await s.view("nodes"))["nodes"] if each["name"] == "n1")
         assert [each["deferred"]["cpu"] for each in shown["pods"]] == ["0", "0", "1500m"]
         await s.carried_out()
-        assert told(s) == [("Pod", "web", "VM default/db moves from n1 to n2 to make room")]
+        assert told(s) == [("Pod", "web", "VM default/db is migrating from n1 to n2 to make room")]
         granted = copy.deepcopy(pod_that_waits("true"))
         granted["status"] = {"phase": "Running"}
         s.cluster.put(PODS, granted)

@@ -30,8 +30,8 @@ async def test_refused_target_is_cancelled_and_avoided() -> None:
         s.controller.obey_deletion()
         await s.passes(1)
         assert s.migrations == []
-        why = f"called off: kube-scheduler does not place it on node {first}: {WHY}"
-        assert s.events[-1] == ("db", "MigrationFailed", f"did not move from n1 to {first}: {why}")
+        why = f"cancelled: kube-scheduler does not place it on node {first}: {WHY}"
+        assert s.events[-1] == ("db", "MigrationFailed", f"did not migrate from n1 to {first}: {why}")
         assert "autoscale_scheduler_migration_refused_targets 1.0" in await s.metrics()
         refused = (await s.view("explain/default/db"))["refusedTargets"]
         assert {name: each["why"] for name, each in refused.items()} == {first: WHY}

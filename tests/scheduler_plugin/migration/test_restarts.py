@@ -19,7 +19,7 @@ from tests.scheduler_plugin.migration.moving_cluster import (
 )
 from tests.scheduler_plugin.objects import node
 
-FAILED = ("db", "MigrationFailed", "did not move from n1 to n2: no luck")
+FAILED = ("db", "MigrationFailed", "did not migrate from n1 to n2: no luck")
 Snapshot = tuple[Any, ...]
 Disturbance = Callable[[MovingCluster], Awaitable[None]]
 

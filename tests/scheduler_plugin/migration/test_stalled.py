@@ -8,7 +8,7 @@ from tests.scheduler_plugin.fake_cluster import PODS, VMS
 from tests.scheduler_plugin.migration.moving_cluster import full_cluster, moving_cluster
 from tests.scheduler_plugin.objects import plain_pod, vm, vm_pod
 
-WHY = "its target pod has had no node for 60 s, so it does not count until it has one"
+WHY = "its target pod has had no node for 60 s, so it is ignored until it has one"
 
 
 async def test_stalled_migration_is_named_everywhere() -> None:

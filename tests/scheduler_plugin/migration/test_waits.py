@@ -12,7 +12,7 @@ WHY = "0/3 nodes are available: 3 Insufficient cpu."
 
 
 def order_and_refuse(s: MovingCluster) -> None:
-    """A person's migration is taken up, and kube-scheduler finds no node for its target pod."""
+    """A person's migration is taken up, and kube-scheduler has found no node for its target pod."""
     s.order_by_hand()
     s.controller.accept()
     pod = copy.deepcopy(s.controller.make_target())
@@ -35,7 +35,7 @@ async def test_nearest_node_is_named_once() -> None:
     async with moving_cluster(cluster, "migration: {enabled: false}") as s:
         order_and_refuse(s)
         await s.passes(3)
-        why = "by-hand waits: no node has room for 2 vCPU and 8 GiB; n2 comes nearest, it lacks 1 vCPU"
+        why = "by-hand waits: no node has room for 2 vCPU and 8 GiB; closest is n2, which lacks 1 vCPU"
         assert waits(s) == [("VirtualMachineMigration", "by-hand", why), ("VirtualMachine", "db", why)]
         await s.passes(5)
         assert len(waits(s)) == 2

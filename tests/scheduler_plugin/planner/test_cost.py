@@ -168,8 +168,8 @@ def test_waiting_pods_raise_welcome_room() -> None:
 
 
 def test_move_reports_gain_cost_and_repetition() -> None:
-    moves = "its move frees 4 vCPU and 4 GiB and copies 1 GiB"
-    assert costs(victim("a", 4, load=inf)) == f"{moves}; its load is not known"
+    moves = "moving it frees 4 vCPU and 4 GiB and copies 1 GiB"
+    assert costs(victim("a", 4, load=inf)) == f"{moves}; its load is unknown"
     assert costs(victim("a", 4, load=0.26)) == f"{moves}; its load is 0.3"
     moved = costs(victim("a", 4, load=0.00892, moved=1))
-    assert moved == f"{moves}; it is idle, and it is its move no. 2 within the hour"
+    assert moved == f"{moves}; it is idle; move 2 within an hour"

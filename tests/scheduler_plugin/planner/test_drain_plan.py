@@ -28,7 +28,7 @@ def test_a_fleet_below_its_watermarks_is_left_alone() -> None:
 
 def test_least_loaded_vm_moves_to_best_node() -> None:
     pressure, cost = "node n1 is 1 vCPU and 1 GiB above its watermark", "frees 2 vCPU and 2 GiB and copies 2 GiB"
-    why = f"{pressure}; its move {cost}; its load is 0.5"
+    why = f"{pressure}; moving it {cost}; its load is 0.5"
     move = Move(name("b"), "uid-b", "n1", "n2", why, MoveCause.WATERMARK)
     assert pressed().settled() == MovePlan(moves=(move,))
 
@@ -69,7 +69,7 @@ def test_denying_node_waits_for_second_request() -> None:
     assert fixture.plan() == MovePlan()
     assert fixture.plan(after=2.9) == MovePlan()
     (move,) = fixture.plan(after=0.1).moves
-    said = "node n1 lacks 1 vCPU and 1 GiB and denies what VMs ask for"
+    said = "node n1 lacks 1 vCPU and 1 GiB and denies VMs"
     assert (move.vm, move.cause, move.reason.split(";")[0]) == (name("a"), MoveCause.DENIED_VM, said)
 
 
@@ -232,7 +232,9 @@ def test_unsettled_vms_stay() -> None:
     fixture.fleet.apply(PodSeen(vm_pod("unknown", "n1")))
     fixture.fleet.apply(VmSeen(fixture.fleet.vms[name("deleted")]), fixture.now)
     fixture.fleet.apply(VmGone(name("deleted")))
-    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 not known, 2 not running in one pod"),)
+    assert fixture.settled().stuck == (
+        Stuck("n1", "no VM may move: 1 not known to the scheduler, 2 not running in one pod"),
+    )
 
 
 def test_manually_moved_vm_is_left_alone() -> None:
@@ -242,9 +244,9 @@ def test_manually_moved_vm_is_left_alone() -> None:
     fixture.migration(migration("a", PENDING, is_ours=False))
     assert fixture.settled() == MovePlan()
     fixture.fleet.apply(PodSeen(plain_pod("c", amount(6), "n1")))
-    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 migrating already"),)
+    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 already migrating"),)
     fixture.fleet.apply(TimePassed(), Instant(fixture.now + BEGINS_WITHIN))
-    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 in a migration that does not begin"),)
+    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 in a migration that has not started"),)
 
 
 def test_a_node_full_of_other_pods_says_so() -> None:
@@ -261,7 +263,7 @@ def test_no_move_without_target(target: object) -> None:
     fixture = PlannerFixture(node("n1"), target)
     fixture.add("a", "n1", 4)
     fixture.add("b", "n1", 4)
-    why = "no node has room below 90% of its watermark for any of 2 VMs that may move"
+    why = "no node has room below 90% of its watermark for any of 2 movable VMs"
     assert fixture.settled() == MovePlan(stuck=(Stuck("n1", why),))
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
+from protocol.guest.sleep import ASLEEP
+from protocol.units import ZERO
+from scheduler_plugin.ledger.events import VmSeen
 from scheduler_plugin.ledger.moves import MoveCause
 from scheduler_plugin.planner.beneficiaries import room_being_made
-from tests.scheduler_plugin.ledger.fleet import amount
+from tests.scheduler_plugin.ledger.fleet import amount, name
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
 
 
@@ -43,6 +47,22 @@ def test_promise_that_is_not_kept_delays_a_move_for_half_a_minute() -> None:
     assert first_move(fixture) == (30.0, MoveCause.WATERMARK)
 
 
+def test_nobody_moves_while_an_idle_vm_falls_asleep() -> None:
+    fixture = full()
+    may_sleep = amount(0, 4)
+    fixture.tell("large", amount(4), needs=may_sleep)
+    assert first_move(fixture) == (30.0, MoveCause.WATERMARK)
+    fixture = full()
+    fixture.tell("large", amount(4), needs=may_sleep)
+    asleep = structs.replace(
+        fixture.fleet.vms[name("large")], version=9, phase=ASLEEP, use=ZERO, actual=None, wakes_with=amount(4)
+    )
+    fixture.fleet.vms[name("large")] = asleep
+    fixture.fleet.apply(VmSeen(asleep), fixture.now)
+    fixture.tell("large", ZERO)
+    assert first_move(fixture) is None
+
+
 def test_vm_moves_for_what_is_missing_beyond_the_promises() -> None:
     fixture = full()
     fixture.tell("large", amount(4), needs=amount(3))
@@ -54,7 +74,7 @@ def test_denied_vm_waits_for_a_promise_first() -> None:
     fixture.tell("starving", amount(5, 3), needs=amount(5, 2))  # its own memory would not help it
     fixture.tell("large", amount(4), needs=amount(1))
     claim = fixture.ledger.claims["uid-starving"]
-    said = "VM db/large is asked to give back 3 vCPU and 3 GiB that it does not need"
+    said = "VM db/large has been asked to give back 3 vCPU and 3 GiB that it does not need"
     assert list(room_being_made(fixture.ledger, claim, fixture.now)) == [said]
     assert first_move(fixture) == (30.0, MoveCause.DENIED_VM)
 

@@ -75,7 +75,7 @@ def test_foreign_migration_blocks_until_stalled() -> None:
     fixture = crowd(1, MigrationPolicy(per_cluster=1))
     fixture.add("theirs", "t0", 1)
     fixture.migration(order_of_another("theirs"))
-    waits = Stuck("n0", "concurrent migrations are at their limit of 1; others ordered db/theirs-1")
+    waits = Stuck("n0", "concurrent migrations are at their limit of 1; ordered by others: db/theirs-1")
     assert fixture.settled() == MovePlan(stuck=(waits,))
     assert fixture.plan(after=BEGINS_WITHIN) == MovePlan(stuck=(waits,))
     fixture.fleet.apply(TimePassed(), fixture.now)
@@ -97,7 +97,7 @@ def test_of_many_of_others_three_are_named() -> None:
         fixture.add(f"theirs{number}", "t0", 1)
         fixture.migration(order_of_another(f"theirs{number}"))
     named = "db/theirs0-1, db/theirs1-1, db/theirs2-1 and 2 more"
-    waits = Stuck("n0", f"concurrent migrations are at their limit of 1; others ordered {named}")
+    waits = Stuck("n0", f"concurrent migrations are at their limit of 1; ordered by others: {named}")
     assert fixture.settled() == MovePlan(stuck=(waits,))
 
 

@@ -23,14 +23,14 @@ def room(node: str, cpu: str, mem: str) -> Room:
         ([room("a", "3", "4Gi"), room("b", "0", "0")], ""),
         (
             [room("a", "1", "16Gi"), room("b", "2", "16Gi"), room("c", "8", "1Gi")],
-            "no node has room for 3 vCPU and 4 GiB; b comes nearest, it lacks 1 vCPU",
+            "no node has room for 3 vCPU and 4 GiB; closest is b, which lacks 1 vCPU",
         ),
         (
             [room("b", "2", "3Gi"), room("a", "2", "3Gi")],
-            "no node has room for 3 vCPU and 4 GiB; a comes nearest, it lacks 1 vCPU and 1 GiB",
+            "no node has room for 3 vCPU and 4 GiB; closest is a, which lacks 1 vCPU and 1 GiB",
         ),
-        ([replace(room("a", "8", "16Gi"), is_open=False)], "no other node takes pods"),
-        ([], "no other node takes pods"),
+        ([replace(room("a", "8", "16Gi"), is_open=False)], "no other node accepts pods"),
+        ([], "no other node accepts pods"),
     ],
 )
 def test_nearest_node_lacks_the_smallest_share(rooms: list[Room], said: str) -> None:

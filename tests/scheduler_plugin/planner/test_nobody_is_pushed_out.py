@@ -17,7 +17,7 @@ EDITS = {
     "permit and maximum": {"permit": HUGE, "most": HUGE},
     "guest": {"actual": HUGE, "use": HUGE, "most": HUGE},
     "grant of another scheduler": {"granted": HUGE, "most": HUGE},
-    "nothing that can be read": {"unreadable": "spec: garbage", "is_bounded": False},
+    "an unreadable value": {"unreadable": "spec: garbage", "is_bounded": False},
 }
 
 
@@ -51,7 +51,7 @@ def test_vm_larger_than_its_node_gets_all_of_it(wanted: Resources) -> None:
     fixture.tell("a", wanted)
     plan = fixture.settled()
     assert plan.moves == ()
-    assert plan.stuck[0].why == "no node has room below its watermark for any of 1 VMs that may move"
+    assert plan.stuck[0].why == "no node has room below its watermark for any of 1 movable VMs"
     assert fixture.ledger.claims["uid-a"].reserved == wanted.at_most(amount(10))
 
 
@@ -59,7 +59,7 @@ def test_nobody_leaves_for_a_vm_that_has_the_node() -> None:
     fixture = shared(most=HUGE, actual=amount(10), use=amount(10), auto_migration=False)
     plan = fixture.settled()
     assert plan.moves == ()
-    assert "2 beside a VM that asks for more than the whole node" in plan.stuck[0].why
+    assert "2 beside a VM that requests more than the whole node" in plan.stuck[0].why
 
 
 def test_it_moves_itself_to_a_larger_node() -> None:

@@ -169,7 +169,7 @@ def test_needless_move_is_cancelled_after_while() -> None:
     assert fixture.plan().cancels == ()
     assert fixture.plan(after=9.9).cancels == ()
     plan = fixture.plan(after=0.1)
-    assert plan == MovePlan(cancels=(Cancel(name("v0-1"), "node n1 does not need it any more"),))
+    assert plan == MovePlan(cancels=(Cancel(name("v0-1"), "node n1 no longer needs it"),))
     fixture.fleet.apply(MoveAnswered(name("v0-1"), WriteEnd.REFUSED))
     assert fixture.plan(after=60) == MovePlan()
     assert fixture.ledger.nodes["n1"].migrating == amount(0)
@@ -229,7 +229,7 @@ def test_uncordoned_node_stops_draining() -> None:
     assert fixture.plan(after=60).cancels == ()
     fixture.fleet.apply(NodeSeen(node_with_system("n1", 11)))
     fixture.plan()
-    assert cancelled(fixture.plan(after=10)) == {"a-1": "node n1 does not need it any more"}
+    assert cancelled(fixture.plan(after=10)) == {"a-1": "node n1 no longer needs it"}
 
 
 def test_gone_source_is_left_to_controller() -> None:
@@ -242,7 +242,7 @@ def test_gone_source_is_left_to_controller() -> None:
 def test_impossible_target_cancels_move() -> None:
     fixture = ordered()
     fixture.fleet.apply(NodeGone("n2"))
-    assert cancelled(fixture.plan()) == {"v0-1": "it cannot go to its target: node n2 is gone"}
+    assert cancelled(fixture.plan()) == {"v0-1": "it cannot be placed on its target: node n2 is gone"}
     fixture.migration(migration("v0", PENDING, to="n2", is_leaving=True))
     assert fixture.plan().cancels == ()
 
@@ -251,7 +251,7 @@ def test_what_does_not_end_is_cancelled() -> None:
     fixture = ordered()
     fixture.migration(migration("v0", RUNNING, to="n2"))
     assert fixture.plan(after=329.9).cancels == ()
-    assert cancelled(fixture.plan(after=0.2)) == {"v0-1": "it has not ended within 300 s"}
+    assert cancelled(fixture.plan(after=0.2)) == {"v0-1": "it did not finish within 300 s"}
 
 
 # What may be forgotten -----------------------------------------------------------------------------------------------

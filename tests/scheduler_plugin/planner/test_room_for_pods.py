@@ -42,7 +42,7 @@ def test_pod_asking_for_room_gets_it() -> None:
     assert fixture.plan() == MovePlan()
     assert fixture.plan(after=2.9) == MovePlan()
     (move,) = fixture.plan(after=0.1).moves
-    said = "node n1 lacks 1 vCPU and 1 GiB and defers the resize of a pod"
+    said = "node n1 lacks 1 vCPU and 1 GiB and defers a pod's resize"
     assert (move.vm.name, move.target, move.cause) == ("large", "n2", MoveCause.DEFERRED_POD)
     assert move.reason.split(";")[0] == said
     check(fixture)
@@ -55,7 +55,7 @@ def test_waiters_learn_who_makes_room() -> None:
     (claim,) = waiting_for_room(fixture.ledger, "n1")
     assert claim.pod.name.name == "web"
     assert list(room_being_made(fixture.ledger, claim, fixture.now)) == [
-        f"VM db/large moves from n1 to n2: {move.reason}"
+        f"VM db/large is migrating from n1 to n2: {move.reason}"
     ]
     assert list(room_being_made(fixture.ledger, fixture.ledger.claims["uid-small"], fixture.now)) == []
     assert waiting_for_room(fixture.ledger, "unknown") == []
@@ -148,7 +148,7 @@ def test_withdrawn_need_cancels_order() -> None:
     fixture.fleet.apply(PodSeen(plain_pod("web", amount(2), "n1")))
     fixture.plan()
     (cancel,) = fixture.plan(after=fixture.policy.settle).cancels
-    assert cancel.why == "node n1 does not need it any more"
+    assert cancel.why == "node n1 no longer needs it"
 
 
 def test_denied_vm_moves_if_cheapest() -> None:

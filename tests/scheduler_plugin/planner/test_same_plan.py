@@ -89,9 +89,9 @@ class EagerDrainPlan(DrainPlan):
         why = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(reasons.items()))
         if victims and not housed:
             mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
-            return Stuck(node, f"no node has room below {mark} for any of {len(victims)} VMs that may move{why}")
+            return Stuck(node, f"no node has room below {mark} for any of {len(victims)} movable VMs{why}")
         if victims:
-            return Stuck(node, f"none of {len(victims)} VMs that may move would relieve it")
+            return Stuck(node, f"none of {len(victims)} movable VMs would relieve it")
         kept = ", ".join(f"{count} {each}" for each, count in sorted(others.items()))
         return Stuck(node, f"no VM may move: {kept}" if kept else "no VM is on it")
 

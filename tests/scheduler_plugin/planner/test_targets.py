@@ -55,7 +55,7 @@ def moved(fixture: PlannerFixture, facts: dict[str, Any] | None = None, **traits
     return {move.vm.name: move.target for move in plan.moves} if plan.moves else plan.stuck[0].why
 
 
-STAYS = "no node has room below 90% of its watermark for any of 1 VMs that may move; a: "
+STAYS = "no node has room below 90% of its watermark for any of 1 movable VMs; a: "
 
 
 def test_tainted_control_plane_is_skipped() -> None:
@@ -211,7 +211,7 @@ def test_refused_pair_backs_off_and_expires() -> None:
     fixture = fleet_of(MigrationPolicy(settle=10.0, rest=Rest(backoff=60.0, backoff_most=100.0)), n2=ZONE_A)  # type: ignore[arg-type] # Seconds
     fixture.add("a", "n1", 8)
     failed_again(fixture)
-    stuck = f"{STAYS}was refused there lately: 0/2 nodes are available (1 nodes)"
+    stuck = f"{STAYS}was recently refused there: 0/2 nodes are available (1 nodes)"
     assert fixture.settled() == MovePlan(stuck=(Stuck("n1", stuck),))
     assert (fixture.plan(after=48).moves, len(fixture.plan(after=2).moves)) == ((), 1)
     failed_again(fixture)
@@ -259,7 +259,7 @@ def test_unplaced_failure_is_learned() -> None:
     fixture.migration(facts)
     fixture.plan(after=1)
     refused = fixture.planner.refused.of(name("a"))
-    assert {node: each.why for node, each in refused.items()} == {"n2": "its target pod found no node"}
+    assert {node: each.why for node, each in refused.items()} == {"n2": "no node was found for its target pod"}
 
 
 # Who is moved by the scheduler itself ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ OF_EACH_REPLICA = {
     "lease_held",
     "node_claims",
     "node_denied",
+    "node_for_waking",
     "node_forced",
     "node_offered",
     "node_pressure_capacity",
@@ -32,9 +33,11 @@ OF_EACH_REPLICA = {
     "ready",
     "settings_generation",
     "settings_refused",
+    "sleeping_vms",
     "takeover_seconds",
     "unreadable_objects",
     "waiting_pods",
+    "waking_vms",
     "watch_age_seconds",
     "watch_missing",
 }
@@ -43,6 +46,7 @@ OF_EACH_REPLICA = {
 STUCK = {
     "scaled_vms heard": 0.0,
     "scaled_vms silent": 1.0,
+    "unattended_wakes": 0.0,
     "migrations_active pending": 0.0,
     "migrations_active running": 0.0,
     "migrations_stalled": 0.0,

@@ -95,7 +95,7 @@ async def test_shutdown_redirects_before_lease_release(pair: Replicas) -> None:
     leader, _ = pair.running
     await leader.replica.retire()
     answer = await leader.client.post("http://agents/", content=b"{}")
-    assert (answer.status_code, answer.json()) == (503, {"error": "not the leader; leader is not known yet"})
+    assert (answer.status_code, answer.json()) == (503, {"error": "not the leader; leader is unknown"})
     assert (answer.headers["Retry-After"], pair.lease()["holderIdentity"]) == ("0", "replica-1")
 
 

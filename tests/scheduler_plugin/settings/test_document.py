@@ -11,6 +11,7 @@ from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.runtime.followed_file import SettingsError
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from scheduler_plugin.ledger.facts import NodePolicy, ResourcePolicy
+from scheduler_plugin.ledger.wake_reserve import WakeReserve
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.settings.document import parse_settings
@@ -141,6 +142,34 @@ def test_a_bad_ranking_is_refused_with_its_path(ranking: str, problem: str) -> N
 
 def test_what_is_no_yaml_is_refused() -> None:
     assert problems("a: [")[0].startswith("no YAML: ")
+
+
+def test_reserve_for_waking_is_set_by_node() -> None:
+    text = (
+        BASE + "nodeOverrides: [{nodes: [big], wakeReserve: {sleepers: 0}}, {nodes: [big], wakeReserve: {share: 0.5}}]"
+    )
+    settings = parse_settings(text)
+    assert settings.policy_of("any").wake_reserve == WakeReserve(1, Fraction(1, 4))
+    assert settings.policy_of("big").wake_reserve == WakeReserve(0, Fraction(1, 2))
+
+
+@pytest.mark.parametrize("sleepers", ["-1", "1.5", "true", "1001"])
+def test_reserve_for_waking_counts_sleepers(sleepers: str) -> None:
+    text = BASE + f"nodeOverrides: [{{nodes: [big], wakeReserve: {{sleepers: {sleepers}}}}}]"
+    assert problems(text)[0].startswith("nodeOverrides[0].wakeReserve.sleepers: ")
+
+
+def test_number_that_wakes_at_once_is_set_by_node() -> None:
+    text = BASE + "nodeOverrides: [{nodes: [big], wakesAtOnce: 40}, {nodes: [big, slow], cpu: {watermark: 0.5}}]"
+    settings = parse_settings(text)
+    assert [settings.policy_of(of).wakes_at_once for of in ("any", "big", "slow")] == [None, 40, None]
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "1.5", "true", "10001"])
+def test_number_that_wakes_at_once_is_positive(number: str) -> None:
+    assert problems(BASE + f"nodeOverrides: [{{nodes: [big], wakesAtOnce: {number}}}]")[0].startswith(
+        "nodeOverrides[0].wakesAtOnce: "
+    )
 
 
 @pytest.mark.parametrize("watermark", [".nan", ".inf", "0", "true", "-0.1", "1.01"])

@@ -18,7 +18,7 @@ def test_events_name_what_is_known() -> None:
         events.permit_not_stored(UNIT, "no answer"),
         events.unreadable("spec: garbage"),
         events.room_being_made(VM, "n1", "n2"),
-        events.migration_waits("m", "no other node takes pods"),
+        events.migration_waits("m", "no other node accepts pods"),
         events.migration_started("n1", events.UNKNOWN_TARGET, ""),
         events.migration_started("n1", "n2", "node n1 is cordoned"),
         events.migration_stalled("m", "its target pod has no node", ""),
@@ -26,17 +26,17 @@ def test_events_name_what_is_known() -> None:
         events.migration_succeeded("n1", "n2", events.migration_numbers(Seconds(2.5), None)),
         events.migration_failed("n1", "n2", events.NO_REASON),
     ] == [
-        ("GrowthDenied", f"asked for {UNIT + UNIT}, got {UNIT}: its upper bound is reached"),
+        ("GrowthDenied", f"asked for {UNIT + UNIT}, got {UNIT}: it has reached its upper bound"),
         ("PermitNotStored", f"the permit {UNIT} could not be stored: no answer"),
-        ("Unreadable", "cannot be read, so it counts at its maximum: spec: garbage"),
-        ("RoomBeingMade", "VM db/a moves from n1 to n2 to make room"),
-        ("MigrationWaits", "m waits: no other node takes pods"),
-        ("MigrationStarted", "moves from n1 to a node still to be chosen"),
-        ("MigrationStarted", "moves from n1 to n2: node n1 is cordoned"),
+        ("Unreadable", "cannot be read; accounting it at its maximum: spec: garbage"),
+        ("RoomBeingMade", "VM db/a is migrating from n1 to n2 to make room"),
+        ("MigrationWaits", "m waits: no other node accepts pods"),
+        ("MigrationStarted", "migrating from n1 to a node not chosen yet"),
+        ("MigrationStarted", "migrating from n1 to n2: node n1 is cordoned"),
         ("MigrationStalled", "its target pod has no node: m"),
         ("MigrationStalled", "its target pod has no node (kube-scheduler says: Too many pods): m"),
-        ("MigrationSucceeded", "moved from n1 to n2 in 2500 ms with a downtime of an unknown time"),
-        ("MigrationFailed", "did not move from n1 to n2: its controller gave no reason"),
+        ("MigrationSucceeded", "migrated from n1 to n2 in 2500 ms with a downtime of an unknown time"),
+        ("MigrationFailed", "did not migrate from n1 to n2: its controller gave no reason"),
     ]
 
 
@@ -50,12 +50,12 @@ def test_moves_name_their_price() -> None:
         explanations.all_moves_taken(3, others[:3]),
         explanations.all_moves_taken(4, others),
     ] == [
-        "VM db/a moves from n1 to a node still to be chosen",
-        "its move frees 1 vCPU and 4 GiB and copies 1 GiB; its load is not known",
-        "its move frees 1 vCPU and 4 GiB and copies 1 GiB; it is idle, and it is its move no. 2 within the hour",
-        "its move frees 1 vCPU and 4 GiB and copies 1 GiB; its load is 1.0",
-        "concurrent migrations are at their limit of 3; others ordered db/b, db/c, db/d",
-        "concurrent migrations are at their limit of 4; others ordered db/a, db/b, db/c and 1 more",
+        "VM db/a is migrating from n1 to a node not chosen yet",
+        "moving it frees 1 vCPU and 4 GiB and copies 1 GiB; its load is unknown",
+        "moving it frees 1 vCPU and 4 GiB and copies 1 GiB; it is idle; move 2 within an hour",
+        "moving it frees 1 vCPU and 4 GiB and copies 1 GiB; its load is 1.0",
+        "concurrent migrations are at their limit of 3; ordered by others: db/b, db/c, db/d",
+        "concurrent migrations are at their limit of 4; ordered by others: db/a, db/b, db/c and 1 more",
     ]
 
 
@@ -66,9 +66,9 @@ def test_node_is_not_relieved_for_a_reason() -> None:
         explanations.unrelieved(0, {explanations.RESTING: 1, explanations.BESIDE: 2}, {}, full_from="its watermark"),
         explanations.unrelieved(0, {}, {}, full_from="its watermark"),
     ] == [
-        "no node has room below its watermark for any of 2 VMs that may move; a: Too many pods (3 nodes)",
-        "none of 2 VMs that may move would relieve it",
-        "no VM may move: 2 beside a VM that asks for more than the whole node, 1 resting after a migration",
+        "no node has room below its watermark for any of 2 movable VMs; a: Too many pods (3 nodes)",
+        "none of 2 movable VMs would relieve it",
+        "no VM may move: 2 beside a VM that requests more than the whole node, 1 in cooldown after a migration",
         "no VM is on it",
     ]
 

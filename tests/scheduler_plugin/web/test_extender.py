@@ -138,7 +138,7 @@ async def test_malformed_calls_say_what_is_wrong(cluster: FakeCluster) -> None:
 async def test_no_answer_before_initial_list(cluster: FakeCluster) -> None:
     cluster.go_away()
     async with running(cluster, FakeClock()) as scheduler:
-        unread = (503, {"error": "the scheduler has not read the cluster yet"})
+        unread = (503, {"error": "the scheduler has not listed the cluster yet"})
         assert await asked(scheduler, "preempt", {"Pod": BIG}) == unread
         simulated = await scheduler.verb("filter", {"Pod": BIG, "Nodes": {"items": []}})
         assert (simulated["Nodes"], simulated["Error"]) == (None, unread[1]["error"])

@@ -40,6 +40,7 @@ async def test_nodes_are_shown_with_their_pods() -> None:
                     "total": {"cpu": "10", "mem": "40Gi"},
                     "reserved": {"cpu": "1", "mem": "4Gi"},
                     "free": {"cpu": "9", "mem": "36Gi"},
+                    "forWaking": NOTHING,
                     "watermark": {"cpu": "9", "mem": "36Gi"},
                     "denied": NOTHING,
                     "promised": NOTHING,
@@ -127,7 +128,7 @@ async def test_explain_known_vm_or_404() -> None:
                 "denied": {"cpu": "1", "mem": "0"},
                 "deniedForSeconds": 7.0,
                 "weight": 10,
-                "deniedBy": "node n1 has 0 cpu, 35Gi free of 10 cpu, 40Gi, needed 1 cpu, 0 more",
+                "deniedBy": "node n1 has 0 cpu, 35Gi free of 10 cpu, 40Gi; 1 cpu, 0 more needed",
                 "metrics": {"load1": 0.5, "load5": 0.4, "memUsed": "1"},
             },
         )

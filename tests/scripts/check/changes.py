@@ -217,7 +217,7 @@ def waiting(*conditions: Obj, age: float = 100.0) -> Obj:
 
 
 def no_answer(facts: CheckFacts) -> CheckFacts:
-    return replace(facts, server=Unseen("it cannot be reached (connection refused)"))
+    return replace(facts, server=Unseen("cannot connect (connection refused)"))
 
 
 def not_ready(each: Obj) -> None:
@@ -234,7 +234,7 @@ def guest_schema(definition: Obj) -> Obj:
     return found
 
 
-LIMITED = [{"type": "LimitedByPod", "status": "True", "message": "its memory limit of 512Mi keeps the guest at 256Mi"}]
+LIMITED = [{"type": "LimitedByPod", "status": "True", "message": "its memory limit of 512Mi caps the guest at 256Mi"}]
 EMULATED = [{"type": "Accelerated", "status": "False", "message": "software emulation: there is no /dev/kvm"}]
 SIDECAR: Obj = {
     "metadata": {"namespace": "default", "name": "db-x", "labels": {"vm.neon.tech/name": "db"}},

@@ -82,7 +82,7 @@ WARNING = Level.WARNING
 NO_QUOTA_FOR_CLASS = "insufficient quota to match these scopes: [{PriorityClass In [system-node-critical]}]"
 
 FAULTS = (
-    Fault("api-answers", "cannot be reached", no_answer),
+    Fault("api-answers", "cannot connect", no_answer),
     Fault("api-looks", "list secrets: slow", changed(secrets=Unseen("list secrets: slow", has_failed=True)), WARNING),
     Fault("api-version", "1.30 is too old: 1.31", both(kube_scheduler("v1.30.0"), server("v1.30.9"))),
     Fault("api-version", "neonvm-controller needs Kubernetes 1.33", both(kube_scheduler("v1.32.0"), server("v1.32.9"))),
@@ -93,10 +93,8 @@ FAULTS = (
         in_list("api_services", "kubernetes", lambda each: each["spec"].update(clusterIP="fd00:10:96::1")),
         before=True,
     ),
-    Fault(
-        "kube-scheduler-version", "1.37, the API server is 1.36: a kube-scheduler must not", kube_scheduler("v1.37.0")
-    ),
-    Fault("kube-scheduler-version", "one minor version older, not more", kube_scheduler("v1.34.1"), WARNING),
+    Fault("kube-scheduler-version", "1.37, the API server is 1.36: kube-scheduler must not", kube_scheduler("v1.37.0")),
+    Fault("kube-scheduler-version", "at most one minor version older", kube_scheduler("v1.34.1"), WARNING),
     Fault(
         "rights-install",
         "you may not create customresourcedefinitions.apiextensions.k8s.io",
@@ -134,7 +132,7 @@ FAULTS = (
     ),
     Fault(
         "definitions-in-the-way",
-        "virtualmachines.vm.neon.tech is there already and lacks spec.guest.memorySlotSize",
+        "virtualmachines.vm.neon.tech already exists and lacks spec.guest.memorySlotSize",
         in_list("definitions", "virtualmachines.vm.neon.tech", drop_slot_size),
         WARNING,
         before=True,
@@ -167,7 +165,7 @@ FAULTS = (
     ),
     Fault(
         "definitions-fields",
-        "lacks the subresource status",
+        "lacks the status subresource",
         in_list("definitions", "virtualmachines.vm.neon.tech", lambda d: d["spec"]["versions"][0].pop("subresources")),
     ),
     Fault("namespace-exists", f"no namespace {NAMESPACE}", without("namespaces", NAMESPACE)),
@@ -178,12 +176,12 @@ FAULTS = (
     ),
     Fault(
         "namespace-pod-security",
-        'neonvm-network is refused: violates PodSecurity "restricted:latest"',
+        'neonvm-network: violates PodSecurity "restricted:latest"',
         refused("neonvm-network", 'violates PodSecurity "restricted:latest": host namespaces'),
     ),
     Fault(
         "namespace-pod-security",
-        f"neonvm-devices in default, as {NAMESPACE} is not there yet, is refused: violates PodSecurity",
+        f"neonvm-devices in default ({NAMESPACE} does not exist yet): violates PodSecurity",
         both(yet_to_come, refused("neonvm-devices", 'violates PodSecurity "baseline:latest": hostPath volumes')),
         before=True,
     ),
@@ -196,12 +194,10 @@ FAULTS = (
         refused("autoscaling-agent", "maximum memory usage per Container is 64Mi, but limit is 192Mi"),
         before=True,
     ),
-    Fault(
-        "namespace-quota", f"agent is refused: {NO_QUOTA_FOR_CLASS}", refused("autoscaling-agent", NO_QUOTA_FOR_CLASS)
-    ),
+    Fault("namespace-quota", f"agent: {NO_QUOTA_FOR_CLASS}", refused("autoscaling-agent", NO_QUOTA_FOR_CLASS)),
     Fault(
         "namespace-quota",
-        f"agent in default, as {NAMESPACE} is not there yet, is refused: {NO_QUOTA_FOR_CLASS}",
+        f"agent in default ({NAMESPACE} does not exist yet): {NO_QUOTA_FOR_CLASS}",
         both(yet_to_come, refused("autoscaling-agent", NO_QUOTA_FOR_CLASS)),
         WARNING,
         before=True,
@@ -214,7 +210,7 @@ FAULTS = (
     Fault("programs-installed", f"no Deployment autoscaling-scheduler in namespace {NAMESPACE}", nothing),
     Fault(
         "programs-images",
-        "container service of pod autoscaling-scheduler-0 has no image r/x:1: not found",
+        "container service of pod autoscaling-scheduler-0 cannot pull r/x:1: not found",
         state(
             "autoscaling-scheduler-0",
             image="r/x:1",
@@ -223,7 +219,7 @@ FAULTS = (
     ),
     Fault(
         "programs-run",
-        "container service has ended 7 times: no settings",
+        "container service restarted 7 times: no settings",
         state(
             "autoscaling-scheduler-0",
             restartCount=7,
@@ -233,7 +229,7 @@ FAULTS = (
     ),
     Fault(
         "programs-run",
-        "ended 3 times: OOMKilled, exit code 137",
+        "restarted 3 times: OOMKilled, exit code 137",
         state(
             "autoscaling-agent-1",
             restartCount=3,
@@ -251,7 +247,7 @@ FAULTS = (
     ),
     Fault(
         "programs-run",
-        "it has no node: 0/2 nodes",
+        "not scheduled: 0/2 nodes",
         in_list(
             "pods",
             "neonvm-controller-0",
@@ -262,7 +258,7 @@ FAULTS = (
     ),
     Fault(
         "programs-run",
-        "neonvm-controller has 1 of 2 pods ready pod neonvm-controller-1: it has failed: Evicted",
+        "neonvm-controller has 1 of 2 pods ready pod neonvm-controller-1 failed: Evicted",
         both(
             in_list("pods", "neonvm-controller-1", lambda pod: pod["status"].update(phase="Failed", reason="Evicted")),
             in_list("deployments", "neonvm-controller", lambda each: each["status"].update(readyReplicas=1)),
@@ -291,7 +287,7 @@ FAULTS = (
     ),
     Fault(
         "programs-versions",
-        "0.3.0, the scheduler 0.2.0: the scheduler is upgraded first",
+        "0.3.0, the scheduler 0.2.0: upgrade the scheduler first",
         agents_image("0.3.0"),
         WARNING,
     ),
@@ -299,26 +295,26 @@ FAULTS = (
     Fault("programs-versions", "this command is 1.0.0", changed(release="1.0.0"), WARNING),
     Fault(
         "programs-alone",
-        "Deployment kube-system/autoscale-scheduler of the original project places the same pods",
+        "Deployment kube-system/autoscale-scheduler of the original project schedules the same pods",
         added("deployments", workload("Deployment", "kube-system", "autoscale-scheduler")),
     ),
     Fault(
         "programs-alone",
-        "DaemonSet kube-system/autoscaler-agent of the original project sizes the same VMs",
+        "DaemonSet kube-system/autoscaler-agent of the original project resizes the same VMs",
         added("daemon_sets", workload("DaemonSet", "kube-system", "autoscaler-agent")),
         before=True,
     ),
     Fault(
         "programs-alone",
-        f"each of the namespaces {NAMESPACE}, neonvm-system",
+        f"more than one namespace ({NAMESPACE}, neonvm-system)",
         added("deployments", workload("Deployment", "neonvm-system", "neonvm-controller")),
     ),
     Fault(
         "settings-valid",
-        "config.yaml of the ConfigMap autoscaling-scheduler-config is refused: nodeDefaults.cpu.watermark",
+        "config.yaml in the ConfigMap autoscaling-scheduler-config is invalid: nodeDefaults.cpu.watermark",
         edited(*CONFIG, "cpu:    {watermark: 0.9", "cpu:    {watermark: 9"),
     ),
-    Fault("settings-valid", "policy.yaml of", settings("autoscaling-agent", "policy.yaml", "cpu: {target: 7}")),
+    Fault("settings-valid", "policy.yaml in", settings("autoscaling-agent", "policy.yaml", "cpu: {target: 7}")),
     Fault("settings-valid", "is missing", without("config_maps", "autoscaling-agent")),
     Fault(
         "settings-valid",
@@ -328,18 +324,18 @@ FAULTS = (
     Fault("settings-valid", "has no config.yaml", in_list("config_maps", CONFIG[0], lambda each: each["data"].clear())),
     Fault(
         "pod-requests",
-        "permits.asPodRequests is on, and requests of pods stay as they were made",
+        "permits.asPodRequests is on, but VM pod requests stay at their initial values",
         edited(*CONFIG, "nodeDefaults:", "permits: {asPodRequests: true}\nnodeDefaults:"),
         WARNING,
     ),
     Fault(
         "pod-requests",
-        "permits.asPodRequests is off, and requests of pods follow",
+        "permits.asPodRequests is off, but VM pod requests follow",
         metrics(autoscaling_scheduler_0=page(pod_requests_followed=1.0)),
         WARNING,
     ),
-    Fault("settings-valid", "still refuses", metrics(autoscaling_scheduler_0=page(settings_refused=1.0))),
-    Fault("extender-configured", "no extender leads to port 10298", edited(*KUBE_CONFIG, "10298", "9999")),
+    Fault("settings-valid", "still rejects", metrics(autoscaling_scheduler_0=page(settings_refused=1.0))),
+    Fault("extender-configured", "no extender has port 10298", edited(*KUBE_CONFIG, "10298", "9999")),
     Fault(
         "extender-configured", "no profile is named", edited(*KUBE_CONFIG, "schedulerName: autoscale-scheduler", "a: b")
     ),
@@ -352,14 +348,14 @@ FAULTS = (
         edited(*KUBE_CONFIG, "percentageOfNodesToScore: 20", "percentageOfNodesToScore: 5"),
     ),
     Fault("extender-configured", "is not YAML", settings(*KUBE_CONFIG, "{")),
-    Fault("extender-configured", "no scheduler.yaml in a ConfigMap", without("config_maps", KUBE_CONFIG[0])),
+    Fault("extender-configured", "has no scheduler.yaml, or does not exist", without("config_maps", KUBE_CONFIG[0])),
     Fault(
         "extender-in-force",
-        "was started before its configuration was changed",
+        "started before its configuration was changed",
         in_list("config_maps", KUBE_CONFIG[0], lambda c: c["metadata"].update(managedFields=[{"time": stamp(5.0)}])),
         WARNING,
     ),
-    Fault("scheduler-ready", "has read the cluster yet", metrics(autoscaling_scheduler_0=page(ready=0.0))),
+    Fault("scheduler-ready", "has listed the cluster yet", metrics(autoscaling_scheduler_0=page(ready=0.0))),
     Fault("extender-asked", "pod default/p waits for autoscale-scheduler", added("waiting_pods", waiting())),
     Fault(
         "extender-errors",
@@ -369,11 +365,11 @@ FAULTS = (
     ),
     Fault(
         "one-permit-writer",
-        "has seen 3 permits",
+        "saw 3 permits",
         metrics(autoscaling_scheduler_0=page(rival_permit_writes_total=3.0)),
         WARNING,
     ),
-    Fault("leases-held", "is held by gone-1, which is no running pod", led_by("gone-1")),
+    Fault("leases-held", "is held by gone-1, which is not a running pod", led_by("gone-1")),
     Fault("leases-held", "has no holder", led_by("")),
     Fault("leases-held", "last renewed 60 s ago by neonvm-controller-1-ab", led_by("neonvm-controller-1-ab", 60.0)),
     Fault(
@@ -386,21 +382,21 @@ FAULTS = (
     Fault("leader-reached", "has no endpoint", in_list("slices", LED[0], lambda each: each.pop("endpoints"))),
     Fault(
         "leader-reached",
-        "leads to gone-1, which is no running pod",
+        "points to gone-1, which is not a running pod",
         in_list("slices", LED[0], lambda each: each["endpoints"][0]["targetRef"].update(name="gone-1")),
     ),
     Fault(
         "webhooks-reached",
-        "the API server makes a VM's pod without an agent: it cannot reach the webhook, port 10293",
+        "a dry run created a VM pod without an agent: the API server cannot reach the webhook, port 10293",
         changed(injection=SiteObservations(NO_AGENT)),
     ),
     Fault("leases-one-leader", "autoscaling-scheduler-0 and autoscaling-scheduler-9 of", two_lead),
     Fault("certificates-current", "expired 2 days ago", not_served(leafs((-30.0, -2.0)))),
-    Fault("certificates-current", "is valid only in 2 days", not_served(leafs((2.0, 30.0)))),
-    Fault("certificates-current", "expires in 24 hours and was not replaced", not_served(leafs((-29.0, 1.0))), WARNING),
+    Fault("certificates-current", "is not valid for another 2 days", not_served(leafs((2.0, 30.0)))),
+    Fault("certificates-current", "expires in 24 hours and was not renewed", not_served(leafs((-29.0, 1.0))), WARNING),
     Fault(
         "certificates-current",
-        "holds no certificate",
+        "contains no certificate",
         not_served(certificates(secret("autoscaling-certificates-x", tls_crt="AAAA"))),
     ),
     Fault("certificates-current", "has no certificate yet", added("secrets", secret("autoscaling-certificates-new"))),
@@ -426,27 +422,29 @@ FAULTS = (
     ),
     Fault(
         "certificates-served",
-        "shows a certificate that is in no Secret",
+        "serves a stale certificate",
         shown(pem(authority().leaf(name="old"))),
         WARNING,
     ),
-    Fault("certificates-served", "10293 shows expired 24 hours ago", shown(pem(authority().leaf((-9.0, -1.0))))),
-    Fault("certificates-served", "shows no certificate", shown(b"")),
-    Fault("webhooks-trusted", "has another authority", bundle(encoded(Authority.make().certificate))),
+    Fault("certificates-served", "10293 expired 24 hours ago", shown(pem(authority().leaf((-9.0, -1.0))))),
+    Fault("certificates-served", "serves no certificate", shown(b"")),
+    Fault("webhooks-trusted", "does not contain the CA", bundle(encoded(Authority.make().certificate))),
     Fault("webhooks-trusted", "is empty", bundle("")),
     Fault(
         "webhooks-trusted",
-        "does not vouch for what autoscaling-injector:10293 shows: self-signed",
+        "does not verify the certificate of autoscaling-injector:10293: self-signed",
         shown(pem(leaf()), why="self-signed"),
     ),
-    Fault("webhooks-answer", "does not answer: 500", changed(answers={HOOK: SiteObservations(Webhook(HOOK, "500"))})),
+    Fault(
+        "webhooks-answer", "failed a test review: 500", changed(answers={HOOK: SiteObservations(Webhook(HOOK, "500"))})
+    ),
     Fault("clock-here", "this machine's clock is 600 s ahead of", server(ahead=600.0)),
     Fault("clock-here", "20 s behind", server(ahead=-20.0), WARNING),
     Fault("clock-nodes", "the clock of node node-1 is 90 s ahead of", node_lease(90.0)),
     Fault("clock-nodes", "10 s behind", node_lease(-10.0), WARNING),
     Fault(
         "clock-programs",
-        "what holds the Lease neonvm-controller is 30 s ahead of",
+        "the holder of the Lease neonvm-controller is 30 s ahead of",
         led_by("neonvm-controller-0-a", ahead=30.0),
         WARNING,
     ),
@@ -476,9 +474,9 @@ FAULTS = (
         of_vm(conditions=EMULATED),
         WARNING,
     ),
-    Fault("vms-network", "VM default/db runs without the address", of_vm(extraNetIP="")),
+    Fault("vms-network", "VM default/db runs without a flat-network address", of_vm(extraNetIP="")),
     Fault("vms-limits", "VM default/db cannot grow to its maximum: its memory", of_vm(conditions=LIMITED), WARNING),
-    Fault("vms-closed", "20183 and 25183 of pod default/db-x let everyone in", added("vm_pods", OPEN), WARNING),
+    Fault("vms-closed", "pod default/db-x accepts anyone on ports 20183 and 25183", added("vm_pods", OPEN), WARNING),
     Fault(
         "vms-agents",
         "VM default/db has no agent",
@@ -487,24 +485,30 @@ FAULTS = (
     Fault("vms-agents", "has two agents", added("vm_pods", SIDECAR), WARNING),
     Fault(
         "agents-answered",
-        "last answered by the scheduler 90 s ago: 403: not its agent",
+        "the scheduler last answered 90 s ago: 403: not its agent",
         heard(
             {"scheduler_answered_seconds": 90.0, "troubles": [{"with_": "scheduler", "reason": "403: not its agent"}]}
         ),
     ),
-    Fault("agents-answered", "last answered by the scheduler never", heard({})),
+    Fault("agents-answered", "the scheduler has never answered", heard({})),
     Fault("agents-answered", "does not answer /explain", heard(None), WARNING),
     Fault(
         "vms-permits",
-        "VM default/db: it was given 1 cpu, 2Gi, more than its permit of 500m cpu, 2Gi",
+        "VM default/db: its size of 1 cpu, 2Gi exceeds its permit of 500m cpu, 2Gi",
         permit('{"vCPUs":"500m","mem":"2Gi"}'),
         WARNING,
     ),
     Fault("vms-permits", "metadata.annotations[autoscaling.neon.tech/permit]", permit("{"), WARNING),
     Fault(
         "vms-permits",
-        "cannot be read: spec.guest.memorySlots",
+        "cannot decode VM default/db: spec.guest.memorySlots",
         in_list("vms", "db", lambda vm: vm["spec"]["guest"]["memorySlots"].update(use=99)),
+    ),
+    Fault(
+        "vms-sleep",
+        "VM default/db sets sleep.after but can never sleep",
+        in_list("vms", "db", lambda vm: vm["spec"].pop("extraNetwork")),
+        WARNING,
     ),
     Fault(
         "vms-readable",
@@ -516,27 +520,27 @@ FAULTS = (
         ),
         WARNING,
     ),
-    Fault("vms-placed", "pod default/p has no node: 0/2 nodes", placed(message="0/2 nodes"), WARNING),
+    Fault("vms-placed", "pod default/p is not scheduled: 0/2 nodes", placed(message="0/2 nodes"), WARNING),
     Fault("migrations-end", "migration default/away is Running after 500 s", added("migrations", migration())),
     Fault(
         "migrations-end",
-        "has been leaving for 70 s",
+        "has been terminating for 70 s",
         added("migrations", migration(creationTimestamp=stamp(90.0), deletionTimestamp=stamp(70.0))),
     ),
     Fault(
         "migrations-end",
-        "should leave node node-1 and cannot: no room",
+        "should move off node node-1 but cannot: no room",
         changed(ledger=SiteObservations({"nodes": [{"name": "node-1", "stuck": "no room"}]})),
         WARNING,
     ),
     Fault("pods-resize", "the API server does not offer pods/resize", changed(core_api=SiteObservations({}))),
-    Fault("pods-resize", "node node-1 is v1.32.9: it does not resize", kubelet("v1.32.9")),
-    Fault("pods-resize", "node node-1 is v1.33.1: it never takes memory back", kubelet("v1.33.1"), WARNING),
+    Fault("pods-resize", "node node-1 is v1.32.9; resizing pods in place needs 1.33", kubelet("v1.32.9")),
+    Fault("pods-resize", "node node-1 is v1.33.1; lowering memory in place needs 1.34", kubelet("v1.33.1"), WARNING),
     Fault("pods-resize", "has cpuManagerPolicy: static", kubelet_has(cpuManagerPolicy="static"), WARNING, before=True),
     Fault("pods-resize", "has memoryManagerPolicy: Static", kubelet_has(memoryManagerPolicy="Static"), WARNING),
     Fault(
         "pods-agents",
-        "1 pods have opted in, and no agent serves pods",
+        "1 pods have opted in, but no agent serves pods",
         in_list("daemon_sets", "autoscaling-agent", serves_no_pods),
     ),
     Fault(
@@ -546,7 +550,7 @@ FAULTS = (
     ),
     Fault(
         "pods-readable",
-        "pod default/pg-1: spec.containers[postgres].resizePolicy: a resize of memory restarts postgres",
+        "pod default/pg-1: spec.containers[postgres].resizePolicy: expected NotRequired for memory",
         of_pod(restarts),
         WARNING,
     ),

@@ -222,7 +222,10 @@ def vm(name: str = "db") -> Obj:
             "namespace": "default",
             "name": name,
             "labels": {"autoscaling.neon.tech/enabled": "true"},
-            "annotations": {"autoscaling.neon.tech/permit": '{"vCPUs":"1","mem":"2Gi"}'},
+            "annotations": {
+                "autoscaling.neon.tech/permit": '{"vCPUs":"1","mem":"2Gi"}',
+                "autoscaling.neon.tech/config": '{"sleep":{"after":"15m"}}',
+            },
         },
         "spec": {"guest": guest, "extraNetwork": {"enable": True}},
         "status": {

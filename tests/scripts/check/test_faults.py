@@ -28,6 +28,8 @@ from tests.scripts.check.changes import (
     in_list,
     no_answer,
     of_pod,
+    of_vm,
+    permit,
     refused,
     server,
     settings_of,
@@ -87,11 +89,11 @@ def test_a_namespace_that_installing_will_make_is_in_order_and_told_with_where_p
     assert {name: each for name, each in found.items() if name.startswith("namespace-")} == {
         "namespace-exists": (
             Level.OK,
-            f"{NAMESPACE} is not there yet; helm install --create-namespace makes it",
+            f"{NAMESPACE} does not exist yet; helm install --create-namespace creates it",
         ),
-        "namespace-pod-security": (Level.OK, "9 pods were tried in default"),
-        "namespace-quota": (Level.SKIPPED, f"there is no namespace {NAMESPACE} yet, and so no quota in it"),
-        "namespace-admission": (Level.OK, "9 pods were tried in default"),
+        "namespace-pod-security": (Level.OK, "tested 9 pods in default"),
+        "namespace-quota": (Level.SKIPPED, f"{NAMESPACE} does not exist yet, so it has no quota"),
+        "namespace-admission": (Level.OK, "tested 9 pods in default"),
     }
     assert wrong(yet_to_come(good()), before=True) == {}
 
@@ -119,7 +121,7 @@ def test_pod_security_that_the_other_namespace_chose_for_itself_says_nothing_of_
     found = {each.check: (each.level, each.said) for each in judged(facts, before=True)}
     assert found["namespace-pod-security"] == (
         Level.SKIPPED,
-        f"there is no namespace {NAMESPACE} yet, and default has its own pod-security.kubernetes.io/enforce",
+        f"{NAMESPACE} does not exist yet, and default has a label pod-security.kubernetes.io/enforce of its own",
     )
 
 
@@ -259,10 +261,25 @@ def test_unguarded_ports_of_vms_are_named() -> None:
         return SiteObservations([{"metadata": {"name": "any", "namespace": namespace}, "spec": spec}])
 
     runners = {"matchExpressions": [{"key": "vm.neon.tech/name", "operator": "Exists"}]}
-    alone = "1 pods ask for a certificate"
-    bare = f"{alone}; no NetworkPolicy guards their ports as well in default"
+    alone = "1 pods require a certificate"
+    bare = f"{alone}; no NetworkPolicy also protects them in default"
     assert {line(policy("default", podSelector=each)) for each in (runners, {})} == {alone}
     assert line(Unseen("")) == alone
     assert line(policy("other", podSelector=runners)) == bare
     assert line(policy("default", podSelector={"matchLabels": {"app": "web"}})) == bare
     assert line(policy("default", podSelector={}, policyTypes=["Egress"])) == bare
+
+
+def test_sleepers_keep_no_permit() -> None:
+    """The spec of a VM that sleeps has the size that it wakes with, and its permit may be nothing meanwhile."""
+    asleep = both(permit('{"vCPUs":"0","mem":"0"}'), of_vm(phase="Asleep", cpus=None, memorySize=None))
+    assert "vms-permits" not in wrong(asleep(good()))
+
+
+@pytest.mark.parametrize("config", ["{", "{sleep: {after: soon}}", "[]", "{sleep: {after: 0}}", ""])
+def test_settings_without_sleep_are_left_out(config: str) -> None:
+    """What cannot be read is no reason to say that the VM should sleep; its agent says so."""
+    annotation = {"autoscaling.neon.tech/config": config}
+    facts = in_list("vms", "db", lambda vm: vm["metadata"]["annotations"].update(annotation))(good())
+    found = {finding.check: finding.level for finding in judged(facts, before=False)}
+    assert found["vms-sleep"] is Level.SKIPPED

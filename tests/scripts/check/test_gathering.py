@@ -11,6 +11,7 @@ import httpx2 as httpx
 import pytest
 
 from deploy.kube.client import ApiClient
+from deploy.kube.kubectl import ForwardingError, Kubectl
 from protocol.kubernetes.objects import name_of, text
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.http_api import HttpApi
@@ -20,7 +21,6 @@ from scripts.autoscale.check.facts import Look, Right, SiteObservations, Unseen
 from scripts.autoscale.check.finding import Finding, Level
 from scripts.autoscale.check.gathering import accounts, kubelets, trials
 from scripts.autoscale.check.gathering.accounts import samples
-from scripts.autoscale.check.gathering.forwarding import ForwardingError, Kubectl
 from scripts.autoscale.check.gathering.gather import Gathering, namespace_of, shipped, wanted_by_accounts
 from scripts.autoscale.check.gathering.ports import tls_ports
 from scripts.autoscale.check.table import judged
@@ -66,13 +66,16 @@ def silent(_: httpx.Request) -> httpx.Response:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (untrusted, "its certificate is not trusted by the kubeconfig (CERTIFICATE_VERIFY_FAILED: self-signed)"),
-        (refused, "it cannot be reached (connection refused)"),
-        (silent, "it does not answer in time"),
-        (lambda _: status(401, "Unauthorized"), "it does not accept these credentials (401): have they expired?"),
-        (lambda _: status(403, "Forbidden", "no"), "it refuses to say its version: no (403)"),
-        (lambda _: httpx.Response(200, text="<html>"), "the server there is not a Kubernetes API server"),
-        (lambda _: httpx.Response(200, json={}), "the server there is not a Kubernetes API server"),
+        (untrusted, "the kubeconfig does not trust the server's certificate (CERTIFICATE_VERIFY_FAILED: self-signed)"),
+        (refused, "cannot connect (connection refused)"),
+        (silent, "no answer in time"),
+        (
+            lambda _: status(401, "Unauthorized"),
+            "the API server rejected these credentials (401); they may have expired",
+        ),
+        (lambda _: status(403, "Forbidden", "no"), "GET /version failed: no (403)"),
+        (lambda _: httpx.Response(200, text="<html>"), "the server at this address is not a Kubernetes API server"),
+        (lambda _: httpx.Response(200, json={}), "the server at this address is not a Kubernetes API server"),
         (lambda _: httpx.Response(502, text="bad gateway"), "502: bad gateway"),
     ],
 )
@@ -114,11 +117,9 @@ async def test_the_line_of_failed_looks_says_which_and_why() -> None:
         return httpx.Response(200, json={"kind": "List", "metadata": {}, "items": []})
 
     facts = await gathering(version_alone(no_secrets)).facts(before=False)
-    assert [each.why for each in facts.failed_looks] == ["list secrets in kube-system: it does not answer in time"]
+    assert [each.why for each in facts.failed_looks] == ["list secrets in kube-system: no answer in time"]
     said = {each.check: each.said for each in judged(facts, before=False)}
-    assert (
-        said["api-looks"] == said["certificates-current"] == "list secrets in kube-system: it does not answer in time"
-    )
+    assert said["api-looks"] == said["certificates-current"] == "list secrets in kube-system: no answer in time"
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
@@ -126,7 +127,7 @@ async def test_why_a_program_says_nothing_is_another_lines_matter_where_its_pod_
     (pod,) = (each for each in pods() if name_of(each).name == "autoscaling-scheduler-0")
     pod["status"]["conditions"] = [{"type": "Ready", "status": str(is_ready)}]
     ((name, look),) = (await accounts.pages(client(silent), [pod], [])).items()
-    why = f"pod {name}: get pods/proxy: it does not answer in time"
+    why = f"pod {name}: get pods/proxy: no answer in time"
     assert (name, look) == ("autoscaling-scheduler-0", Unseen(why, has_failed=is_ready))
 
 
@@ -395,7 +396,7 @@ async def test_it_is_looked_again_while_a_check_fails_and_for_no_longer_than_ask
     began = clock.now()
     assert [each.level for each in await run(5.0)] == [Level.FAILURE]
     assert [at - began for at in looks] == [0.0, 2.0, 4.0, 5.0]
-    assert waits == ["it does not accept these credentials (401): have they expired?"]
+    assert waits == ["the API server rejected these credentials (401); they may have expired"]
 
 
 class Forwarded:
@@ -421,5 +422,5 @@ async def test_metrics_come_by_port_forward_if_the_api_server_reaches_no_pod() -
     look = (await accounts.pages(api, [pod], notes))["autoscaling-scheduler-0"]
     assert [each.labels["pod"] for each in look.value] == ["autoscaling-scheduler-0:10297/metrics"]
     (note,) = notes
-    assert note.startswith("the API server does not reach pod autoscaling-scheduler-0, asked by port-forward: ")
+    assert note.startswith("the API server cannot reach pod autoscaling-scheduler-0, using port-forward: ")
     assert sentence in note

@@ -53,5 +53,5 @@ async def test_webhook_is_not_tried_without_need() -> None:
 
     no_hooks = replace(good(), webhooks=SiteObservations([]))
     looks = [await trials.injection(client(answered), facts) for facts in (good(), no_hooks)]
-    said = ["no namespace of VMs has the service account vm-agent", "no webhook of ours is installed"]
+    said = ["no VM namespace has the service account vm-agent", "none of our webhooks is installed"]
     assert [each.why for each in looks if isinstance(each, Unseen)] == said

@@ -86,14 +86,14 @@ async def test_a_port_without_tls_is_said_to_have_none() -> None:
     async with port(None) as number:
         found = await shown(number, {})
     assert isinstance(found, Unseen)
-    assert found.why.startswith("no TLS there")
+    assert found.why.startswith("TLS handshake failed")
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
         (ANSWER, lambda why: not why),
-        ('{"response": {"uid": "other"}}', lambda why: "not one to the review" in why),
+        ('{"response": {"uid": "other"}}', lambda why: "wrong uid" in why),
         ("<html>", lambda why: "malformed" in why),
     ],
 )

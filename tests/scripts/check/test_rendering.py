@@ -44,7 +44,7 @@ Nodes
       node n3 is not ready
       node n4 is not ready
       node n5 is not ready
-      and 2 more (-o json has all)
+      and 2 more (-o json lists all)
       → kubectl describe node n1
       docs/check.md#nodes-ready
   × [red]x
@@ -52,8 +52,8 @@ Nodes
       → mend it
       docs/check.md#x
 
-4 checks: 1 failed, 1 to look at, 1 skipped, 1 in order
-Begin with: [red]x. What follows from it ends with it.
+4 checks: 1 failed, 1 warning, 1 skipped, 1 ok
+Start with: [red]x. Other problems may follow from it.
 """
 
 SHORT = """\
@@ -61,7 +61,7 @@ SHORT = """\
   → mend it
 ! nodes-ready: node n1 is not ready (and 6 more)
   → kubectl describe node n1
-4 checks: 1 failed, 1 to look at, 1 skipped, 1 in order
+4 checks: 1 failed, 1 warning, 1 skipped, 1 ok
 """
 
 

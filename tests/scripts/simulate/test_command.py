@@ -82,7 +82,7 @@ def test_json_is_one_document_and_the_picture_is_written_beside_it(trace: str, t
         (["--speed", "inf"], "--speed: inf is not a finite number"),
         (["--watermark", "nan"], "--watermark"),
         (["--plot", "day.txt"], "Invalid value for '--plot': 'day.txt' does not end in .png, .svg, .pdf"),
-        (["--plot", "missing/day.svg"], "Invalid value for '--plot': there is no folder 'missing'"),
+        (["--plot", "missing/day.svg"], "Invalid value for '--plot': folder 'missing' does not exist"),
         (["--traces", "missing.csv"], "missing.csv"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),

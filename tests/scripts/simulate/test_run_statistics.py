@@ -67,6 +67,10 @@ def test_what_is_denied_short_and_too_full_is_counted_by_time() -> None:
             "groups": 0,
             "replicas": 0,
             "sharing_percent": 0.0,
+            "asleep_percent": 0.0,
+            "sleep_vcpu_hours": 0.0,
+            "sleep_gib_hours": 0.0,
+            "sleep_percent": 0.0,
         }
     )
 

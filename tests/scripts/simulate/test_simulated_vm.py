@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from agent.core.actions import AskScheduler
+from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
 from agent.core.events import Answered, Patched, Scraped, Started, VmSeen
 from agent.core.guest import CpuSeconds, GuestSample
@@ -92,7 +92,7 @@ class StepByStep:
                 advance(self.state, Started(action), now, 0.0)
                 if isinstance(action, AskScheduler):
                     advance(self.state, Answered(PluginResponse(action.request.resources, UNIT)), now, 0.0)
-                else:
+                elif isinstance(action, PatchVm):
                     self.use, self.version = action.target, self.version + 1
                     advance(self.state, Patched(self.view()), now, 0.0)
 

@@ -128,7 +128,7 @@ async def test_a_pod_is_not_migrated() -> None:
     async with looking([vm_row(pod_database(), {}, {}, None)]) as person:
         assert person.names() == ["default/pod/pg-1"]
         await person.types("m")
-        said = "default/pod/pg-1 is a pod: it is resized where it is, and does not migrate."
+        said = "default/pod/pg-1 is a pod: it is resized in place and does not migrate."
         assert (said in person.reads(), len(person.app.screen_stack), person.scene.moved) == (True, 1, [])
 
 

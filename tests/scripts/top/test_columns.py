@@ -192,3 +192,16 @@ def test_a_node_is_a_bar_with_its_watermark_and_its_pressure() -> None:
     }
     assert node_line({**node("n1"), "open": False}).state == "cordoned"
     assert node_line({**node("n1", "1Gi"), "stuck": "no VM may move"}).state == "cannot-drain"
+
+
+def test_sleeper_says_since_when() -> None:
+    """Its agent has decided nothing else; what a VM that wakes waits for comes first."""
+    asleep: Json = {**vm("db"), "status": {"phase": "Asleep", "node": "n1", "sleep": {"state": "Asleep", "since": AT}}}
+    row = vm_row(asleep, {"because": "asleep: it has given up its permit"}, {}, None)
+    assert (row.state, row.cells[-1]) == ("asleep", "asleep since 2026-01-01 00:00 UTC, 0 sessions open")
+    waking: Json = {
+        **asleep,
+        "status": {"phase": "Waking", "sleep": {"state": "Waking", "message": "10.1.2.3:9 asked"}},
+    }
+    row = vm_row(waking, {}, {"waiting": "waits"}, None)
+    assert (row.state, "waking: 10.1.2.3:9 asked" in row.cells[-1]) == ("waking", True)

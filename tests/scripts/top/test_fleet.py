@@ -212,7 +212,8 @@ async def test_a_migration_is_ordered_as_the_command_orders_it(place: Place) -> 
     fleet = FleetReader(place, FakeClock())
     await fleet.everything()
     asked = (
-        "Migrate shop/db from node-1 to another node that has room? It has no overlay address: its connections break."
+        "Migrate shop/db from node-1 to another node that has room?"
+        " It has no flat-network address: its connections break."
     )
     assert fleet.question("shop/db") == asked
     assert await fleet.move("shop/db") == "shop/db is to migrate: shop/db-7"

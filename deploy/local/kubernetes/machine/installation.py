@@ -23,7 +23,7 @@ from deploy.local.kubernetes.plan.installation_plan import (
 from deploy.local.kubernetes.programs.ensure import built_apart
 from deploy.local.kubernetes.programs.images import InstallationParts
 from protocol.kubernetes.api import ApiError
-from protocol.kubernetes.resources import DEPLOYMENTS, PODS, Resource
+from protocol.kubernetes.resources import DAEMON_SETS, DEPLOYMENTS, PODS
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
@@ -67,7 +67,6 @@ async def _import(node: str, pid: str, archive: Path) -> None:
 
 
 _PROJECT: Final = Path(__file__).parents[4]
-_DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 _PATIENCE: Final = Seconds(180.0)
 _PAUSE: Final = Seconds(0.3)
 
@@ -113,7 +112,7 @@ async def _left(client: ApiClient, of: Installation) -> list[str]:
         # Checked in every round, so that a wait that can no longer succeed ends at once, with the reason.
         if reason := hopeless((await client.list(PODS, NAMESPACE)).objects):
             raise InstallationError(reason)
-        lists = [await client.list(kind, NAMESPACE) for kind in (DEPLOYMENTS, _DAEMON_SETS)]
+        lists = [await client.list(kind, NAMESPACE) for kind in (DEPLOYMENTS, DAEMON_SETS)]
     except ApiError as error:
         return [f"answer of the API server ({error})"]
     return not_rolled_out((workload for workloads in lists for workload in workloads.objects), of)

@@ -118,9 +118,9 @@ def cgroup_of(cluster: str) -> str:
     return f"autoscale.{cluster}"
 
 
-def unready(objects: list[Json], condition: str) -> list[str]:
-    """The names of the objects for which the condition does not hold, in order."""
-    return sorted(name_of(thing).name for thing in objects if not holds(thing, condition))
+def unavailable(objects: list[Json]) -> list[str]:
+    """The names of the objects that are not Available, in order."""
+    return sorted(name_of(thing).name for thing in objects if not holds(thing, "Available"))
 
 
 def missing_nodes(plan: ClusterPlan, nodes: list[Json]) -> list[str]:

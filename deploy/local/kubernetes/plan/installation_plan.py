@@ -122,15 +122,16 @@ def _why(pod: Json) -> str:
         if reason in _NEVER_STARTS:
             return f"{of_pod} cannot start: {text(waiting, 'message') or reason}"
         if reason == "CrashLoopBackOff" and whole(container, "restartCount") >= _PATIENT:
-            return f"{of_pod} has ended {whole(container, 'restartCount')} times: {_last_words(container)}"
+            return f"{of_pod} has ended {whole(container, 'restartCount')} times: {last_words(container)}"
     # Not for VMs: their pods also fail when the guest ends, which says nothing about the installation.
     if text(pod, "status", "phase") == "Failed" and LABEL_VM_NAME not in labels_of(pod):
         return f"pod {name} has failed: {text(pod, 'status', 'message') or text(pod, 'status', 'reason')}"
     return ""
 
 
-def _last_words(container: Json) -> str:
+def last_words(container: Json) -> str:
+    """The reason why a container ended the last time, from its status."""
     ended = child(container, "lastState", "terminated")
     lines = text(ended, "message").strip().splitlines()
     # The last line of a program is usually the error that ended it.
-    return lines[-1] if lines else f"{text(ended, 'reason')}, exit code {whole(ended, 'exitCode')}"
+    return lines[-1] if lines else f"{text(ended, 'reason') or 'unknown'}, exit code {whole(ended, 'exitCode')}"

@@ -57,9 +57,11 @@ class SlotLayout:
 
     def slot_at(self, now: datetime) -> Slot:
         """The slot of that moment; ``now`` is aware."""
-        weekday, hour = local_hour(now, self.zone)
+        local = now.astimezone(self.zone)
+        # `isoweekday` has Sunday as 7, the list has it first.
+        weekday = WEEKDAYS[local.isoweekday() % 7]
         # Slots begin at multiples of their length, so none crosses midnight.
-        start = hour - hour % self.range_hours
+        start = local.hour - local.hour % self.range_hours
         return Slot(start, start + self.range_hours, weekday if self.period == "weekly" else None)
 
     def comes_again(self, last: datetime, now: datetime) -> bool:
@@ -70,18 +72,6 @@ class SlotLayout:
         # Without the zone the difference is in wall-clock time, on days of 23 and 25 hours too.
         before, after = (moment.astimezone(self.zone).replace(tzinfo=None) for moment in (last, now))
         return before.date() != after.date() and after - before >= timedelta(hours=HOURS - self.range_hours)
-
-
-def local_hour(now: datetime, zone: ZoneInfo) -> tuple[str, int]:
-    """Weekday and hour of that moment on the wall.
-
-    >>> from datetime import UTC
-    >>> local_hour(datetime(2023, 3, 18, 15, tzinfo=UTC), ZoneInfo("Asia/Tokyo"))
-    ('Sunday', 0)
-    """
-    local = now.astimezone(zone)
-    # `isoweekday` has Sunday as 7, the list has it first.
-    return WEEKDAYS[local.isoweekday() % 7], local.hour
 
 
 # Cached: there are few layouts, and reading or writing a memory walks through all slots.

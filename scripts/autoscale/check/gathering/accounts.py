@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.kube.client import ApiClient
@@ -16,7 +15,7 @@ from protocol.kubernetes.objects import Json, labels_of, name_of, node_of, pod_p
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from scripts.autoscale.check.facts import Look, MetricSample, SiteObservations, Unseen
-from scripts.autoscale.check.gathering.looking import looked
+from scripts.autoscale.check.gathering.looking import looked, read_json
 from scripts.autoscale.check.installed_programs import AGENT, PROGRAMS, SCHEDULER, agent_container, program_of
 
 MOST_AGENTS: Final = 100
@@ -51,21 +50,21 @@ async def _page(client: ApiClient, pod: Json, notes: list[str]) -> Look[Sequence
         return SiteObservations(samples(page.value.decode()))
     except ValueError as error:
         # A page that cannot be parsed is a fault of the program, and not a missing right.
-        return Unseen(f"the metrics of pod {name_of(pod).name} cannot be read: {error}", has_failed=True)
+        return Unseen(f"cannot parse the metrics of pod {name_of(pod).name}: {error}", has_failed=True)
 
 
 async def _metrics(client: ApiClient, pod: Json, notes: list[str]) -> bytes:
     """A page by the API server's proxy; by port-forward if the API server cannot reach pods, as on EKS."""
-    port = _METRICS[program_of(pod)]
+    name, port = name_of(pod), _METRICS[program_of(pod)]
     try:
-        return await client.raw_get(_proxied(pod, port, "/metrics"))
+        return await client.raw_get(f"/api/v1/namespaces/{name.namespace}/pods/{name.name}:{port}/proxy/metrics")
     except ApiUnknownError as error:
         try:
-            page = await client.pod_get(name_of(pod), port, "/metrics")
+            page = await client.pod_get(name, port, "/metrics")
         except ApiError:
             # The proxy's error names the cause; that of the fallback would hide it.
             raise error from None
-        notes.append(f"the API server does not reach pod {name_of(pod).name}, asked by port-forward: {error}")
+        notes.append(f"the API server cannot reach pod {name.name}, using port-forward: {error}")
         return page
 
 
@@ -95,7 +94,7 @@ def samples(page: str) -> list[MetricSample]:
 async def ledger(client: ApiClient, pod: Json | None) -> Look[Json]:
     """Every node as the scheduler in ``pod`` has it."""
     if pod is None:
-        return Unseen("no scheduler runs")
+        return Unseen("no scheduler is running")
     return await _told(_json(client, pod, _METRICS[SCHEDULER], "/nodes"), pod, FORWARD)
 
 
@@ -144,13 +143,4 @@ async def _account(client: ApiClient, pod: Json, path: str, limit: asyncio.Semap
 
 
 async def _json(client: ApiClient, pod: Json, port: int, path: str) -> Json:
-    try:
-        return msgspec.json.decode(await client.pod_get(name_of(pod), port, path), type=Json)
-    # msgspec raises RecursionError if JSON is nested too deeply.
-    except (ValueError, RecursionError) as error:
-        raise ApiUnknownError(f"GET {path}: {error}") from error
-
-
-def _proxied(pod: Json, port: int, path: str) -> str:
-    name = name_of(pod)
-    return f"/api/v1/namespaces/{name.namespace}/pods/{name.name}:{port}/proxy{path}"
+    return read_json(await client.pod_get(name_of(pod), port, path), path)

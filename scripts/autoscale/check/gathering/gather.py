@@ -15,6 +15,7 @@ import msgspec
 import yaml
 
 from deploy.kube.client import ApiClient
+from deploy.kube.kubectl import Kubectl
 from protocol.kubernetes import resources
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of, text
@@ -23,7 +24,6 @@ from protocol.names import LABEL_ENABLED, LABEL_VM_NAME, SCHEDULER_NAME
 from protocol.runtime.clock import Clock
 from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Look, Objects, Right, SiteObservations, Unseen
 from scripts.autoscale.check.gathering import accounts, kubelets, ports, rights, trials
-from scripts.autoscale.check.gathering.forwarding import Kubectl
 from scripts.autoscale.check.gathering.looking import objects, why_not
 from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
 from scripts.autoscale.check.judges.access import command_rights, exercised, install_rights, needed_rights
@@ -47,16 +47,6 @@ def shipped() -> tuple[Json, ...]:
     return tuple(document for document in documents if isinstance(document, dict))
 
 
-DAEMON_SETS: Final = resources.Resource("apps", "v1", "daemonsets", "DaemonSet")
-CONFIG_MAPS: Final = resources.Resource("", "v1", "configmaps", "ConfigMap")
-SECRETS: Final = resources.Resource("", "v1", "secrets", "Secret")
-WEBHOOKS: Final = resources.Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "mutatingwebhookconfigurations",
-    "MutatingWebhookConfiguration",
-    namespaced=False,
-)
 NODE_LEASES: Final = "kube-node-lease"
 PLAIN_NAMESPACE: Final = "kube-system"
 """Where the plain manifests go."""
@@ -91,7 +81,7 @@ class Gathering:
         # Deployments go first: they tell the namespace in which everything else is looked for.
         facts = CheckFacts(self.namespace or usual, self.clock.wall(), server, self.release)
         facts = await self._with(
-            facts, deployments=self._all(resources.DEPLOYMENTS), daemon_sets=self._all(DAEMON_SETS)
+            facts, deployments=self._all(resources.DEPLOYMENTS), daemon_sets=self._all(resources.DAEMON_SETS)
         )
         facts = replace(facts, namespace=self.namespace or namespace_of(facts.deployments) or usual)
         facts = await self._listed(facts, before=before)
@@ -106,8 +96,8 @@ class Gathering:
             body, headers = await self.client.raw_answer("/version")
         except ApiRefusedError as error:
             if error.kind is RefusalKind.UNAUTHORIZED:
-                return Unseen("it does not accept these credentials (401): have they expired?")
-            return Unseen(f"it refuses to say its version: {error}")
+                return Unseen("the API server rejected these credentials (401); they may have expired")
+            return Unseen(f"GET /version failed: {error}")
         except ApiUnknownError as error:
             return Unseen(why_not(error))
         took = self.clock.now() - began[0]
@@ -117,7 +107,7 @@ class Gathering:
             version = ""
         # A proxy or another web server can answer /version, too.
         if not version:
-            return Unseen("the server there is not a Kubernetes API server")
+            return Unseen("the server at this address is not a Kubernetes API server")
         at = _date(headers.get("date", ""))
         # Its Date is cut to the second, and was written at some moment while we waited.
         ahead = None if at is None else began[1] + took / 2 - (at + 0.5)
@@ -154,10 +144,10 @@ class Gathering:
         facts = await self._with(
             facts,
             pods=self._all(resources.PODS, facts.namespace),
-            config_maps=self._all(CONFIG_MAPS, facts.namespace),
+            config_maps=self._all(resources.CONFIG_MAPS, facts.namespace),
             secrets=self._certificates(facts.namespace),
             leases=self._all(resources.LEASES, facts.namespace),
-            webhooks=self._all(WEBHOOKS),
+            webhooks=self._all(resources.MUTATING_WEBHOOKS),
             slices=self._all(resources.ENDPOINT_SLICES, facts.namespace),
         )
         return await self._with(
@@ -172,7 +162,7 @@ class Gathering:
     async def _certificates(self, namespace: str) -> Objects:
         """Our Secrets with certificates."""
         # All are listed: a field selector cannot match the beginning of a name.
-        secrets = await self._all(SECRETS, namespace)
+        secrets = await self._all(resources.SECRETS, namespace)
         if isinstance(secrets, Unseen):
             return secrets
         return SiteObservations([secret for secret in secrets.value if has_certificates(name_of(secret).name)])

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import msgspec
-
 from deploy.kube.client import ApiClient
-from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json, node_of
 from scripts.autoscale.check.facts import Look, Objects, Unseen
 from scripts.autoscale.check.gathering.accounts import MOST_AGENTS
-from scripts.autoscale.check.gathering.looking import looked
+from scripts.autoscale.check.gathering.looking import looked, read_json
 from scripts.autoscale.check.judges.pod_databases import is_guaranteed
 
 NODES_PROXY: Final = "get nodes/proxy"
@@ -35,8 +32,4 @@ async def configurations(client: ApiClient, pods: Objects) -> dict[str, Look[Jso
 
 
 async def _json(client: ApiClient, path: str) -> Json:
-    try:
-        return msgspec.json.decode(await client.raw_get(path), type=Json)
-    # msgspec raises RecursionError if JSON is nested too deeply.
-    except (ValueError, RecursionError) as error:
-        raise ApiUnknownError(f"GET {path}: {error}") from error
+    return read_json(await client.raw_get(path), path)

@@ -11,6 +11,7 @@ import httpx2 as httpx
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json
+from protocol.kubernetes.pages import UnreadableAnswerError, read_object
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
 from scripts.autoscale.check.facts import Look, SiteObservations, Unseen
@@ -29,7 +30,7 @@ async def looked(asked: Awaitable[T], what: str) -> Look[T]:
             return Unseen(f"you may not {what}")
         # A kind whose definition is not installed gives 404 for the list itself.
         if error.kind is RefusalKind.NOT_FOUND:
-            return Unseen(f"the cluster has nothing to {what}")
+            return Unseen(f"cannot {what}: not found (404)")
         return Unseen(f"{what}: {error}", has_failed=True)
     except ApiUnknownError as error:
         return Unseen(f"{what}: {why_not(error)}", has_failed=True)
@@ -46,15 +47,23 @@ async def objects(
     return await looked(asked(), f"list {kind.plural}" + (f" in {namespace}" if namespace else ""))
 
 
+def read_json(body: bytes, path: str) -> Json:
+    """The answer from ``path``. Raises ``ApiUnknownError``."""
+    try:
+        return read_object(body)
+    except UnreadableAnswerError as error:
+        raise ApiUnknownError(f"GET {path}: {error}") from error
+
+
 def why_not(error: Exception) -> str:
     """The reason for an unusable answer."""
     chain = list(_causes(error))
     if any(isinstance(cause, ssl.SSLCertVerificationError) or _UNTRUSTED in str(cause) for cause in chain):
-        return f"its certificate is not trusted by the kubeconfig ({_last(chain)})"
+        return f"the kubeconfig does not trust the server's certificate ({_last(chain)})"
     if any(isinstance(cause, (TimeoutError, httpx.TimeoutException)) for cause in chain):
-        return "it does not answer in time"
+        return "no answer in time"
     if any(isinstance(cause, httpx.ConnectError) for cause in chain):
-        return f"it cannot be reached ({_last(chain)})"
+        return f"cannot connect ({_last(chain)})"
     return str(error)
 
 

@@ -12,11 +12,11 @@ from typing import Final
 import httpx2 as httpx
 import msgspec
 
+from deploy.kube.kubectl import CannotForwardError, ForwardingError, Kubectl
 from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, child, name_of, text, whole
 from protocol.runtime.trust import trusting
 from scripts.autoscale.check.facts import CheckFacts, Look, Served, SiteObservations, Unseen, UnseenError, Webhook
-from scripts.autoscale.check.gathering.forwarding import CannotForwardError, ForwardingError, Kubectl
 from scripts.autoscale.check.installed_programs import PROGRAMS, Program, leading_pod
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
 
@@ -66,7 +66,7 @@ async def shown(port: int, bundles: Mapping[str, tuple[bytes, str]]) -> Look[Ser
         certificate = await _handshake(port, _trusting_all(), "")
         whys = {name: await _distrust(port, bundle, host) for name, (bundle, host) in bundles.items()}
     except OSError as error:  # ssl's errors and TimeoutError are OSErrors
-        return Unseen(f"no TLS there: {_told(error)}")
+        return Unseen(f"TLS handshake failed: {_told(error)}")
     return SiteObservations(Served(certificate, {name: why for name, why in whys.items() if why}))
 
 
@@ -117,7 +117,7 @@ async def reviewed(port: int, name: str, path: str) -> Webhook:
     except (httpx.HTTPError, ValueError, RecursionError) as error:
         return Webhook(name, str(error) or type(error).__name__)
     # A webhook has to repeat the review's uid, or the API server drops its answer.
-    return Webhook(name, "" if text(answer, "uid") == _UID else "its answer is not one to the review that was sent")
+    return Webhook(name, "" if text(answer, "uid") == _UID else "the response has the wrong uid")
 
 
 _HTTPS: Final = 443

@@ -20,7 +20,7 @@ _AT_ONCE: Final = 16
 
 async def own_rights(client: ApiClient, rights: Iterable[Right]) -> Look[Mapping[Right, bool]]:
     """Rights that the person who asks has."""
-    return await _asked(client, OWN, rights, {}, "ask what you may do")
+    return await _asked(client, OWN, rights, {}, "create selfsubjectaccessreviews.authorization.k8s.io")
 
 
 async def account_rights(

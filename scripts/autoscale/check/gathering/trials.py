@@ -18,7 +18,7 @@ from scripts.autoscale.check.installed_programs import agent_container
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
 
 AGENT_ACCOUNT: Final = "vm-agent"
-NO_AGENT: Final = "the API server makes a VM's pod without an agent"
+NO_AGENT: Final = "a dry run created a VM pod without an agent"
 OF_A_VM: Final[Json] = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -77,14 +77,14 @@ async def injection(client: ApiClient, facts: CheckFacts) -> Look[str]:
     namespaces = [name_of(account).namespace for account in accounts.value]
     watched = [namespace for namespace in namespaces if namespace not in _unasked(facts)]
     if not watched:
-        return Unseen(f"no namespace of VMs has the service account {AGENT_ACCOUNT}")
+        return Unseen(f"no VM namespace has the service account {AGENT_ACCOUNT}")
     # The API server calls the webhook over a network path that no port-forward tests. One namespace stands for all:
     # the webhook's rules are the same in each.
     look = await _tried(client, watched[0], OF_A_VM, lambda made: "" if agent_container(made) else NO_AGENT)
     if isinstance(look, Unseen) or look.value in ("", NO_AGENT):
         return look
     # Another admission plugin refused the pod before the webhook could be judged.
-    return Unseen(f"a pod of a VM is refused in {watched[0]}: {look.value}")
+    return Unseen(f"the API server refuses a VM pod in {watched[0]}: {look.value}")
 
 
 def _unasked(facts: CheckFacts) -> set[str]:
@@ -112,7 +112,7 @@ async def _tried(
             return Unseen(f"there is no namespace {namespace}")
         # A webhook that declares side effects makes the API server refuse dry runs.
         if _NO_DRY_RUN in message:
-            return Unseen(f"a webhook takes no dry runs: {message}")
+            return Unseen(f"a webhook does not support dry runs: {message}")
         # The text before " is forbidden: " only repeats the pod's generated name.
         return SiteObservations(message.partition(" is forbidden: ")[2] or message)
     except ApiUnknownError as error:

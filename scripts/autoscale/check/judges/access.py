@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, items, name_of, text
+from protocol.kubernetes.objects import Json, child, items, name_of, text, texts_at
 from protocol.names import MIGRATION_PLURAL, VM_GROUP, VM_PLURAL
 from scripts.autoscale.check.facts import CheckFacts, Right, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, When, check_of
@@ -84,10 +84,11 @@ def install_rights(namespace: str, *, makes_namespace: bool) -> list[Right]:
 
 
 def command_rights(namespace: str) -> list[Right]:
-    """Rights for ``autoscale top``, ``explain`` and ``migrate``; ``top`` also watches what it follows."""
+    """Rights for ``autoscale top``, ``explain``, ``migrate``, ``sleep`` and ``wake``; ``top`` also watches."""
     return [
         Right("list", VM_GROUP, VM_PLURAL),
         Right("watch", VM_GROUP, VM_PLURAL),
+        Right("patch", VM_GROUP, VM_PLURAL),
         Right("list", VM_GROUP, MIGRATION_PLURAL),
         Right("watch", VM_GROUP, MIGRATION_PLURAL),
         Right("create", VM_GROUP, MIGRATION_PLURAL),
@@ -104,13 +105,13 @@ def command_rights(namespace: str) -> list[Right]:
 
 @check(
     "rights-install",
-    "you may install",
-    "kubectl auth can-i --list -n {namespace}; ask for the ClusterRole cluster-admin",
+    "you have permission to install",
+    "kubectl auth can-i --list -n {namespace}; ask an administrator for the ClusterRole cluster-admin",
     When.BEFORE,
 )
 def may_install(facts: CheckFacts) -> CheckResult:
-    """Installing creates the namespace, custom resource definitions, roles and bindings (one of them in `kube-system`),
-    service accounts, workloads and settings. To grant rights you must have them, or be allowed to `escalate` and
+    """Installing creates the namespace, CRDs, roles and bindings (one of them in `kube-system`), service accounts,
+    workloads and settings. Kubernetes lets you grant only permissions that you have, unless you may `escalate` and
     `bind`.
     """
     return _own(facts, install_rights(facts.namespace, makes_namespace=facts.lacks_namespace))
@@ -118,13 +119,13 @@ def may_install(facts: CheckFacts) -> CheckResult:
 
 @check(
     "rights-commands",
-    "you may use the commands",
-    "kubectl auth can-i --list -n {namespace}; have the missing rights granted",
+    "you have permission to use the commands",
+    "kubectl auth can-i --list -n {namespace}; ask an administrator for the missing permissions",
 )
 def may_use_commands(facts: CheckFacts) -> CheckResult:
     """`autoscale top`, `explain` and `migrate` list VMs, pods, events and migrations; `top` also watches VMs, pods and
-    migrations. They create and delete migrations, and reach agents and the scheduler by port-forward, because
-    explanations are served on the loopback address, or for tokens.
+    migrations. `migrate` creates and deletes migrations, and `sleep` and `wake` patch VMs. All reach agents and the
+    scheduler by port-forward, because these serve explanations only on loopback or to callers with a token.
     """
     return _own(facts, command_rights(facts.namespace))
 
@@ -138,14 +139,14 @@ def _own(facts: CheckFacts, wanted: Iterable[Right]) -> CheckResult:
 
 @check(
     "rights-programs",
-    "the programs' service accounts have their rights",
+    "service accounts have the permissions they need",
     "kubectl auth can-i --list --as=system:serviceaccount:{subject}; apply the roles and bindings of the release again",
 )
 def programs_may_act(facts: CheckFacts) -> CheckResult:
-    """Each program needs every right of its role in the manifests. The page lists pods only with `--agents-namespace`,
-    and nodes only with `--history`; a scheduler needs its Lease only with `--lease`, and its slices only with
-    `--leader-endpoints`. Without `patch virtualmachines` no permit is stored and nothing grows; without `create
-    tokenreviews` agents get 503.
+    """A service account lacks a permission that its role in the manifests grants. Some depend on flags: the page lists
+    pods only with `--agents-namespace` and nodes only with `--history`; the scheduler uses its Lease only with
+    `--lease`, and EndpointSlices only with `--leader-endpoints`. Without `patch virtualmachines` the scheduler cannot
+    store permits and no VM grows; without `create tokenreviews` agents get 503.
     """
     rights_by_account = facts.account_rights.value
     if not rights_by_account:
@@ -156,7 +157,7 @@ def programs_may_act(facts: CheckFacts) -> CheckResult:
         if (missing := sorted(right for right, is_allowed in rights.items() if not is_allowed))
     ]
     return CheckResult(
-        f"{len(rights_by_account)} service accounts, {sum(map(len, rights_by_account.values()))} rights", problems
+        f"{len(rights_by_account)} service accounts, {sum(map(len, rights_by_account.values()))} permissions", problems
     )
 
 
@@ -217,14 +218,9 @@ def _granted(binding: Json, roles: Mapping[tuple[str, str], Json], namespace: st
 def _rights(rule: Json, namespace: str) -> list[Right]:
     return [
         Right(verb, group, resource, namespace, name)
-        for group in _words(rule, "apiGroups")
-        for resource in _words(rule, "resources")
-        for verb in _words(rule, "verbs")
+        for group in texts_at(rule, "apiGroups")
+        for resource in texts_at(rule, "resources")
+        for verb in texts_at(rule, "verbs")
         # A rule without resourceNames is for all objects of the kind.
-        for name in (_words(rule, "resourceNames") or [""])
+        for name in (texts_at(rule, "resourceNames") or [""])
     ]
-
-
-def _words(rule: Json, key: str) -> list[str]:
-    words = rule.get(key)
-    return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []

@@ -25,7 +25,7 @@ _CLASSES: Final = ("insufficient quota to match these scopes",)
 
 _LIMITS: Final = ("usage per Container", "usage per Pod", "limit to request ratio", "LimitRange")
 
-PRIORITY_QUOTA: Final = "install the chart with --set priorityQuota=true, which makes a quota for these classes"
+PRIORITY_QUOTA: Final = "install the chart with --set priorityQuota=true, which creates a quota for these classes"
 
 
 @check("namespace-exists", "the namespace exists", "kubectl create namespace {namespace}", When.ALWAYS)
@@ -38,7 +38,7 @@ def exists(facts: CheckFacts) -> CheckResult:
     if namespace is None and SCHEDULER in installed(facts):
         return CheckResult(problems=[CheckProblem(facts.namespace, f"there is no namespace {facts.namespace}")])
     if namespace is None:
-        return CheckResult(f"{facts.namespace} is not there yet; helm install --create-namespace makes it")
+        return CheckResult(f"{facts.namespace} does not exist yet; helm install --create-namespace creates it")
     if is_leaving(namespace):
         return CheckResult(
             problems=[CheckProblem(facts.namespace, f"the namespace {facts.namespace} is being deleted")]
@@ -53,15 +53,17 @@ def exists(facts: CheckFacts) -> CheckResult:
     When.ALWAYS,
 )
 def pod_security(facts: CheckFacts) -> CheckResult:
-    """A pod of each program was submitted as a dry run, and the label `pod-security.kubernetes.io/enforce` refused one.
-    Most programs are `restricted`; `neonvm-devices` and `neonvm-network` need `privileged`. Running pods stay, but
-    their replacements would not be created. If the namespace does not exist yet, `default` is used, which usually has
-    no such label either.
+    """The check submits a pod of each program as a dry run. Pod Security refused one because of the namespace's label
+    `pod-security.kubernetes.io/enforce`. Most programs are `restricted`; `neonvm-devices` and `neonvm-network` need
+    `privileged`. Running pods stay, but the API server would refuse their replacements. If the namespace does not exist
+    yet, the check uses `default`, which usually has no such label either.
     """
     # The stand-in's label says nothing about a namespace that will be made without one.
     labels = labels_of(by_name(facts.namespaces.value).get(facts.tried_in, {}))
     if facts.tried_in != facts.namespace and _ENFORCE in labels:
-        raise UnseenError(f"there is no namespace {facts.namespace} yet, and {facts.tried_in} has its own {_ENFORCE}")
+        raise UnseenError(
+            f"{facts.namespace} does not exist yet, and {facts.tried_in} has a label {_ENFORCE} of its own"
+        )
     result = _refused(facts, lambda message: _has(message, _POD_SECURITY))
     if facts.tried_in == facts.namespace:
         return result
@@ -72,13 +74,13 @@ def pod_security(facts: CheckFacts) -> CheckResult:
 
 
 @check(
-    "namespace-quota", "no quota or limit refuses our pods", "kubectl -n {namespace} describe quota,limits", When.ALWAYS
+    "namespace-quota", "quotas and limits admit our pods", "kubectl -n {namespace} describe quota,limits", When.ALWAYS
 )
 def quota(facts: CheckFacts) -> CheckResult:
-    """A ResourceQuota or LimitRange refused a pod that was submitted as a dry run. Running pods stay, but a replacement
-    would not be created. *Insufficient quota to match these scopes* means the opposite: the cluster (GKE) admits pods
-    of system priority classes only into namespaces with a quota for them. If the namespace does not exist yet, this is
-    a warning: the chart creates such a quota with `priorityQuota=true`.
+    """A ResourceQuota or LimitRange refused a pod that the check submitted as a dry run. Running pods stay, but the API
+    server would refuse their replacements. *Insufficient quota to match these scopes* means that a quota is missing:
+    the cluster (GKE) admits pods of system priority classes only into namespaces with a quota for them. If the
+    namespace does not exist yet, this is a warning: the chart creates such a quota with `priorityQuota=true`.
     """
     if facts.tried_in == facts.namespace:
         result = _refused(facts, lambda message: _has(message, (*_QUOTA, *_CLASSES, *_LIMITS)))
@@ -86,7 +88,7 @@ def quota(facts: CheckFacts) -> CheckResult:
     # A namespace that is not there yet has no quota, so it stands in the way only if the cluster requires one.
     lacking = _refused(facts, lambda message: _has(message, _CLASSES)).problems
     if not lacking:
-        raise UnseenError(f"there is no namespace {facts.namespace} yet, and so no quota in it")
+        raise UnseenError(f"{facts.namespace} does not exist yet, so it has no quota")
     return CheckResult(problems=[replace(_asks_for_quota(problem), level=Level.WARNING) for problem in lacking])
 
 
@@ -96,12 +98,12 @@ def _asks_for_quota(problem: CheckProblem) -> CheckProblem:
 
 @check(
     "namespace-admission",
-    "nothing else refuses our pods",
+    "policies and webhooks admit our pods",
     "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies",
     When.ALWAYS,
 )
 def others(facts: CheckFacts) -> CheckResult:
-    """Another project's policy or webhook refused a pod that was submitted as a dry run; the line quotes it."""
+    """Another project's policy or webhook refused a pod that the check submitted as a dry run; the line quotes it."""
     explained = (*_POD_SECURITY, *_QUOTA, *_CLASSES, *_LIMITS)
     return _refused(facts, lambda message: not _has(message, explained))
 
@@ -112,14 +114,14 @@ def _has(said: str, words: tuple[str, ...]) -> bool:
 
 def _refused(facts: CheckFacts, is_meant: Callable[[str], bool]) -> CheckResult:
     if not facts.admission:
-        raise UnseenError("there is no pod to try")
+        raise UnseenError("there are no pods to test")
     # If no dry run was answered, the check is skipped with the reason of the first.
     if not any(isinstance(look, SiteObservations) for look in facts.admission.values()):
         next(iter(facts.admission.values())).value  # noqa: B018 - raises with the reason
-    where = "" if facts.tried_in == facts.namespace else f" in {facts.tried_in}, as {facts.namespace} is not there yet,"
+    where = "" if facts.tried_in == facts.namespace else f" in {facts.tried_in} ({facts.namespace} does not exist yet)"
     problems = [
-        CheckProblem(name, f"a pod of {name}{where} is refused: {look.value}")
+        CheckProblem(name, f"the API server refuses a pod of {name}{where}: {look.value}")
         for name, look in facts.admission.items()
         if isinstance(look, SiteObservations) and look.value and is_meant(look.value)
     ]
-    return CheckResult(f"{len(facts.admission)} pods were tried in {facts.tried_in}", problems)
+    return CheckResult(f"tested {len(facts.admission)} pods in {facts.tried_in}", problems)

@@ -54,18 +54,18 @@ def _told(minor: Minor) -> str:
     is_fatal=True,
 )
 def answers(facts: CheckFacts) -> CheckResult:
-    """Nothing else can be checked without it. The line quotes the transport or the server: connection refused, an
-    untrusted certificate, expired credentials, or something at that address that is not an API server.
+    """Without it nothing else can be checked. The line quotes the error: connection refused, an untrusted certificate,
+    expired credentials, or a server at that address that is not a Kubernetes API server.
     """
     if isinstance(facts.server, Unseen):
         return CheckResult(problems=[CheckProblem("", facts.server.why)])
     return CheckResult(f"Kubernetes {facts.server.value.version}")
 
 
-@check("api-looks", "all queries succeed", "look again; kubectl get --raw '/readyz?verbose'", When.ALWAYS)
+@check("api-looks", "all queries succeed", "run the check again; kubectl get --raw '/readyz?verbose'", When.ALWAYS)
 def looks_succeed(facts: CheckFacts) -> CheckResult:
-    """Something could not be read although it exists and you may read it: the API server or a program did not answer in
-    time, or answered with an error. Lines that need it are skipped or incomplete.
+    """A query failed although you have permission: the API server or a program timed out or returned an error. Lines
+    that depend on it are skipped or incomplete.
     """
     return CheckResult(
         # Many looks fail for one reason; a set names it once.
@@ -77,7 +77,7 @@ def looks_succeed(facts: CheckFacts) -> CheckResult:
 @check(
     "api-version",
     "the Kubernetes version is supported",
-    "upgrade the cluster, or install a release of this project that is tested with it.",
+    "upgrade the cluster, or install a release of this project that supports its version",
     When.ALWAYS,
 )
 def is_supported(facts: CheckFacts) -> CheckResult:
@@ -88,20 +88,20 @@ def is_supported(facts: CheckFacts) -> CheckResult:
     minor = minor_of(version)
     newest = max(parsed for supported in SUPPORTED if (parsed := minor_of(supported)))
     if minor is None:
-        raise UnseenError(f"the API server says its version as {version!r}")
+        raise UnseenError(f"cannot parse the API server's version {version!r}")
     if minor < LEAST:
         return CheckResult(
-            problems=[CheckProblem("", f"Kubernetes {_told(minor)} is too old: {_told(LEAST)} or newer is needed")]
+            problems=[CheckProblem("", f"Kubernetes {_told(minor)} is too old: {_told(LEAST)} or newer is required")]
         )
     has_controller = not isinstance(facts.deployments, Unseen) and "neonvm-controller" in installed(facts)
     # Only our own controller needs IPAddress objects; NeonVM's works with older servers.
     if minor < LEAST_FOR_CONTROLLER and has_controller:
-        message = f"neonvm-controller needs Kubernetes {_told(LEAST_FOR_CONTROLLER)} or newer, this is {_told(minor)}"
+        message = f"neonvm-controller needs Kubernetes {_told(LEAST_FOR_CONTROLLER)} or newer; this is {_told(minor)}"
         return CheckResult(problems=[CheckProblem("", message)])
     # Newer servers mostly work, so this is only a warning.
     if minor > newest:
         message = (
-            f"Kubernetes {_told(minor)} is newer than {_told(newest)}, the newest that this release is tested with"
+            f"Kubernetes {_told(minor)} is newer than {_told(newest)}, the newest version tested with this release"
         )
         return CheckResult(problems=[CheckProblem("", message, Level.WARNING)])
     return CheckResult(_told(minor))
@@ -110,12 +110,12 @@ def is_supported(facts: CheckFacts) -> CheckResult:
 @check(
     "api-addresses",
     "pods have IPv4 addresses",
-    "kubectl -n default get service kubernetes -o yaml; install into a cluster whose first family is IPv4.",
+    "kubectl -n default get service kubernetes -o yaml; install into a cluster whose primary family is IPv4",
     When.ALWAYS,
 )
 def addresses_are_ipv4(facts: CheckFacts) -> CheckResult:
     """Our programs listen on IPv4 addresses, the leading scheduler writes one into its EndpointSlices, and each VM has
-    one. If IPv6 is the first family, kubelets probe pods on an address where nothing listens, and the scheduler does
+    one. If IPv6 is the primary family, kubelets probe pods on an address where nothing listens, and the scheduler does
     not start. On dual-stack clusters IPv4 must come first. The check reads the Service `default/kubernetes`.
     """
     # The API server's own Service has the cluster's primary family, from which pods get their addresses.
@@ -123,14 +123,14 @@ def addresses_are_ipv4(facts: CheckFacts) -> CheckResult:
     if not any(addresses):
         raise UnseenError("the Service default/kubernetes has no address")
     if other := [address for address in addresses if ":" in address]:
-        message = f"the cluster's first family of addresses is IPv6 (the API server's Service has {other[0]})"
+        message = f"the cluster's primary address family is IPv6 (the API server's Service has {other[0]})"
         return CheckResult(problems=[CheckProblem("", message)])
     return CheckResult("IPv4")
 
 
 @check(
     "kube-scheduler-version",
-    "our kube-scheduler is not newer than the API server",
+    "our kube-scheduler's version fits the API server",
     "kubectl get --raw /version; kubectl -n {namespace} set image deployment/autoscaling-scheduler"
     " kube-scheduler=registry.k8s.io/kube-scheduler:VERSION",
 )
@@ -146,22 +146,20 @@ def kube_scheduler_fits(facts: CheckFacts) -> CheckResult:
                 # An image pinned by its digest alone has no tag; the label has the version then.
                 tags[name_of(pod).name] = image_tag(text(container, "image")) or labels_of(pod).get("version", "")
     if not tags:
-        raise UnseenError("no pod of ours has a kube-scheduler")
+        raise UnseenError(f"no pod of {SCHEDULER} has a kube-scheduler")
     for pod_name, tag in tags.items():
         minor = minor_of(tag)
         if minor is None or server is None:
-            raise UnseenError(f"the image of kube-scheduler has the tag {tag!r}, which says no version")
+            raise UnseenError(f"the tag of kube-scheduler's image, {tag!r}, is not a version")
         problems += _skew(pod_name, minor, server)
     return CheckResult(f"kube-scheduler {', '.join(sorted(set(tags.values())))}", problems)
 
 
 def _skew(pod: str, ours: Minor, server: Minor) -> list[CheckProblem]:
-    versions = f"kube-scheduler of pod {pod} is {_told(ours)}, the API server is {_told(server)}"
+    versions = f"kube-scheduler in pod {pod} is {_told(ours)}, the API server is {_told(server)}"
     # Kubernetes' version skew policy: never newer than the API server, at most one minor version older.
     if ours > server:
-        return [CheckProblem(pod, f"{versions}: a kube-scheduler must not be newer than the API server")]
+        return [CheckProblem(pod, f"{versions}: kube-scheduler must not be newer than the API server")]
     if ours[1] < server[1] - 1:
-        return [
-            CheckProblem(pod, f"{versions}: a kube-scheduler may be one minor version older, not more", Level.WARNING)
-        ]
+        return [CheckProblem(pod, f"{versions}: kube-scheduler may be at most one minor version older", Level.WARNING)]
     return []

@@ -50,9 +50,9 @@ def _age_problem(what: str, subject: str, certificate: x509.Certificate, now: da
     if now >= ends:
         return CheckProblem(subject, f"{what} expired {_span((now - ends).total_seconds())} ago")
     if now < begins:
-        return CheckProblem(subject, f"{what} is valid only in {_span((begins - now).total_seconds())}")
+        return CheckProblem(subject, f"{what} is not valid for another {_span((begins - now).total_seconds())}")
     if now >= begins + (ends - begins) * LATE:
-        message = f"{what} expires in {_span((ends - now).total_seconds())} and was not replaced in time"
+        message = f"{what} expires in {_span((ends - now).total_seconds())} and was not renewed in time"
         return CheckProblem(subject, message, Level.WARNING)
     return None
 
@@ -79,7 +79,8 @@ def _span(seconds: float) -> str:
 def are_current(facts: CheckFacts) -> CheckResult:
     """A certificate in the Secrets `autoscaling-certificates…` or `neonvm-runners…` has expired, is not valid yet, or
     is in the last tenth of its life and was not renewed. The leader of `autoscaling-injector`, or cert-manager, renews
-    the former (operations-certificates.md); the leader of `neonvm-controller` renews the latter.
+    those in `autoscaling-certificates…` (operations-certificates.md); the leader of `neonvm-controller` renews those in
+    `neonvm-runners…`.
     """
     now, stored_certificates = _moment(facts), kept_certificates(facts)
     if not certificate_secrets(facts):
@@ -88,7 +89,7 @@ def are_current(facts: CheckFacts) -> CheckResult:
     empty = sorted(name_of(secret).name for secret in certificate_secrets(facts) if name_of(secret).name not in filled)
     problems = [CheckProblem(name, f"the Secret {name} has no certificate yet") for name in empty]
     problems += [
-        CheckProblem(stored.secret, f"{stored} holds no certificate")
+        CheckProblem(stored.secret, f"{stored} contains no certificate")
         for stored in stored_certificates
         if not stored.chain
     ]
@@ -116,16 +117,16 @@ def _decisive(kept: list[StoredCertificates]) -> list[StoredCertificates]:
     return decisive
 
 
-@check("certificates-signed", "they are signed by our authority", "kubectl -n {namespace} describe secret {subject}")
+@check("certificates-signed", "certificates are signed by our CA", "kubectl -n {namespace} describe secret {subject}")
 def are_signed(facts: CheckFacts) -> CheckResult:
-    """The authority was replaced without its certificates, or the other way round: clients trust neither."""
+    """The CA and the certificate do not match because only one of them was replaced: clients reject the certificate."""
     stored_certificates = kept_certificates(facts)
     authorities = [(stored, ca) for stored in stored_certificates if stored.is_authority for ca in stored.chain]
     leafs = [stored for stored in stored_certificates if stored.chain and not stored.is_authority]
     if not authorities or not leafs:
-        raise UnseenError(f"there is no Secret {SECRETS}… with an authority (ca.crt) and certificates")
+        raise UnseenError(f"no Secret {SECRETS}… has a CA (ca.crt) and a certificate")
     problems = [
-        CheckProblem(leaf.secret, f"{leaf} is not signed by any authority in ca.crt")
+        CheckProblem(leaf.secret, f"{leaf} is not signed by any CA in ca.crt")
         for leaf in leafs
         # An authority of runners vouches for runners alone, and no other for them.
         if not _vouched(leaf.chain, [ca for holder, ca in authorities if holder.is_of_runners == leaf.is_of_runners])
@@ -158,16 +159,21 @@ def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
 
 @check(
     "certificates-served",
-    "the ports serve them",
+    "ports serve the current certificates",
     "kubectl -n {namespace} rollout restart deployment/autoscaling-scheduler",
 )
 def are_served(facts: CheckFacts) -> CheckResult:
-    """Checked through `kubectl port-forward`. A program serves an expired or replaced certificate: it has not reloaded
-    its files.
+    """A program serves an expired or replaced certificate because it has not reloaded its files. The check connects
+    through `kubectl port-forward`.
     """
     observed = {port: look.value for port, look in sorted(facts.served.items()) if isinstance(look, SiteObservations)}
     if not observed:
-        raise UnseenError(next((look.why for look in facts.served.values() if isinstance(look, Unseen)), "no TLS port"))
+        raise UnseenError(
+            next(
+                (look.why for look in facts.served.values() if isinstance(look, Unseen)),
+                "no program with a TLS port is running",
+            )
+        )
     now, stored_leaves = _moment(facts), {leaf for stored in _kept(facts) for leaf in stored.chain}
     port_problems = (_shown(port, served.certificate, stored_leaves, now) for port, served in observed.items())
     return CheckResult(f"{len(observed)} ports", [problem for problem in port_problems if problem is not None])
@@ -177,12 +183,12 @@ def _shown(port: str, certificate: bytes, kept: set[x509.Certificate], now: date
     remedy = f"kubectl -n {{namespace}} rollout restart deployment/{port.partition(':')[0]}"
     chain = certificates(certificate)
     if not chain:
-        return CheckProblem(port, f"{port} shows no certificate", remedy=remedy)
-    if problem := _age_problem(f"the certificate that {port} shows", port, chain[0], now):
+        return CheckProblem(port, f"{port} serves no certificate", remedy=remedy)
+    if problem := _age_problem(f"the certificate of {port}", port, chain[0], now):
         return replace(problem, remedy=remedy)
     # Without Secrets that can be read there is nothing to compare with.
     if kept and chain[0] not in kept:
-        message = f"{port} shows a certificate that is in no Secret any more: the program has not taken the new one"
+        message = f"{port} serves a stale certificate: it has not reloaded the one in its Secret"
         return CheckProblem(port, message, Level.WARNING, remedy)
     return None
 
@@ -200,7 +206,7 @@ def our_webhooks(facts: CheckFacts) -> list[tuple[str, Json]]:
         for webhook in items(configuration, "webhooks")
     ]
     if not webhooks:
-        raise UnseenError("no webhook of ours is installed")
+        raise UnseenError("none of our webhooks is installed")
     return webhooks
 
 
@@ -210,8 +216,8 @@ def our_webhooks(facts: CheckFacts) -> list[tuple[str, Json]]:
     "kubectl get mutatingwebhookconfiguration {subject} -o yaml",
 )
 def bundles_are_current(facts: CheckFacts) -> CheckResult:
-    """A webhook's `caBundle` does not match its certificate. With `failurePolicy: Ignore` pods are then created without
-    their agent, silently.
+    """A webhook's `caBundle` does not match its certificate. With `failurePolicy: Ignore` the API server then silently
+    creates pods without their agent.
     """
     own = (
         stored
@@ -232,15 +238,15 @@ def bundles_are_current(facts: CheckFacts) -> CheckResult:
 def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts: CheckFacts) -> Iterator[str]:
     bundle = set(certificates(decoded(text(child(webhook, "clientConfig"), "caBundle"))))
     if not bundle:
-        yield f"{told} is empty: the API server trusts nothing that the webhook shows"
+        yield f"{told} is empty: the API server cannot verify the webhook"
         return
     # One authority in common is enough: a bundle has the old and the new one while they are replaced.
     if authorities and not authorities & bundle:
-        yield f"{told} has another authority than the Secrets: the API server does not trust the webhook"
+        yield f"{told} does not contain the CA in the Secrets: the API server does not trust the webhook"
         return
     for port, look in facts.served.items():
         if isinstance(look, SiteObservations) and (why := look.value.distrusted.get(text(webhook, "name"))):
-            yield f"{told} does not vouch for what {port} shows: {why}"
+            yield f"{told} does not verify the certificate of {port}: {why}"
 
 
 @check(
@@ -249,16 +255,16 @@ def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts:
     "kubectl -n {namespace} get pods -l app.kubernetes.io/name=autoscaling-injector",
 )
 def webhooks_answer(facts: CheckFacts) -> CheckResult:
-    """A test review was sent to the webhook through `kubectl port-forward`."""
+    """The check sends a test review to each webhook through `kubectl port-forward`, and one failed."""
     names = [text(webhook, "name") for _, webhook in our_webhooks(facts)]
     looks = {name: facts.answers[name] for name in names if name in facts.answers}
     reviews = {name: look.value for name, look in looks.items() if isinstance(look, SiteObservations)}
     if not reviews:
         raise UnseenError(
-            next((look.why for look in looks.values() if not isinstance(look, SiteObservations)), "it was not asked")
+            next((look.why for look in looks.values() if not isinstance(look, SiteObservations)), "it was not called")
         )
     problems = [
-        CheckProblem(name, f"the webhook {name} does not answer: {review.refused}")
+        CheckProblem(name, f"webhook {name} failed a test review: {review.refused}")
         for name, review in reviews.items()
         if review.refused
     ]
@@ -268,18 +274,21 @@ def webhooks_answer(facts: CheckFacts) -> CheckResult:
 @check(
     "webhooks-reached",
     "the API server reaches our webhook",
-    "kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={subject}; let the API server reach"
+    "kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={subject}; allow the API server to reach"
     " TCP port 10293 of these addresses",
 )
 def webhook_is_reached(facts: CheckFacts) -> CheckResult:
-    """A VM pod was created as a dry run in a namespace with the account `vm-agent`, and came back without an agent. The
-    API server itself connects to port 10293 of the pods of `autoscaling-injector`: a private GKE cluster needs a
-    firewall rule for that, and on EKS with an overlay network it cannot reach pods at all (install.md, platforms and
-    pipelines). With `failurePolicy: Ignore` nothing else reports this.
+    """The check created a VM pod as a dry run in a namespace with the service account `vm-agent`, and the API server
+    returned it without an agent. The API server connects to port 10293 of the pods of `autoscaling-injector`: a private
+    GKE cluster needs a firewall rule for that, and on EKS with an overlay network it cannot reach pods at all
+    (install.md, platforms and pipelines). With `failurePolicy: Ignore` nothing else reports this.
     """
     # Raises if there is no webhook of ours, so that the check is skipped.
     our_webhooks(facts)
     why = facts.injection.value
     return CheckResult(
-        "", [CheckProblem(INJECTOR, f"{why}: it cannot reach the webhook, port 10293 of {INJECTOR}")] if why else []
+        "",
+        [CheckProblem(INJECTOR, f"{why}: the API server cannot reach the webhook, port 10293 of {INJECTOR}")]
+        if why
+        else [],
     )

@@ -26,37 +26,37 @@ MUCH: Final = 60.0
     When.ALWAYS,
 )
 def ours(facts: CheckFacts) -> CheckResult:
-    """Compared with the `Date` header of an answer. Ages in the output of this and other commands are wrong by the
-    difference, and certificates and tokens may seem expired or not yet valid.
+    """The check compares the local clock with the `Date` header of a response. Ages in the output of this and other
+    commands are off by the difference, and valid certificates and tokens may seem expired or not yet valid.
     """
     ahead, within = facts.server.value.ahead, facts.server.value.within
     if ahead is None:
-        raise UnseenError("the API server sends no Date")
+        raise UnseenError("the API server sends no Date header")
     problem = _problem("", "this machine's clock", ahead, within)
     return CheckResult(f"within {max(abs(ahead), within):.0f} s", [] if problem is None else [problem])
 
 
 @check(
     "clock-nodes",
-    "the nodes' clocks match",
+    "node clocks match the API server",
     "synchronize the clock of node {subject} (chrony, systemd-timesyncd)",
     When.ALWAYS,
 )
 def of_nodes(facts: CheckFacts) -> CheckResult:
-    """A kubelet stamps its Lease with its own clock, and the API server records by its own clock when that arrived. A
-    node whose clock differs rejects valid tokens and certificates.
+    """A kubelet stamps its Lease by its own clock, and the API server records by its own when the write arrived; the
+    check compares the two. A node whose clock is off rejects valid tokens and certificates.
     """
     return _of_leases(facts.node_leases.value, "the clock of node {name}")
 
 
 @check(
     "clock-programs",
-    "the clocks of our programs match",
-    "kubectl -n {namespace} get lease {subject}; synchronize the clock of the node on which the holder runs",
+    "our programs' clocks match the API server",
+    "kubectl -n {namespace} get lease {subject}; synchronize the clock of the holder's node",
 )
 def of_programs(facts: CheckFacts) -> CheckResult:
-    """The same for the holders of our Leases. Our programs decide nothing by wall-clock time, but certificates depend
-    on it.
+    """The same comparison for the holders of our Leases. Our programs decide nothing by wall-clock time, but
+    certificates depend on it.
     """
     our_leases = {lease for program in PROGRAMS for lease in program.leases}
     # A Lease without a holder was given up: nobody renews it.
@@ -65,13 +65,13 @@ def of_programs(facts: CheckFacts) -> CheckResult:
         for lease in facts.leases.value
         if name_of(lease).name in our_leases and text(lease, "spec", "holderIdentity")
     ]
-    return _of_leases(ours, "the clock of what holds the Lease {name}")
+    return _of_leases(ours, "the clock of the holder of the Lease {name}")
 
 
 def _of_leases(leases: Sequence[Json], whose: str) -> CheckResult:
     ahead = {name_of(lease).name: skew for lease in leases if (skew := lead_of(lease)) is not None}
     if not ahead:
-        raise UnseenError("no Lease says by whose calendar it was renewed")
+        raise UnseenError("no Lease has both timestamps")
     # `managedFields` have whole seconds.
     problems = [_problem(name, whose.format(name=name), skew, 1.0) for name, skew in sorted(ahead.items())]
     widest = max(ahead.values(), key=abs)

@@ -61,56 +61,54 @@ NEEDED: Final = (
 
 @check(
     "definitions-in-the-way",
-    "existing custom resource definitions fit",
+    "existing CRDs are compatible",
     "kubectl diff -f deploy/neonvm.yaml",
     When.BEFORE,
 )
 def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
-    """Another release of NeonVM may have defined VirtualMachine with fewer fields. Ours has every field of v0.49.1, so
-    NeonVM's controller keeps working if you replace it.
+    """Another release of NeonVM may have installed the CRD VirtualMachine with fewer fields. Ours has every field of
+    v0.49.1, so NeonVM's controller keeps working if you replace it.
     """
     definitions = by_name(facts.definitions.value)
     there = [kind for kind in NEEDED if kind.name in definitions]
     problems = [
         CheckProblem(
             kind.name,
-            f"the definition {kind.name} is there already and lacks {', '.join(missing)}: installing replaces it",
+            f"the CRD {kind.name} already exists and lacks {', '.join(missing)}; installing replaces it",
             Level.WARNING,
         )
         for kind in there
         if (missing := list(_missing(kind, definitions[kind.name])))
     ]
-    return CheckResult(
-        f"{len(there)} of {len(NEEDED)} kinds are there already" if there else "none is there yet", problems
-    )
+    return CheckResult(f"{len(there)} of {len(NEEDED)} CRDs already exist" if there else "none exists yet", problems)
 
 
 @check(
     "definitions-served",
-    "the custom resources are defined and served",
+    "the CRDs are installed and served",
     "kubectl apply --server-side -f deploy/neonvm.yaml -f deploy/kubernetes/crds/",
 )
 def are_installed(facts: CheckFacts) -> CheckResult:
-    """Without VirtualMachine the scheduler never becomes ready. Without VirtualMachineMigration VMs cannot be moved.
+    """Without VirtualMachine the scheduler never becomes ready. Without VirtualMachineMigration VMs cannot migrate.
     Hvpa, Tortoise and VirtualMachineGroup are needed if `autoscaling-groups` is installed.
     """
     definitions, here = by_name(facts.definitions.value), installed(facts)
     # A definition is needed if its program is installed; those without a program are always needed.
     wanted = [kind for kind in NEEDED if not kind.program or kind.program in here]
     problems = [problem for kind in wanted if (problem := _not_served(kind, definitions.get(kind.name)))]
-    return CheckResult(f"{len(wanted)} kinds are defined and served", problems)
+    return CheckResult(f"{len(wanted)} CRDs", problems)
 
 
 @check(
     "definitions-fields",
-    "the custom resources have the required fields",
+    "the CRDs have the required fields",
     "kubectl apply --server-side --force-conflicts -f deploy/neonvm.yaml",
 )
 def fields_are_there(facts: CheckFacts) -> CheckResult:
-    """A definition from another project or an older release drops fields silently: what we write is not stored."""
+    """With a CRD from another project or an older release the API server silently drops fields that we write."""
     definitions = by_name(facts.definitions.value)
     problems = [
-        CheckProblem(kind.name, f"the definition {kind.name} lacks {', '.join(missing)}")
+        CheckProblem(kind.name, f"the CRD {kind.name} lacks {', '.join(missing)}")
         for kind in NEEDED
         if kind.name in definitions and (missing := list(_missing(kind, definitions[kind.name])))
     ]
@@ -124,15 +122,15 @@ def _version(needed: NeededKind, definition: Json) -> Json | None:
 
 def _not_served(needed: NeededKind, definition: Json | None) -> CheckProblem | None:
     if definition is None:
-        return CheckProblem(needed.name, f"the definition {needed.name} is not installed")
+        return CheckProblem(needed.name, f"the CRD {needed.name} is not installed")
     version = _version(needed, definition)
     if version is None or not flag(version, "served"):
-        return CheckProblem(needed.name, f"the definition {needed.name} does not serve {needed.resource.version}")
+        return CheckProblem(needed.name, f"the CRD {needed.name} does not serve {needed.resource.version}")
     for condition in items(definition, "status", "conditions"):
         # NamesAccepted is False if another definition already uses the plural or the kind.
         if text(condition, "type") in ("Established", "NamesAccepted") and text(condition, "status") != "True":
             why = text(condition, "message") or text(condition, "reason")
-            return CheckProblem(needed.name, f"the definition {needed.name} is not {text(condition, 'type')}: {why}")
+            return CheckProblem(needed.name, f"the CRD {needed.name} is not {text(condition, 'type')}: {why}")
     return None
 
 
@@ -144,7 +142,7 @@ def _missing(needed: NeededKind, definition: Json) -> Iterator[str]:
     yield from (path for path in needed.fields if not _has(schema, path.split(".")))
     # Without it a write to /status is a 404, and writes of the spec could change the status.
     if "status" not in child(version, "subresources"):
-        yield "the subresource status"
+        yield "the status subresource"
 
 
 def _has(schema: Json, path: list[str]) -> bool:

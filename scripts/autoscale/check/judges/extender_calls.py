@@ -38,8 +38,8 @@ _ENOUGH: Final = 30.0
     " deployment/autoscaling-scheduler",
 )
 def is_configured(facts: CheckFacts) -> CheckResult:
-    """The configuration of kube-scheduler must name our extender with all four verbs and must not ignore it: otherwise
-    pods are bound without the ledger, and nodes are over-committed.
+    """kube-scheduler's configuration must name our extender with all four verbs and must not make it `ignorable`:
+    otherwise kube-scheduler binds pods without the ledger and overcommits nodes.
     """
     name, key = CONFIG
     config_map = by_name(facts.config_maps.value).get(name)
@@ -47,15 +47,16 @@ def is_configured(facts: CheckFacts) -> CheckResult:
         raise UnseenError(f"{SCHEDULER} is not installed")
     data = texts(config_map or {}, "data")
     if key not in data:
-        return CheckResult(problems=[CheckProblem(name, f"there is no {key} in a ConfigMap {name}")])
+        return CheckResult(problems=[CheckProblem(name, f"the ConfigMap {name} has no {key}, or does not exist")])
     try:
         document = read_yaml(data[key])
     except YamlError as error:
-        return CheckResult(problems=[CheckProblem(name, f"{key} of {name} is not YAML: {error}")])
+        return CheckResult(problems=[CheckProblem(name, f"{key} in the ConfigMap {name} is not YAML: {error}")])
     configuration = document if isinstance(document, dict) else {}
     errors = [*_configuration(configuration), *_sampling(configuration, facts)]
     return CheckResult(
-        "filter, prioritize, bind and preempt", [CheckProblem(name, f"{key} of {name}: {error}") for error in errors]
+        "filter, prioritize, bind and preempt",
+        [CheckProblem(name, f"{key} in the ConfigMap {name}: {error}") for error in errors],
     )
 
 
@@ -64,15 +65,15 @@ def _configuration(document: Json) -> list[str]:
     errors = [] if SCHEDULER_NAME in names else [f"no profile is named {SCHEDULER_NAME}"]
     ours = [candidate for candidate in items(document, "extenders") if _leads_to_us(text(candidate, "urlPrefix"))]
     if not ours:
-        return [*errors, f"no extender leads to port {PORT}: kube-scheduler never asks us"]
+        return [*errors, f"no extender has port {PORT}: kube-scheduler never calls ours"]
     extender = ours[0]
     errors += [f"the extender has no {verb}" for verb in VERBS if not text(extender, verb)]
     if flag(extender, "ignorable"):
-        errors.append("the extender is ignorable: pods are bound past the ledger where it does not answer")
+        errors.append("the extender is ignorable: kube-scheduler binds pods without it if it does not answer")
     if not flag(extender, "nodeCacheCapable"):
-        errors.append("the extender is not nodeCacheCapable: refused pods are not woken")
+        errors.append("the extender is not nodeCacheCapable: rejected pods are not retried when room appears")
     if text(extender, "urlPrefix").startswith("https:") and not flag(extender, "enableHTTPS"):
-        errors.append("the extender's URL is https, and enableHTTPS is not true")
+        errors.append("the extender's URL is https, but enableHTTPS is not true")
     return errors
 
 
@@ -89,7 +90,7 @@ def _sampling(document: Json, facts: CheckFacts) -> list[str]:
     if not isinstance(percent, int) or percent == 0 or percent >= service_percent:
         return []
     return [
-        f"{_PERCENT} is {percent}, and the service expects {service_percent} (extender.{_PERCENT} in {SETTINGS[0]}): "
+        f"{_PERCENT} is {percent}, but the service expects {service_percent} (extender.{_PERCENT} in {SETTINGS[0]}): "
         "pods may wait although nodes have room"
     ]
 
@@ -109,14 +110,14 @@ def _leads_to_us(url: str) -> bool:
 
 @check(
     "extender-in-force",
-    "kube-scheduler runs with that configuration",
+    "kube-scheduler uses the current configuration",
     "kubectl -n {namespace} rollout restart deployment/autoscaling-scheduler",
 )
 def is_in_force(facts: CheckFacts) -> CheckResult:
-    """kube-scheduler reads its configuration only at start. The configuration has changed since then."""
+    """kube-scheduler reads its configuration only when it starts, and the configuration has changed since."""
     # A restart would not help before the configuration is right.
     if is_configured.judge(facts).problems:
-        raise UnseenError("the configuration has to be put right first")
+        raise UnseenError("fix the configuration first")
     changed = [
         at
         for config_map in facts.config_maps.value
@@ -126,11 +127,9 @@ def is_in_force(facts: CheckFacts) -> CheckResult:
         if (at := parse_timestamp(text(entry, "time"))) is not None
     ]
     if not changed:
-        raise UnseenError(f"the ConfigMap {CONFIG[0]} does not say when it was changed")
+        raise UnseenError(f"the ConfigMap {CONFIG[0]} has no timestamp of its last change")
     problems = [
-        CheckProblem(
-            pod, f"kube-scheduler of pod {pod} was started before its configuration was changed", Level.WARNING
-        )
+        CheckProblem(pod, f"kube-scheduler in pod {pod} started before its configuration was changed", Level.WARNING)
         # kube-scheduler reads its configuration once, at its start.
         for pod, since in _since(facts)
         if since < max(changed)
@@ -154,12 +153,14 @@ def _since(facts: CheckFacts) -> list[tuple[str, float]]:
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service --tail=20",
 )
 def is_ready(facts: CheckFacts) -> CheckResult:
-    """Until nodes, pods and VMs are listed nothing is decided: pods wait and no VM grows. `/readyz` says which kind is
-    missing, the log says why (403: permissions; 404: custom resource definitions).
+    """Until the scheduler has listed nodes, pods and VMs, it decides nothing: pods wait and no VM grows. `/readyz`
+    names the missing kind, and the log the reason (403: permissions; 404: CRDs).
     """
     pages = _pages(facts)
     if not any(_total(page, READY) for page in pages.values()):
-        message = f"none of {', '.join(sorted(pages))} has read the cluster yet: extender and agents are answered 503"
+        message = (
+            f"no scheduler has listed the cluster yet ({', '.join(sorted(pages))}): kube-scheduler and agents get 503"
+        )
         return CheckResult(problems=[CheckProblem(next(iter(sorted(pages))), message)])
     return CheckResult()
 
@@ -170,8 +171,8 @@ def is_ready(facts: CheckFacts) -> CheckResult:
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c kube-scheduler --tail=20",
 )
 def is_asked(facts: CheckFacts) -> CheckResult:
-    """Pods ask for `autoscale-scheduler`, but kube-scheduler has not tried any of them for half a minute: it does not
-    run, does not lead, or has no profile of that name.
+    """Pods with the scheduler name `autoscale-scheduler` have waited half a minute without an attempt by
+    kube-scheduler: it is not running, is not the leader, or has no profile of that name.
     """
     pages = _pages(facts)
     unseen = [] if isinstance(facts.waiting_pods, Unseen) else _never_tried(facts.waiting_pods.value, facts.server_now)
@@ -179,39 +180,41 @@ def is_asked(facts: CheckFacts) -> CheckResult:
     if unseen:
         message = f"pod {unseen[0]} and {len(unseen) - 1} more wait" if len(unseen) > 1 else f"pod {unseen[0]} waits"
         return CheckResult(
-            problems=[CheckProblem(unseen[0], f"{message} for {SCHEDULER_NAME}, and no kube-scheduler has looked")]
+            problems=[
+                CheckProblem(unseen[0], f"{message} for {SCHEDULER_NAME}, but no kube-scheduler has made an attempt")
+            ]
         )
     # Counters start at zero with the program, so zero proves nothing.
     if not any(calls.values()):
-        raise UnseenError("no pod has come for it since it was started")
-    return CheckResult(f"{calls['filter']:.0f} filter and {calls['bind']:.0f} bind calls since it was started")
+        raise UnseenError("no calls since the scheduler started")
+    return CheckResult(f"{calls['filter']:.0f} filter and {calls['bind']:.0f} bind calls since the scheduler started")
 
 
 @check(
     "extender-errors",
-    "its calls succeed",
+    "extender calls succeed",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service --tail=50",
 )
 def has_no_errors(facts: CheckFacts) -> CheckResult:
-    """At least a tenth of kube-scheduler's calls were answered with an error since the scheduler started."""
+    """At least a tenth of kube-scheduler's calls have failed since the scheduler started."""
     failed = sum(_total(page, CALLS, outcome="error") for page in _pages(facts).values())
     calls = sum(_total(page, CALLS) for page in _pages(facts).values())
     # Single errors are normal while a scheduler starts or leadership changes; a tenth is not.
     if failed and failed * 10 >= calls:
-        message = f"{failed:.0f} of {calls:.0f} calls of kube-scheduler were answered with an error"
+        message = f"{failed:.0f} of {calls:.0f} calls from kube-scheduler failed"
         return CheckResult(problems=[CheckProblem("", message, Level.WARNING)])
-    return CheckResult(f"{failed:.0f} of {calls:.0f} calls were errors")
+    return CheckResult(f"{failed:.0f} of {calls:.0f} calls failed")
 
 
 @check(
     "one-permit-writer",
     "no other process writes permits",
-    "kubectl get pods -A -l app.kubernetes.io/name=autoscaling-scheduler; leave one scheduler running",
+    "kubectl get pods -A -l app.kubernetes.io/name=autoscaling-scheduler; run only one scheduler",
 )
 def has_no_rival(facts: CheckFacts) -> CheckResult:
-    """Another scheduler, or a person, has written permits of VMs since this scheduler started."""
+    """Another scheduler or a person has written VM permits since this scheduler started."""
     problems = [
-        CheckProblem(pod, f"pod {pod} has seen {count:.0f} permits that another process wrote", Level.WARNING)
+        CheckProblem(pod, f"pod {pod} saw {count:.0f} permits written by another process", Level.WARNING)
         for pod, page in _pages(facts).items()
         if (count := _total(page, "autoscale_scheduler_rival_permit_writes_total"))
     ]

@@ -28,7 +28,7 @@ def _unguarded(facts: CheckFacts, pods: Iterable[JsonObject]) -> str:
         for pod in pods
         if not any(_guards(policy, pod) for policy in facts.network_policies.value)
     }
-    return f"; no NetworkPolicy guards their ports as well in {', '.join(sorted(bare))}" if bare else ""
+    return f"; no NetworkPolicy also protects them in {', '.join(sorted(bare))}" if bare else ""
 
 
 def _guards(policy: JsonObject, pod: JsonObject) -> bool:
@@ -54,7 +54,7 @@ def are_ready(facts: CheckFacts) -> CheckResult:
         if (why := _not_ready(node))
     ]
     if not nodes:
-        return CheckResult(problems=[CheckProblem("", "the cluster has no node")])
+        return CheckResult(problems=[CheckProblem("", "the cluster has no nodes")])
     if len(problems) == len(nodes):
         # Some nodes are often under maintenance; if none is ready, nothing can run.
         problems = [CheckProblem(problem.subject, problem.said, Level.FAILURE) for problem in problems]
@@ -64,8 +64,8 @@ def are_ready(facts: CheckFacts) -> CheckResult:
 def _not_ready(node: Json) -> str:
     ready = condition_of(node, "Ready")
     if not ready:
-        return "its kubelet has said nothing yet"
-    return "" if text(ready, "status") == "True" else text(ready, "message") or "no word from its kubelet"
+        return "its kubelet has not reported yet"
+    return "" if text(ready, "status") == "True" else text(ready, "message") or "its kubelet does not report"
 
 
 def _for_guests(facts: CheckFacts) -> list[Json]:
@@ -87,17 +87,17 @@ def _for_guests(facts: CheckFacts) -> list[Json]:
     "kubectl -n {namespace} get pods -l app.kubernetes.io/name=neonvm-devices --field-selector spec.nodeName={subject}",
 )
 def offer_devices(facts: CheckFacts) -> CheckResult:
-    """VM pods request `autoscaling.neon.tech/guest-devices`, so a node that does not offer it gets none. The device
-    plugin does not run there, or the kubelet's directory is elsewhere.
+    """VM pods request `autoscaling.neon.tech/guest-devices`, so none are scheduled to a node without it. The device
+    plugin does not run there, or the kubelet uses another directory.
     """
     offered = {name_of(node).name: _offers(node, *RESOURCES) for node in _for_guests(facts)}
     # Without a device plugin no pod asks for the device; guests are emulated on purpose.
     if DEVICES not in installed(facts) and not any(offered.values()):
-        raise UnseenError(f"no device plugin is installed ({DEVICES}): guests are emulated")
+        raise UnseenError(f"the device plugin ({DEVICES}) is not installed; guests are emulated")
     level = Level.WARNING if any(offered.values()) else Level.FAILURE
     problems = [
         CheckProblem(
-            node, f"node {node} offers no {RESOURCES[0]}: pods of VMs are not placed there, or have no KVM", level
+            node, f"node {node} offers no {RESOURCES[0]}: VM pods are not scheduled there, or have no KVM", level
         )
         for node, has in offered.items()
         if not has
@@ -118,13 +118,13 @@ def _offers(node: Json, *resources: str) -> bool:
 )
 def offer_network(facts: CheckFacts) -> CheckResult:
     """Pods of VMs with `spec.extraNetwork` request `autoscaling.neon.tech/flat-network`. A node that does not offer it
-    cannot filter frames: its kernel lacks nftables for bridges, or the kubelet's directory is elsewhere. The log says
+    cannot filter frames: its kernel lacks nftables for bridges, or the kubelet uses another directory. The log says
     which.
     """
     if NETWORK not in installed(facts):
-        raise UnseenError(f"the flat network of VMs is not installed ({NETWORK})")
+        raise UnseenError(f"the flat network ({NETWORK}) is not installed")
     nodes = _for_guests(facts)
-    reason = f"offers no {FLAT_NETWORK}: VMs with spec.extraNetwork are not placed there"
+    reason = f"offers no {FLAT_NETWORK}: VMs with spec.extraNetwork are not scheduled there"
     names = [name_of(node).name for node in nodes if not _offers(node, FLAT_NETWORK)]
     level = Level.FAILURE if len(names) == len(nodes) else Level.WARNING
     return CheckResult(f"{len(nodes)} nodes", [CheckProblem(name, f"node {name} {reason}", level) for name in names])
@@ -133,10 +133,10 @@ def offer_network(facts: CheckFacts) -> CheckResult:
 @check(
     "nodes-accelerate",
     "guests run on KVM",
-    "docs/vms-on-kubernetes.md has each message; to keep VMs off such nodes give them a nodeSelector",
+    "docs/vms-on-kubernetes.md explains each message; to keep VMs off such nodes, give the VMs a nodeSelector",
 )
 def accelerate(facts: CheckFacts) -> CheckResult:
-    """The condition `Accelerated` of VMs on this node says that they are emulated, and why."""
+    """VMs on this node report in their condition `Accelerated` that they are emulated, and why."""
     acceleration: dict[str, tuple[bool, str]] = {}
     for vm in facts.vms.value:
         condition = condition_of(vm, "Accelerated")
@@ -146,7 +146,7 @@ def accelerate(facts: CheckFacts) -> CheckResult:
         # One VM stands for its node: they all run on the same /dev/kvm.
         acceleration[text(vm, "status", "node")] = (text(condition, "status") == "True", text(condition, "message"))
     if not acceleration:
-        raise UnseenError("no VM has said yet how its guest runs")
+        raise UnseenError("no VM has the condition Accelerated yet")
     problems = [
         CheckProblem(node, f"guests on node {node} are emulated, which is many times slower: {why}", Level.WARNING)
         for node, (is_fast, why) in sorted(acceleration.items())
@@ -155,29 +155,29 @@ def accelerate(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"on {len(acceleration)} nodes", problems)
 
 
-@vm_check("vms-network", "VMs have their own addresses", "kubectl -n {namespace} logs daemonset/neonvm-network")
+@vm_check("vms-network", "VMs have flat-network addresses", "kubectl -n {namespace} logs daemonset/neonvm-network")
 def has_pods_network(facts: CheckFacts) -> CheckResult:
     """A VM with `spec.extraNetwork.enable` runs without `status.extraNetIP`: a move would break its connections."""
     wants = [vm for vm in facts.vms.value if flag(vm, "spec", "extraNetwork", "enable")]
     if not wants:
-        raise UnseenError("no VM has an address of its own (spec.extraNetwork)")
+        raise UnseenError("no VM enables spec.extraNetwork")
     lack = [str(name_of(vm)) for vm in wants if text(vm, "status", "phase") == "Running" and not _address(vm)]
-    problems = [CheckProblem(vm, f"VM {vm} runs without the address that it asks for") for vm in lack]
+    problems = [CheckProblem(vm, f"VM {vm} runs without a flat-network address (status.extraNetIP)") for vm in lack]
     return CheckResult(f"{len(wants)} VMs have one", problems)
 
 
 @vm_check(
     "vms-limits",
     "VM pods have no limits below their VM's maximum",
-    "raise or drop the limit, then delete the pod when it suits; kubectl get limitranges -A",
+    "raise or remove the limit, then delete the pod when convenient; kubectl get limitranges -A",
 )
 def may_grow(facts: CheckFacts) -> CheckResult:
     """A limit of the pod (from `spec.podResources.limits`, the default of a LimitRange, or a webhook) is below the VM's
-    maximum plus QEMU's own memory. The VM stays below it, because the kubelet would kill QEMU.
+    maximum plus QEMU's own memory. The VM does not grow beyond it, because the kubelet would kill QEMU.
     """
     running = [vm for vm in facts.vms.value if text(vm, "status", "phase") == "Running"]
     if not running:
-        raise UnseenError("no VM runs")
+        raise UnseenError("no VM is running")
     problems = [
         CheckProblem(
             str(name_of(vm)),
@@ -188,7 +188,7 @@ def may_grow(facts: CheckFacts) -> CheckResult:
         for condition in items(vm, "status", "conditions")
         if (text(condition, "type"), text(condition, "status")) == ("LimitedByPod", "True")
     ]
-    return CheckResult(f"{len(running)} VMs run", problems)
+    return CheckResult(f"{len(running)} running VMs", problems)
 
 
 @vm_check(
@@ -197,22 +197,23 @@ def may_grow(facts: CheckFacts) -> CheckResult:
     "restart the VM of pod {subject}; until then: kubectl apply -n NAMESPACE -f deploy/kubernetes/neonvm-policy.yaml",
 )
 def are_closed(facts: CheckFacts) -> CheckResult:
-    """A pod created by NeonVM's controller, or by our releases before 0.3.0, accepts everyone who reaches its ports.
-    Our controller closes a VM's ports with its next pod; until then it resizes the VM but does not move it. A
-    NetworkPolicy is a second fence, which our controller keeps unless the chart value `neonvm.policy.enabled` is false.
+    """A pod created by NeonVM's controller, or by our releases before 0.3.0, accepts anyone who reaches its ports.
+    The VM's next pod requires a certificate; until then our controller resizes the VM but does not migrate it. A
+    NetworkPolicy is a second barrier, which our controller maintains unless the chart value `neonvm.policy.enabled` is
+    false.
     """
     pods = [pod for pod in facts.vm_pods.value if not is_over(pod)]
     problems = [
         CheckProblem(
             str(name_of(pod)),
-            f"the ports 20183 and 25183 of pod {name_of(pod)} let everyone in: whoever reaches them resizes and moves"
-            " its VM; NeonVM's controller made it, or an older release",
+            f"pod {name_of(pod)} accepts anyone on ports 20183 and 25183, who can then resize and migrate its VM;"
+            " NeonVM's controller or an older release created it",
             Level.WARNING,
         )
         for pod in pods
         if is_open(pod)
     ]
-    return CheckResult(f"{len(pods) - len(problems)} pods ask for a certificate{_unguarded(facts, pods)}", problems)
+    return CheckResult(f"{len(pods) - len(problems)} pods require a certificate{_unguarded(facts, pods)}", problems)
 
 
 def _address(vm: Json) -> str:

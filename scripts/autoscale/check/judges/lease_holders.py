@@ -34,12 +34,12 @@ SPARE: Final = 6.0
 @check(
     "leases-held",
     "each Lease is held and renewed",
-    "kubectl -n {namespace} get lease {subject} -o yaml; once its holder is gone for good; kubectl -n {namespace}"
+    "kubectl -n {namespace} get lease {subject} -o yaml; if its holder is gone for good: kubectl -n {namespace}"
     " delete lease {subject}",
 )
 def are_held(facts: CheckFacts) -> CheckResult:
-    """Of a program with several replicas only the one that holds the Lease acts. If the holder is gone and the Lease
-    does not expire, or if the holder hangs, nothing acts.
+    """Of a program's replicas, only the holder of the Lease acts. If the holder is gone and the Lease has not expired,
+    or if the holder hangs, nothing acts.
     """
     leases, here = by_name(facts.leases.value), installed(facts)
     wanted = [
@@ -49,7 +49,7 @@ def are_held(facts: CheckFacts) -> CheckResult:
         if _is_sought(facts, program, name, here, leases)
     ]
     if not wanted:
-        raise UnseenError("no program that is installed has a Lease")
+        raise UnseenError("no installed program has a Lease")
     problems = [why for program, name in wanted if (why := _wrong(facts, program, name, leases.get(name))) is not None]
     holders = [f"{name}: {_holder(leases[name])}" for _, name in wanted if name in leases]
     return CheckResult("; ".join(holders), problems)
@@ -58,12 +58,12 @@ def are_held(facts: CheckFacts) -> CheckResult:
 @check(
     "leases-acted-on",
     "the holder of each Lease acts",
-    "kubectl -n {namespace} logs {subject} --all-containers --tail=50; where it says nothing; kubectl -n"
+    "kubectl -n {namespace} logs {subject} --all-containers --tail=50; if the log shows no reason: kubectl -n"
     " {namespace} delete pod {subject}",
 )
 def holders_lead(facts: CheckFacts) -> CheckResult:
-    """A replica has won the Lease and renews it, but has not started to lead: it cannot list the cluster, or waits for
-    a scheduler without a Lease to end. No other replica can take its place.
+    """A replica holds and renews the Lease but has not started to lead: it cannot list the cluster, or waits for a
+    scheduler without a Lease to stop. No other replica can take over.
     """
     here, problems, reporting = installed(facts), list[CheckProblem](), list[str]()
     leases = by_name(facts.leases.value)
@@ -76,10 +76,10 @@ def holders_lead(facts: CheckFacts) -> CheckResult:
         reporting += [] if is_leading is None or holder is None else [holder]
         # A new leader reads the cluster before it acts, so it gets some seconds after it wins the Lease.
         if is_leading is False and _held_for(lease) > SPARE:
-            claim = f"{holder} of {program.name} holds the Lease {program.leases[0]} and does not lead"
-            problems.append(CheckProblem(str(holder), f"{claim}: no other can take its place"))
+            claim = f"{holder} of {program.name} holds the Lease {program.leases[0]} but does not lead"
+            problems.append(CheckProblem(str(holder), f"{claim}; no other replica can take over"))
     if not reporting:
-        raise UnseenError("no holder of a Lease says whether it leads")
+        raise UnseenError("no Lease holder reports whether it leads")
     return CheckResult(", ".join(reporting), problems)
 
 
@@ -129,11 +129,13 @@ def _wrong(facts: CheckFacts, program: Program, name: str, lease: Json | None) -
     if not holder:
         return CheckProblem(name, f"{subject} has no holder: no replica of {program.name} leads")
     if not any(_is_holder(lease, pod) for pod in _replicas(facts, program)):
-        return CheckProblem(name, f"{subject} is held by {holder}, which is no running pod of {program.name}")
+        return CheckProblem(name, f"{subject} is held by {holder}, which is not a running pod of {program.name}")
     age = _age(facts, lease)
     limit = max(whole(lease, "spec", "leaseDurationSeconds"), 1) + SPARE
     if age is not None and age > limit:
-        return CheckProblem(name, f"{subject} was last renewed {age:.0f} s ago by {holder}: it hangs, or is cut off")
+        return CheckProblem(
+            name, f"{subject} was last renewed {age:.0f} s ago by {holder}, which hangs or cannot reach the API server"
+        )
     return None
 
 
@@ -148,8 +150,8 @@ def _age(facts: CheckFacts, lease: Json) -> float | None:
 
 @check("leases-one-leader", "one replica leads", "kubectl -n {namespace} delete pod {subject}")
 def one_leads(facts: CheckFacts) -> CheckResult:
-    """Two replicas of a program report that they lead. Their writes are fenced by object versions, so nothing is lost,
-    but one of them should end.
+    """Two replicas of a program report that they lead. Object versions fence their writes, so nothing is lost.
+    Delete one of them.
     """
     here, problems, leading_pods = installed(facts), list[CheckProblem](), list[str]()
     for program in PROGRAMS:
@@ -158,10 +160,10 @@ def one_leads(facts: CheckFacts) -> CheckResult:
         leaders = sorted(pod for pod in _replicas(facts, program) if leads(facts, pod))
         leading_pods += leaders
         if len(leaders) > 1:
-            message = f"{' and '.join(leaders)} of {program.name} both say that they lead"
+            message = f"{' and '.join(leaders)} of {program.name} report that they lead at the same time"
             problems.append(CheckProblem(leaders[0], message))
     if not leading_pods:
-        raise UnseenError("no replica says whether it leads")
+        raise UnseenError("no replica reports whether it leads")
     return CheckResult(", ".join(sorted(leading_pods)), problems)
 
 
@@ -180,7 +182,7 @@ def lead_to_leader(facts: CheckFacts) -> CheckResult:
     wanted = argument_values(template, "--leader-endpoints")
     if not wanted:
         raise UnseenError(
-            "no scheduler is installed that keeps EndpointSlices: one that acts alone is selected by labels"
+            "no scheduler with --leader-endpoints is installed; Services select a single scheduler by its labels"
         )
     slices = by_name(facts.slices.value)
     replicas = {name_of(pod).name for pod in pods_of(facts, SCHEDULER)}
@@ -190,10 +192,10 @@ def lead_to_leader(facts: CheckFacts) -> CheckResult:
 
 def _misled(name: str, found: Json | None, replicas: set[str]) -> str:
     if found is None:
-        return f"there is no EndpointSlice {name}, so nobody reaches the scheduler by the Service {name}"
+        return f"there is no EndpointSlice {name}, so clients cannot reach the scheduler through the Service {name}"
     pods = [text(endpoint, "targetRef", "name") for endpoint in items(found, "endpoints")]
     if not pods:
         return f"the EndpointSlice {name} has no endpoint: no scheduler leads, or the leader may not write it"
     # A leader that crashed leaves its name behind until another takes over.
     gone = [pod for pod in pods if pod not in replicas]
-    return f"the EndpointSlice {name} leads to {gone[0]}, which is no running pod of {SCHEDULER}" if gone else ""
+    return f"the EndpointSlice {name} points to {gone[0]}, which is not a running pod of {SCHEDULER}" if gone else ""

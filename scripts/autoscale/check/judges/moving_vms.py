@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from protocol.guest.sleep import SLEEPING
 from protocol.kubernetes.objects import Json, items, labels_of, name_of, node_of, text, whole
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
@@ -48,7 +49,7 @@ def have_agents(facts: CheckFacts) -> CheckResult:
     for vm in _enabled(facts):
         name, has_node_agent = name_of(vm), text(vm, "status", "node") in nodes
         if (name.namespace, name.name) in sidecars and has_node_agent:
-            message = f"VM {name} has two agents, a sidecar and its node's: each undoes the other's economy"
+            message = f"VM {name} has two agents, a sidecar and its node's: they overrule each other"
             problems.append(CheckProblem(str(name), message, Level.WARNING))
         elif (name.namespace, name.name) not in sidecars and not has_node_agent:
             problems.append(
@@ -59,7 +60,7 @@ def have_agents(facts: CheckFacts) -> CheckResult:
 
 @check("agents-answered", "the scheduler answers agents", "autoscale explain {subject}")
 def are_answered(facts: CheckFacts) -> CheckResult:
-    """`/explain` of each agent has the time of the scheduler's last answer; agents ask every 15 s. After a minute
+    """Each agent's `/explain` has the time of the scheduler's last answer; agents ask every 15 s. After a minute
     without an answer VMs do not grow. The line quotes the agent's reason (401: token; 403: `agents.nodeAgents`; 503:
     the API).
     """
@@ -72,13 +73,11 @@ def are_answered(facts: CheckFacts) -> CheckResult:
             problems.append(CheckProblem(vm, f"the agent of VM {vm} does not answer /explain", Level.WARNING))
         # An agent that never had an answer reports null.
         elif not isinstance(age, (int, float)) or age > LATELY:
-            since = "never" if not isinstance(age, (int, float)) else f"{age:.0f} s ago"
-            problems.append(
-                CheckProblem(vm, f"the agent of VM {vm} was last answered by the scheduler {since}{_why(account)}")
-            )
+            since = "has never answered" if not isinstance(age, (int, float)) else f"last answered {age:.0f} s ago"
+            problems.append(CheckProblem(vm, f"agent of VM {vm}: the scheduler {since}{_why(account)}"))
         else:
             answered += 1
-    return CheckResult(f"{answered} agents were answered within {LATELY:.0f} s", problems)
+    return CheckResult(f"{answered} agents got an answer in the last {LATELY:.0f} s", problems)
 
 
 def _why(account: Json) -> str:
@@ -90,28 +89,29 @@ def _why(account: Json) -> str:
 
 @check("vms-permits", "VMs stay within their permits", "autoscale explain {subject}")
 def permits_hold(facts: CheckFacts) -> CheckResult:
-    """A VM cannot be decoded, or is larger than its permit: somebody, or another autoscaler, resized it."""
+    """A VM cannot be decoded, or is larger than its permit because a person or another autoscaler resized it."""
     problems, read = list[CheckProblem](), 0
     for manifest in facts.vms.value:
         try:
             vm = parse_virtual_machine(manifest)
         except InvalidObjectError as error:
-            problems.append(CheckProblem(str(name_of(manifest)), f"VM {name_of(manifest)} cannot be read: {error}"))
+            problems.append(CheckProblem(str(name_of(manifest)), f"cannot decode VM {name_of(manifest)}: {error}"))
             continue
         read += 1
         problems += [
             CheckProblem(str(vm.name), f"VM {vm.name}: {why}", Level.WARNING) for why in (*vm.problems, *_beyond(vm))
         ]
     if not read and not problems:
-        raise UnseenError("there is no VM")
-    return CheckResult(f"{read} VMs are within theirs", problems)
+        raise UnseenError("there are no VMs")
+    return CheckResult(f"{read} VMs", problems)
 
 
 def _beyond(vm: VirtualMachine) -> list[str]:
-    # Without a permit, or with autoscaling off, any size is the owner's choice.
-    if vm.permit is None or not vm.enabled or vm.use.within(vm.permit):
+    # Without a permit, or with autoscaling off, any size is the owner's choice. The spec of a VM that sleeps has the
+    # size that it wakes with.
+    if vm.permit is None or not vm.enabled or vm.use.within(vm.permit) or vm.phase in SLEEPING:
         return []
-    return [f"it was given {vm.use}, more than its permit of {vm.permit}: another client has resized it"]
+    return [f"its size of {vm.use} exceeds its permit of {vm.permit}: another client resized it"]
 
 
 @check(
@@ -131,12 +131,14 @@ def objects_are_read(facts: CheckFacts) -> CheckResult:
     return CheckResult("", problems)
 
 
-@check("vms-placed", "pods find a node", "kubectl describe pod {subject}; autoscale top")
+@check("vms-placed", "pods are scheduled", "kubectl describe pod {subject}; autoscale top")
 def are_placed(facts: CheckFacts) -> CheckResult:
-    """kube-scheduler tried to place a pod and found no node for it."""
+    """kube-scheduler found no node for a pod."""
     problems = [
         CheckProblem(
-            f"-n {name_of(pod).namespace} {name_of(pod).name}", f"pod {name_of(pod)} has no node: {why}", Level.WARNING
+            f"-n {name_of(pod).namespace} {name_of(pod).name}",
+            f"pod {name_of(pod)} is not scheduled: {why}",
+            Level.WARNING,
         )
         for pod in facts.waiting_pods.value
         if (why := why_unscheduled(pod))
@@ -150,7 +152,7 @@ def are_placed(facts: CheckFacts) -> CheckResult:
     "kubectl describe vmm {subject}; kubectl get lease -n {namespace} neonvm-controller",
 )
 def moves_end(facts: CheckFacts) -> CheckResult:
-    """A migration has exceeded its timeout or cannot be deleted, or VMs should leave a node and none can."""
+    """A migration has exceeded its timeout or cannot be deleted, or VMs should move off a node and none can."""
     now = facts.server_now
     active = [migration for migration in facts.migrations.value if text(migration, "status", "phase") not in _ENDED]
     problems = [
@@ -161,12 +163,12 @@ def moves_end(facts: CheckFacts) -> CheckResult:
     if isinstance(facts.ledger, SiteObservations):
         problems += [
             CheckProblem(
-                text(node, "name"), f"VMs should leave node {text(node, 'name')} and cannot: {why}", Level.WARNING
+                text(node, "name"), f"VMs should move off node {text(node, 'name')} but cannot: {why}", Level.WARNING
             )
             for node in items(facts.ledger.value, "nodes")
             if (why := text(node, "stuck"))
         ]
-    return CheckResult(f"{len(active)} under way", problems)
+    return CheckResult(f"{len(active)} in progress", problems)
 
 
 def _hangs(migration: Json, now: float) -> str:
@@ -175,8 +177,8 @@ def _hangs(migration: Json, now: float) -> str:
     longest = float(whole(migration, "spec", "completionTimeout") or 3600)
     # A finalizer keeps a deleted object until its controller has cleaned up; without a controller it stays.
     if leaving is not None and now - leaving > _STUCK:
-        return f"migration {name_of(migration)} has been leaving for {now - leaving:.0f} s: nothing ends it"
+        return f"migration {name_of(migration)} has been terminating for {now - leaving:.0f} s: a finalizer remains"
     if made is not None and now - made > longest + _STUCK:
-        phase = text(migration, "status", "phase") or "not begun"
-        return f"migration {name_of(migration)} is {phase} after {now - made:.0f} s, its time-out is {longest:.0f} s"
+        phase = text(migration, "status", "phase") or "not started"
+        return f"migration {name_of(migration)} is {phase} after {now - made:.0f} s; its timeout is {longest:.0f} s"
     return ""

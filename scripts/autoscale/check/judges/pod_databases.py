@@ -44,9 +44,9 @@ def opted_in(facts: CheckFacts) -> list[Json]:
     When.ALWAYS,
 )
 def can_resize(facts: CheckFacts) -> CheckResult:
-    """The API server offers `pods/resize`, and so must the kubelet of every node with a postgres pod: from Kubernetes
-    1.33, and from 1.34 to take memory back. Kubelets with a static CPU or memory manager resize no pod of the class
-    Guaranteed; whoever may `get nodes/proxy` sees those here.
+    """Resizing in place needs `pods/resize` in the API server and in the kubelet of every node with a postgres pod:
+    Kubernetes 1.33, and 1.34 to lower memory. Kubelets with a static CPU or memory manager do not resize Guaranteed
+    pods; the check finds those if you may `get nodes/proxy`.
     """
     pods = opted_in(facts)
     names = [text(resource, "name") for resource in items(facts.core_api.value, "resources")]
@@ -68,9 +68,9 @@ def _too_old(node: str, version: str) -> Iterator[CheckProblem]:
         return
     kubelet = f"the kubelet of node {node} is {version}"
     if minor < LEAST:
-        yield CheckProblem(node, f"{kubelet}: it does not resize pods in place, 1.33 does")
+        yield CheckProblem(node, f"{kubelet}; resizing pods in place needs 1.33")
     else:
-        yield CheckProblem(node, f"{kubelet}: it never takes memory back, 1.34 does", Level.WARNING)
+        yield CheckProblem(node, f"{kubelet}; lowering memory in place needs 1.34", Level.WARNING)
 
 
 def _pinned(facts: CheckFacts, pods: list[Json]) -> Iterator[CheckProblem]:
@@ -84,7 +84,7 @@ def _pinned(facts: CheckFacts, pods: list[Json]) -> Iterator[CheckProblem]:
                 advice = (
                     "resizes of Guaranteed pods are Infeasible: give postgres a CPU limit above its request, or none"
                 )
-                yield CheckProblem(node, f"{what}, with which {advice}", Level.WARNING)
+                yield CheckProblem(node, f"{what}, so {advice}", Level.WARNING)
 
 
 def is_guaranteed(pod: Json) -> bool:
@@ -95,17 +95,17 @@ def is_guaranteed(pod: Json) -> bool:
 @check(
     "pods-agents",
     "postgres pods have an agent",
-    "set pods.enabled=true in the values of the release and upgrade it; kubectl -n {namespace} get pods -o wide"
+    "set pods.enabled=true in the chart's values and upgrade the release; kubectl -n {namespace} get pods -o wide"
     " -l app.kubernetes.io/name=autoscaling-agent",
 )
 def have_agents(facts: CheckFacts) -> CheckResult:
-    """Pods with the label `autoscaling.neon.tech/enabled: "true"` are served by the agent of their node if the chart
-    was installed with `pods.enabled`. A node without a running agent leaves its pods at their size.
+    """The agent of a node serves pods with the label `autoscaling.neon.tech/enabled: "true"` if the chart was installed
+    with `pods.enabled`. On a node without a running agent pods keep their size.
     """
     pods = opted_in(facts)
     if not _serves_pods(child(installed(facts).get(AGENT, {}), "spec", "template")):
         return CheckResult(
-            problems=[CheckProblem(AGENT, f"{len(pods)} pods have opted in, and no agent serves pods (pods.enabled)")]
+            problems=[CheckProblem(AGENT, f"{len(pods)} pods have opted in, but no agent serves pods (pods.enabled)")]
         )
     served = {node_of(pod) for pod in pods_of(facts, AGENT) if pod_phase(pod) == "Running"}
     problems = [
@@ -124,12 +124,12 @@ def _serves_pods(template: Json) -> bool:
 @check(
     "pods-readable",
     "postgres pods can be resized",
-    "kubectl describe pod {subject}; docs/postgres-in-pods.md has what each refusal means",
+    "kubectl describe pod {subject}; docs/postgres-in-pods.md explains each refusal",
     When.ALWAYS,
 )
 def can_be_read(facts: CheckFacts) -> CheckResult:
-    """A pod has opted in, but a resize would restart postgres, or is impossible: the line says what to set. The events
-    `NotResized` on pods name other autoscalers and operators that would change the size, too.
+    """A pod has opted in, but a resize would restart postgres or is impossible: the line says what to set. Events
+    `NotResized` on pods also name other autoscalers and operators that would change the size.
     """
     pods = opted_in(facts)
     problems = [
@@ -148,11 +148,11 @@ def _refusal(pod: Json) -> str:
     return ""
 
 
-@check("pods-resized", "kubelets carry resizes out", "autoscale explain pod/NAME; kubectl describe pod {subject}")
+@check("pods-resized", "kubelets apply resizes", "autoscale explain pod/NAME; kubectl describe pod {subject}")
 def are_resized(facts: CheckFacts) -> CheckResult:
-    """A kubelet has not carried out the last resize: `Deferred` (its node has no room now), `Infeasible` (it never can)
-    or `Error` (often memory that is in use). The agent withdraws what cannot be done; one that stays belongs to
-    somebody else.
+    """A kubelet has not applied the last resize: `Deferred` (the node has no room now), `Infeasible` (it never can) or
+    `Error` (often because the memory is in use). The agent withdraws a resize that fails; one that remains was
+    requested by somebody else.
     """
     pods = opted_in(facts)
     problems = [

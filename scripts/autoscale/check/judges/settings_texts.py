@@ -31,8 +31,8 @@ check = partial(check_of, CheckSection.SETTINGS)
 
 _FOLLOWED: Final = "autoscale_scheduler_pod_requests_followed"
 _IN_FORCE: Final = {
-    True: "requests of pods follow their VMs",
-    False: "requests of pods stay as they were made: others do not see VMs grow",
+    True: "VM pod requests follow what is reserved",
+    False: "VM pod requests stay at their initial values: other schedulers do not see VMs grow",
 }
 
 
@@ -43,7 +43,7 @@ def _follows(facts: CheckFacts) -> bool:
     samples = [sample.value for sample in metrics if sample.name == _FOLLOWED]
     # A scheduler of an older release has no such metric.
     if not samples:
-        raise UnseenError("no scheduler says whether requests of pods follow their VMs")
+        raise UnseenError("no scheduler reports whether VM pod requests follow what is reserved")
     return samples[0] == 1.0
 
 
@@ -80,14 +80,14 @@ SETTINGS: Final[Mapping[str, Settings]] = {
 
 @check("settings-valid", "the settings are valid", "kubectl -n {namespace} edit configmap {subject}")
 def are_valid(facts: CheckFacts) -> CheckResult:
-    """The programs' own parsers read the ConfigMaps. An invalid one changes nothing: the last valid settings stay in
-    force, but a restarted pod would not start.
+    """The check parses each ConfigMap as its program does. A program ignores an invalid one and keeps its last valid
+    settings, but a restarted pod would not start.
     """
     maps = {name_of(config_map).name: texts(config_map, "data") for config_map in facts.config_maps.value}
     named = {program: _config_map(workload, program) for program, workload in installed(facts).items()}
     named = {program: name for program, name in named.items() if name}
     if not named:
-        raise UnseenError("no program that has settings is installed")
+        raise UnseenError("no installed program has settings")
     refusals = {name: _wrong(program, name, maps.get(name)) for program, name in named.items()}
     problems = [CheckProblem(name, why) for name, why in refusals.items() if why]
     good = [name for name, why in refusals.items() if not why]
@@ -102,15 +102,15 @@ def are_valid(facts: CheckFacts) -> CheckResult:
 )
 def are_as_set(facts: CheckFacts) -> CheckResult:
     """With `permits.asPodRequests` VM pods request what is reserved for their VMs, so that other schedulers, quotas and
-    cluster autoscalers see it. An API server without `pods/resize` (before 1.33) does not support that, and a ConfigMap
-    takes a minute or two to reach the scheduler.
+    cluster autoscalers see it. An API server without `pods/resize` (before 1.33) does not support that. A changed
+    ConfigMap takes a minute or two to reach the scheduler.
     """
     follows, wanted = _follows(facts), _wanted(facts)
     # A setting that cannot be read is reported on another line; this one still shows what is in force.
     if wanted is None or wanted is follows:
         return CheckResult(_IN_FORCE[follows])
     what = "on" if wanted else "off"
-    message = f"permits.asPodRequests is {what}, and {_IN_FORCE[follows]}"
+    message = f"permits.asPodRequests is {what}, but {_IN_FORCE[follows]}"
     return CheckResult(problems=[CheckProblem(SCHEDULER, message, Level.WARNING)])
 
 
@@ -136,14 +136,14 @@ def _wrong(program: str, name: str, data: Mapping[str, str] | None) -> str:
     try:
         settings.parse(data[settings.key])
     except (ValueError, YamlError) as error:
-        return f"{settings.key} of the ConfigMap {name} is refused: {error}"
+        return f"{settings.key} in the ConfigMap {name} is invalid: {error}"
     return ""
 
 
 def _refused_by_programs(facts: CheckFacts, config_map: str) -> list[CheckProblem]:
     """Pods that still refuse the settings that they were given."""
     return [
-        CheckProblem(config_map, f"pod {pod} still refuses the settings that it was given: its log names the fields")
+        CheckProblem(config_map, f"pod {pod} still rejects its settings; its log names the fields")
         for pod in facts.metrics
         if any(sample.name.endswith(_REFUSED) and sample.value for sample in samples_of(facts, pod))
     ]

@@ -8,6 +8,7 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
+from deploy.local.kubernetes.plan.installation_plan import last_words
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, pod_phase, text, whole
 from scripts.autoscale.check.facts import CheckFacts, Unseen, UnseenError
@@ -43,7 +44,7 @@ ORIGINALS: Final = (("Deployment", "autoscale-scheduler"), ("DaemonSet", "autosc
     "kubectl get deployments --all-namespaces -l app.kubernetes.io/name=autoscaling-scheduler",
 )
 def has_scheduler(facts: CheckFacts) -> CheckResult:
-    """There is no scheduler in the namespace. An installation elsewhere is found only if it is the only one."""
+    """The namespace has no scheduler. The check finds an installation in another namespace if it is the only one."""
     here = installed(facts)
     if SCHEDULER not in here:
         return CheckResult(
@@ -52,12 +53,12 @@ def has_scheduler(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{', '.join(sorted(here))} in namespace {facts.namespace}")
 
 
-@check("programs-images", "their images can be pulled", "kubectl -n {namespace} describe pod {subject}")
+@check("programs-images", "images can be pulled", "kubectl -n {namespace} describe pod {subject}")
 def images_are_there(facts: CheckFacts) -> CheckResult:
-    """A container waits for its image: a wrong name or tag, a registry that does not answer, or missing credentials."""
+    """A container waits for its image: wrong name or tag, unreachable registry, or missing credentials."""
     problems = [
         CheckProblem(
-            name_of(pod).name, f"container {text(state, 'name')} of pod {name_of(pod).name} has no image {image}"
+            name_of(pod).name, f"container {text(state, 'name')} of pod {name_of(pod).name} cannot pull {image}"
         )
         for program in PROGRAMS
         for pod in pods_of(facts, program.name)
@@ -70,11 +71,11 @@ def images_are_there(facts: CheckFacts) -> CheckResult:
 
 @check(
     "programs-run",
-    "every program has its pods",
+    "every program's pods are running",
     "kubectl -n {namespace} get pods; kubectl -n {namespace} logs {subject} --all-containers --previous",
 )
 def programs_run(facts: CheckFacts) -> CheckResult:
-    """A pod has no node, its program is crash-looping (its last output is shown), or fewer are ready than desired."""
+    """A pod has no node or is crash-looping (the line quotes its last output), or fewer pods are ready than desired."""
     problems, reported = list[CheckProblem](), set[str]()
     for pod in (candidate for program in PROGRAMS for candidate in pods_of(facts, program.name)):
         reasons = list(_troubles(pod))
@@ -95,7 +96,7 @@ def _failed(facts: CheckFacts, program: str) -> list[CheckProblem]:
     # pods.
     failed = [pod for pod in facts.pods.value if program_of(pod) == program and pod_phase(pod) == "Failed"]
     reasons = {name_of(pod).name: text(pod, "status", "message") or text(pod, "status", "reason") for pod in failed}
-    return [CheckProblem(pod, f"pod {pod}: it has failed: {why}") for pod, why in reasons.items()]
+    return [CheckProblem(pod, f"pod {pod} failed: {why}") for pod, why in reasons.items()]
 
 
 def _states(pod: Json) -> Iterator[Json]:
@@ -113,19 +114,12 @@ def _troubles(pod: Json) -> Iterator[str]:
     for state in _states(pod):
         reason = text(state, "state", "waiting", "reason")
         if reason == "CrashLoopBackOff":
-            yield f"container {text(state, 'name')} has ended {whole(state, 'restartCount')} times: {_end(state)}"
+            yield f"container {text(state, 'name')} restarted {whole(state, 'restartCount')} times: {last_words(state)}"
         # A missing image has a line of its own, and the other reasons are normal while a pod starts.
         elif reason and reason not in _PULLS | _NOT_YET:
             yield f"container {text(state, 'name')} cannot start: {_waiting(state)}"
     if why := why_unscheduled(pod):
-        yield f"it has no node: {why}"
-
-
-def _end(state: Json) -> str:
-    ended = child(state, "lastState", "terminated")
-    lines = text(ended, "message").strip().splitlines()
-    # The last line is the error; a traceback stands above it.
-    return lines[-1] if lines else f"{text(ended, 'reason') or 'unknown'}, exit code {whole(ended, 'exitCode')}"
+        yield f"not scheduled: {why}"
 
 
 def _unfinished(facts: CheckFacts, name: str, workload: Json) -> list[CheckProblem]:
@@ -148,8 +142,8 @@ def _unfinished(facts: CheckFacts, name: str, workload: Json) -> list[CheckProbl
 
 @check(
     "programs-versions",
-    "their versions are compatible",
-    "Upgrade the scheduler first, then the agents; VM pods get their new sidecar when they are created again.",
+    "versions are compatible",
+    "upgrade the scheduler first, then the agents; VM pods get the new sidecar when they are recreated",
 )
 def versions_fit(facts: CheckFacts) -> CheckResult:
     """Upgrade the scheduler first: agents may be one minor release behind it, never ahead. The check compares the label
@@ -162,7 +156,7 @@ def versions_fit(facts: CheckFacts) -> CheckResult:
         if (agent_version := _version(pod, AGENT_CONTAINERS)) is not None:
             agents[str(name_of(pod))] = agent_version
     problems = [
-        CheckProblem(pod, f"the agent of pod {pod} is {agent}, the scheduler {scheduler}: {why}", Level.WARNING)
+        CheckProblem(pod, f"the agent in pod {pod} is {agent}, the scheduler {scheduler}: {why}", Level.WARNING)
         for pod, agent in agents.items()
         if (why := _mismatch(agent, scheduler))
     ]
@@ -171,7 +165,7 @@ def versions_fit(facts: CheckFacts) -> CheckResult:
         problems.append(
             CheckProblem("autoscale", f"this command is {own}, the scheduler {scheduler}: {why}", Level.WARNING)
         )
-    return CheckResult(f"scheduler {scheduler}" + (f", {len(agents)} agents fit" if agents else ""), problems)
+    return CheckResult(f"scheduler {scheduler}" + (f", {len(agents)} compatible agents" if agents else ""), problems)
 
 
 def _newest(facts: CheckFacts, program: str) -> Version:
@@ -186,7 +180,7 @@ def _newest(facts: CheckFacts, program: str) -> Version:
                 if text(container, "name") != KUBE_SCHEDULER
             }
         )
-        raise UnseenError(f"the images of {program} have the tag {', '.join(tags) or '(none)'}, which says no version")
+        raise UnseenError(f"the image tag of {program}, {', '.join(tags) or '(none)'}, is not a version")
     # During a rolling update both versions run; the newer one is going to lead.
     return max(versions)
 
@@ -211,19 +205,19 @@ def _read_version(given: str) -> Version | None:
 def _mismatch(agent: Version, scheduler: Version) -> str:
     # A scheduler understands older agents; an older scheduler may not understand a newer agent.
     if agent.release[:2] > scheduler.release[:2]:
-        return "the scheduler is upgraded first"
+        return "upgrade the scheduler first"
     return _far(agent, scheduler)
 
 
 def _far(one: Version, other: Version) -> str:
     same = one.major == other.major
-    return "" if same and abs(one.minor - other.minor) <= 1 else "at most one minor release may lie between them"
+    return "" if same and abs(one.minor - other.minor) <= 1 else "they may be at most one minor release apart"
 
 
 @check("programs-alone", "no other autoscaler is running", "kubectl scale {subject} --replicas=0", When.ALWAYS)
 def alone(facts: CheckFacts) -> CheckResult:
     """The original project's scheduler and agents manage the same pods and VMs, and two VM controllers would run each
-    VM twice. Remove one of each (operations-cluster.md, taking over).
+    VM twice. Run only one of each (operations-cluster.md, taking over).
     """
     others = [*_others(facts, "Deployment"), *_others(facts, "DaemonSet")]
     controllers = [
@@ -233,7 +227,7 @@ def alone(facts: CheckFacts) -> CheckResult:
     ]
     if len(controllers) > 1:
         message = (
-            f"a neonvm-controller runs in each of the namespaces {', '.join(sorted(controllers))}: both run every VM"
+            f"neonvm-controller runs in more than one namespace ({', '.join(sorted(controllers))}): each runs every VM"
         )
         # The one outside the installation's namespace is proposed for removal.
         foreign = next(namespace for namespace in sorted(controllers) if namespace != facts.namespace)
@@ -243,7 +237,7 @@ def alone(facts: CheckFacts) -> CheckResult:
 
 def _others(facts: CheckFacts, kind: str) -> list[CheckProblem]:
     names = {name for workload_kind, name in ORIGINALS if workload_kind == kind}
-    what = {"Deployment": "places the same pods", "DaemonSet": "sizes the same VMs"}[kind]
+    what = {"Deployment": "schedules the same pods", "DaemonSet": "resizes the same VMs"}[kind]
     workloads = (facts.daemon_sets if kind == "DaemonSet" else facts.deployments).value
     return [
         CheckProblem(

@@ -58,7 +58,7 @@ class FullNodeScenario:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(load())
             is_denied = await comes(self._is_denied, self.clock, _SEEN)
-            denied = Seconds(self.clock.now() - began) if is_denied else None
+            denied = round(self.clock.now() - began, 2) if is_denied else None
             reason = await self._reason() if is_denied else ""
             self.tell(f"denied: {reason}" if is_denied else "nothing was denied")
             await self.clock.sleep(_STAYS)
@@ -66,8 +66,8 @@ class FullNodeScenario:
             await self.site.client.delete(PODS, NEIGHBOUR)
             self.tell(f"{NEIGHBOUR.name} has left")
             grew = await comes(lambda: self._has_more_than(before.size), self.clock, _ROOM)
-            room = Seconds(self.clock.now() - left) if grew else None
-        return RoomPoint(NEIGHBOUR.name, before.node, _rounded(denied), reason, _rounded(room))
+            room = round(self.clock.now() - left, 2) if grew else None
+        return RoomPoint(NEIGHBOUR.name, before.node, denied, reason, room)
 
     async def _free(self, node: str) -> MilliCpu | None:
         """The CPU that the scheduler may still give there; None if it does not say."""
@@ -103,7 +103,3 @@ class FullNodeScenario:
     def _has_more_than(self, size: Resources | None) -> bool:
         now = self.watcher.snapshot().size
         return size is not None and now is not None and now.cpu > size.cpu
-
-
-def _rounded(seconds: Seconds | None) -> float | None:
-    return None if seconds is None else round(seconds, 2)

@@ -8,11 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from scripts.autoscale.replay.groups.group_model import (
-    DEFAULT_LAGS,
-    REPLICAS,
-    GroupPlayer,
-)
+from scripts.autoscale.replay.groups.group_model import DEFAULT_LAGS, REPLICAS, GroupPlayer
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
 from scripts.autoscale.replay.groups.lagging_group import Lags, Rollout
 
@@ -31,6 +27,12 @@ _LAGS: Final = {
 }
 """The lag that each option sets."""
 
+AsGroup = Annotated[
+    bool,
+    typer.Option(
+        "--group", help=f"Play the recordings as the load of a group of replicas, with {', '.join(GROUP_PLAYERS)}."
+    ),
+]
 PodStart = Annotated[
     float | None,
     typer.Option(min=0, max=LONGEST, help="With --group: seconds until a new pod is ready (90)."),
@@ -66,9 +68,9 @@ def lags_of(options: Mapping[str, Any], *, is_group: bool) -> Lags:
     """
     chosen = {name: value for name, value in options.items() if value is not None}
     if chosen and not is_group:
-        raise ValueError(f"--{next(iter(chosen)).replace('_', '-')}: expected --group beside it")
+        raise ValueError(f"--{next(iter(chosen)).replace('_', '-')}: needs --group")
     if "largest_pod" in chosen and chosen.get("rollout") is not Rollout.IN_PLACE:
-        raise ValueError("--largest-pod: expected --rollout in-place beside it")
+        raise ValueError("--largest-pod: needs --rollout in-place")
     faulty = chosen.get("broken_pods", 0) + chosen.get("flapping_pods", 0)
     if faulty > MOST_FAULTY:
         raise ValueError(f"--broken-pods, --flapping-pods: expected at most {MOST_FAULTY} together, got {faulty}")

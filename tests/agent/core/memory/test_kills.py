@@ -77,7 +77,7 @@ def test_kills_need_no_fresh_metrics_to_grow() -> None:
     assert [each.request.resources.mem for each in story.acts() if isinstance(each, AskScheduler)] == [cu(3).mem]
     story.answers(cu(3))
     story.acts()
-    assert story.obeys().at(31.0).plans().because == "no metrics: not below what the VM has"
+    assert story.obeys().at(31.0).plans().because == "no metrics: not below what it has"
 
 
 def test_explain_tells_of_kills() -> None:
@@ -86,9 +86,7 @@ def test_explain_tells_of_kills() -> None:
     looks(story, 10.0, page(2.0))
     found = explain(story.state, "db/vm-1", story.instant)
     assert found.parts[-1]["name"] == MEMORY_KILLS
-    assert found.parts[-1]["because"] == (
-        "2 processes killed for lack of memory so far, the last 7 s ago; no less for another 53 s"
-    )
+    assert found.parts[-1]["because"] == ("2 OOM kills so far, the last 7 s ago; no shrink for another 53 s")
     assert found.metrics is not None
     assert (found.metrics["oom_kills"], found.metrics["oom_kills_seen"]) == (2, 2)
 

@@ -298,10 +298,10 @@ def test_trials_are_told_while_they_last() -> None:
     suffering = Cost(seconds=10.0, reread=10 * 2**20, read=10 * 2**20, stalled=2.0, waited=2.0, work=5.0)
     growth = Growth(gib(4), gib(6), suffering)
     probing.phase = Growing(growth)
-    why = "with 4.00 GiB the guest rereads 1 MiB/s and waits for that 20% of the time"
+    why = "with 4.00 GiB the database rereads 1 MiB/s and stalls on that 20% of the time"
     assert told() == f"wants 6.00 GiB for the page cache: {why}"
     for phase in (Filling(growth, gib(6)), Filled(growth, gib(6))):
         probing.phase = phase
-        assert told() == f"tries whether 6.00 GiB help the page cache: {why}"
+        assert told() == f"tests whether 6.00 GiB reduces rereads: {why}"
     probing.phase = Shrink(gib(4), gib(3), story.instant, busy())
-    assert told() == "watches for another 3 min whether 3.00 GiB instead of 4.00 GiB hurt"
+    assert told() == "watches for another 3 min whether shrinking from 4.00 GiB to 3.00 GiB hurts"

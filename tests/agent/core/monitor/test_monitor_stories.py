@@ -69,7 +69,7 @@ def test_joining_monitor_gets_the_size() -> None:
 def test_shrink_waits_for_monitor() -> None:
     story = idle(monitored(2), 7.0)
     planned = story.plans()
-    assert planned.because == "asking the guest's monitor before memory goes"
+    assert planned.because == "waiting for the guest's monitor to agree to a shrink"
     assert planned.actions[0] == patches(Resources(cu(1).cpu, cu(2).mem), 1), "CPU does not wait for it"
     speaks(story, AskToShrink(cu(1)), agrees())
     assert story.plans().actions[0] == patches(cu(1), 1)
@@ -96,7 +96,7 @@ def test_refused_shrink_keeps_memory_and_retries() -> None:
 
 def test_failed_answer_counts_as_refusal() -> None:
     story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), None)
-    assert story.plans().because == "keeping memory: the guest's monitor refused 1Gi: it could not answer"
+    assert story.plans().because == "keeping memory: the guest's monitor refused 1Gi: internal error in the monitor"
 
 
 def test_an_answer_without_a_question_changes_nothing() -> None:
@@ -156,7 +156,7 @@ def test_agreed_shrink_can_be_withdrawn() -> None:
 
 
 GONE = MonitorLost(Fault.GUEST, "hung up")
-KEPT = "keeping memory: the guest's monitor is gone and may come back"
+KEPT = "keeping memory: lost the guest's monitor, which may reconnect"
 
 
 def shrinks(story: Story) -> bool:
@@ -202,19 +202,19 @@ def test_crashing_monitor_delays_shrink_for_one_minute() -> None:
 
 def test_memory_request_grows_one_step_and_expires() -> None:
     story = idle(monitored(1), 3.0).happens(MonitorSaid(UpscaleRequest(1))).happens(MonitorSaid(UpscaleRequest(3)))
-    assert story.plans().because == "growing: the guest's monitor asks for memory"
+    assert story.plans().because == "growing: the guest's monitor requested memory"
     assert story.acts() == [asks(cu(2), cu(1), 2)]
     story.answers(cu(2)).acts()
     story.obeys()
     speaks(story, TellGrown(cu(2)), CONFIRMED)
-    assert idle(story, 12.0).plans().because == "holding: the guest's monitor asks for memory"
-    assert idle(story, 13.0).plans().because == "asking the guest's monitor before memory goes"
+    assert idle(story, 12.0).plans().because == "holding: the guest's monitor requested memory"
+    assert idle(story, 13.0).plans().because == "waiting for the guest's monitor to agree to a shrink"
 
 
 def test_load_report_grows_before_next_scrape() -> None:
     story = monitored(1).at(1.2).happens(MonitorSaid(LOAD))
     assert story.plans().because == (
-        "growing: the guest's monitor reports a load: tasks waited 100% of the time, 3 runnable"
+        "growing: the guest's monitor reported load: tasks waited 100% of the time, 3 runnable"
     )
     assert story.acts() == [asks(cu(8), cu(1), 2)]
     assert story.answers(cu(8)).acts() == [patches(cu(8), 1)]
@@ -231,14 +231,14 @@ def test_unconfirmed_report_counts_as_false() -> None:
 def test_new_connections_start_growth() -> None:
     burst = replace_report(LOAD, cpu_busy=0.0, cpu_stall=0.0, new_processes=5)
     story = monitored(1).happens(MonitorSaid(burst))
-    assert story.plans().because == ("growing: the guest's monitor reports a load: 5 new connections within a second")
+    assert story.plans().because == ("growing: the guest's monitor reported load: 5 new connections within a second")
     assert story.acts() == [asks(cu(2), cu(1), 2)], "no more than as much again"
 
 
 def test_reason_mentions_connection_activity() -> None:
     grown = monitored(1).happens(MonitorSaid(replace_report(LOAD, active=3, waiting=1))).plans().because
     assert grown == (
-        "growing: the guest's monitor reports a load: tasks waited 100% of the time, 3 runnable,"
+        "growing: the guest's monitor reported load: tasks waited 100% of the time, 3 runnable,"
         " 3 connections active, 1 waiting for locks"
     )
     burst = replace_report(LOAD, cpu_busy=0.0, cpu_stall=0.0, new_processes=5, active=4)
@@ -276,7 +276,7 @@ def test_reports_are_ignored() -> None:
     assert gone.state.monitor.alarm is None
     unseen = Story().happens(MonitorJoined(2)).happens(MonitorSaid(LOAD))
     assert unseen.state.monitor.alarm is None
-    assert unseen.plans() == Plan((), None, "the VM has not been seen yet")
+    assert unseen.plans() == Plan((), None, "the object has not been read yet")
     shrinking = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees())
     shrinking.happens(Started(patches(cu(1), 1))).obeys().happens(MonitorSaid(LOAD))
     assert shrinking.state.monitor.alarm is None

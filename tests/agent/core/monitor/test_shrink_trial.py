@@ -41,12 +41,12 @@ def play(trial: ShrinkTrial, *views: PodView) -> list[TrialVerdict | None]:
 def test_pod_that_stays_below_agrees() -> None:
     """For as long as the kubelet's number may be old, counted from when it came below."""
     verdicts = play(tried(), after(START, 1), after(BELOW, 5), after(BELOW, 24.9), after(BELOW, 25))
-    assert verdicts == [None, None, None, TrialVerdict(True, "the pod has stayed below that for 20 s")]
+    assert verdicts == [None, None, None, TrialVerdict(True, "the pod stayed below that for 20 s")]
 
 
 def test_pod_that_stays_above_refuses() -> None:
     """It gets some time to be reclaimed, and starts again whenever it rises."""
-    refused = TrialVerdict(False, "the pod uses 1000 MiB, its container 990 MiB of it, page cache included")
+    refused = TrialVerdict(False, "the pod still uses 1000 MiB, its container 990 MiB of it, page cache included")
     assert play(tried(), after(START, 1), after(START, 9.9), after(START, 10)) == [None, None, refused]
     assert play(tried(), after(BELOW, 1), after(START, 5), after(BELOW, 6), after(BELOW, 25.9)) == [None] * 4
     assert play(tried(), after(BELOW, 1), after(START, 15)) == [None, refused]
@@ -62,10 +62,10 @@ def test_without_a_reclaimer_only_a_pod_below_is_waited_for() -> None:
     ("view", "reason"),
     [
         # 1000 MiB go to 486: a quarter of what is taken may be read again.
-        (after(BELOW, 1, reread=129 * MIB), "it has read 129 MiB again, after 513 MiB were taken"),
-        (after(BELOW, 1, stall=0.1), "its tasks wait for memory"),
-        (after(BELOW, 0.5, stall=0.1), "its tasks wait for memory"),
-        (replace(after(BELOW, 1), limit=Bytes(2048 * MIB)), "its limit was changed meanwhile"),
+        (after(BELOW, 1, reread=129 * MIB), "refaulted 129 MiB after 513 MiB were reclaimed"),
+        (after(BELOW, 1, stall=0.1), "its tasks stall on memory"),
+        (after(BELOW, 0.5, stall=0.1), "its tasks stall on memory"),
+        (replace(after(BELOW, 1), limit=Bytes(2048 * MIB)), "its memory limit changed during the trial"),
         (after(BELOW, 1, reread=128 * MIB, stall=0.09), None),
         (replace(after(BELOW, 1), refaulted=None, stall=None), None),
         # Of another boot of the container.

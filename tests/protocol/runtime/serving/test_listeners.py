@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from deploy.neonvm.network.sockets import free_port
 from protocol.runtime.serving.listeners import Listener, ListenError, serve, split_address
 from protocol.runtime.tls_files import server_tls
 from tests.plain_http import plain_client
@@ -22,9 +23,7 @@ from tests.scheduler_plugin.certificates import files
 
 
 def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def hello() -> FastAPI:

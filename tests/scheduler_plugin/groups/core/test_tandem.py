@@ -102,8 +102,7 @@ def test_only_standby_with_room_is_promoted(standby: Instance) -> None:
     decision = tandem.switchover(HEALTHY, NOW)
     assert decision is not None
     assert tandem.sentence(decision) == (
-        "pg-1 has waited since 11:55 UTC for 4 cpu, 8Gi, and its node has no room: no standby that is ready has that"
-        " size"
+        "pg-1 has been denied 4 cpu, 8Gi since 11:55 UTC, its node is full: no ready standby has that size"
     )
     both = Tandem(DENIED, (standby, replace(STANDBY, name="pg-3"))).switchover(HEALTHY, NOW)
     assert both is not None

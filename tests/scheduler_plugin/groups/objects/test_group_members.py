@@ -89,6 +89,14 @@ def test_a_member_is_read_from_its_vm() -> None:
     )
 
 
+def test_sleeping_member_is_healthy() -> None:
+    """The first connection wakes it, so that it is no reason to make another one."""
+    asleep = found(phase="Waking", conditions=[{"type": "Available", "status": "False"}])
+    member = read_member(asleep, SHOP, frozenset(), DatabaseLook(None, Seconds(900.0)), NOW)
+    assert member is not None
+    assert (member.available, member.silent) == (True, None)
+
+
 def test_vm_without_network_uses_pod_address() -> None:
     vm = found(podIP="10.0.0.7")
     vm["spec"] = {**child(vm, "spec"), "extraNetwork": {"enable": False}}

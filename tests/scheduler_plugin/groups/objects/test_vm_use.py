@@ -55,6 +55,12 @@ def test_vm_requests_its_maximum() -> None:
     assert [amounts for _, amounts in seen] == [ResourceList(MilliCpu(1500), Bytes(7)), ResourceList()]
 
 
+def test_sleeping_vm_serves_and_is_not_measured() -> None:
+    """What its agent saw last says nothing of it."""
+    seen = list(uses([vm("a", "Asleep", available="False")], {"uid-a": GuestUse(1.5, Bytes(7))}))
+    assert seen == [(ReplicaUse(None, 4000, True), ResourceList())]
+
+
 def test_of_an_hpa_the_metrics_of_cpu_count() -> None:
     def source(name: str, **target: object) -> Json:
         return {"name": name, "target": dict(target)}

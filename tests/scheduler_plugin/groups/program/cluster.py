@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import count
 from operator import attrgetter
+from random import Random
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -30,10 +31,10 @@ from deploy.local.apiserver.server import admin_tokens, build
 from deploy.local.apiserver.storage.store import StoredObject
 from deploy.local.cluster.content import definitions
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
-from protocol.kubernetes.objects import Json, JsonObject, child
+from protocol.kubernetes.objects import Json, JsonObject, child, text
 from protocol.kubernetes.pages import LineSplitter, Page, read_page
 from protocol.kubernetes.refusals import read_refusal
-from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, Resource
 from tests.fake_clock import FakeClock
 
 _DEFINED: Final[list[StoredObject]] = []
@@ -58,7 +59,7 @@ class EmbeddedCluster:
     def __init__(self, clock: FakeClock) -> None:
         self._uids = count(1)
         environment = Environment(
-            lambda: datetime.fromtimestamp(clock.wall(), UTC), lambda: f"uid-{next(self._uids)}", lambda text: text[0]
+            lambda: datetime.fromtimestamp(clock.wall(), UTC), lambda: f"uid-{next(self._uids)}", Random(1).choice
         )
         self.server = build(None, admin_tokens(TOKEN), environment)
         self._routes = ResourceRoutes(self.server.api, self.server.authenticator, self.server.closing)
@@ -123,6 +124,11 @@ class EmbeddedCluster:
     async def every(self, resource: Resource) -> list[Json]:
         """All objects of a kind."""
         return read_page(await self.request("GET", resource.path())).objects
+
+    async def events(self) -> list[tuple[str, str]]:
+        """Reason and message of every Event, oldest first."""
+        events = sorted(await self.every(EVENTS), key=lambda event: int(text(event, "metadata", "resourceVersion")))
+        return [(text(event, "reason"), text(event, "message")) for event in events]
 
     async def patch(self, resource: Resource, name: str, body: Json, subresource: str = "") -> Json:
         """Merges ``body`` into an object of the default namespace."""

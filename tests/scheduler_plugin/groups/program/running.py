@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from protocol.kubernetes.objects import Json, child, items, text
-from protocol.kubernetes.resources import DEPLOYMENTS, EVENTS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
+from protocol.kubernetes.objects import Json, child, items
+from protocol.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
 from scheduler_plugin.groups.app import GroupsProgram, PeerPrograms, assemble
 from scheduler_plugin.groups.controllers.denials import Denials
 from scheduler_plugin.groups.settings import GroupsLease, GroupsSettings
@@ -86,11 +86,8 @@ class World:
         return replicas, child(containers[0], "resources", "requests")
 
     async def events(self) -> list[tuple[str, str]]:
-        """Reason and message of every event, in the order in which they were told."""
-        found = sorted(
-            await self.cluster.every(EVENTS), key=lambda each: int(text(each, "metadata", "resourceVersion"))
-        )
-        return [(text(each, "reason"), text(each, "message")) for each in found]
+        """Reason and message of every Event, oldest first."""
+        return await self.cluster.events()
 
 
 @asynccontextmanager

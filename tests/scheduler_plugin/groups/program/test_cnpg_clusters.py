@@ -16,8 +16,7 @@ from tests.scheduler_plugin.groups.program.running import World, world
 BY_AGENTS = (
     "True",
     "OptedIn",
-    "the agents of the nodes size pods labelled autoscaling.neon.tech/enabled=true, so this group sets only their"
-    " number",
+    "node agents size pods labelled autoscaling.neon.tech/enabled=true; this group sets only the number of replicas",
 )
 
 
@@ -98,8 +97,8 @@ async def test_tortoise_leaves_pods_of_agents_alone() -> None:
         assert stopped == (
             "False",
             "SizedByAgents",
-            "agents size pods of StatefulSet pg, and a Tortoise would size them, too: use an Hvpa, or remove the label"
-            " autoscaling.neon.tech/enabled from the pods",
+            "node agents size pods of StatefulSet pg, and a Tortoise would size them, too: use an Hvpa, or remove the"
+            " label autoscaling.neon.tech/enabled from the pods",
         )
 
 
@@ -178,8 +177,8 @@ async def test_standby_with_room_is_promoted() -> None:
         }
         assert child(cluster, "status") == {**child(before, "status"), **changes}
         note = (
-            f"pg-1 has waited since {since[11:16]} UTC for 4 cpu, 8Gi, and its node has no room: pg-2, which has that"
-            " size, is promoted; writes are refused for some 8 s"
+            f"pg-1 has been denied 4 cpu, 8Gi since {since[11:16]} UTC, its node is full: promoting pg-2, which has"
+            " that size; writes are refused for about 8 s"
         )
         assert ("Switchover", note) in await run.events()
         assert b"autoscale_groups_switchovers_total 1.0" in run.processes["first"].page()
@@ -194,12 +193,12 @@ async def test_owner_has_to_allow_switchover() -> None:
         since = await denied(run)
         await run.passes(600)
         status, reason, message = condition_of(await run.cluster.get(HVPAS, "pg"), "PrimaryDenied")
-        assert (status, reason, message.partition(" then")[0]) == (
+        assert (status, reason, message) == (
             "True",
             "NotAllowed",
-            f"pg-1 has waited since {since[11:16]} UTC for 4 cpu, 8Gi, and its node has no room: annotate the Cluster"
-            ' with autoscaling.neon.tech/switchover: "true" to have a standby promoted that has room; writes are'
-            " refused for some 8 s",
+            f"pg-1 has been denied 4 cpu, 8Gi since {since[11:16]} UTC, its node is full: to have a standby with room"
+            ' promoted, annotate the Cluster with autoscaling.neon.tech/switchover: "true"; a switchover refuses writes'
+            " for about 8 s",
         )
         assert not [write for write in run.cluster.writes() if write.endswith("clusters/pg/status")]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import sys
 from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 
+from deploy.neonvm.network.sockets import free_port
 from scheduler_plugin.groups.__main__ import main
 
 KUBECONFIG = """
@@ -23,9 +23,7 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
 
 async def test_serves_without_api_and_stops(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     given = [f"--kubeconfig={tmp_path / 'kubeconfig'}", f"--listen={address}"]
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "scheduler_plugin.groups", *given, stderr=asyncio.subprocess.PIPE

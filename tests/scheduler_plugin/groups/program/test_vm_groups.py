@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.kubernetes.objects import Json, text, whole
-from protocol.kubernetes.resources import ENDPOINT_SLICES, EVENTS, SERVICES, VIRTUAL_MACHINES, VM_GROUPS
+from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_DRAINING
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
@@ -65,7 +65,7 @@ async def test_leaving_replica_is_drained() -> None:
         run.databases.said["shop-replica-1"] = with_sessions(0)
         await run.pass_time(3)
         assert await run.vms() == {"primary": "primary", "replica-0": "replica"}
-        notes = [str(event["message"]) for event in await run.cluster.every(EVENTS)]
+        notes = [message for _, message in await run.cluster.events()]
         assert "VM shop-replica-1 leaves: 2 replicas are more than the 1 that are wanted" in notes
         assert "VM shop-replica-1 is deleted: it has no session left" in notes
 
@@ -201,7 +201,7 @@ async def test_group_adds_and_removes_replica() -> None:
         }
         await run.pass_time(25)
         assert await run.vms() == {"primary": "primary", "replica-0": "replica"}
-        notes = [str(event["message"]) for event in await run.cluster.every(EVENTS)]
+        notes = [message for _, message in await run.cluster.events()]
         assert [note for note in notes if "→" in note] == [
             f"1 → 2 replicas: 3.9 {story_of_load}",
             f"2 → 1 replicas: 1.0 {story_of_load}",

@@ -41,6 +41,17 @@ def test_growth_is_two_spans_and_decision() -> None:
     assert chronicle.end().vms == [(FACTS, held(BEGAN + 10_000, BEGAN + 20_000, three))]
 
 
+def test_sleeper_has_nothing() -> None:
+    """Its spec has the size that it wakes with; what is still reserved until its permit is lowered is billed."""
+    chronicle = HistoryLog(10_000)
+    asleep = vm()
+    asleep["status"] = {**child(asleep, "status"), "phase": "Asleep", "cpus": None, "memorySize": None}
+    chronicle.take(look(0, asleep, nodes=[node(pod(cpu="0", reserved={"cpu": "0", "mem": "0"}))]), {})
+    chronicle.take(look(10, asleep, nodes=[node(pod(cpu="0", reserved={"cpu": "0", "mem": "0"}))]), {})
+    ((facts, span),) = chronicle.end().vms
+    assert (facts, span.peaks[:2]) == (msgspec.structs.replace(FACTS, asleep=True), (0, 0))
+
+
 def test_what_the_scheduler_denies_is_said() -> None:
     chronicle = HistoryLog(10_000)
     chronicle.take(look(0, vm(), nodes=[node(pod())]), {})

@@ -75,6 +75,20 @@ def test_vm_cost_and_savings() -> None:
     assert (line.saved, line.saved_of_high) == (Fraction(72, 10), Fraction(11, 10))
 
 
+def test_sleep_saves_the_minimum() -> None:
+    """A VM slept for two of three hours. Its permit was lowered half an hour late, which saves as much less."""
+    awake = facts()
+    awake = msgspec.structs.replace(awake, least=Size(1000, 2 * GIB))
+    asleep = msgspec.structs.replace(awake, asleep=True)
+    late, gone = usage(asleep, 0.5, since=HOUR), usage(asleep, 1.5, Size(0, 0), since=3 * HOUR // 2)
+    total = bill([usage(awake), late, gone], {}, PRICES, key_of("vm"), DAY_ONE).total
+    assert total.asleep == 2
+    assert total.slept.money == 2 * (1 + Fraction(2, 10)) - Fraction(1, 2) * (2 + Fraction(4, 10))
+    assert total.reserved.money == Fraction(3, 2) * (2 + Fraction(4, 10))
+    unknown = bill([usage(msgspec.structs.replace(asleep, least=None))], {}, PRICES, key_of("vm"), DAY_ONE).total
+    assert (unknown.asleep, unknown.slept) == (Fraction(1), BilledCost())
+
+
 def test_hours_are_priced_by_node() -> None:
     found = bill([usage(facts()), usage(facts(node="n2"), since=HOUR)], {}, PRICES, key_of("node"), DAY_ONE)
     assert {name: line.reserved.money for name, line in found.lines.items()} == {
@@ -125,7 +139,7 @@ def test_unknown_is_not_zero() -> None:
     assert unknown == {name for name in web if name.startswith(("used_", "max_", "p99_5_", "saved"))}
     assert None not in figures(found.total).values()
     assert None not in figures(Line()).values()
-    assert "\ndefault/web,2.0,4.0,,,,,,,2.4,,,,,,1.0,0.0,0.0,0.0\n" in as_csv(found)
+    assert "\ndefault/web,2.0,4.0,,,,,,,2.4,,,,,,1.0,0.0,0.0,0.0,0.0,0.0\n" in as_csv(found)
 
 
 def test_returning_vm_keeps_one_line() -> None:

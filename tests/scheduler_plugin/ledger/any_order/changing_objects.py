@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from msgspec import structs
 
+from protocol.guest.sleep import ASLEEP, WAKING
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.events import BindEnded, PodToBind, WriteEnd
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts, VmFacts
 from scheduler_plugin.ledger.outcomes import LedgerError
 from tests.scheduler_plugin.ledger.any_order.hearing_scheduler import HearingScheduler
-from tests.scheduler_plugin.ledger.any_order.undelivered_news import NODES, UNREADABLE, names, sizes
+from tests.scheduler_plugin.ledger.any_order.undelivered_news import NODES, UNREADABLE, names, size_of, sizes
 from tests.scheduler_plugin.ledger.fleet import amount, name
 
 
@@ -40,7 +41,8 @@ class ChangingObjects(HearingScheduler):
     @rule(vm=names, use=sizes)
     def resize_by_hand(self, vm: str, use: Resources) -> None:
         if name(vm) in self.api.vms:
-            self.api.put_vm(structs.replace(self.api.vms[name(vm)], use=use))
+            self.api.put_vm(structs.replace(self.api.vms[name(vm)], use=use, wakes_with=None))
+            self.guests = {uid: size.at_most(use) for uid, size in self.guests.items()}
 
     @rule(vm=names)
     def opt_in_or_out(self, vm: str) -> None:
@@ -51,6 +53,9 @@ class ChangingObjects(HearingScheduler):
             )
             for uid in [uid for uid in self.agents if self.api.pods[uid].vm_uid == changed.uid]:
                 del self.agents[uid]
+            # What a VM without an agent has counts by its object.
+            for uid in [uid for uid in self.guests if self.api.pods[uid].vm_uid == changed.uid]:
+                del self.guests[uid]
 
     @rule(vm=names, is_bounded=st.booleans(), most=sizes)
     def break_or_mend(self, vm: str, is_bounded: bool, most: Resources) -> None:
@@ -62,8 +67,41 @@ class ChangingObjects(HearingScheduler):
             self.api.put_vm(structs.replace(found, unreadable="", is_bounded=True))
         else:
             self.api.put_vm(
-                structs.replace(found, unreadable=UNREADABLE, is_bounded=is_bounded, use=found.use.at_least(most))
+                structs.replace(
+                    found,
+                    unreadable=UNREADABLE,
+                    is_bounded=is_bounded,
+                    use=size_of(found).at_least(most),
+                    wakes_with=None,
+                )
             )
+
+    @rule(vm=names, phase=st.sampled_from((ASLEEP, ASLEEP, WAKING)))
+    def sleep_or_wake(self, vm: str, phase: str) -> None:
+        """A guest that runs is put to sleep, or something must reach one that sleeps."""
+        found = self.api.vms.get(name(vm))
+        pod = None if found is None else self.runner_of(found)
+        if found is None or pod is None or pod.node is None or found.unreadable:
+            return
+        if phase == ASLEEP and found.phase == "Running" and found.has_agent:
+            self.guests.pop(pod.uid, None)
+            self.api.put_vm(structs.replace(found, phase=ASLEEP))
+        elif phase == WAKING and found.phase == ASLEEP:
+            self.api.put_vm(structs.replace(found, phase=WAKING))
+
+    @rule(vm=names)
+    def start_guest(self, vm: str) -> None:
+        """The controller wakes a guest by the permit on its object, and by nothing that a scheduler knows."""
+        found = self.api.vms.get(name(vm))
+        pod = None if found is None else self.runner_of(found)
+        if found is None or found.phase != WAKING or found.unreadable or pod is None:
+            return
+        size = size_of(found)
+        if found.has_agent and not size.within(found.permit or ZERO):
+            return
+        self.api.put_vm(structs.replace(found, phase="Running", actual=size))
+        if found.has_agent:
+            self.guests[pod.uid] = size
 
     @rule(vm=names)
     def delete_vm(self, vm: str) -> None:
@@ -102,7 +140,7 @@ class ChangingObjects(HearingScheduler):
         self.api.put_pod(replace(pod, node=to))
         found = self.api.vms.get(pod.vm) if pod.vm is not None else None
         if found is not None and found.uid == pod.vm_uid and pod.has_runner:
-            self.api.put_vm(structs.replace(found, phase="Running", actual=found.use))
+            self.api.put_vm(structs.replace(found, phase="Running", actual=size_of(found)))
 
     def runner_of(self, vm: VmFacts) -> PodFacts | None:
         """The pod with the VM's guest, and not the one that it has left."""
@@ -121,6 +159,7 @@ class ChangingObjects(HearingScheduler):
         self.api.put_pod(target)
         self.api.put_vm(structs.replace(found, pod=target.name))
         self.agents.pop(source.uid, None)
+        self.guests.pop(source.uid, None)
         if is_known:
             done = MigrationFacts(name(f"m-{number}"), f"m-{number}", 0, found.name, MigrationPhase.SUCCEEDED, to)
             self.api.put_migration(replace(done, source_pod=source.name, target_pod=target.name, ended_at=0.0))
@@ -131,6 +170,7 @@ class ChangingObjects(HearingScheduler):
             return
         uid = data.draw(st.sampled_from(sorted(self.api.pods)))
         self.agents.pop(uid, None)
+        self.guests.pop(uid, None)
         if is_finished:
             self.api.put_pod(replace(self.api.pods[uid], finished=True))
         self.api.drop_pod(uid)

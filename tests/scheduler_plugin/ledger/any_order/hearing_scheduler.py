@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from msgspec.structs import replace
 
+from protocol.guest.sleep import SLEEPING
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
@@ -37,6 +38,8 @@ class HearingScheduler(RuleBasedStateMachine):
         self.api, self.now = Api(), NOW
         self.ledger = Ledger()
         self.agents: dict[str, Resources] = {}
+        self.guests: dict[str, Resources] = {}
+        """What guests use that were woken by a stored permit, by their pods."""
         self.writes: dict[ObjectName, PersistPermit] = {}
         self.heard: list[object] = []
         self.start()
@@ -109,10 +112,22 @@ class HearingScheduler(RuleBasedStateMachine):
         if order is not None:
             self.carry_out(order, is_lost=is_lost)
 
+    def meets_news_of_sleep(self, vm: VmFacts) -> bool:
+        """Whether the write is for an older version of a VM that slept or sleeps: then the object is read first."""
+        account = self.ledger.vms.get(vm.name)
+        known = None if account is None else account.facts
+        return known is None or (known.version != vm.version and bool({known.phase, vm.phase} & SLEEPING))
+
     def carry_out(self, order: PersistPermit, *, is_lost: bool = False) -> bool:
         """Writes a permit onto the VM with its UID; whether the scheduler hears that it is there."""
         found = self.api.vms.get(order.vm)
         stored = None
+        if found is not None and self.meets_news_of_sleep(found):
+            self.take("vm", found)
+            if not self.ledger.wants(order):
+                ended = PermitWritten(order.vm, order.revision, WriteEnd.REFUSED, None, "not wanted")
+                self.did(self.ledger.apply(ended, self.now))
+                return False
         if found is not None and found.uid == order.uid:
             stored = self.api.put_vm(replace(found, permit=order.permit))
         if stored is None or is_lost:

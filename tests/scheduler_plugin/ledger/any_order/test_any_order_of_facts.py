@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from msgspec import structs
 
+from protocol.guest.sleep import WAKING
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from scheduler_plugin.ledger.accounts.claims import ClaimState
@@ -29,7 +30,7 @@ from scheduler_plugin.ledger.outcomes import LedgerError
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.any_order.changing_objects import ChangingObjects
 from tests.scheduler_plugin.ledger.any_order.undelivered_news import NAMES, NODES, names, sizes
-from tests.scheduler_plugin.ledger.fleet import name
+from tests.scheduler_plugin.ledger.fleet import amount, name
 
 
 class AnyOrder(ChangingObjects):
@@ -43,6 +44,10 @@ class AnyOrder(ChangingObjects):
         if found is None or not found.has_agent or pod is None or pod.node is None:
             return
         wanted = wanted if is_lost else wanted.at_least(found.use)
+        if found.wakes_with is not None:
+            # It gives its permit up or wants to wake; one that has not read its VM asks for anything.
+            wanted = found.wakes_with if found.phase == WAKING else ZERO
+            wanted = amount(1) if is_lost else wanted
         request = AgentRequest(pod.name, wanted, self.agents.get(pod.uid), sequence=self.api.number())
         try:
             decision = self.ledger.apply(AgentAsked(pod.uid, request), self.now)
@@ -89,12 +94,14 @@ class AnyOrder(ChangingObjects):
 
     @invariant()
     def nothing_is_broken(self) -> None:
-        known = {uid: VmTruth(ZERO, permit) for uid, permit in self.agents.items() if uid in self.ledger.claims}
+        used = {uid: self.guests.get(uid, ZERO) for uid in self.agents | self.guests if uid in self.ledger.claims}
+        known = {uid: VmTruth(size, size.at_least(self.agents.get(uid, ZERO))) for uid, size in used.items()}
         assert violations(self.ledger, known) == []
 
     def teardown(self) -> None:
         """All is heard and written, and every agent is gone with its VM's label: the objects alone are left."""
         for vm in list(self.api.vms.values()):
+            self.guests.clear()
             self.api.put_vm(structs.replace(vm, has_agent=False, unreadable="", is_bounded=True))
         for migration in list(self.api.migrations):
             self.api.drop_migration(migration)

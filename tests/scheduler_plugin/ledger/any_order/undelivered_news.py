@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 from msgspec import structs
 
+from protocol.guest.sleep import SLEEPING
 from protocol.messages import ObjectName
+from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.facts import MigrationFacts, PodFacts, VmFacts
 from tests.scheduler_plugin.ledger.fleet import amount
 
@@ -17,6 +19,21 @@ names = st.sampled_from(NAMES)
 sizes = st.integers(1, 6).map(amount)
 kinds = st.sampled_from(("vm", "pod", "migration"))
 UNREADABLE = "spec: garbage"
+
+
+def size_of(vm: VmFacts) -> Resources:
+    """What the VM's spec asks for."""
+    return vm.use if vm.wakes_with is None else vm.wakes_with
+
+
+def as_it_sleeps(vm: VmFacts) -> VmFacts:
+    """The facts as they are read: in a phase of sleep an agent's VM uses nothing."""
+    size = size_of(vm)
+    if vm.phase not in SLEEPING:
+        return structs.replace(vm, use=size, wakes_with=None)
+    if not vm.has_agent or vm.unreadable:
+        return structs.replace(vm, use=size, actual=None, wakes_with=None)
+    return structs.replace(vm, use=ZERO, actual=None, wakes_with=size)
 
 
 @dataclass
@@ -31,7 +48,7 @@ class Api:
 
     def put_vm(self, vm: VmFacts) -> VmFacts:
         self.version += 1
-        self.vms[vm.name] = structs.replace(vm, version=self.version)
+        self.vms[vm.name] = structs.replace(as_it_sleeps(vm), version=self.version)
         self.news["vm"].append(self.vms[vm.name])
         return self.vms[vm.name]
 

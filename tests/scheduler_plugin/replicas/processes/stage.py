@@ -16,10 +16,11 @@ import httpx2 as httpx
 import yaml
 
 from deploy.local.cluster.content import definitions
+from deploy.neonvm.network.sockets import free_ports
 from protocol.kubernetes.endpoint_slices import ready_addresses
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, ENDPOINT_SLICES, LEASES
 from tests.kubernetes.failing.fleet import Fleet
-from tests.kubernetes.failing.our_programs import SETTINGS, free_ports
+from tests.kubernetes.failing.our_programs import SETTINGS
 from tests.local.apiserver.running import TOKEN, running_api_server
 from tests.plain_http import plain_client
 from tests.scheduler_plugin.replicas.processes.cutting_proxy import CuttingProxy, cutting_proxy

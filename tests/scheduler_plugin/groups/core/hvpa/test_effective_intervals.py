@@ -18,6 +18,8 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     EffectiveIntervals,
     HvpaMode,
     HvpaSpec,
+    PodsMemory,
+    Possible,
     ResourceChangeParams,
     ScalingInterval,
     ScalingTimes,
@@ -82,6 +84,14 @@ def test_last_replicas_get_all_allowed() -> None:
     )
     decision = decided(spec, running(4, sized(4000)), wanted(None, sized(6000)))
     assert (decision.replicas, requests(decision)) == (None, sized(6000))
+
+
+def test_last_replica_is_ordered_what_pods_could_not_have() -> None:
+    """Nothing but a larger size is left, so a size that was refused is neither taken back nor the most."""
+    spec = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, most=sized(8000)), replicas=ReplicaBounds(1, 2))
+    refused = ScalingTimes(pods=PodsMemory(possible=(Possible("app", "cpu", 500, NOON),)))
+    decision = decided(spec, running(1, sized(1000)), wanted(None, sized(2400)), refused)
+    assert (decision.replicas, requests(decision)) == (2, sized(1200))
 
 
 def test_an_interval_without_an_end_comes_last() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import secrets
+import socket
 import struct
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Final
 
 # 3.0 as postgres sends it: the major version in the upper 16 bits.
 _PROTOCOL_3: Final = 196608
-_AUTHENTICATION, _ERROR, _READY = b"R", b"E", b"Z"
+_AUTHENTICATION, _ERROR, _READY, _ROW = b"R", b"E", b"Z", b"D"
 
 _METHOD: Final = b"SCRAM-SHA-256"
 # Kinds of authentication requests; ``AuthenticationSASLFinal`` (12) and ``AuthenticationOk`` (0) ask for nothing.
@@ -88,7 +89,16 @@ class DatabaseSession:
     @classmethod
     async def open(cls, host: str, port: int, password: str) -> DatabaseSession:
         """A session that is ready for queries. Raises ``DatabaseError`` and ``OSError``."""
-        session = cls(*await asyncio.open_connection(host, port), password)
+        return await cls._begun(*await asyncio.open_connection(host, port), password)
+
+    @classmethod
+    async def over(cls, connection: socket.socket, password: str) -> DatabaseSession:
+        """A session on a connected socket, which it closes. Raises ``DatabaseError`` and ``OSError``."""
+        return await cls._begun(*await asyncio.open_connection(sock=connection), password)
+
+    @classmethod
+    async def _begun(cls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, password: str) -> DatabaseSession:
+        session = cls(reader, writer, password)
         settings = b"user\0postgres\0database\0postgres\0\0"
         session._writer.write(struct.pack("!ii", len(settings) + 8, _PROTOCOL_3) + settings)
         await session._until_ready()
@@ -99,16 +109,27 @@ class DatabaseSession:
         text = query.encode() + b"\0"
         self._writer.write(b"Q" + struct.pack("!i", len(text) + 4) + text)
 
-    async def finished(self) -> None:
-        """Returns when the query has ended. Raises ``DatabaseError``."""
-        await self._until_ready()
+    async def finished(self) -> list[list[str]]:
+        """The rows of the query, once it has ended; NULL is an empty text. Raises ``DatabaseError``."""
+        return await self._until_ready()
+
+    async def query(self, query: str) -> list[list[str]]:
+        """Sends ``query``; returns its rows as ``finished`` does. Raises ``DatabaseError``."""
+        self.begin(query)
+        return await self.finished()
+
+    async def ask(self, query: str) -> str:
+        """The first column of the last row of ``query``; empty if there is none. Raises ``DatabaseError``."""
+        rows = await self.query(query)
+        return rows[-1][0] if rows and rows[-1] else ""
 
     def close(self) -> None:
         """Ends the session."""
         self._writer.close()
 
-    async def _until_ready(self) -> None:
+    async def _until_ready(self) -> list[list[str]]:
         refusal = b""
+        rows: list[list[str]] = []
         while True:
             try:
                 kind, length = struct.unpack("!ci", await self._reader.readexactly(5))
@@ -120,7 +141,25 @@ class DatabaseSession:
             elif kind == _ERROR:
                 # Reported only after ``ReadyForQuery``, when the session is usable again.
                 refusal = body
+            elif kind == _ROW:
+                rows.append(_values(body))
             elif kind == _READY and not refusal:
-                return
+                return rows
             elif kind == _READY:
                 raise DatabaseError(refusal.replace(b"\0", b" ").decode(errors="replace"))
+
+
+def _values(body: bytes) -> list[str]:
+    """The values of a ``DataRow`` in text form.
+
+    >>> _values(struct.pack("!hi2si", 2, 2, b"42", -1))
+    ['42', '']
+    """
+    (count,), at, values = struct.unpack_from("!h", body), 2, []
+    for _ in range(count):
+        (length,) = struct.unpack_from("!i", body, at)
+        at += 4
+        # NULL has the length -1.
+        values.append(body[at : at + max(0, length)].decode())
+        at += max(0, length)
+    return values

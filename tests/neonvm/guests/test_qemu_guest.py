@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from deploy.neonvm.guests.qemu_guest import QemuGuest
+from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.accelerator import Accelerator
-from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
 from deploy.owned_process import owned
 from protocol.runtime.serving.tcp_listener import TcpListener
 from protocol.units import Bytes, MilliCpu
@@ -171,10 +172,10 @@ async def test_malformed_answers_blame_guest(tmp_path: Path, daemon: FakeGuestDa
     made = GuestFixture(tmp_path, daemon)
     await made.guest.start()
     daemon.answers = {"GET /ready": (200, "ready"), "GET /cpu": (200, "many")}
-    with pytest.raises(GuestError, match="cannot say its CPU: many"):
+    with pytest.raises(GuestError, match="reported an invalid CPU: many"):
         await made.guest.state()
     daemon.unplugged = True
-    with pytest.raises(GuestError, match="default/db: default/db-abc is not plugged into the network"):
+    with pytest.raises(GuestError, match="default/db: default/db-abc is not on the network"):
         await made.guest.state()
     made.hypervisor.machine.size = "large"
     with pytest.raises(GuestError, match="memory device has the size 'large'"):
@@ -195,7 +196,7 @@ async def test_failed_launch_can_be_retried(tmp_path: Path, daemon: FakeGuestDae
 
 async def test_unwritable_state_folder_blames_guest(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     made = GuestFixture(occupied(tmp_path), daemon)
-    with pytest.raises(GuestError, match=r"default/db: the guest cannot be started in .*: .*exists"):
+    with pytest.raises(GuestError, match=r"default/db: cannot start the guest in .*: .*exists"):
         await made.guest.start()
 
 

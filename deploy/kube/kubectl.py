@@ -1,4 +1,4 @@
-"""A way from this machine to ports of pods: ``kubectl port-forward``, for what the API server's proxy cannot show."""
+"""Ways from this machine to ports of pods by ``kubectl port-forward``, where the API server's proxy does not help."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Final
 from protocol.units import Seconds
 
 PATIENCE: Final = Seconds(8.0)
-RUNNING: Final = Seconds(4.0)
-"""How long kubectl waits for a running pod; well below ``PATIENCE``, so that kubectl itself reports the reason."""
 
 _FORWARDING: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> (\d+)")
 _FORBIDDEN: Final = re.compile(r"\(Forbidden\)| is forbidden: ")
@@ -44,7 +42,8 @@ class Kubectl:
         """Local ports by those of ``target`` (``pod/NAME``) that they lead to. Raises ``ForwardingError``."""
         # An empty local port lets kubectl choose a free one.
         wanted = [f":{port}" for port in ports]
-        waits = f"--pod-running-timeout={RUNNING:g}s"
+        # Well below our own patience, so that kubectl itself reports why a pod does not run.
+        waits = f"--pod-running-timeout={self.patience / 2:g}s"
         arguments = ("--namespace", namespace, "port-forward", waits, "--address", "127.0.0.1", target, *wanted)
         try:
             process = await asyncio.create_subprocess_exec(

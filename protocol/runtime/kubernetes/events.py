@@ -1,14 +1,11 @@
-"""Events: what our programs tell people on an object, shown by ``kubectl describe``.
-
-An Event that must be written only once gets a fixed name: a second create of it is a 409.
-"""
+"""Kubernetes Events, which ``kubectl describe`` shows on the object that they are about."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from protocol.pod_database import pod_of
@@ -34,7 +31,8 @@ class EventSubject:
 class EventRecord:
     """An Event: ``reason`` in CamelCase, ``note`` for people.
 
-    ``name`` is that of the Event, if it must be written only once however often it is reported; else it is generated.
+    Set ``name`` if the Event must be written only once: a second create is a 409. If it is None, the API server
+    generates a name.
     """
 
     about: EventSubject
@@ -44,28 +42,36 @@ class EventRecord:
     name: str | None = None
 
     @property
+    def namespace(self) -> str:
+        """The namespace of the Event: that of its object, if that has one."""
+        return self.about.name.namespace or CLUSTER_WIDE
+
+    @property
     def path(self) -> str:
         """The collection in which it is created."""
-        return EVENTS.path(self.about.name.namespace or CLUSTER_WIDE)
+        return EVENTS.path(self.namespace)
 
 
 def about_vm(vm: VirtualMachine) -> EventSubject:
-    """A VirtualMachine, or the pod that a database is in, as the subject of an Event."""
+    """The VirtualMachine, or the pod of a database in a pod, as the subject of an Event."""
     pod = pod_of(vm.name)
     return EventSubject(VIRTUAL_MACHINES, vm.name, vm.uid) if pod is None else EventSubject(PODS, pod, vm.uid)
 
 
-def event_body(event: EventRecord, stamp: str, component: str = "autoscale-scheduler") -> JsonObject:
-    """The object to create; ``stamp`` (RFC 3339 with microseconds) makes its name unique, ``component`` reports it."""
+def event_body(event: EventRecord, stamp: str, component: str) -> Json:
+    """The object to create: ``component`` reports the Event at ``stamp`` (RFC 3339).
+
+    >>> about = EventSubject(PODS, ObjectName("default", "pg-1"), "u-1")
+    >>> body = event_body(EventRecord(about, "NotResized", "no bounds"), "2026-01-01T00:00:00Z", "autoscale-scheduler")
+    >>> body["metadata"], body["involvedObject"]["kind"], body["type"]
+    ({'namespace': 'default', 'generateName': 'pg-1.'}, 'Pod', 'Warning')
+    """
     about = event.about
-    # A given name makes the Event unique: creating it a second time is a 409, which is not an error. A generated one
-    # takes the digits of the time stamp, as names allow no colons.
-    name = event.name or f"{about.name.name}.{''.join(filter(str.isdigit, stamp))}"
+    name = {"name": event.name} if event.name else {"generateName": f"{about.name.name}."}
     return {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
-        # An Event must be in the namespace of its object, if that has one.
-        "metadata": {"name": name, "namespace": about.name.namespace or CLUSTER_WIDE},
+        "metadata": {"namespace": event.namespace, **name},
         "involvedObject": {
             "apiVersion": about.resource.api_version,
             "kind": about.resource.kind,
@@ -81,6 +87,6 @@ def event_body(event: EventRecord, stamp: str, component: str = "autoscale-sched
         "lastTimestamp": stamp,
         "count": 1,
         "reportingComponent": component,
-        # The older field of the two, which kubectl describe still prints in its From column.
+        # The older of the two fields, which kubectl describe still prints in its From column.
         "source": {"component": component},
     }

@@ -1,0 +1,63 @@
+"""Reasons not to order a VM to sleep, from its policy, its object and its guest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from agent.core.guest import GuestSample
+from agent.core.sleep.sleep_side import SleepSide
+from agent.core.vm import Vm
+from protocol.units import Instant, Seconds
+
+RUNNING: Final = "Running"
+"""The only phase in which a VM is ordered to sleep."""
+
+OFF: Final = "its policy does not set sleep.after"
+SHOWN: Final = 200
+"""Characters shown of a controller's message."""
+
+
+def obstacles(side: SleepSide, after: Seconds, vm: Vm, sample: GuestSample | None, now: Instant) -> Iterator[str]:
+    """Yield each obstacle as text. ``sample`` is the guest's last sample, None if too old. The database must have been
+    quiet for ``after`` (0: sleep is off).
+    """
+    if not after:
+        yield OFF
+        return
+    if vm.never_sleeps:
+        yield vm.never_sleeps
+    if vm.phase != RUNNING or not vm.enabled:
+        yield f"its phase is {vm.phase or 'unknown'}" if vm.enabled else "its opt-in label is missing"
+    # Without a resourceVersion the order could not conflict with a concurrent change.
+    if not vm.version:
+        yield "its object has no resourceVersion"
+    if side.window is not None:
+        yield f"kept awake by the window {side.window}"
+    yield from _of_guest(side, after, sample, now)
+    yield from _of_orders(side, vm, now)
+
+
+def _of_guest(side: SleepSide, after: Seconds, sample: GuestSample | None, now: Instant) -> Iterator[str]:
+    if sample is None:
+        yield "no recent metrics from its guest"
+    elif sample.quiet is None:
+        yield "its guest does not report database idle time"
+    else:
+        if sample.awake:
+            yield f"its database is busy: {', '.join(sample.awake)}"
+        quiet = side.quiet_for(sample.quiet, now)
+        if quiet < after:
+            yield f"quiet for {quiet:.0f} s of {after:.0f} s"
+
+
+def _of_orders(side: SleepSide, vm: Vm, now: Instant) -> Iterator[str]:
+    if side.ordering is not None:
+        yield "the order is being written"
+    elif vm.is_ordered_to_sleep:
+        yield "ordered to sleep; waiting for neonvm-controller"
+    if side.retry_at is not None and now < side.retry_at:
+        yield f"writing the order failed; retrying in {side.retry_at - now:.0f} s"
+    refusal = side.refusal
+    if refusal is not None and now < refusal.retry_at:
+        yield f"refused to sleep: {refusal.because[:SHOWN]}; retrying in {refusal.retry_at - now:.0f} s"

@@ -1,0 +1,136 @@
+"""State of a VM's sleep: the order in flight, refusals and wakes (B.18).
+
+Rules:
+
+- The agent orders sleep and requests permits; the controller decides when the VM sleeps and wakes.
+- Quiet time counts only while the VM was observed running, so that a metrics page from before a sleep does not trigger
+  the next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agent.core.actions import OrderSleep
+from agent.core.guest import ObservedSample
+from agent.core.policy import VM_API_BACKOFF, SleepPolicy
+from agent.core.vm import Vm
+from protocol.guest.sleep import SleepState
+from protocol.units import Instant, Seconds
+
+_WOKEN: Final = frozenset({SleepState.WAKING, SleepState.AWAKE})
+"""States whose message names the source of the wake."""
+
+
+PACKET: Final = "packet"
+WOKEN_BY: Final = (PACKET, "order")
+"""Sources of a wake: a client's packet, or everything else, such as a removed order, a migration or a drain."""
+_KNOWN_WITHIN: Final = Seconds(10.0)
+"""Time within which every watcher has observed the wake."""
+_CLIENT: Final = re.compile(r"[0-9.]{7,15}:[0-9]{1,5} ")
+
+
+def _woken_by(message: str) -> str:
+    # The message starts with a client's address and port, whose cardinality is too high for a label.
+    return PACKET if _CLIENT.match(message) else WOKEN_BY[1]
+
+
+@dataclass(frozen=True, slots=True)
+class SleepRefusal:
+    """Refusal of ``order``, the ``count``-th in a row, with its reason. The next order waits until ``retry_at``."""
+
+    order: str
+    because: str
+    count: int
+    retry_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A wake observed at ``at``, caused by ``by``. ``is_unused``: the VM was ordered to sleep again without any client
+    activity in between.
+    """
+
+    by: str
+    at: Instant
+    is_unused: bool = False
+
+
+@dataclass(slots=True)
+class SleepSide:
+    """Sleep state of one VM. ``window`` is the keep-awake window that applies now.
+
+    ``running_from`` and ``waking_from`` are when the VM was first observed in that state; None in any other. ``wakes``
+    counts observed wakes by source. ``ordering`` is the order in flight; ``failures`` writes in a row have failed, and
+    the next waits until ``retry_at``. ``is_early``: the order that is pending or in effect was given because the node
+    was short.
+    """
+
+    window: str | None = None
+    running_from: Instant | None = None
+    waking_from: Instant | None = None
+    ordering: OrderSleep | None = None
+    failures: int = 0
+    retry_at: Instant | None = None
+    refusal: SleepRefusal | None = None
+    is_early: bool = False
+    wake: Wake | None = None
+    wakes: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WOKEN_BY, 0)))
+
+    def see(self, before: Vm | None, vm: Vm, policy: SleepPolicy, now: Instant) -> None:
+        """Update from a newer view of the VM; ``before`` is the previous one."""
+        report = vm.sleep
+        if vm.sleeps:
+            self.running_from = self.refusal = None
+        elif self.running_from is None:
+            self.running_from = now
+        if not vm.is_waking:
+            self.waking_from = None
+        elif self.waking_from is None:
+            self.waking_from = now
+        if before is not None and before.is_asleep and not vm.is_asleep:
+            self.wake, self.is_early = Wake(report.message, now), False
+            self.wakes[_woken_by(report.message)] += 1
+        if report.state is SleepState.RESTARTED:
+            # The guest counts quiet time from its boot, so activity before the wake is unknown.
+            self.wake = None
+        elif self.wake is not None and report.state in _WOKEN and report.message:
+            self.wake = replace(self.wake, by=report.message)
+        is_known = self.refusal is not None and self.refusal.order == report.order
+        if report.state is SleepState.REFUSED and not is_known:
+            self.is_early = False
+            count = 1 if self.refusal is None else self.refusal.count + 1
+            retry_at = Instant(now + policy.refused.delay(count, 0.0))
+            self.refusal = SleepRefusal(report.order, report.message, count, retry_at)
+
+    def quiet_for(self, quiet: float, now: Instant) -> Seconds:
+        """The part of the guest's ``quiet`` time in which the VM was observed running."""
+        return Seconds(0.0 if self.running_from is None else min(quiet, now - self.running_from))
+
+    def has_just_woken(self, now: Instant) -> bool:
+        """Return True if other watchers may not have observed the wake yet."""
+        return self.wake is not None and self.running_from is not None and now - self.running_from < _KNOWN_WITHIN
+
+    def unused_wake(self, observed: ObservedSample | None) -> Wake | None:
+        """The last wake, if the last sample shows no client activity since and no order followed it; None otherwise."""
+        if observed is None or observed.sample.quiet is None or self.wake is None or self.wake.is_unused:
+            return None
+        return self.wake if observed.at - observed.sample.quiet < self.wake.at else None
+
+    def order_sent(self, order: OrderSleep, observed: ObservedSample | None) -> None:
+        """Record that ``order`` was sent."""
+        self.ordering, self.is_early = order, order.is_early
+        wake = self.unused_wake(observed)
+        self.wake = self.wake if wake is None else replace(wake, is_unused=True)
+
+    def order_written(self) -> None:
+        """Record that the order was written to the object."""
+        self.ordering, self.failures, self.retry_at = None, 0, None
+
+    def order_failed(self, now: Instant, jitter: float) -> None:
+        """Record that writing the order failed or timed out."""
+        self.ordering, self.is_early, self.failures = None, False, self.failures + 1
+        self.retry_at = Instant(now + VM_API_BACKOFF.delay(self.failures, jitter))

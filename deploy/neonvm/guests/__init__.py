@@ -1,0 +1,1 @@
+"""QEMU guests: resize, migration and sleep."""

@@ -1,0 +1,62 @@
+"""One sleep of a simulated guest: its counters stop, and it wakes when its load is not idle."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
+from deploy.neonvm.simulated.simulated_load import Demand
+from deploy.neonvm.simulated.simulated_model import SimulatedKernel
+from protocol.runtime.clock import Clock
+from protocol.units import Bytes, Instant, MilliCpu, Seconds
+
+_CALLER: Final = "its load is not idle"
+
+
+class SimulatedSleep:
+    """The sleep of a guest with ``kernel``, started at ``since``; it lasts until ``over``."""
+
+    def __init__(self, kernel: SimulatedKernel, since: Instant, clock: Clock) -> None:
+        self._kernel = kernel
+        self._since = since
+        self._clock = clock
+        self._stirred = asyncio.Event()
+        self._is_called = False
+        self._is_over = False
+
+    @property
+    def kernel(self) -> SimulatedKernel:
+        """The guest as it would resume now."""
+        self._kernel = self._kernel.slept(Seconds(self._clock.now() - self._since))
+        return self._kernel
+
+    @property
+    def state(self) -> GuestState:
+        """State of the guest, which has no size while it is asleep."""
+        phase = GuestPhase.WAKING if self._is_called else GuestPhase.ASLEEP
+        return GuestState(phase, MilliCpu(0), Bytes(0))
+
+    def press(self, demand: Demand | None) -> None:
+        """Set the demand; the guest must wake if that is not idle."""
+        self._kernel = self.kernel.under(demand)
+        self._stirred.set()
+
+    def over(self) -> SimulatedKernel:
+        """End the sleep and return the guest, which resumes."""
+        self._is_over = True
+        self._stirred.set()
+        return self.kernel
+
+    async def woken(self) -> str:
+        """Wait until the load is not idle; return the reason. Raises ``GuestError`` if the sleep is over."""
+        while not self._is_over:
+            kernel = self.kernel
+            due = kernel.next_work
+            # Also if the load has become idle again meanwhile.
+            self._is_called = self._is_called or (due is not None and due <= kernel.age)
+            if self._is_called:
+                return _CALLER
+            self._stirred.clear()
+            await self._clock.wait(self._stirred, None if due is None else Instant(self._since + due))
+        raise GuestError("the guest is not asleep")

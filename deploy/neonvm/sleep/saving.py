@@ -1,0 +1,133 @@
+"""Saves the memory of a stopped guest from QEMU to an image, and loads it into an empty QEMU."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.reports import parse_report, parse_run_state
+from deploy.neonvm.sleep.image import SleepImage
+from protocol.units import Bytes
+
+_STREAM: Final = "asleep"
+"""QEMU's name for the socket of the migration stream."""
+_RATE: Final = 2**40
+"""Bytes per second: unlimited. QEMU's default is 128 MiB."""
+_CAPABILITIES: Final = (
+    # QEMU reports completion, which saves polling.
+    {"capability": "events", "state": True},
+    # Left on by a live migration, it would make QEMU wait forever for a response from the file.
+    {"capability": "return-path", "state": False},
+)
+_LOOK: Final = 0.05
+_SAVED: Final = "completed"
+_FAILED: Final = frozenset({"failed", "cancelled"})
+_LOADING: Final = "inmigrate"
+_LONGEST_STEP: Final = 60.0
+"""Seconds per chunk, and from the last one to the end: if hundreds wake at once, a load may take minutes."""
+
+
+async def save(machine: Machine, image: SleepImage) -> Bytes:
+    """Save the memory of a stopped guest; return the image's size. Raises ``GuestError``. Cancelling aborts the save;
+    the guest can be resumed in either case.
+    """
+    ours = await _connected(machine)
+    # QEMU closes its end however the migration ends, which ends the thread, too.
+    writing = asyncio.ensure_future(asyncio.to_thread(_written, image, ours))
+    try:
+        await machine.call("migrate-set-capabilities", {"capabilities": _CAPABILITIES})
+        await machine.call("migrate-set-parameters", {"max-bandwidth": _RATE})
+        await machine.call("migrate", {"uri": f"fd:{_STREAM}"})
+        await _saved(machine)
+        # Shielded: a thread that nobody awaits would write on into a deleted image.
+        return await asyncio.shield(writing)
+    except BaseException as error:
+        with suppress(GuestError):
+            await machine.call("migrate_cancel")
+        with suppress(OSError):
+            ours.shutdown(socket.SHUT_RDWR)
+        await asyncio.wait((writing,))
+        fault = writing.exception()
+        # QEMU only reports a broken pipe; the writer knows that, for example, the disk is full.
+        if fault is not None and isinstance(error, GuestError):
+            raise fault from None
+        raise
+
+
+async def _connected(machine: Machine) -> socket.socket:
+    """Our end of a new socket pair with QEMU."""
+    ours, theirs = socket.socketpair()
+    # QEMU gets a duplicate of its end.
+    with theirs:
+        try:
+            await machine.give(_STREAM, theirs)
+        except BaseException:
+            ours.close()
+            raise
+    return ours
+
+
+def _written(image: SleepImage, source: socket.socket) -> Bytes:
+    with source:
+        return image.write(source)
+
+
+async def _saved(machine: Machine) -> None:
+    while True:
+        report = parse_report(await machine.call("query-migrate"))
+        if report.status == _SAVED:
+            return
+        if report.status in _FAILED:
+            raise GuestError(f"QEMU failed to save the memory: {report.error_desc or report.status}")
+        await machine.wait_for_event(_LOOK)
+
+
+async def load(machine: Machine, image: SleepImage) -> None:
+    """Load the image into an empty QEMU, whose guest is then paused as it was saved. Raises ``GuestError`` and leaves
+    an unusable QEMU. The image is consumed in any case.
+    """
+    ours = await _connected(machine)
+    sending = asyncio.ensure_future(asyncio.to_thread(_sent, image, ours))
+    try:
+        # Leave the disk alone until the guest runs, so that a failed load does not change it.
+        late: Mapping[str, object] = {"capabilities": [{"capability": "late-block-activate", "state": True}]}
+        await machine.call("migrate-set-capabilities", late)
+        await machine.call("migrate-incoming", {"uri": f"fd:{_STREAM}"})
+        await asyncio.shield(sending)
+        async with asyncio.timeout(_LONGEST_STEP):
+            while parse_run_state(await machine.call("query-status")) == _LOADING:
+                await machine.wait_for_event(_LOOK)
+    except TimeoutError as error:
+        raise GuestError(f"QEMU did not load the saved memory within {_LONGEST_STEP:g} s") from error
+    finally:
+        # If QEMU has exited, this ends the thread with an error.
+        with suppress(OSError):
+            ours.shutdown(socket.SHUT_RDWR)
+        await asyncio.wait((sending,))
+        if not sending.cancelled():
+            sending.exception()
+
+
+def flush(disk: Path) -> None:
+    """Fsync ``disk``. Raises ``GuestError``."""
+    try:
+        descriptor = os.open(disk, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise GuestError(f"cannot flush the disk {disk}: {error}") from error
+
+
+def _sent(image: SleepImage, target: socket.socket) -> None:
+    with target:
+        target.settimeout(_LONGEST_STEP)
+        image.read_once(target)

@@ -1,0 +1,220 @@
+"""One sleep of a guest, from the exit of its QEMU until it runs again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.neonvm.ports import FellAsleep, GuestError, Woken
+from deploy.neonvm.qemu.frame_handover import diverting, put_in, stop_diverting
+from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.qemu_command import EMPTY
+from deploy.neonvm.sleep.image import SleepImage
+from deploy.neonvm.sleep.saving import load
+from deploy.neonvm.sleep.suspend import Frame, StandIn
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+
+_LAUNCHES: Final = 3
+_PAUSE: Final = Seconds(1.0)
+_UNUSED_FOR: Final = Seconds(10.0)
+"""The empty QEMU is ended if there is no permit for so long: on a full node hundreds of guests may wait for minutes."""
+
+Launch = Callable[[Sequence[str], Sequence[int]], Awaitable[Machine]]
+"""Starts a QEMU for the guest with extra arguments and inherited descriptors. Raises ``GuestError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SleepParts:
+    """Dependencies of a sleep. ``launch`` starts an empty QEMU, ``boot`` boots the guest from its disk, ``thaw``
+    resumes its database, and ``adopt`` takes over the QEMU in which it runs.
+    """
+
+    stand_in: StandIn
+    image: SleepImage
+    clock: Clock
+    launch: Launch
+    boot: Callable[[], Awaitable[Machine]]
+    thaw: Callable[[], Awaitable[None]]
+    adopt: Callable[[Machine, Woken], None]
+
+
+class GuestSleep:
+    """One sleep. ``snapshot`` is the result of falling asleep; ``is_wake_requested`` is set by a frame that needs the
+    guest, and ``is_over`` when the guest runs again or the sleep was abandoned.
+    """
+
+    def __init__(self, snapshot: FellAsleep, parts: SleepParts) -> None:
+        self.snapshot = snapshot
+        self.is_wake_requested = False
+        self.is_over = asyncio.Event()
+        self._parts = parts
+        self._requested_at: Instant | None = None
+        self._preparing: asyncio.Future[Machine] | None = None
+        self._unused: asyncio.Future[None] | None = None
+        self._decided = asyncio.Event()
+        self._one_process = asyncio.Lock()
+        self._waking: asyncio.Future[Woken] | None = None
+        self._has_left = False
+
+    @property
+    def image(self) -> SleepImage:
+        """The saved memory."""
+        return self._parts.image
+
+    @property
+    def is_waking(self) -> bool:
+        """True from the order to wake on."""
+        return self._waking is not None
+
+    def begin(self) -> None:
+        """Start answering on the network; QEMU has exited."""
+        self._parts.stand_in.read_network()
+
+    async def woken(self) -> str:
+        """Wait for a frame that needs the guest, and start an empty QEMU; return sender and reason."""
+        who = await self._parts.stand_in.call()
+        if not self.is_wake_requested:
+            self.is_wake_requested, self._requested_at = True, self._parts.clock.now()
+            # A wake in progress has its QEMU already; a second one would steal frames of a booting guest. And a guest
+            # that was migrated must find its disk unused.
+            if self._waking is None and not self._has_left:
+                self._prepare()
+                self._unused = asyncio.ensure_future(self._end_unused())
+        return who
+
+    async def _end_unused(self) -> None:
+        clock = self._parts.clock
+        await clock.wait(self._decided, Instant(clock.now() + _UNUSED_FOR))
+        async with self._one_process:
+            if not self._decided.is_set():
+                await self._discard()
+                self._preparing = None
+                # Queued frames stay queued, and the guest's sessions are answered as before.
+                self._parts.stand_in.read_network()
+
+    def _prepare(self) -> asyncio.Future[Machine]:
+        if self._preparing is None or _is_lost(self._preparing):
+            self._preparing = asyncio.ensure_future(self._launch_empty())
+            # wake() reports a failure; mark it as retrieved until then.
+            self._preparing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._preparing
+
+    async def _launch_empty(self) -> Machine:
+        """A QEMU with everything but the guest's memory. It diverts the frames that it reads to the stand-in."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # QEMU reads the network from its start, and two readers would split the frames between them.
+            self._parts.stand_in.stop_reading()
+            try:
+                machine = await self._parts.launch((*EMPTY, *diverting(theirs.fileno())), (theirs.fileno(),))
+            except BaseException as error:
+                ours.close()
+                self._parts.stand_in.read_network()
+                if isinstance(error, OSError):
+                    raise GuestError(f"cannot start QEMU: {error}") from error
+                raise
+        self._parts.stand_in.read_diverted(ours)
+        return machine
+
+    async def wake(self) -> Woken:
+        """Resume the guest, or boot it if its memory cannot be restored. Idempotent; a cancelled call does not stop
+        the wake. Raises ``GuestError`` if QEMU cannot be started.
+        """
+        self._decided.set()
+        if self._waking is None:
+            self._waking = asyncio.ensure_future(self._wake())
+        return await asyncio.shield(self._waking)
+
+    async def _wake(self) -> Woken:
+        clock, stand_in = self._parts.clock, self._parts.stand_in
+        began = clock.now() if self._requested_at is None else self._requested_at
+        fault = ""
+        try:
+            try:
+                machine = await self._restore()
+            except GuestError as error:
+                fault = str(error)
+                await self._discard()
+                machine = await self._parts.boot()
+            woken = Woken(Seconds(clock.now() - began), fault)
+            # Before is_over is set: its waiters use the guest's QEMU next.
+            self._parts.adopt(machine, woken)
+            return woken
+        finally:
+            self._parts.image.delete()
+            stand_in.close()
+            self.is_over.set()
+
+    async def _launch_with_retries(self) -> Machine:
+        """Launch an empty QEMU, with retries: on a node where hundreds wake at once a start may fail, and the sessions
+        should survive that.
+        """
+        for _ in range(_LAUNCHES - 1):
+            with suppress(GuestError):
+                return await self._prepare()
+            await self._parts.clock.sleep(_PAUSE)
+        return await self._prepare()
+
+    async def _restore(self) -> Machine:
+        async with self._one_process:  # a second QEMU would share the disk and the frames
+            machine = await self._launch_with_retries()
+        await load(machine, self._parts.image)
+        # Reconnect the guest's network first, then replay the queue, so that no frame is lost in between.
+        await stop_diverting(machine)
+        await self._parts.stand_in.drained()
+        with suppress(GuestError):  # senders retransmit
+            await put_in(machine, self._parts.stand_in.queued_frames(), self._parts.clock)
+        await machine.call("cont")
+        await self._parts.thaw()
+        return machine
+
+    async def leave(self, header_size: int | None = None) -> list[Frame]:
+        """Stop answering and release the disk, because the guest is about to run elsewhere. Return the queued frames,
+        with offload headers of ``header_size`` bytes (None: the size of its network here).
+        """
+        self._has_left = True
+        self._decided.set()
+        async with self._one_process:
+            if self._preparing is not None:
+                await asyncio.wait((self._preparing,))
+                await self._discard()
+                self._preparing = None
+        await self._parts.stand_in.drained()
+        self._parts.stand_in.stop_reading()
+        return self._parts.stand_in.queued_frames(header_size)
+
+    def stay(self) -> None:
+        """Undo ``leave``: the guest sleeps on, and boots if its image was used."""
+        if self._has_left:
+            self._has_left = False
+            self._parts.stand_in.read_network()
+
+    async def _discard(self) -> None:
+        """End the empty QEMU, so that it does not hold the disk when the guest boots."""
+        if self._preparing is not None:
+            with suppress(GuestError):
+                await (await self._preparing).kill()
+
+    async def abandon(self) -> None:
+        """Abandon the sleep. The guest can still boot from its disk, which was flushed."""
+        for task in (self._unused, self._waking, self._preparing):
+            if task is not None and not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+        if self._preparing is not None and not self._preparing.cancelled():
+            await self._discard()
+        self._parts.image.delete()
+        self._parts.stand_in.close()
+        self.is_over.set()
+
+
+def _is_lost(preparing: asyncio.Future[Machine]) -> bool:
+    """Return True if QEMU failed to start, or exited while the guest waited for its permit."""
+    if not preparing.done() or preparing.cancelled():
+        return preparing.cancelled()
+    return preparing.exception() is not None or not preparing.result().alive

@@ -1,0 +1,43 @@
+"""Builds the stand-in that answers for a sleeping guest on the flat network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from deploy.neonvm.ports import GuestError, GuestSpec
+from deploy.neonvm.sleep.frame_filter import SleeperAddress
+from deploy.neonvm.sleep.frame_sources import CableSocket, FramePlace, Tap
+from deploy.neonvm.sleep.sleeper import Sleeper
+from protocol.guest.sleep import ignored_networks
+from protocol.runtime.clock import Clock
+
+_DATABASES: Final = frozenset({5432})
+"""Ports whose sessions survive; the guest checks these before it sleeps."""
+_USUAL_MTU: Final = 1500
+
+
+def stand_in_for(spec: GuestSpec, page: bytes, clock: Clock) -> Sleeper:
+    """Stand-in for the guest of ``spec``; ``page`` is its last metrics page. Raises ``GuestError`` for an unsupported
+    network attachment.
+    """
+    address = address_of(spec)
+    return Sleeper(address, page, clock, place_of(spec, address))
+
+
+def address_of(spec: GuestSpec) -> SleeperAddress:
+    """Addresses and ports of the guest of ``spec``, and the networks that do not wake it."""
+    address = SleeperAddress.of(spec.address, _DATABASES, spec.network.mtu or _USUAL_MTU)
+    return replace(address, quiet_networks=ignored_networks(spec.ignores))
+
+
+def place_of(spec: GuestSpec, address: SleeperAddress) -> FramePlace:
+    """Network attachment of the guest of ``spec``. Raises ``GuestError`` for an unsupported kind."""
+    kind, _, target = spec.network.attachments[0].partition(":")
+    match kind:
+        case "fd":
+            return Tap(int(target), address.ip, address.mac)
+        case "unix":
+            return CableSocket(Path(target))
+    raise GuestError(f"sleep does not support the network attachment {kind}")

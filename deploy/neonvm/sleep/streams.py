@@ -1,0 +1,79 @@
+"""Framing of QEMU's ``filter-redirector`` and ``-netdev stream`` (pure)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+# Network byte order.
+_HEAD: Final = struct.Struct("!II")
+_LENGTH: Final = struct.Struct("!I")
+LONGEST: Final = 128 * 1024
+"""Bytes of a frame with its header. With segmentation offload a frame has up to 64 KiB."""
+
+
+class BrokenStreamError(ValueError):
+    """The stream announces an impossible length, so the next frame cannot be located."""
+
+
+class FrameStream:
+    """Decoder for ``filter-redirector``: total length, offload header length, header and frame."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def read(self, part: bytes) -> list[tuple[bytes, bytes]]:
+        """Feed bytes; return offload header and frame of each complete frame. Raises ``BrokenStreamError``."""
+        frames, stream, at = list[tuple[bytes, bytes]](), self._rest + part, 0
+        while len(stream) >= at + _HEAD.size:
+            length, header = _HEAD.unpack_from(stream, at)
+            if header > length or length > LONGEST:
+                raise BrokenStreamError
+            start, end = at + _HEAD.size, at + _HEAD.size + length
+            # Incomplete: wait for the next read.
+            if len(stream) < end:
+                break
+            frames.append((stream[start : start + header], stream[start + header : end]))
+            at = end
+        self._rest = stream[at:]
+        return frames
+
+
+def redirected(header: bytes, frame: bytes) -> bytes:
+    """Encode a frame for a ``filter-redirector``.
+
+    >>> FrameStream().read(redirected(b"head", b"frame"))
+    [(b'head', b'frame')]
+    """
+    return _HEAD.pack(len(header) + len(frame), len(header)) + header + frame
+
+
+class CableStream:
+    """Decoder for ``-netdev stream``: length and frame."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def read(self, part: bytes) -> list[bytes]:
+        """Feed bytes; return the complete frames. Raises ``BrokenStreamError``."""
+        frames, stream, at = list[bytes](), self._rest + part, 0
+        while len(stream) >= at + _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(stream, at)
+            if length > LONGEST:
+                raise BrokenStreamError
+            start, end = at + _LENGTH.size, at + _LENGTH.size + length
+            if len(stream) < end:
+                break
+            frames.append(stream[start:end])
+            at = end
+        self._rest = stream[at:]
+        return frames
+
+
+def cabled(frame: bytes) -> bytes:
+    """Encode a frame for ``-netdev stream``.
+
+    >>> CableStream().read(cabled(b"frame"))
+    [b'frame']
+    """
+    return _LENGTH.pack(len(frame)) + frame

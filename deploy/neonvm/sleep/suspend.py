@@ -1,0 +1,197 @@
+"""Puts a running guest to sleep. If any step fails or is interrupted, the guest resumes with all its frames.
+
+Frames are diverted before the database is checked. Otherwise the guest could acknowledge a query between the check and
+the stop, and nothing would wake it for that query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Protocol, TypeVar
+
+import msgspec
+
+from deploy.neonvm.ports import FellAsleep, GuestError, SleepRefusedError
+from deploy.neonvm.qemu.daemon import GuestDaemon
+from deploy.neonvm.qemu.frame_handover import SourceFilters, put_in, stop_diverting
+from deploy.neonvm.qemu.machine import Machine, plug_memory
+from deploy.neonvm.sleep.connections import MAX_CONNECTIONS
+from deploy.neonvm.sleep.image import SleepImage
+from deploy.neonvm.sleep.saving import flush, save
+from protocol.runtime.clock import Clock
+from protocol.units import Bytes, Seconds
+
+Result = TypeVar("Result")
+
+Frame = tuple[bytes, bytes]
+"""Offload header (virtio-net) and frame."""
+
+_SPARE_SECONDS: Final = 15.0
+_FREEZE_SECONDS: Final = 12.0
+"""A guest short of CPU checks its database for up to 5 s, and may be in the middle of a periodic check."""
+_THAW_ATTEMPTS: Final = 10
+_PAUSE: Final = Seconds(0.1)
+_PLUG_PAUSE: Final = Seconds(0.05)
+OK: Final = 200
+
+
+class StandIn(Protocol):
+    """Reads and answers frames for a guest that is asleep or about to be."""
+
+    def read_diverted(self, end: socket.socket) -> None:
+        """Read the frames that QEMU diverts into ``end`` from now on, until it is closed."""
+
+    def read_network(self) -> None:
+        """Read the guest's network attachment from now on; QEMU must not."""
+
+    def stop_reading(self) -> None:
+        """Stop reading; QEMU reads the network attachment."""
+
+    async def call(self) -> str:
+        """Wait for a frame that needs the guest; return sender and reason in one line."""
+
+    async def drained(self) -> None:
+        """Wait, briefly at most, until all diverted frames have been read and the socket is closed."""
+
+    def queued_frames(self, header_size: int | None = None) -> list[Frame]:
+        """The frames to replay to the guest, with offload headers of ``header_size`` bytes (None: the attachment's
+        current size).
+        """
+
+    def close(self) -> None:
+        """Stop for good."""
+
+
+class _Frozen(msgspec.Struct):
+    """Response to ``PUT /freeze``: number of open sessions."""
+
+    sessions: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """One attempt to put a guest to sleep. ``disk`` is its image; ``held_for`` as for ``SourceFilters``."""
+
+    vm: str
+    machine: Machine
+    daemon: GuestDaemon
+    stand_in: StandIn
+    image: SleepImage
+    clock: Clock
+    held_for: Seconds
+    disk: Path
+    has_memory_device: bool
+
+    async def run(self) -> FellAsleep:
+        """Save the guest, and leave its QEMU stopped and ready to be ended. Raises ``SleepRefusedError`` if the guest
+        keeps running, as it does after every failure.
+        """
+        try:
+            async with AsyncExitStack() as undo:
+                undo.callback(self.stand_in.close)
+                done = await self._steps(undo)
+                undo.pop_all()
+                return done
+        except SleepRefusedError:
+            raise
+        except GuestError as error:
+            raise SleepRefusedError(str(error)) from error
+
+    async def _steps(self, undo: AsyncExitStack) -> FellAsleep:
+        # Unplug first, so that the guest only has to clear what remains. If either fails, the image is just larger.
+        if self.has_memory_device:
+            await plug_memory(self.machine, Bytes(0), self.clock, _PLUG_PAUSE)
+        with suppress(GuestError):
+            await self.daemon.ask("PUT", "/spare", seconds=_SPARE_SECONDS)
+        undo.push_async_callback(self._undivert)
+        await self._divert()
+        # Register each undo before its step: a command without a response may still have taken effect.
+        undo.push_async_callback(self.thaw)
+        sessions = await self._unless_woken(self._freeze())
+        undo.push_async_callback(self._continue)
+        await self._unless_woken(self.machine.call("stop"))
+        undo.callback(self.image.delete)
+        saved = await self._unless_woken(save(self.machine, self.image))
+        # If the node dies later, the guest boots from this disk. QEMU writes nothing after this point, and if the
+        # flush fails, the guest can still resume.
+        await self._unless_woken(asyncio.to_thread(flush, self.disk))
+        return FellAsleep(saved, sessions)
+
+    async def _divert(self) -> None:
+        ours, theirs = socket.socketpair()
+        filters = SourceFilters(self.machine, self.held_for)
+        # QEMU gets a duplicate of this end.
+        with theirs:
+            try:
+                await filters.prepare(theirs)
+            except BaseException:
+                ours.close()
+                raise
+        self.stand_in.read_diverted(ours)
+        await filters.divert()
+        # A frame that reached the guest after the check would be lost.
+        if not await filters.is_diverting():
+            raise GuestError(f"{self.vm}: QEMU did not divert the guest's frames")
+
+    async def _undivert(self) -> None:
+        """Give the datapath back to the guest, and replay the queued frames."""
+        while self.machine.alive:
+            with suppress(GuestError):
+                await stop_diverting(self.machine)
+                # Frames may still be in flight to us, among them FINs that we have acknowledged.
+                await self.stand_in.drained()
+                await put_in(self.machine, self.stand_in.queued_frames(), self.clock)
+                return
+            # A guest whose frames stay diverted is unreachable, so retry until it works or QEMU exits.
+            await self.clock.sleep(_PAUSE)
+
+    async def _freeze(self) -> int:
+        answer = await self.daemon.ask("PUT", "/freeze", seconds=_FREEZE_SECONDS)
+        if answer.status != OK:
+            raise SleepRefusedError(f"{self.vm} is busy: {answer.text[:200]}")
+        try:
+            sessions = msgspec.json.decode(answer.text, type=_Frozen).sessions
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise SleepRefusedError(f"{self.vm}: invalid response to /freeze: {error}") from error
+        # The stand-in cannot answer the keepalives of more.
+        if sessions > MAX_CONNECTIONS:
+            raise SleepRefusedError(
+                f"{self.vm} has {sessions} open sessions; at most {MAX_CONNECTIONS} can be kept alive during sleep"
+            )
+        return sessions
+
+    async def thaw(self) -> None:
+        """Set the guest's clock and thaw its database. Gives up after repeated failures: the guest thaws itself."""
+        await thaw(self.daemon, self.clock)
+
+    async def _continue(self) -> None:
+        with suppress(GuestError):
+            await self.machine.call("cont")
+
+    async def _unless_woken(self, step: Coroutine[object, object, Result]) -> Result:
+        """Return the result of ``step``. Raises ``SleepRefusedError`` as soon as a frame needs the guest."""
+        doing, calling = asyncio.ensure_future(step), asyncio.ensure_future(self.stand_in.call())
+        try:
+            await asyncio.wait((doing, calling), return_when=asyncio.FIRST_COMPLETED)
+            # A frame may have arrived as the step finished.
+            if calling.done():
+                raise SleepRefusedError(f"{self.vm} was needed while falling asleep: {calling.result()}")
+            return doing.result()
+        finally:
+            calling.cancel()
+            doing.cancel()
+            # Let the cancelled step clean up before anything is undone.
+            await asyncio.wait((doing,))
+
+
+async def thaw(daemon: GuestDaemon, clock: Clock) -> None:
+    """Set the guest's clock and thaw its database. Gives up after repeated failures: the guest thaws itself."""
+    for _ in range(_THAW_ATTEMPTS):
+        if await daemon.thaw(f"{clock.wall():.9f}"):
+            return
+        await clock.sleep(_PAUSE)

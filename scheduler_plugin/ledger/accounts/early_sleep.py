@@ -1,0 +1,121 @@
+"""Early sleep: idle VMs that a short node asks to sleep before ``sleep.after`` (B.18).
+
+Rules:
+
+- Ask a VM only while its agent reports that it needs no CPU, which means idle and allowed to sleep by policy.
+- Do not ask for room that other VMs can free by shrinking, or that would only fill the wake reserve.
+- Lowest weight first, then largest; ``MAX_CONCURRENT`` at a time, because each writes its memory to disk.
+- Ask a VM once per ``ASK_INTERVAL``, whether it slept, refused or was woken soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from protocol.units import ZERO, Instant, Resources, Seconds
+from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN, Claim
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.accounts.waking import WakeNeed, kept_for_waking
+from scheduler_plugin.ledger.wake_reserve import NO_RESERVE
+
+MAX_CONCURRENT: Final = 4
+ASK_INTERVAL: Final = Seconds(900.0)
+
+
+class Shortfall(NamedTuple):
+    """Shortfall of a node: reserved ``over`` the watermark, and ``denied`` to VMs beyond the free room."""
+
+    over: Resources
+    denied: Resources = ZERO
+
+    def after(self, freed: Resources, kept: Resources) -> Shortfall:
+        """The shortfall left after ``freed`` room, of which the wake reserve takes ``kept``."""
+        return Shortfall(self.over.minus_or_zero(freed), self.denied.minus_or_zero(freed.minus_or_zero(kept)))
+
+
+def update_asleep_size(claim: Claim, permit: Resources, needs: Resources | None, *, follows_requests: bool) -> None:
+    """Update what the claim would reserve with its VM asleep; None if the VM, with this ``permit``, cannot sleep now.
+
+    ``needs`` is the least size in the agent's last request. ``follows_requests``: pod requests follow permits.
+    """
+    # A VM that has given up its permit frees the room a little later; its offer stands until then.
+    if not permit.any:
+        return
+    claim.asleep_size = None
+    if needs is not None and not needs.cpu and claim.runs_vm and not claim.is_migrating:
+        around, requests = claim.pod.around, claim.pod.requests
+        claim.asleep_size = around if follows_requests and claim.secured is not None else around.at_least(requests)
+
+
+def offered(claim: Claim, permit: Resources, needs: Resources | None) -> Resources:
+    """The part of ``permit`` that the VM can free by shrinking to ``needs``, without sleep."""
+    if needs is None or claim.is_migrating:
+        return ZERO
+    # A VM that may sleep already has its minimum CPU.
+    return permit.minus_or_zero(needs if claim.asleep_size is None else Resources(permit.cpu, needs.mem))
+
+
+def should_sleep(node: NodeAccount, claim: Claim, lack: Resources, givers: Iterable[Claim], now: Instant) -> bool:
+    """Return True if the VM whose agent is asking should sleep, because the node still lacks room (at most ``lack``)
+    after everything that ``givers`` are about to free.
+    """
+    offers = [giver.offered for giver in givers]
+    # VMs that are already asleep keep their room reserved until their smaller permit and requests are stored.
+    offers += [_frees(other) for other in node.claims.values() if other.sleeps and _is_asked(other, now)]
+    leaving = Resources.sum(offers) + node.migrating
+    missing = Shortfall(
+        node.reserved.minus_or_zero(node.room.watermark + leaving).at_most(lack),
+        node.unmet.minus_or_zero(node.open_to_denied + leaving).at_most(lack),
+    )
+    return claim in sleep_candidates(node, missing, now, claim)
+
+
+def request_sleep(claim: Claim, permit: Resources, now: Instant) -> None:
+    """Record that the claim's VM is asked to sleep, and so to free all of its ``permit``."""
+    if not _is_asked(claim, now):
+        claim.asked_since = claim.sleep_asked_at = now
+        claim.asked_at = permit
+    claim.offered = (permit + claim.pod.around).minus_or_zero(claim.asleep_size or ZERO)
+
+
+def sleep_candidates(node: NodeAccount, lacks: Shortfall, now: Instant, asks: Claim | None = None) -> list[Claim]:
+    """Claims whose VMs should sleep to cover what the node ``lacks``; empty if that would not help.
+
+    Leaves out VMs that were asked within ``ASK_INTERVAL``, except ``asks``.
+    """
+    # Beside a pod of unknown size no room counts as free, and the VMs of a cordoned node will be drained.
+    if node.unmeasured or not node.room.is_open or not (lacks.over.any or lacks.denied.any):
+        return []
+    busy = [claim for claim in node.claims.values() if claim is not asks and _is_asked(claim, now) and not claim.sleeps]
+    able = [claim for claim in node.claims.values() if _may_be_asked(claim, now, asks)]
+    reserve, total = NO_RESERVE if node.policy is None else node.policy.wake_reserve, node.room.total
+    needs = list(node.wake_needs.values())
+    reserved, freed, left, chosen = kept_for_waking(needs, reserve, total), ZERO, lacks, list[Claim]()
+    for claim in sorted(able, key=lambda claim: _order(claim, now)):
+        room = _frees(claim)
+        if len(busy) + len(chosen) < MAX_CONCURRENT and room.at_most(left.over.at_least(left.denied)).any:
+            chosen.append(claim)
+            needs.append(WakeNeed(room))
+            freed = freed + room
+            left = lacks.after(freed, kept_for_waking(needs, reserve, total).minus_or_zero(reserved))
+    return chosen if left != lacks else []
+
+
+def _order(claim: Claim, now: Instant) -> tuple[bool, int, int, int, str]:
+    room = _frees(claim)
+    return not _is_asked(claim, now), claim.weight, -room.mem.value, -room.cpu.value, claim.pod.uid
+
+
+def _may_be_asked(claim: Claim, now: Instant, asks: Claim | None) -> bool:
+    if claim.asleep_size is None or claim.sleeps or claim.is_away(now):
+        return False
+    return now - claim.sleep_asked_at >= ASK_INTERVAL or (claim is asks and _is_asked(claim, now))
+
+
+def _is_asked(claim: Claim, now: Instant) -> bool:
+    return claim.asleep_size is not None and now - claim.sleep_asked_at < KEPT_WITHIN
+
+
+def _frees(claim: Claim) -> Resources:
+    return ZERO if claim.asleep_size is None else claim.reserved.minus_or_zero(claim.asleep_size)

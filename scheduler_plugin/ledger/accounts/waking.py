@@ -1,0 +1,83 @@
+"""Room for waking VMs, and the order in which they get it (B.18).
+
+Rules:
+
+- A node reserves room for its largest sleeping VMs (``WakeReserve``) and for everything denied to waking VMs. Only
+  waking VMs may use it, not ordinary growth, new pods or incoming migrations.
+- All or nothing: no guest wakes at part of its size.
+- Smallest request for its weight first, so that most wake soon; then longest wait. A VM that does not fit lets later
+  waking VMs pass, but not ordinary growth.
+- The number of concurrent wakes is limited: each reads its memory from the node's disk and keeps a CPU busy. A wake
+  that hangs stops counting after a while.
+- ``WakeReserve.share`` does not limit the room for denied VMs, which are about to use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from protocol.units import ZERO, Instant, Resources
+from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT
+from scheduler_plugin.ledger.wake_reserve import WakeReserve
+
+
+class WakeNeed(NamedTuple):
+    """Resources that a sleeping VM is missing to wake, and the part that it was denied."""
+
+    missing: Resources = ZERO
+    denied: Resources = ZERO
+
+
+NO_WAKE_NEED: Final = WakeNeed()
+
+
+def kept_for_waking(needs: Iterable[WakeNeed], reserve: WakeReserve, total: Resources) -> Resources:
+    """Room that a node with ``total`` reserves for its sleeping VMs."""
+    missing, denied = [], ZERO
+    for need in needs:
+        missing.append(need.missing)
+        denied = denied + need.denied
+    return reserve.of(missing, total).at_least(denied)
+
+
+class WakingVm(NamedTuple):
+    """A VM that has waited for its permit to wake since ``since``, and lacks ``wish``."""
+
+    uid: str
+    wish: Resources
+    since: Instant
+    weight: int = DEFAULT_WEIGHT
+
+    def turn(self, total: Resources) -> tuple[float, float, str]:
+        """Sort key on a node with ``total``: the smallest is served first."""
+        share = max(
+            self.wish.cpu.value / max(1, total.cpu.value),
+            self.wish.mem.value / max(1, total.mem.value),
+        )
+        return share / self.weight, self.since, self.uid
+
+
+class Due(NamedTuple):
+    """The room that other waking VMs get before one, and their number."""
+
+    room: Resources = ZERO
+    vms: int = 0
+
+
+def due_before(waits: WakingVm, others: Iterable[WakingVm], left: Resources, total: Resources) -> Due:
+    """The part of the ``left`` room that ``others`` get before ``waits``.
+
+    >>> small, large = (WakingVm(str(cpus), Resources.parse(cpus, "1Gi"), Instant(0.0)) for cpus in (1, 4))
+    >>> room = Resources.parse(4, "8Gi")
+    >>> due_before(large, [small], room, room).vms, due_before(small, [large], room, room).vms
+    (1, 0)
+    """
+    own, due, vms = waits.turn(total), ZERO, 0
+    for turn, wish in sorted((other.turn(total), other.wish) for other in others):
+        if turn >= own:
+            break
+        # Skip a VM that does not fit: it cannot use the room.
+        if (due + wish).within(left):
+            due, vms = due + wish, vms + 1
+    return Due(due, vms)

@@ -1,0 +1,217 @@
+"""``make bench-sleep``: a real guest sleeps and wakes for its clients. No agent has to ask for room first."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from deploy.neonvm.guests.qemu_guest import QemuGuest
+from deploy.neonvm.guests.qemu_guests import QemuGuests
+from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
+from deploy.neonvm.ports import GuestError, GuestPhase, GuestSpec, NetworkError, SleepRefusedError
+from deploy.neonvm.sleep.sleeper import Sleeper
+from deploy.neonvm.sleep.stand_in import address_of, place_of
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.units import Bytes, Instant, MilliCpu, Seconds
+from scripts.autoscale.demonstration.waiting import answers
+from scripts.autoscale.running import runs
+from scripts.autoscale.site import SiteError
+from scripts.bench.sleep_figures import NotingSleeper, SleepFigures, table
+from scripts.bench.sleep_herd import bench_herd
+from scripts.bench.sleep_storm import sleep_storm
+from scripts.database_client import DatabaseError, DatabaseSession
+from vm_image.build import ensure_image
+
+_VM, _POD, _NODE = ObjectName("default", "db"), ObjectName("default", "db-pod"), "node-1"
+_LONG_SESSIONS: Final = 8
+_KEEPALIVES: Final = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+"""A connection whose keepalives nobody answers is dead after 40 seconds."""
+_BOOT, _REFUSALS, _PATIENCE, _PAUSE = Seconds(240.0), Seconds(120.0), 60.0, Seconds(0.5)
+_MIB: Final = 1024**2
+
+
+@runs
+async def bench_sleep(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    count: Annotated[int, typer.Option(min=1, max=200, help="How many sleeps of each kind.")] = 20,
+    seconds: Annotated[int, typer.Option(min=1, max=86400, help="How long the last sleep is.")] = 60,
+    network: Annotated[NetworkKind, typer.Option(help="Namespaces or hub.")] = NetworkKind.AUTO,
+    fleet: Annotated[int, typer.Option(min=0, max=2000, help="Simulated sleepers on one node, instead. 0: none.")] = 0,
+    herd: Annotated[int, typer.Option(min=20, help="How many of the fleet are asked to wake at once.")] = 200,
+    storm: Annotated[int, typer.Option(min=0, max=86400, help="Seconds of a storm on two nodes instead.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Repeats the actions of an earlier storm.")] = None,
+) -> int:
+    """Let a real guest sleep, and wake it by a query of an idle session and by a new session in turns.
+
+    A longer sleep follows, with sessions whose clients send keepalives. Exits 0 only if no session was lost.
+
+    With --fleet that many simulated VMs sleep on one node of the embedded cluster: memory and CPU of its programs in a
+    quiet minute. Then a herd of them is asked to wake at once, and half of it has room. When no more fit, those that
+    are awake go to sleep again. Exits 0 only if reservations never passed the node, and no VM was lost or waited
+    without a word. Takes five minutes.
+
+    With --storm two VMs on two nodes sleep, wake, move and are killed at random while clients use them. Exits 0 only
+    if no confirmed row was lost and only kills broke sessions.
+    """
+    console = Console()
+    if fleet:
+        return await bench_herd(fleet, min(herd, fleet), console)
+    if storm:
+        return await sleep_storm(storm, secrets.randbelow(10**6) if seed is None else seed, network, console)
+    try:
+        async with _booted(network, console) as sleeps:
+            for number in range(count):
+                await sleeps.by_idle_session()
+                await sleeps.by_new_session()
+                console.print(f"  {number + 1:3}  idle {sleeps.idle[-1:]}, new {sleeps.new[-1:]}")
+            await sleeps.long(seconds)
+    except (GuestError, NetworkError) as error:
+        raise SiteError(str(error)) from error
+    figures = SleepFigures(sleeps.idle, sleeps.new, sleeps.steps, sleeps.sizes, sleeps.sessions, sleeps.lost)
+    console.print(table(figures))
+    return 0 if figures.is_clean else 1
+
+
+@dataclass(slots=True)
+class _Sleeps:
+    """Sleeps of one guest, and what its clients notice of them."""
+
+    network: LocalNetwork
+    spec: GuestSpec
+    console: Console
+    password: str = field(default_factory=secrets.token_urlsafe)
+    guest: QemuGuest = field(init=False)
+    idle: list[float] = field(default_factory=list)
+    new: list[float] = field(default_factory=list)
+    steps: list[list[float]] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
+    sessions: int = 0
+    lost: int = 0
+    _times: list[Instant] = field(default_factory=list)
+
+    def stand_in(self, spec: GuestSpec, page: bytes, clock: Clock) -> Sleeper:
+        """Whoever stands for the guest in its next sleep."""
+        address = address_of(spec)
+        sleeper = NotingSleeper(address, page, clock, place_of(spec, address))
+        sleeper.times = self._times = []
+        return sleeper
+
+    async def by_idle_session(self) -> None:
+        """One sleep that a query ends."""
+        session = await self._session()
+        await self._fall_asleep()
+        self.idle += await self._answered(session.query("SELECT 1"))
+        session.close()
+
+    async def by_new_session(self) -> None:
+        """One sleep that a new session ends."""
+        await self._fall_asleep()
+        self.new += await self._answered(self._visit())
+
+    async def long(self, seconds: int) -> None:
+        """One sleep that outlives what clients wait for an answer to their keepalives."""
+        sessions = [await self._session() for _ in range(_LONG_SESSIONS)]
+        await self._fall_asleep()
+        self.console.print(f"{_LONG_SESSIONS} sessions, asleep for {seconds} s")
+        await asyncio.sleep(seconds)
+        for session in sessions:
+            await self._answered(session.query("SELECT 1"))
+            session.close()
+
+    async def _answered(self, work: Awaitable[object]) -> list[float]:
+        """The seconds that ``work`` took, for which the guest wakes if it sleeps; none if it failed."""
+        began, task = SystemClock().now(), asyncio.ensure_future(work)
+        self.sessions += 1
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                if (await self.guest.state()).phase is GuestPhase.ASLEEP:
+                    await self.guest.woken()
+                    if fault := (await self.guest.wake()).fault:
+                        self.console.print(f"booted: {fault}")
+                await task
+        except (DatabaseError, OSError) as error:
+            self.console.print(f"lost: {error!r}")
+            self.lost += 1
+            await self.running()
+            return []
+        finally:
+            task.cancel()
+        return [round(SystemClock().now() - began, 3)]
+
+    async def _fall_asleep(self) -> None:
+        """Returns once the guest sleeps, which may have something to do for a moment. Raises ``GuestError``."""
+        until = SystemClock().now() + _REFUSALS
+        while True:
+            began = SystemClock().now()
+            try:
+                asleep = await self.guest.fall_asleep()
+            except SleepRefusedError:
+                if SystemClock().now() > until:
+                    raise
+                await asyncio.sleep(_PAUSE)
+                continue
+            times = [began, *self._times, SystemClock().now()]
+            self.steps.append([after - before for before, after in pairwise(times)])
+            return self.sizes.append(asleep.saved.value / _MIB)
+
+    async def _session(self) -> DatabaseSession:
+        connection = await self.network.connect(None, self.spec.address, 5432)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVES.items():
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        return await DatabaseSession.over(connection, self.password)
+
+    async def _visit(self) -> None:
+        (await self._session()).close()
+
+    async def running(self) -> None:
+        """Returns once the guest's database serves. Raises ``SiteError``."""
+
+        async def serves() -> bool:
+            return (await self.guest.state()).phase is GuestPhase.RUNNING
+
+        if not await answers(serves, SystemClock(), _BOOT):
+            raise SiteError(f"the guest did not come up within {_BOOT:g} s")
+
+
+@asynccontextmanager
+async def _booted(kind: NetworkKind, console: Console) -> AsyncIterator[_Sleeps]:
+    """A guest of 1 CPU and 512 MiB on a network of its own, which serves."""
+    image = await asyncio.to_thread(ensure_image, console.print)
+    network = await choose_network(kind, real_guests=True, cluster=f"bench-sleep-{os.getpid()}")
+    with TemporaryDirectory() as folder:
+        await network.up()
+        try:
+            await network.add_node(_NODE)
+            place, address = await network.add_pod(_NODE, _POD), await network.vm_address(_VM)
+            cpu, memory = MilliCpu(1000), Bytes(512 * _MIB)
+            spec = GuestSpec(_VM, _POD, cpu, cpu, memory, memory * 2, memory, address, place, Path(folder))
+            sleeps = _Sleeps(network, spec, console)
+            guests = replace(await QemuGuests.prepare(image, network, SystemClock()), stand_in=sleeps.stand_in)
+            console.print(guests.description)
+            sleeps.guest = guest = QemuGuest(spec, guests)
+            try:
+                await guest.set_password(sleeps.password)
+                await guest.start()
+                await sleeps.running()
+                yield sleeps
+            finally:
+                await guest.stop()
+        finally:
+            await network.down()
+
+
+if __name__ == "__main__":
+    typer.run(bench_sleep)

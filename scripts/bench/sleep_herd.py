@@ -1,0 +1,250 @@
+"""``make bench-sleep BENCH_ARGS='--fleet 500'``: many sleepers on one node, and a herd of them that wakes at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from math import ceil
+from statistics import median, quantiles
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from deploy.kube.informer import Informer
+from deploy.local.cluster.content import simulated_vm
+from deploy.local.cluster.control import ask_cluster
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.neonvm.network.chooser import NetworkKind
+from deploy.neonvm.texts.controller import WAITS_FOR_PERMIT
+from protocol.guest.sleep import ASLEEP, SLEEPING, SleepState, sleep_order_patch
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.kubernetes.timestamps import micro_timestamp
+from protocol.messages import ObjectName
+from protocol.runtime.beside import beside
+from protocol.runtime.clock import SystemClock
+from protocol.units import ZERO, Instant, Resources, Seconds
+from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
+from scripts.autoscale.demonstration.waiting import comes, together
+from scripts.autoscale.explain import explained
+from scripts.autoscale.site import Site, SiteError
+from scripts.autoscale.sleep.outcomes import RUNNING
+from scripts.autoscale.stages import fresh_cluster
+from scripts.process_costs import cpu_of, load_of_machine, memory_of
+
+NAME: Final = "bench-herd"
+_SETTLE, _QUIET, _STILL, _PATIENCE, _AGAIN = Seconds(15.0), Seconds(60.0), Seconds(6.0), Seconds(300.0), Seconds(3.0)
+_AT_ONCE, _TRIES = 50, 20
+
+
+def size_of(vm: ObjectName) -> float:
+    """CPUs of a VM: every fourth is large."""
+    return 0.5 if int(vm.name.removeprefix("vm-")) % 4 else 1.0
+
+
+@dataclass(slots=True)
+class HerdWatch:
+    """Judges each change of the VMs of a node with ``room``. ``most`` is what they held at most, ``over`` each time
+    that it was more than the room, and ``lost`` names VMs that are gone or were started again. ``asked_at`` and
+    ``awake`` say when VMs were asked to wake and did; ``granted`` has those that were permitted to, in that order.
+    """
+
+    room: Resources
+    most: Resources = ZERO
+    over: list[str] = field(default_factory=list)
+    lost: set[ObjectName] = field(default_factory=set)
+    vms: dict[ObjectName, VirtualMachine] = field(default_factory=dict)
+    asked_at: dict[ObjectName, Instant] = field(default_factory=dict)
+    awake: dict[ObjectName, Instant] = field(default_factory=dict)
+    granted: list[ObjectName] = field(default_factory=list)
+    _total: Resources = ZERO
+
+    def see(self, name: ObjectName, seen: Json | None, at: Instant) -> None:
+        """A VM is this from now on; None: gone."""
+        if seen is None:
+            self.lost.add(name)
+            return
+        before, vm = self.vms.get(name), parse_virtual_machine(seen)
+        self.vms[name] = vm
+        if vm.sleep.state is SleepState.RESTARTED or (before and before.pod_name not in {None, vm.pod_name}):
+            self.lost.add(name)
+        self._count(self._total - (held(before) if before else ZERO) + held(vm))
+        if name not in self.asked_at:
+            return
+        if name not in self.granted and vm.permit is not None and vm.use.within(vm.permit):
+            self.granted.append(name)
+        if vm.phase == RUNNING and vm.sleep.state is SleepState.AWAKE:
+            self.awake.setdefault(name, at)
+
+    def _count(self, total: Resources) -> None:
+        self._total, self.most = total, self.most.at_least(total)
+        if not total.within(self.room):
+            self.over.append(f"{total} of {self.room}")
+
+    def are(self, names: Sequence[ObjectName], phases: Set[str]) -> bool:
+        """Return True if all of ``names`` are in one of ``phases``."""
+        return all(name in self.vms and self.vms[name].phase in phases for name in names)
+
+
+def held(vm: VirtualMachine) -> Resources:
+    """The most that a VM may use: its permit, and whatever its guest has or was ordered to have while it runs."""
+    permit = vm.permit or ZERO
+    return permit if vm.phase in SLEEPING or vm.node is None else permit.at_least(vm.use).at_least(vm.actual or ZERO)
+
+
+async def bench_herd(fleet: int, herd: int, console: Console) -> int:
+    """The exit status: 0 only if the node was never over-committed, and no VM was lost or waited without a word."""
+    # Half a CPU is the system's. The rest has room for half of the herd, whose VMs have 0.625 on average.
+    cpus, network = str(ceil(0.5 + herd * 0.625 / 2)), NetworkKind.LOOPBACK.value
+    spec = ClusterSpec("simulated", 1, cpus, "128Gi", agents="node", network=network, load="idle")
+    async with fresh_cluster(NAME, spec, console) as site:
+        vms, clock = Informer(site.client, VIRTUAL_MACHINES, SystemClock()), SystemClock()
+        bench = _Bench(site, console, vms, HerdWatch(await _books(site, "total")))
+        vms.listen(lambda change: bench.watch.see(change.name, change.after, clock.now()))
+        async with beside(vms.run(), bench.look_at_books()):
+            return await bench.run(fleet, herd)
+
+
+@dataclass(slots=True)
+class _Bench:
+    site: Site
+    console: Console
+    vms: Informer
+    watch: HerdWatch
+    clock: SystemClock = field(default_factory=SystemClock)
+
+    async def run(self, fleet: int, herd: int) -> int:
+        names = [ObjectName("default", f"vm-{number}") for number in range(1, fleet + 1)]
+        await asyncio.sleep(_SETTLE)
+        costs = [await self._costs()]
+        # There is no room for all of them awake.
+        wave = herd * 2 // 5
+        for first in range(0, fleet, wave):
+            await self._fill(names[first : first + wave])
+            self.console.print(f"  {min(first + wave, fleet)} of {fleet} asleep")
+        await asyncio.sleep(_SETTLE)
+        self.console.print(f"{await _books(self.site, 'reserved')} reserved of {self.watch.room}; a quiet minute")
+        costs.append(await self._costs())
+        began = time.monotonic()
+        await asyncio.sleep(_QUIET)
+        costs.append(await self._costs())
+        quiet = time.monotonic() - began
+        untold = await self._wake(names[:herd])
+        costs.append(await self._costs())
+        self.console.print(_costs_table(costs, quiet), f"load of the machine: {load_of_machine()}")
+        watch = self.watch
+        self.console.print(f"the VMs held {watch.most} at most, of {watch.room}; over-committed: {watch.over[:3]}")
+        self.console.print(f"{len(watch.awake)} of {herd} woke; lost: {watch.lost}; waited without a word: {untold}")
+        return 1 if watch.over or watch.lost or untold or len(watch.awake) < herd else 0
+
+    async def _fill(self, names: Sequence[ObjectName]) -> None:
+        """New VMs start and fall asleep. Raises ``SiteError``."""
+        create = self.site.client.ensure
+        await together(*(create(VIRTUAL_MACHINES, name.namespace, sleeper(name)) for name in names))
+        deadline = self.clock.now() + _PATIENCE
+        while not await comes(lambda: self.watch.are(names, {ASLEEP}), self.clock, _AGAIN):
+            if self.clock.now() > deadline:
+                raise SiteError(f"some of {names} do not fall asleep")
+            # Anew: a guest that has just booted may refuse.
+            await self._order([name for name in names if self.watch.are([name], {RUNNING})], asleep=True)
+
+    async def _wake(self, herd: Sequence[ObjectName]) -> list[ObjectName]:
+        """Asks all of ``herd`` to wake at once. When no more of them fit, those that are awake go to sleep again, so
+        that the others follow. Returns those that waited without a word.
+        """
+        watch, awake = self.watch, -1
+        watch.asked_at = dict.fromkeys(herd, self.clock.now())
+        await self._order(herd, asleep=False)
+        while awake != len(watch.awake):
+            awake = len(watch.awake)
+            await asyncio.sleep(_STILL)
+        queue, let_in = [name for name in herd if name not in watch.awake], len(watch.granted)
+        self.console.print(f"{awake} are awake, {len(queue)} wait; the last of them:")
+        untold = [name for name in queue if not await self._is_told(name) and name not in watch.awake]
+        for line in (await explained(self.site, self.vms.objects[queue[-1]]))[0] if queue else ():
+            if "waking" in line.lower():
+                self.console.print(f"  {line}", soft_wrap=True, markup=False)
+        slept, deadline = 0, self.clock.now() + _PATIENCE
+        while len(watch.awake) < len(herd) and self.clock.now() < deadline:
+            # In the order in which they woke, a few at a time: room stays short.
+            again = list(watch.awake)[slept : slept + len(herd) // 20]
+            slept += len(again)
+            await self._order(again, asleep=True)
+            await asyncio.sleep(1.0)
+        sizes = [size_of(name) for name in watch.granted[let_in:]]
+        before = sizes.index(max(sizes)) if sizes else 0
+        self.console.print(f"{before} of {sizes.count(0.5)} small ones that waited were let in before any large one")
+        waits = {name: at - watch.asked_at[name] for name, at in watch.awake.items()}
+        groups = {"found room": [wait for name, wait in waits.items() if name not in queue]}
+        for title, size in (("small, waited", 0.5), ("large, waited", 1.0)):
+            groups[title] = [waits[name] for name in queue if size_of(name) == size and name in waits]
+        self.console.print(_waits_table(groups))
+        return untold
+
+    async def _is_told(self, vm: ObjectName) -> bool:
+        """Return True if a VM that waits says so, on its object and at the scheduler."""
+        pods = items(await self.site.of_scheduler(f"/explain/{vm}") or {}, "pods")
+        reason = text(condition_of(self.vms.objects[vm], "Asleep"), "reason")
+        return reason == WAITS_FOR_PERMIT[0] and any(text(pod, "sleep") for pod in pods)
+
+    async def look_at_books(self) -> None:
+        """Counts what the scheduler reserves, too, until cancelled."""
+        while True:
+            await asyncio.sleep(2.0)
+            if not (reserved := await _books(self.site, "reserved")).within(self.watch.room):
+                self.watch.over.append(f"the scheduler reserves {reserved}")
+
+    async def _order(self, names: Sequence[ObjectName], *, asleep: bool) -> None:
+        turns, body = asyncio.Semaphore(_AT_ONCE), sleep_order_patch(micro_timestamp(time.time()) if asleep else None)
+
+        async def write(name: ObjectName) -> None:
+            async with turns:
+                await self.site.client.merge_patch(VIRTUAL_MACHINES, name, body)
+
+        await together(*map(write, names))
+
+    async def _costs(self) -> dict[str, tuple[Seconds, float]]:
+        """CPU time and memory (MiB) of each program."""
+        folder = ClusterFolder.of(NAME)
+        parts = {part.name: part.pid for part in (await ask_cluster(folder, "status")).parts}
+        programs = {**parts, "controller, kubelet, guests": folder.owner() or 0}
+        return {name: (cpu_of(pid), memory_of(pid)) for name, pid in programs.items()}
+
+
+def sleeper(name: ObjectName) -> Json:
+    """A simulated VM of its size, which may sleep."""
+    vm, cpus = simulated_vm(int(name.name.removeprefix("vm-"))), f"{size_of(name)}"
+    guest = {**child(vm, "spec", "guest"), "cpus": {"min": cpus, "max": 4, "use": cpus}}
+    return {**vm, "spec": {**child(vm, "spec"), "guest": guest}}
+
+
+async def _books(site: Site, amount: str) -> Resources:
+    """The amount ``reserved`` or ``total`` of the only node, by the scheduler. Raises ``SiteError`` if it is silent."""
+    # On a busy machine it may not answer for a moment.
+    for _ in range(_TRIES):
+        for node in items(await site.of_scheduler("/nodes") or {}, "nodes"):
+            return Resources.parse(text(node, amount, "cpu"), text(node, amount, "mem"))
+        await asyncio.sleep(1.0)
+    raise SiteError(f"the scheduler does not answer: {site.silence}")
+
+
+def _costs_table(costs: Sequence[dict[str, tuple[Seconds, float]]], quiet: float) -> Table:
+    table, (empty, asleep, later, after) = Table("", "memory, no VM", "asleep", "CPU, asleep", "CPU of the herd"), costs
+    for name, (cpu, memory) in later.items():
+        cpus = f"{(cpu - asleep[name][0]) / quiet * 1000:.0f} ms/s", f"{after[name][0] - cpu:.1f} s"
+        table.add_row(name, f"{empty[name][1]:.0f} MiB", f"{memory:.0f} MiB", *cpus)
+    return table
+
+
+def _waits_table(groups: dict[str, list[float]]) -> Table:
+    table = Table("asked to wake", "VMs", "median", "p95", "longest")
+    for name, waits in groups.items():
+        if len(waits) > 1:  # `quantiles` needs two
+            figures = median(waits), quantiles(waits, n=20, method="inclusive")[-1], max(waits)
+            table.add_row(name, str(len(waits)), *(f"{figure:.2f} s" for figure in figures))
+    return table

@@ -1,0 +1,38 @@
+"""What the agent makes of a VM's object: its order, its sleep, and what keeps it awake."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.core.vm import view
+from protocol.guest.sleep import SleepReport, SleepState
+from protocol.names import ANNOTATION_SLEEP, LABEL_KEEP_AWAKE, LABEL_ROLE
+from protocol.units import ZERO, Resources
+from protocol.virtual_machine import parse_virtual_machine
+
+
+def test_view_bounds_the_order_and_empties_a_sleeper() -> None:
+    metadata = {"namespace": "a", "name": "b", "annotations": {ANNOTATION_SLEEP: "x" * 129}}
+    guest = {"cpus": {"min": 1}, "memorySlots": {"min": 1}}
+    status = {"phase": "Waking", "cpus": 1, "memorySize": "1Gi", "sleep": {"order": "a", "state": "Waking"}}
+    found = view(parse_virtual_machine({"metadata": metadata, "spec": {"guest": guest}, "status": status}), "p")
+    assert (found.order, found.actual, found.use) == ("", ZERO, Resources.parse(1, "1Gi"))
+    assert (found.is_waking, found.sleeps, found.resizable) == (True, True, False)
+    assert found.sleep == SleepReport("a", SleepState.WAKING)
+
+
+@pytest.mark.parametrize(
+    ("labels", "because"),
+    [
+        ({}, "its controller does not support sleep"),
+        ({LABEL_KEEP_AWAKE: "false", LABEL_ROLE: "primary"}, "its controller does not support sleep"),
+        ({LABEL_KEEP_AWAKE: "true", LABEL_ROLE: "replica"}, f"its label {LABEL_KEEP_AWAKE} keeps it awake"),
+        ({LABEL_ROLE: "replica"}, "it is a standby"),
+    ],
+)
+def test_labels_keep_vm_awake(labels: dict[str, str], because: str) -> None:
+    guest = {"cpus": {"min": 1}, "memorySlots": {"min": 1}}
+    found = parse_virtual_machine(
+        {"metadata": {"namespace": "a", "name": "b", "labels": labels}, "spec": {"guest": guest}}
+    )
+    assert view(found, "p").never_sleeps == because

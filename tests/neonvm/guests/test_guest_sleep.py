@@ -1,0 +1,150 @@
+"""A QEMU guest falls asleep at its ports: whatever fails, it either runs on or can be woken (B.18)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from deploy.neonvm.guests.qemu_guest import QemuGuest, QemuTools
+from deploy.neonvm.network.sockets import listening, tcp_socket
+from deploy.neonvm.ports import GuestError, GuestPhase, PodNetwork, SleepRefusedError
+from deploy.neonvm.qemu.accelerator import Accelerator
+from deploy.neonvm.qemu.qemu_command import Files
+from deploy.neonvm.transfer_terms import TransferLimits
+from protocol.messages import ObjectName
+from protocol.runtime.serving.tcp_listener import TcpListener
+from protocol.units import Bytes, Seconds
+from tests.neonvm.qemu.fakes import FakeGuestDaemon, FakeHypervisor, SteppedClock, spec_in
+from tests.neonvm.sleep.fakes import MEMORY, FakeStandIn, SavedMachine, Target
+from vm_image.build import GuestImage
+
+IMAGE = GuestImage(Path("/image/vmlinuz"), Path("/image/initrd"), Path("/image/rootfs.raw"))
+TCG = Accelerator("tcg", ("-accel", "tcg"), "", "a test")
+ANSWERS = {
+    "GET /ready": (200, "ready"),
+    "GET /cpu": (200, "1000"),
+    "PUT /spare": (200, "done"),
+    "PUT /freeze": (200, '{"sessions": 3}'),
+    "PUT /thaw": (200, "the database runs"),
+}
+
+
+class SlowEnd(SavedMachine):
+    """A machine that takes until ``may_end`` to quit; being cancelled ends it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end, self.ends = asyncio.Event(), asyncio.Event()
+        self.may_end.set()
+
+    async def end(self) -> None:
+        self.ends.set()
+        try:
+            await self.may_end.wait()
+        finally:
+            self.alive = False
+
+
+@dataclass
+class World:
+    """A running guest, and all around it."""
+
+    daemon: FakeGuestDaemon
+    guest: QemuGuest
+    disk: Path
+    machine: SlowEnd
+    stand_in: FakeStandIn = field(default_factory=FakeStandIn)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    daemon = FakeGuestDaemon(dict(ANSWERS))
+    serving = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], daemon.serve)
+    daemon.port = serving.port
+    spec, machine, stand_in = spec_in(tmp_path / "db"), SlowEnd(), FakeStandIn()
+    made_by = QemuTools(IMAGE, TCG, daemon, SteppedClock(), FakeHypervisor(machine), stand_in=lambda *_: stand_in)
+    world = World(daemon, QemuGuest(spec, made_by), Files.of(spec).disk, machine, stand_in)
+    await world.guest.start()
+    assert (await world.guest.state()).phase is GuestPhase.RUNNING
+    yield world
+    await world.guest.stop()
+    await serving.close()
+
+
+async def test_guest_sleeps_until_it_is_woken(world: World) -> None:
+    assert (await world.guest.fall_asleep()).sessions == 3
+    assert (await world.guest.state()).phase is GuestPhase.ASLEEP
+    assert not world.machine.alive
+    assert world.stand_in.places == ["diverted", "network"]
+
+
+async def test_guest_on_a_failing_disk_runs_on(world: World) -> None:
+    """A guest whose process had ended already would sleep, although its owner was told that it does not."""
+    world.disk.unlink()
+    with pytest.raises(SleepRefusedError, match="cannot flush the disk"):
+        await world.guest.fall_asleep()
+    assert (world.machine.alive, world.machine.run_state) == (True, "running")
+    assert (await world.guest.state()).phase is GuestPhase.RUNNING
+
+
+async def test_cancelled_end_leaves_a_listening_sleeper(world: World) -> None:
+    """It sleeps: if its frames were read by nobody, nothing could wake it."""
+    world.machine.may_end.clear()
+    falling = asyncio.create_task(world.guest.fall_asleep())
+    await world.machine.ends.wait()
+    falling.cancel()
+    await asyncio.wait((falling,))
+    world.machine.may_end.set()
+    assert (await world.guest.state()).phase is GuestPhase.ASLEEP
+    assert world.stand_in.places == ["diverted", "network"]
+
+
+LIMITS = TransferLimits(downtime=Seconds(0.02), bandwidth=Bytes(2**30), timeout=Seconds(60.0))
+
+
+async def receiver(world: World) -> tuple[QemuGuest, Target]:
+    """A process for the same guest in another pod."""
+    machine = Target()
+    machine.reads.set()
+    network = PodNetwork(
+        "10.100.1.1", (), "http://10.255.255.254:9100/metrics", "10.100.0.1", ("unix:/hub", "tap:link0")
+    )
+    spec = spec_in(world.disk.parent, pod=ObjectName("default", "db-y"), network=network)
+    made_by = QemuTools(IMAGE, TCG, world.daemon, SteppedClock(), FakeHypervisor(machine))
+    target = QemuGuest(spec, made_by)
+    await target.receive()
+    machine.run_state = "inmigrate"
+    return target, machine
+
+
+async def test_sleeper_goes_on_in_another_process(world: World) -> None:
+    world.daemon.answers["PUT /thaw 1767225600.000000000"] = (200, "the database runs")
+    await world.guest.fall_asleep()
+    target, machine = await receiver(world)
+    await world.guest.send(target, LIMITS, lambda _: None)
+    assert (machine.loaded, machine.run_state) == (MEMORY, "running")
+    assert world.daemon.asked[-1].startswith("PUT /thaw")
+    assert (await target.state()).phase is GuestPhase.RUNNING
+    assert (await world.guest.state()).phase is GuestPhase.STOPPED
+    await target.stop()
+
+
+async def test_sleeper_that_is_not_sent_sleeps_on(world: World) -> None:
+    """Nobody wakes it on its way."""
+    await world.guest.fall_asleep()
+    target, machine = await receiver(world)
+    machine.reads.clear()
+    move = asyncio.create_task(world.guest.send(target, LIMITS, lambda _: None))
+    await machine.begun.wait()
+    with pytest.raises(GuestError, match="being migrated"):
+        await world.guest.wake()
+    move.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await move
+    assert (await world.guest.state()).phase is GuestPhase.ASLEEP
+    assert not machine.alive
+    await target.stop()

@@ -1,0 +1,223 @@
+"""A machine whose memory is a few bytes, a guest's daemon, and a stand-in, each of which fails when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.daemon import DaemonResponse
+from deploy.neonvm.sleep.suspend import Frame
+from tests.neonvm.qemu.fakes import FakeMachine
+
+MEMORY = b"rows" * 1000
+
+
+@dataclass
+class SavedMachine(FakeMachine):
+    """Saves and loads its memory through the socket that it was given. ``fails_at`` is the command that it refuses,
+    and ``status`` the end of its saving, which does not come while it waits for an answer on the ``return_path``.
+    """
+
+    fails_at: str = ""
+    status: str = "completed"
+    return_path: bool = False
+    run_state: str = "running"
+    loaded: bytes = b""
+    diverts: str = "off"
+    log: list[str] = field(default_factory=list)
+    _end: socket.socket | None = None
+
+    async def give(self, name: str, end: socket.socket) -> None:
+        self._note(f"give {name}")
+        if name == "asleep":
+            self._end = socket.fromfd(end.fileno(), end.family, end.type)
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        self._note(command)
+        match command:
+            case "stop":
+                self.run_state = "paused"
+            case "cont":
+                self.run_state = "running"
+            case "migrate" if self._end is not None:
+                with suppress(BrokenPipeError):  # nobody takes it: the status says so
+                    await asyncio.to_thread(self._end.sendall, MEMORY)
+                self._end.close()
+                self.run_state = "postmigrate"
+            case "migrate_cancel" if self._end is not None:
+                self._end.close()
+            case "migrate-incoming" if self._end is not None:
+                self.loaded = await asyncio.to_thread(_all, self._end)
+                self.run_state = "paused"
+            case "qom-set" if (arguments or {}).get("property") == "status":
+                self.diverts = str((arguments or {})["value"])
+            case "qom-get" if (arguments or {}).get("property") == "status":
+                return self.diverts
+            case "migrate-set-capabilities":
+                states = {each["capability"]: each["state"] for each in (arguments or {})["capabilities"]}  # type: ignore[attr-defined]  # a list
+                self.return_path = states.get("return-path", self.return_path)
+            case "query-migrate":
+                return {"status": "active" if self.return_path else self.status}
+            case "query-status":
+                return {"status": self.run_state}
+            case "query-chardev":
+                return []
+        return await super().call(command, arguments)
+
+    def _note(self, command: str) -> None:
+        self.log.append(command)
+        if command == self.fails_at:
+            self.fails_at = ""
+            raise GuestError(f"QEMU refused {command}")
+
+    async def kill(self) -> None:
+        if self._end is not None:
+            self._end.close()
+        await super().kill()
+
+    async def wait_for_event(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    def on_event(self, event: str, heard: object) -> nullcontext[None]:
+        return nullcontext()
+
+
+def _all(end: socket.socket) -> bytes:
+    end.setblocking(True)
+    memory = bytearray()
+    while part := end.recv(65536):
+        memory += part
+    end.close()
+    return bytes(memory)
+
+
+@dataclass
+class FakeDaemon:
+    """``answers`` by request; ``fails_at`` is the first request that is not answered."""
+
+    answers: dict[str, DaemonResponse] = field(
+        default_factory=lambda: {"PUT /freeze": DaemonResponse(200, '{"sessions": 3}')}
+    )
+    fails_at: str = ""
+    log: list[str] = field(default_factory=list)
+    frozen: bool = False
+
+    async def thaw(self, time: str) -> bool:
+        self.log.append("PUT /thaw")
+        self.frozen = False
+        return True
+
+    async def ask(self, method: str, path: str, body: str = "", seconds: float = 5.0) -> DaemonResponse:
+        request = f"{method} {path}"
+        self.log.append(request)
+        answer = self.answers.get(request, DaemonResponse(200, "done"))
+        # An order that is not answered may have been carried out all the same.
+        self.frozen = self.frozen or (path == "/freeze" and answer.status == 200)
+        if request == self.fails_at:
+            self.fails_at = ""
+            raise GuestError("the guest did not answer")
+        return answer
+
+
+@dataclass
+class FakeStandIn:
+    """``calls_at`` is the moment at which a frame wakes the guest: a place that it was told to read."""
+
+    frames: Sequence[Frame] = ()
+    places: list[str] = field(default_factory=list)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _end: socket.socket | None = None
+
+    def read_diverted(self, end: socket.socket) -> None:
+        self._leave()
+        self._end = end
+        self.places.append("diverted")
+
+    def read_network(self) -> None:
+        self._leave()
+        self.places.append("network")
+
+    def stop_reading(self) -> None:
+        self._leave()
+        self.places.append("nothing")
+
+    async def call(self) -> str:
+        await self.woken.wait()
+        return "10.100.0.7:40000 sent data"
+
+    async def drained(self) -> None:
+        return
+
+    def queued_frames(self, header_size: int | None = None) -> list[Frame]:
+        kept, self.frames = list(self.frames), ()
+        return kept
+
+    def close(self) -> None:
+        self._leave()
+        self.places.append("closed")
+
+    def _leave(self) -> None:
+        if self._end is not None:
+            self._end.close()
+            self._end = None
+
+
+@dataclass
+class Target(SavedMachine):
+    """An empty machine on another node. ``reads`` is set while it takes what it is sent."""
+
+    run_state: str = "inmigrate"
+    reads: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    obeys: bool = True
+    image: Path = Path()
+    had_image: list[bool] = field(default_factory=list)
+    _given: socket.socket | None = None
+    _loading: asyncio.Task[None] | None = None
+
+    async def give(self, name: str, end: socket.socket) -> None:
+        if name == "transfer":
+            self._given = end.dup()
+        else:
+            await super().give(name, end)
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        if command == "migrate-incoming":
+            self._note(command)
+            self.begun.set()
+            self._loading = asyncio.create_task(self._load())
+            return {}
+        if command == "cont":
+            self.had_image.append(self.image.exists())
+            if not self.obeys:
+                self._note(command)
+                return {}
+        return await super().call(command, arguments)
+
+    async def _load(self) -> None:
+        await self.reads.wait()
+        assert self._given is not None
+        self._given.setblocking(True)
+        parts = bytearray()
+        while part := await asyncio.to_thread(self._given.recv, 65536):
+            parts += part
+        self._given.close()
+        self.loaded = bytes(parts)
+        self.run_state = "paused" if self.loaded == MEMORY else "inmigrate"
+
+    async def kill(self) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
+        if self._given is not None:
+            self._given.close()
+        await super().kill()
+
+
+def descriptors() -> int:
+    """Open descriptors of this process."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())

@@ -1,0 +1,148 @@
+"""A sleeping guest is sent into another machine: it runs once, or sleeps on, whatever fails (B.18)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from deploy.neonvm.ports import GuestError, TransferError, TransferFault
+from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints
+from deploy.neonvm.sleep.migration_source import SleepingSource, sleeping_endpoints
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferStatus
+from protocol.units import Bytes, Seconds
+from tests.neonvm.sleep.fakes import MEMORY, Target
+from tests.neonvm.sleep.test_sleeping import World
+
+LIMITS = TransferLimits(downtime=Seconds(0.02), bandwidth=Bytes(2**30), timeout=Seconds(60.0))
+
+
+@dataclass
+class Move:
+    """A sleeper, the machine that it is sent to, and what the network was told."""
+
+    world: World
+    target: Target
+    led: list[str] = field(default_factory=list)
+    progress: list[TransferInfo] = field(default_factory=list)
+
+    def transfer(self, target: Machine | None = None) -> Transfer:
+        lead = (lambda: self.led.append("source"), lambda: self.led.append("target"))
+        source = SleepingSource(self.world.sleep, self.world.clock)
+        ends = TransferEndpoints("default/db", source, target or self.target, self.world.clock, *lead)
+        return Transfer(sleeping_endpoints(ends, self.world.sleep, lambda: 12), LIMITS, self.progress.append)
+
+    @property
+    def image(self) -> Path:
+        return self.world.sleep.image.path
+
+
+@pytest.fixture
+async def move(tmp_path: Path) -> AsyncIterator[Move]:
+    world = World(tmp_path)
+    world.boots.set()
+    await world.begin()
+    target = Target(image=world.sleep.image.path)
+    target.reads.set()
+    yield Move(world, target)
+    await world.sleep.abandon()
+
+
+async def test_sleeper_runs_in_target(move: Move) -> None:
+    """Its image is gone before it runs there, and the frames that were kept for it are there."""
+    info = await move.transfer().run()
+    assert (info.status, info.ram.transferred) == (TransferStatus.COMPLETED, Bytes(len(MEMORY)))
+    assert (move.target.loaded, move.target.run_state, move.target.had_image) == (MEMORY, "running", [False])
+    log = move.target.log
+    assert log.index("migrate-incoming") < log.index("give put-in") < log.index("cont")
+    assert (move.world.sleep.is_over.is_set(), move.world.launches) == (True, [])
+    assert move.world.stand_in.places == ["network", "nothing", "closed"]
+    assert move.led == ["source", "target"]
+
+
+async def test_called_sleeper_leaves_its_disk(move: Move) -> None:
+    """A frame has called it: the process that was started for it here is gone before it runs elsewhere."""
+    move.world.stand_in.woken.set()
+    await move.world.sleep.woken()
+    await move.transfer().run()
+    assert (len(move.world.launches), move.world.machine.kills, move.target.run_state) == (1, 1, "running")
+
+
+async def test_frame_that_calls_too_late_starts_nothing(move: Move) -> None:
+    """It came with the last that were read before the guest ran elsewhere."""
+    waiting = asyncio.create_task(move.world.sleep.woken())
+    await asyncio.sleep(0)
+    await move.world.sleep.leave()
+    move.world.stand_in.woken.set()
+    await waiting
+    assert move.world.launches == []
+
+
+async def test_lost_target_leaves_sleeper(move: Move) -> None:
+    """It wakes here later, with its memory."""
+    move.target.fails_at = "migrate-incoming"
+    with pytest.raises(TransferError, match="keeps running on the source") as caught:
+        await move.transfer().run()
+    assert caught.value.fault is TransferFault.REFUSED
+    assert (move.target.kills, move.image.exists()) == (1, True)
+    assert (await move.world.sleep.wake()).fault == ""
+    assert move.world.machine.loaded == MEMORY
+
+
+async def test_move_that_is_called_off_leaves_sleeper(move: Move) -> None:
+    """The target does not read; its sender is not stuck with it. A second move succeeds."""
+    move.target.reads.clear()
+    transfer = move.transfer()
+    running = asyncio.create_task(transfer.run())
+    await move.target.begun.wait()
+    transfer.call_off()
+    with pytest.raises(TransferError, match="was cancelled"):
+        await running
+    assert move.image.exists()
+    again = Target(image=move.image)
+    again.reads.set()
+    await move.transfer(again).run()
+    assert again.run_state == "running"
+
+
+async def test_damaged_image_is_not_run_elsewhere(move: Move) -> None:
+    content = bytearray(move.image.read_bytes())
+    content[-1] ^= 1
+    move.image.write_bytes(content)
+    with pytest.raises(TransferError, match="corrupt"):
+        await move.transfer().run()
+    assert move.target.had_image == []
+    assert "corrupt" in (await move.world.sleep.wake()).fault
+
+
+async def test_sleeper_of_refusing_target_boots(move: Move) -> None:
+    """The target was given the guest: its image is used up, whoever runs in the end."""
+    move.target.obeys = False
+    with pytest.raises(TransferError, match="did not start"):
+        await move.transfer().run()
+    assert (move.target.kills, move.image.exists()) == (1, False)
+    assert move.world.stand_in.places == ["network", "nothing", "network"]
+    assert "already used" in (await move.world.sleep.wake()).fault
+    assert move.world.adopted == [move.world.booted]
+
+
+async def test_waking_guest_is_not_sent(move: Move) -> None:
+    waking = asyncio.create_task(move.world.sleep.wake())
+    await asyncio.sleep(0)
+    with pytest.raises(GuestError, match="is waking"):
+        await SleepingSource(move.world.sleep, move.world.clock).call("migrate", {"uri": "fd:transfer"})
+    await waking
+
+
+async def test_unknown_address_sends_nothing(move: Move) -> None:
+    source = SleepingSource(move.world.sleep, move.world.clock)
+    await source.call("migrate", {"uri": "exec:cat"})
+    await source.wait_for_event(1.0)
+    report = await source.call("query-migrate")
+    assert isinstance(report, dict)
+    assert (report["status"], report["error-desc"]) == ("failed", "cannot send a sleeping guest to exec:cat")
+    assert source.last_words() == report["error-desc"]

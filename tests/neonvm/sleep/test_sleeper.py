@@ -1,0 +1,233 @@
+"""A sleeper reads what QEMU diverts and then the network itself, and loses nothing in between."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.neonvm.sleep.frame_sources import Cable, CableSocket, FrameSource, SourceClosedError
+from deploy.neonvm.sleep.frames import ACK, FIN, PSH, SYN
+from deploy.neonvm.sleep.sleeper import Sleeper
+from deploy.neonvm.sleep.streams import LONGEST, CableStream, cabled, redirected
+from protocol.runtime.clock import SystemClock
+from tests.fake_clock import FakeClock, settle
+from tests.neonvm.sleep.wire import GUEST, PAGE, Client
+
+CLIENT = Client()
+LEAVING = CLIENT.frame(FIN | ACK)
+OTHER = Client(source_port=40001).frame(SYN)
+
+
+class Place:
+    """A guest's place whose frames the test sends: each time that it is opened is a new cable."""
+
+    def __init__(self) -> None:
+        self.opened = list[socket.socket]()
+        self.written = list[bytes]()
+        self.fails = False
+
+    def open(self) -> FrameSource:
+        if self.fails:
+            raise ConnectionRefusedError
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        self.opened.append(theirs)
+        return Cable(ours)
+
+    def write(self, frame: bytes) -> None:
+        self.written.append(frame)
+
+    def header_size(self) -> int:
+        return 12
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    made = Place()
+    yield made
+    for end in made.opened:
+        end.close()
+
+
+@pytest.fixture
+async def sleeper(place: Place) -> Sleeper:
+    return Sleeper(GUEST, PAGE, SystemClock(), place)
+
+
+async def answers(end: socket.socket, count: int) -> list[bytes]:
+    """The frames that come out of a cable."""
+    stream, frames = CableStream(), list[bytes]()
+    async with asyncio.timeout(5):
+        while len(frames) < count:
+            frames += stream.read(await asyncio.get_running_loop().sock_recv(end, 65536))
+    return frames
+
+
+async def test_call_says_who_wakes_the_guest(sleeper: Sleeper, place: Place) -> None:
+    sleeper.read_network()
+    (network,) = place.opened
+    network.send(cabled(CLIENT.question()) + cabled(CLIENT.frame(SYN)))
+    assert await sleeper.call() == "10.100.0.1:40000 opened a connection"
+    assert sleeper.woken.is_set()
+    assert (await answers(network, 1))[0][:12] == CLIENT.mac + GUEST.mac
+    assert sleeper.queued_frames() == [(bytes(12), CLIENT.frame(SYN))]
+    sleeper.close()
+
+
+async def test_answers_to_diverted_frames_go_to_the_place(sleeper: Sleeper, place: Place) -> None:
+    """QEMU's stream has one direction, and QEMU has the guest's place."""
+    ours, theirs = socket.socketpair()
+    sleeper.read_diverted(ours)
+    theirs.send(redirected(b"\x01" * 10, CLIENT.question()) + redirected(b"\x01" * 10, LEAVING))
+    theirs.close()
+    await sleeper.drained()
+    assert [frame[:6] for frame in place.written] == [CLIENT.mac] * 2
+    assert sleeper.queued_frames() == [(b"\x01" * 10 + bytes(2), LEAVING)]
+    sleeper.close()
+
+
+async def test_unread_frames_of_the_old_end_come_first(sleeper: Sleeper, place: Place) -> None:
+    """QEMU has ended, and what it diverted last is not read yet when the network is."""
+    ours, theirs = socket.socketpair()
+    sleeper.read_diverted(ours)
+    theirs.send(redirected(b"", LEAVING))
+    sleeper.read_network()
+    place.opened[0].send(cabled(OTHER))
+    theirs.close()
+    await sleeper.call()
+    assert [frame for _, frame in sleeper.queued_frames()] == [LEAVING, OTHER]
+    assert place.written[0][:6] == CLIENT.mac
+    await sleeper.drained()
+    sleeper.close()
+
+
+async def test_sleeper_reads_again_after_it_stopped(sleeper: Sleeper, place: Place) -> None:
+    """A QEMU that could not be started gives the place back."""
+    sleeper.read_network()
+    place.opened[0].send(cabled(LEAVING))
+    sleeper.stop_reading()
+    assert place.opened[0].recv(100) != b""
+    sleeper.read_network()
+    place.opened[1].send(cabled(OTHER))
+    await sleeper.call()
+    assert [frame for _, frame in sleeper.queued_frames()] == [LEAVING, OTHER]
+    sleeper.close()
+    sleeper.close()
+
+
+async def test_lost_network_is_tried_again(sleeper: Sleeper, place: Place) -> None:
+    """It begins as one that cannot be reached, and later its cable is pulled, or makes no sense."""
+    place.fails = True
+    sleeper.read_network()
+    place.fails = False
+    await until(lambda: len(place.opened) == 1)
+    place.opened[0].close()
+    await until(lambda: len(place.opened) == 2)
+    place.opened[1].send((LONGEST + 1).to_bytes(4, "big"))
+    await until(lambda: len(place.opened) == 3)
+    place.opened[2].send(cabled(OTHER))
+    await sleeper.call()
+    sleeper.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_closed_sleeper_tries_nothing_more(sleeper: Sleeper, place: Place) -> None:
+    place.fails = True
+    sleeper.read_network()
+    sleeper.close()
+    place.fails = False
+    await asyncio.sleep(0.3)
+    assert place.opened == []
+
+
+async def test_silent_diversion_is_waited_for_a_second(place: Place) -> None:
+    clock = FakeClock()
+    sleeper = Sleeper(GUEST, PAGE, clock, place)
+    await sleeper.drained()
+    ours, theirs = socket.socketpair()
+    sleeper.read_diverted(ours)
+    waiting = asyncio.ensure_future(sleeper.drained())
+    await settle()
+    assert not waiting.done()
+    await clock.advance(1.0)
+    await waiting
+    sleeper.close()
+    theirs.close()
+
+
+async def test_flood_leaves_the_loop_to_others(sleeper: Sleeper, place: Place) -> None:
+    """The sleeper rests between its turns, and still reads what comes after the flood."""
+    sleeper.read_network()
+    (network,) = place.opened
+    flood = b"".join(cabled(Client(source_port=port).frame(ACK)) for port in range(1, 1000))
+    sending = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(network, flood + cabled(OTHER)))
+    turns = 0
+    while not sleeper.woken.is_set():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 10
+    await sending
+    sleeper.close()
+
+
+def test_cut_off_answer_ends_the_cable() -> None:
+    """The hub reads slowly. Linux takes small frames whole or not at all, so this one is large."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        cable = Cable(ours)
+        cable.write(b"small")
+        assert cable.read() == []
+        cable.write(bytes(1_000_000))
+        with pytest.raises(SourceClosedError):
+            cable.read()
+        cable.write(b"later")
+        cable.close()
+
+
+async def test_cable_is_plugged_into_the_hub(place: Place) -> None:
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as hub:
+        path = Path(folder) / "c1"
+        with pytest.raises(FileNotFoundError):
+            CableSocket(path).open()
+        hub.bind(str(path))
+        hub.listen()
+        sleeper = Sleeper(GUEST, PAGE, SystemClock(), CableSocket(path))
+        sleeper.read_network()
+        port, _ = hub.accept()
+        with port:
+            port.send(cabled(CLIENT.frame(ACK | PSH, b"query")))
+            assert await sleeper.call() == "10.100.0.1:40000 sent data"
+            assert sleeper.queued_frames() == [(b"", CLIENT.frame(ACK | PSH, b"query"))]
+            sleeper.close()
+            assert port.recv(1) == b""
+
+
+async def test_sleeper_takes_little_memory(place: Place) -> None:
+    """With what a flood fills (test_frame_filter_properties.py), less than 16 KiB."""
+    count = 50
+    clock = SystemClock()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        sleepers = [Sleeper(GUEST, b"", clock, place) for _ in range(count)]
+        gc.collect()
+        each = (tracemalloc.get_traced_memory()[0] - before) / count
+    finally:
+        tracemalloc.stop()
+    assert len(sleepers) == count
+    assert each < 3 * 1024

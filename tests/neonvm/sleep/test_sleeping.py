@@ -1,0 +1,253 @@
+"""A sleeping guest wakes with its memory, or boots: whatever fails, it runs once (B.18)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from deploy.neonvm.ports import FellAsleep, GuestError, Woken
+from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.sleep import saving
+from deploy.neonvm.sleep.image import SleepImage
+from deploy.neonvm.sleep.sleeping import GuestSleep, SleepParts
+from protocol.units import Bytes, Seconds
+from tests.fake_clock import settle
+from tests.neonvm.qemu.fakes import SteppedClock
+from tests.neonvm.sleep.fakes import MEMORY, FakeStandIn, SavedMachine, descriptors
+
+
+@dataclass
+class World:
+    """A guest that has fallen asleep. ``machine`` is the one that is started for its wake."""
+
+    folder: Path
+    machine: SavedMachine = field(default_factory=lambda: SavedMachine(run_state="inmigrate"))
+    booted: SavedMachine = field(default_factory=SavedMachine)
+    stand_in: FakeStandIn = field(default_factory=lambda: FakeStandIn([(b"", b"a frame")]))
+    clock: SteppedClock = field(default_factory=SteppedClock)
+    launches: list[Sequence[str]] = field(default_factory=list)
+    adopted: list[Machine] = field(default_factory=list)
+    is_thawed: bool = False
+    faults: list[Exception] = field(default_factory=list)
+    boot_fault: GuestError | None = None
+    booting: asyncio.Event = field(default_factory=asyncio.Event)
+    boots: asyncio.Event = field(default_factory=asyncio.Event)
+    sleep: GuestSleep = field(init=False)
+
+    async def begin(self) -> None:
+        """Saves an image, and sleeps."""
+        image = SleepImage(self.folder)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.sendall(MEMORY)
+            ours.close()
+            saved = await asyncio.to_thread(image.write, theirs)
+        bed = SleepParts(self.stand_in, image, self.clock, self._launch, self._boot, self._thaw, self._adopt)
+        self.sleep = GuestSleep(FellAsleep(saved, 1), bed)
+        self.sleep.begin()
+
+    async def _launch(self, more: Sequence[str], inherit: Sequence[int]) -> Machine:
+        self.launches.append(more)
+        if self.faults:
+            raise self.faults.pop(0)
+        return self.machine
+
+    async def _boot(self) -> Machine:
+        if self.boot_fault is not None:
+            raise self.boot_fault
+        self.booting.set()
+        await self.boots.wait()
+        return self.booted
+
+    def _adopt(self, machine: Machine, woken: Woken) -> None:
+        self.adopted.append(machine)
+
+    async def _thaw(self) -> None:
+        self.is_thawed = True
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    world.boots.set()
+    await world.begin()
+    yield world
+    await world.sleep.abandon()
+
+
+async def test_frame_wakes_the_guest_with_its_memory(world: World) -> None:
+    """An empty process is there before the permit is; the frame that woke the guest is given to it before it runs."""
+    woken = asyncio.create_task(world.sleep.woken())
+    await asyncio.sleep(0)
+    assert not world.sleep.is_wake_requested
+    world.stand_in.woken.set()
+    assert await woken == "10.100.0.7:40000 sent data"
+    world.clock.instant = 3.0
+    assert await world.sleep.wake() == Woken(Seconds(3.0))
+    assert (world.adopted, world.machine.loaded) == ([world.machine], MEMORY)
+    assert (world.machine.run_state, world.is_thawed) == ("running", True)
+    assert world.stand_in.places == ["network", "nothing", "diverted", "closed"]
+    log = world.machine.log
+    assert log.index("migrate-incoming") < log.index("give put-in") < log.index("cont")
+    assert list(world.folder.iterdir()) == []
+    assert len(world.launches) == 1
+
+
+async def test_order_wakes_the_guest_too(world: World) -> None:
+    """Nothing had to reach it; two orders at once wake it once."""
+    first, second = await asyncio.gather(world.sleep.wake(), world.sleep.wake())
+    assert first == second == Woken(Seconds(0.0))
+    assert world.adopted == [world.machine]
+    assert len(world.launches) == 1
+
+
+@pytest.mark.parametrize(
+    "step", ["give asleep", "migrate-set-capabilities", "migrate-incoming", "query-status", "qom-list", "cont"]
+)
+async def test_guest_boots_if_its_memory_is_lost(world: World, step: str) -> None:
+    """Whatever QEMU refuses: the process that could not be filled is gone before the disk is used again."""
+    world.machine.fails_at = step
+    assert (await world.sleep.wake()).fault == f"QEMU refused {step}"
+    assert (world.adopted, world.machine.kills) == ([world.booted], 1)
+    assert not world.machine.alive
+    assert list(world.folder.iterdir()) == []
+
+
+async def test_frame_during_boot_starts_no_process(world: World) -> None:
+    """It would read the tap beside the guest's own, for ever, and the guest would get a part of its frames."""
+    world.boots.clear()
+    world.machine.fails_at = "cont"
+    woken, waking = asyncio.create_task(world.sleep.woken()), asyncio.create_task(world.sleep.wake())
+    await world.booting.wait()
+    world.stand_in.woken.set()
+    await woken
+    world.boots.set()
+    await waking
+    assert (len(world.launches), world.adopted) == (1, [world.booted])
+
+
+async def test_lost_frames_are_no_reason_to_boot(world: World) -> None:
+    """Their senders repeat them."""
+    world.machine.fails_at = "give put-in"
+    assert (await world.sleep.wake()).fault == ""
+
+
+class DeafMachine(SavedMachine):
+    """Takes nothing of its memory."""
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        return {} if command == "migrate-incoming" else await super().call(command, arguments)
+
+
+async def test_machine_that_takes_nothing_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load has no limit as long as it goes on: beside hundreds of others it may take minutes."""
+    monkeypatch.setattr(saving, "_LONGEST_STEP", 0.01)
+    world.machine = DeafMachine(run_state="inmigrate")
+    assert (await world.sleep.wake()).fault == "QEMU did not load the saved memory within 0.01 s"
+    assert (world.adopted, world.machine.kills) == ([world.booted], 1)
+
+
+async def test_damaged_image_is_not_run(world: World) -> None:
+    image = next(world.folder.iterdir())
+    content = bytearray(image.read_bytes())
+    content[-1] ^= 1
+    image.write_bytes(content)
+    assert "corrupt" in (await world.sleep.wake()).fault
+    assert world.adopted == [world.booted]
+
+
+async def test_process_that_ends_early_is_replaced(world: World) -> None:
+    """It is killed while the guest waits for its permit: the image is still there, and so are the sessions."""
+    world.stand_in.woken.set()
+    await world.sleep.woken()
+    await asyncio.sleep(0)
+    world.machine.fail("killed")
+    world.machine = SavedMachine(run_state="inmigrate")
+    assert (await world.sleep.wake()).fault == ""
+    assert (world.adopted, len(world.launches)) == ([world.machine], 2)
+
+
+async def test_process_that_gets_no_permit_is_ended(world: World) -> None:
+    """Hundreds wait for a full node. The guest's sessions are answered meanwhile, and with the permit it wakes."""
+    world.stand_in.woken.set()
+    await world.sleep.woken()
+    await settle()
+    world.clock.jump(9.9)
+    await settle()
+    assert (world.machine.alive, world.stand_in.places[-1]) == (True, "diverted")
+    world.clock.jump(0.2)
+    await settle()
+    assert (world.machine.alive, world.stand_in.places[-1]) == (False, "network")
+    assert await world.sleep.woken() == "10.100.0.7:40000 sent data"
+    world.machine = SavedMachine(run_state="inmigrate")
+    assert (await world.sleep.wake()).fault == ""
+    assert (world.adopted, world.machine.loaded, len(world.launches)) == ([world.machine], MEMORY, 2)
+    assert world.stand_in.places == ["network", "nothing", "diverted", "network", "nothing", "diverted", "closed"]
+
+
+class DyingMachine(SavedMachine):
+    """Takes a while to end."""
+
+    dies = asyncio.Event()
+
+    async def kill(self) -> None:
+        await self.dies.wait()
+        await super().kill()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_permit_that_comes_too_late_waits_for_the_end(world: World, *, leaves: bool) -> None:
+    """Two processes would have the disk. A guest that is moved away in that moment has none."""
+    world.machine = dying = DyingMachine(run_state="inmigrate")
+    dying.dies = asyncio.Event()
+    world.stand_in.woken.set()
+    await world.sleep.woken()
+    await settle()
+    world.clock.jump(11.0)
+    await settle()
+    world.machine = SavedMachine(run_state="inmigrate")
+    ending = asyncio.ensure_future(world.sleep.leave() if leaves else world.sleep.wake())
+    await settle()
+    assert (ending.done(), len(world.launches)) == (False, 1)
+    dying.dies.set()
+    await ending
+    assert (dying.alive, world.adopted) == (False, [] if leaves else [world.machine])
+    assert world.stand_in.places[-1] == ("nothing" if leaves else "closed")
+
+
+async def test_machine_that_starts_too_many_processes_costs_no_session(world: World) -> None:
+    """Hundreds wake at once: one process is too slow, one is refused by the kernel, and the image is still there."""
+    world.faults = [GuestError("QMP negotiation failed"), BlockingIOError("no more processes")]
+    assert await world.sleep.wake() == Woken(Seconds(2.0))
+    assert (world.adopted, world.machine.loaded, len(world.launches)) == ([world.machine], MEMORY, 3)
+
+
+async def test_process_that_does_not_start(world: World) -> None:
+    """The guest is tried once more, from its disk; then its pod has to end."""
+    world.faults = [OSError("no memory") for _ in range(3)]
+    world.boot_fault = GuestError("QEMU is gone")
+    before = descriptors()
+    with pytest.raises(GuestError, match="QEMU is gone"):
+        await world.sleep.wake()
+    assert (world.sleep.is_over.is_set(), descriptors()) == (True, before)
+    assert world.stand_in.places == ["network", *(["nothing", "network"] * 3), "closed"]
+
+
+async def test_abandoned_sleep_leaves_nothing(world: World) -> None:
+    """The VM is deleted while it sleeps, or while it waits for its permit."""
+    await asyncio.sleep(0)
+    world.stand_in.woken.set()
+    await world.sleep.woken()
+    await asyncio.sleep(0)
+    await world.sleep.abandon()
+    assert (world.machine.alive, list(world.folder.iterdir())) == (False, [])
+    assert world.stand_in.places[-1] == "closed"
+
+
+async def test_size_is_that_of_the_file(world: World) -> None:
+    assert world.sleep.snapshot == FellAsleep(Bytes(next(world.folder.iterdir()).stat().st_size), 1)

@@ -1,0 +1,247 @@
+"""A guest falls asleep, or runs on with all its frames: interrupted at every step (B.18)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from deploy.neonvm.ports import FellAsleep, SleepRefusedError
+from deploy.neonvm.qemu.daemon import DaemonResponse
+from deploy.neonvm.sleep.image import SleepImage
+from deploy.neonvm.sleep.suspend import Suspend
+from protocol.units import Bytes, Seconds
+from tests.fake_clock import settle
+from tests.neonvm.qemu.fakes import SteppedClock
+from tests.neonvm.sleep.fakes import FakeDaemon, FakeStandIn, SavedMachine, descriptors
+
+
+@dataclass
+class World:
+    """One guest with all around it."""
+
+    folder: Path
+    machine: SavedMachine = field(default_factory=SavedMachine)
+    daemon: FakeDaemon = field(default_factory=FakeDaemon)
+    stand_in: FakeStandIn = field(default_factory=FakeStandIn)
+    disk: Path = Path(__file__)  # any file that can be flushed
+
+    def fall(self) -> Suspend:
+        image, clock = SleepImage(self.folder), SteppedClock()
+        parts = (self.machine, self.daemon, self.stand_in, image, clock, Seconds(0.02), self.disk)
+        return Suspend("default/db", *parts, has_memory_device=True)  # type: ignore[arg-type]  # the daemon is a fake
+
+    def runs_on(self) -> bool:
+        """Nothing of the attempt is left: it runs, is not frozen, reads its frames, and has no image."""
+        objects = [str(arguments.get("id")) for name, arguments in self.machine.calls if name == "object-add"]
+        return (
+            self.machine.run_state == "running"
+            and not self.daemon.frozen
+            and list(self.folder.iterdir()) == []
+            and (not objects or "qom-list" in self.machine.log[self.machine.log.index("object-add") :])
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.stand_in.close()
+
+
+async def test_guest_falls_asleep_in_the_right_order(world: World) -> None:
+    """Its memory first, then its frames are diverted, and only then is it looked at, stopped and saved."""
+    assert await world.fall().run() == FellAsleep(saved=_size(world), sessions=3)
+    assert world.daemon.log == ["PUT /spare", "PUT /freeze"]
+    order = [name for name in world.machine.log if name in {"qom-set", "object-add", "stop", "migrate", "cont"}]
+    assert order == ["qom-set", "object-add", "object-add", "qom-set", "stop", "migrate"]
+    assert (world.machine.run_state, world.daemon.frozen, world.stand_in.places) == ("postmigrate", True, ["diverted"])
+
+
+async def test_guest_that_has_moved_falls_asleep(world: World) -> None:
+    """Its move left the return path on, on which the file of its memory answers nothing."""
+    world.machine.return_path = True
+    async with asyncio.timeout(5.0):
+        assert (await world.fall().run()).sessions == 3
+
+
+STEPS = (
+    *("qom-set", "give handed", "chardev-add", "object-add", "stop", "give asleep"),
+    *("migrate-set-capabilities", "migrate-set-parameters", "migrate", "query-migrate"),
+)
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_fault_at_any_step_of_qemu(world: World, step: str) -> None:
+    """QEMU refuses: the guest runs on, and no descriptor stays open."""
+    before = descriptors()
+    world.machine.fails_at = step
+    with pytest.raises(SleepRefusedError, match=f"QEMU refused {step}"):
+        await world.fall().run()
+    world.stand_in.close()
+    assert world.runs_on()
+    assert descriptors() == before
+
+
+async def test_guest_that_does_not_answer_is_thawed(world: World) -> None:
+    """It may have been frozen all the same."""
+    world.daemon.fails_at = "PUT /freeze"
+    with pytest.raises(SleepRefusedError, match="did not answer"):
+        await world.fall().run()
+    assert world.daemon.log == ["PUT /spare", "PUT /freeze", "PUT /thaw"]
+    assert world.runs_on()
+
+
+async def test_guest_without_spare_memory_sleeps(world: World) -> None:
+    world.daemon.fails_at = "PUT /spare"
+    assert (await world.fall().run()).sessions == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (DaemonResponse(409, "a session is in a transaction"), "is busy: a session is in a transaction"),
+        (DaemonResponse(404, "there is no such path"), "is busy: there is no such path"),
+        (DaemonResponse(200, "yes"), "invalid response to /freeze"),
+        (DaemonResponse(200, '{"sessions": -1}'), "invalid response to /freeze"),
+        # Nobody could read a status that says this, so the guest would never be woken.
+        (DaemonResponse(200, f'{{"sessions": {2**31}}}'), "invalid response to /freeze"),
+        # Their keepalives could not all be answered, and some of them would end.
+        (DaemonResponse(200, '{"sessions": 193}'), "193 open sessions; at most 192 can be kept alive during sleep"),
+    ],
+)
+async def test_guest_with_work_runs_on(world: World, answer: DaemonResponse, why: str) -> None:
+    """So does one of an image that knows nothing of sleep."""
+    world.daemon.answers["PUT /freeze"] = answer
+    with pytest.raises(SleepRefusedError, match=why):
+        await world.fall().run()
+    assert world.runs_on()
+
+
+async def test_failed_save_leaves_no_image(world: World) -> None:
+    world.machine.status = "failed"
+    with pytest.raises(SleepRefusedError, match="QEMU failed to save the memory: failed"):
+        await world.fall().run()
+    assert world.runs_on()
+
+
+class SlowImage(SleepImage):
+    """Has all of the memory before the test lets it write the last of it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.has_all, self.goes_on = threading.Event(), threading.Event()
+
+    def write(self, source: socket.socket) -> Bytes:
+        while source.recv(65536):
+            continue
+        self.has_all.set()
+        self.goes_on.wait()
+        return super().write(source)
+
+
+async def test_called_off_while_last_bytes_are_written(world: World) -> None:
+    """QEMU is done, and its socket is not left open: what is written now is deleted after that."""
+    image = SlowImage(world.folder)
+    falling = asyncio.ensure_future(replace(world.fall(), image=image).run())
+    await asyncio.to_thread(image.has_all.wait)
+    await settle()
+    world.stand_in.woken.set()
+    await settle()
+    was_over = falling.done()
+    image.goes_on.set()
+    with pytest.raises(SleepRefusedError, match="was needed while falling asleep"):
+        await falling
+    assert (was_over, world.runs_on()) == (False, True)
+
+
+async def test_refusal_names_full_disk(tmp_path: Path) -> None:
+    """Here its folder is missing. QEMU sees only that nobody takes its memory."""
+    world = World(tmp_path / "none")
+    world.machine.status = "failed"
+    with pytest.raises(SleepRefusedError, match=r"cannot save the memory in .*none: .*No such file"):
+        await world.fall().run()
+    assert (world.machine.run_state, world.daemon.frozen) == ("running", False)
+    world.stand_in.close()
+
+
+async def test_disk_that_cannot_be_flushed(world: World) -> None:
+    """Found out while the guest can still run on: later, it would sleep although its owner heard that it does not."""
+    world.disk = world.folder / "missing"
+    with pytest.raises(SleepRefusedError, match="cannot flush the disk"):
+        await world.fall().run()
+    assert world.runs_on()
+
+
+class LateStandIn(FakeStandIn):
+    """One that has the last diverted frame only when all has been read."""
+
+    async def drained(self) -> None:
+        self.frames = [(b"", b"the end of a session")]
+
+
+async def test_last_diverted_frame_reaches_guest(world: World) -> None:
+    """It may be the end of a session, which was acknowledged and is never sent again."""
+    world.stand_in = LateStandIn()
+    world.machine.fails_at = "stop"
+    with pytest.raises(SleepRefusedError):
+        await world.fall().run()
+    assert "give put-in" in world.machine.log
+
+
+async def test_frame_at_any_moment_calls_it_off(world: World) -> None:
+    """After each command in turn something must reach the guest: it runs on and gets that frame."""
+    steps = len((await _asleep(world)).machine.log)
+    for step in range(steps):
+        again = World(world.folder / str(step))
+        again.folder.mkdir()
+        await _interrupted(again, step, again.stand_in.woken.set)
+        assert again.runs_on(), step
+
+
+async def test_end_of_the_program_at_any_moment(world: World) -> None:
+    """The task is cancelled after each command in turn; what was begun is undone first."""
+    steps = len((await _asleep(world)).machine.log)
+    for step in range(steps - 1):
+        again = World(world.folder / str(step))
+        again.folder.mkdir()
+        await _interrupted(again, step, None)
+        assert again.runs_on(), step
+
+
+async def _asleep(world: World) -> World:
+    folder = world.folder / "whole"
+    folder.mkdir()
+    whole = World(folder)
+    await whole.fall().run()
+    whole.stand_in.close()
+    return whole
+
+
+async def _interrupted(world: World, step: int, act: object) -> None:
+    """Plays the fall, and after ``step`` commands of QEMU does ``act`` (None: cancels it)."""
+    note, falling = world.machine._note, asyncio.ensure_future(world.fall().run())
+
+    def noted(command: str) -> None:
+        note(command)
+        if len(world.machine.log) == step + 1:
+            act() if callable(act) else falling.cancel()
+
+    world.machine._note = noted  # type: ignore[method-assign]
+    try:
+        async with asyncio.timeout(10):
+            await asyncio.wait((falling,))
+        falling.result()
+    except (SleepRefusedError, asyncio.CancelledError):
+        return
+    finally:
+        world.stand_in.close()
+
+
+def _size(world: World) -> Bytes:
+    return Bytes(next(world.folder.iterdir()).stat().st_size)
