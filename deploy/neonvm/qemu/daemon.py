@@ -12,10 +12,16 @@ from typing import Final
 
 from deploy.neonvm.addressing import DAEMON_PORT, THAW_PORT
 from deploy.neonvm.ports import GuestError, GuestSpec, NetworkError, PodSockets
-from protocol.units import MilliCpu
+from protocol.runtime.clock import Clock
+from protocol.units import MilliCpu, Seconds
 
 Dial = Callable[[], Awaitable[socket.socket]]
 """Opens a non-blocking connection to the daemon; raises ``OSError`` if nothing listens."""
+
+Body = str | Callable[[], str]
+"""The text of a request. A callable is called once the connection is open: a guest that wakes may take a second to
+accept it, and a time would be out of date.
+"""
 
 _LARGEST_ANSWER: Final = 4096
 _STATUS: Final = re.compile(r"[0-9]{3}")
@@ -90,17 +96,25 @@ class GuestDaemon:
         self.last_cpu = MilliCpu(int(answer.text))
         return self.last_cpu
 
-    async def thaw(self, time: str) -> bool:
-        """Set the guest's clock to ``time`` (Unix time with nine decimals) and unfreeze its database. Return True on
-        success.
+    async def thaw(self, clock: Clock) -> Seconds | None:
+        """Set the guest's clock by ``clock`` and unfreeze its database. Return how late the guest's clock may be at
+        most, None on failure.
         """
+        sent = clock.now()
+
+        def present() -> str:
+            nonlocal sent
+            sent = clock.now()
+            return f"{clock.wall():.9f}"
+
         try:
-            return (await self.ask("PUT", "/thaw", time, _THAW_SECONDS, THAW_PORT)).status == 200
+            answer = await self.ask("PUT", "/thaw", present, _THAW_SECONDS, THAW_PORT)
         except GuestError:
-            return False
+            return None
+        return Seconds(clock.now() - sent) if answer.status == 200 else None
 
     async def ask(
-        self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS, port: int = DAEMON_PORT
+        self, method: str, path: str, body: Body = "", seconds: float = _ASK_SECONDS, port: int = DAEMON_PORT
     ) -> DaemonResponse:
         """One request. Raises ``GuestError``."""
         try:
@@ -112,11 +126,13 @@ class GuestDaemon:
         return await self._sockets.connect(self._spec.pod, self._spec.network.guest_host, port)
 
 
-async def ask(dial: Dial, method: str, path: str, body: str, seconds: float) -> DaemonResponse:
+async def ask(dial: Dial, method: str, path: str, body: Body, seconds: float) -> DaemonResponse:
     """One request. Raises ``GuestError`` if there is no valid response within ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
-            return _parsed(await _exchange(await dial(), _request(method, path, body)))
+            connection = await dial()
+            text = body if isinstance(body, str) else body()
+            return _parsed(await _exchange(connection, _request(method, path, text)))
     except TimeoutError as error:
         raise GuestError(f"no response from the guest to {method} {path} within {seconds:g} s") from error
     except OSError as error:

@@ -12,8 +12,10 @@ import pytest
 
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from deploy.neonvm.ports import GuestError, PodSockets
-from deploy.neonvm.qemu.daemon import DaemonResponse, GuestDaemon, ask
+from deploy.neonvm.qemu.daemon import Body, DaemonResponse, GuestDaemon, ask
 from protocol.runtime.serving.tcp_listener import Serve, TcpListener
+from protocol.units import Seconds
+from tests.fake_clock import FakeClock
 from tests.neonvm.qemu.fakes import spec_in
 
 ROOTFS = Path(__file__).parents[3] / "vm_image" / "rootfs"
@@ -92,6 +94,49 @@ async def test_unreachable_guest_is_reported() -> None:
         await ask(dial, "GET", "/ready", "", 1.0)
 
 
+class WakingDaemon(GuestDaemon):
+    """Of a guest that takes 3 s to accept a connection and half a second to answer with ``status``."""
+
+    def __init__(self, clock: FakeClock, status: int) -> None:
+        super().__init__(spec_in(Path()), cast("PodSockets", None))
+        self._clock, self._status = clock, status
+        self.asked: list[str] = []
+
+    async def ask(self, method: str, path: str, body: Body = "", seconds: float = 5.0, port: int = 0) -> DaemonResponse:
+        await self._clock.advance(3.0)
+        assert not isinstance(body, str)
+        self.asked.append(f"{method} {path} {body()}")
+        await self._clock.advance(0.5)
+        return DaemonResponse(self._status, "")
+
+
+@pytest.mark.parametrize(("status", "late"), [(200, Seconds(0.5)), (500, None)])
+async def test_guest_gets_time_of_open_connection(status: int, late: Seconds | None) -> None:
+    """Not that of the attempt to connect, which a guest that has just been woken may not answer for a second."""
+    clock = FakeClock()
+    daemon = WakingDaemon(clock, status)
+    connected_at = clock.wall() + 3.0
+    assert await daemon.thaw(clock) == late
+    assert daemon.asked == [f"PUT /thaw {connected_at:.9f}"]
+
+
+async def test_text_is_made_once_connected() -> None:
+    """And not at all if the guest cannot be reached."""
+    made: list[str] = []
+
+    async def dial() -> socket.socket:
+        made.append("connection refused")
+        raise ConnectionRefusedError(made[0])
+
+    def text() -> str:
+        made.append("text")
+        return ""
+
+    with pytest.raises(GuestError):
+        await ask(dial, "PUT", "/thaw", text, 1.0)
+    assert made == ["connection refused"]
+
+
 class NotingDaemon(GuestDaemon):
     """Notes how long it would wait for each answer."""
 
@@ -99,7 +144,7 @@ class NotingDaemon(GuestDaemon):
         super().__init__(spec_in(Path()), cast("PodSockets", None))
         self.waits: dict[str, float] = {}
 
-    async def ask(self, method: str, path: str, body: str = "", seconds: float = 5.0, port: int = 0) -> DaemonResponse:
+    async def ask(self, method: str, path: str, body: Body = "", seconds: float = 5.0, port: int = 0) -> DaemonResponse:
         self.waits[path] = seconds
         return DaemonResponse(200, "")
 

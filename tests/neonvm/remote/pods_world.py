@@ -23,7 +23,7 @@ from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.ports import FellAsleep, GuestError, GuestSpec, PodSockets, Woken
 from deploy.neonvm.qemu.accelerator import Accelerator
-from deploy.neonvm.qemu.daemon import DaemonResponse, GuestDaemon
+from deploy.neonvm.qemu.daemon import Body, DaemonResponse, GuestDaemon
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.runner.pod_runner import Ending, PodRunner
@@ -129,11 +129,11 @@ class ObedientDaemon(GuestDaemon):
         self.guest, self.has = guest, spec.cpu_use.value
 
     async def ask(
-        self, method: str, path: str, body: str = "", seconds: float = 5.0, port: int = DAEMON_PORT
+        self, method: str, path: str, body: Body = "", seconds: float = 5.0, port: int = DAEMON_PORT
     ) -> DaemonResponse:
         if (await self.guest.machine.call("query-status")) != {"status": "running"}:
             raise GuestError(f"the guest did not answer {method} {path} within {seconds:g} s")
-        if body:
+        if isinstance(body, str) and body:
             self.has = int(body)
         return DaemonResponse(404, "") if path == "/shutdown" else DaemonResponse(200, str(self.has))
 

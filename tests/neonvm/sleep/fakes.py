@@ -12,6 +12,8 @@ from pathlib import Path
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.daemon import DaemonResponse
 from deploy.neonvm.sleep.suspend import Frame
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
 from tests.neonvm.qemu.fakes import FakeMachine
 
 MEMORY = b"rows" * 1000
@@ -98,7 +100,9 @@ def _all(end: socket.socket) -> bytes:
 
 @dataclass
 class FakeDaemon:
-    """``answers`` by request; ``fails_at`` is the first request that is not answered."""
+    """``answers`` by request; ``fails_at`` is the first request that is not answered. ``thaws`` are the results of the
+    next thaws.
+    """
 
     answers: dict[str, DaemonResponse] = field(
         default_factory=lambda: {"PUT /freeze": DaemonResponse(200, '{"sessions": 3}')}
@@ -106,11 +110,13 @@ class FakeDaemon:
     fails_at: str = ""
     log: list[str] = field(default_factory=list)
     frozen: bool = False
+    thaws: list[Seconds | None] = field(default_factory=list)
 
-    async def thaw(self, time: str) -> bool:
+    async def thaw(self, clock: Clock) -> Seconds | None:
         self.log.append("PUT /thaw")
-        self.frozen = False
-        return True
+        late = self.thaws.pop(0) if self.thaws else Seconds(0.0)
+        self.frozen = self.frozen and late is None
+        return late
 
     async def ask(self, method: str, path: str, body: str = "", seconds: float = 5.0) -> DaemonResponse:
         request = f"{method} {path}"

@@ -14,7 +14,7 @@ import pytest
 from deploy.neonvm.ports import FellAsleep, SleepRefusedError
 from deploy.neonvm.qemu.daemon import DaemonResponse
 from deploy.neonvm.sleep.image import SleepImage
-from deploy.neonvm.sleep.suspend import Suspend
+from deploy.neonvm.sleep.suspend import Suspend, thaw
 from protocol.units import Bytes, Seconds
 from tests.fake_clock import settle
 from tests.neonvm.qemu.fakes import SteppedClock
@@ -95,6 +95,23 @@ async def test_guest_that_does_not_answer_is_thawed(world: World) -> None:
         await world.fall().run()
     assert world.daemon.log == ["PUT /spare", "PUT /freeze", "PUT /thaw"]
     assert world.runs_on()
+
+
+@pytest.mark.parametrize(
+    ("results", "attempts"),
+    [
+        ([Seconds(0.2)], 1),
+        ([Seconds(0.3), Seconds(1.9), Seconds(0.1)], 3),
+        ([None, None, Seconds(0.0)], 3),
+        ([Seconds(0.3)] * 20, 10),
+        ([None] * 20, 10),
+    ],
+    ids=["at once", "too late twice", "unanswered twice", "always late", "never answered"],
+)
+async def test_clock_is_set_until_right(results: list[Seconds | None], attempts: int) -> None:
+    daemon = FakeDaemon(thaws=results)
+    await thaw(daemon, SteppedClock())  # type: ignore[arg-type]  # the daemon is a fake
+    assert daemon.log == ["PUT /thaw"] * attempts
 
 
 async def test_guest_without_spare_memory_sleeps(world: World) -> None:
