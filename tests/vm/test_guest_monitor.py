@@ -8,7 +8,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from tests.vm.guests import MIB, PASSWORD, Booted, booted
 
 pytestmark = pytest.mark.vm
 PATIENCE = 60
+BURSTS = 6
 URL = f"ws://{LINK_GUEST}:{MONITOR_PORT}/monitor"
 COUNT = "SELECT count(*) FROM generate_series(1, 1000000)"
 Message = dict[str, object]
@@ -46,9 +47,11 @@ class Heard:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{text}\n".encode())
 
-    async def first(self, is_it: Callable[[Message], bool], since: float = 0.0) -> tuple[float, Message]:
-        """The first message of that kind after ``since``."""
-        async with asyncio.timeout(PATIENCE):
+    async def first(
+        self, is_it: Callable[[Message], bool], since: float = 0.0, within: float = PATIENCE
+    ) -> tuple[float, Message]:
+        """The first message of that kind after ``since``. Raises ``TimeoutError`` after ``within`` seconds."""
+        async with asyncio.timeout(within):
             while True:
                 for at, message in self.messages:
                     if at >= since and is_it(message):
@@ -75,6 +78,38 @@ async def listening(vm: Booted) -> AsyncIterator[Heard]:
         await task
 
 
+@asynccontextmanager
+async def sessions_with(port: int, count: int) -> AsyncIterator[list[DatabaseSession]]:
+    """That many sessions, opened at once, which end whatever happens."""
+    async with AsyncExitStack() as stack:
+
+        async def opened() -> DatabaseSession:
+            session = await DatabaseSession.open("127.0.0.1", port, PASSWORD)
+            stack.callback(session.close)
+            return session
+
+        yield await asyncio.gather(*(opened() for _ in range(count)))
+
+
+@asynccontextmanager
+async def reported_burst(heard: Heard, port: int) -> AsyncIterator[tuple[float, Message]]:
+    """Twelve sessions at once, with the seconds until they were reported, and the report.
+
+    A busy machine may spread them over seconds, and the monitor is silent for up to 2 s after a report of load: such
+    a burst is not reported, and another one is tried.
+    """
+    for _ in range(BURSTS):
+        began = time.monotonic()
+        async with sessions_with(port, 12):
+            try:
+                at, report = await heard.first(lambda each: int(str(each.get("newProcesses", 0))) >= 4, began, within=5)
+            except TimeoutError:
+                continue
+            yield at - began, report
+            return
+    pytest.fail(f"none of {BURSTS} bursts of connections was reported")
+
+
 def mib(count: int) -> Resources:
     return Resources(MilliCpu(1000), Bytes(count * MIB))
 
@@ -83,33 +118,29 @@ async def test_it_speaks_up_for_load_connections_and_memory(tmp_path: Path) -> N
     async with booted(NetworkKind.AUTO, tmp_path) as vm, listening(vm) as heard:
         assert (await heard.first(lambda each: "joined" in each))[1] == {"joined": 2}
         port = await vm.network.expose(vm.spec.address, 5432)
-        sessions = [await DatabaseSession.open("127.0.0.1", port, PASSWORD) for _ in range(4)]
-        await asyncio.sleep(5.0)
-        began = time.monotonic()
-        for each in sessions:
-            each.begin(COUNT)
-        at, report = await heard.first(lambda each: each.get("cause") == "cpu", began)
-        print(f"the load was reported after {at - began:.3f} s: {report}")
-        assert float(str(report["span"])) < 1.0, "a look would say less of a longer time"
-        assert float(str(report["cpuStall"])) > 0.2
-        # A session's title says what it does a moment after it has begun, so that the first report may come before.
-        _, report = await heard.first(lambda each: each.get("cause") == "cpu" and each["active"] != 0, began)
-        assert 1 <= int(str(report["active"])) <= len(sessions)
-        for each in sessions:
-            await each.finished()
-        await asyncio.sleep(5.0)
-        began = time.monotonic()
-        sessions += await asyncio.gather(*(DatabaseSession.open("127.0.0.1", port, PASSWORD) for _ in range(12)))
-        at, report = await heard.first(lambda each: int(str(each.get("newProcesses", 0))) >= 4, began)
-        print(f"the connections were reported after {at - began:.3f} s: {report}")
-        heard.say(write_to_monitor(AskToShrink(mib(160)), 2))
-        _, refused = await heard.first(lambda each: each.get("id") == 2)
-        assert refused["Ok"] is False
-        assert "MiB would be left for them" in str(refused["Status"])
-        heard.say(write_to_monitor(TellGrown(mib(512)), 4))
-        assert (await heard.first(lambda each: each.get("id") == 4))[1]["type"] == "UpscaleConfirmation"
-        for each in sessions:
-            each.close()
+        async with sessions_with(port, 4) as sessions:
+            await asyncio.sleep(5.0)
+            began = time.monotonic()
+            for session in sessions:
+                session.begin(COUNT)
+            at, report = await heard.first(lambda each: each.get("cause") == "cpu", began)
+            print(f"the load was reported after {at - began:.3f} s: {report}")
+            assert float(str(report["span"])) < 1.0, "a look would say less of a longer time"
+            assert float(str(report["cpuStall"])) > 0.2
+            # A session's title says what it does a moment after it has begun, so that the first report may come before.
+            _, report = await heard.first(lambda each: each.get("cause") == "cpu" and each["active"] != 0, began)
+            assert 1 <= int(str(report["active"])) <= len(sessions)
+            for session in sessions:
+                await session.finished()
+            await asyncio.sleep(5.0)
+            async with reported_burst(heard, port) as (seconds, report):
+                print(f"the connections were reported after {seconds:.3f} s: {report}")
+                heard.say(write_to_monitor(AskToShrink(mib(160)), 2))
+                _, refused = await heard.first(lambda each: each.get("id") == 2)
+                assert refused["Ok"] is False
+                assert "MiB would be left for them" in str(refused["Status"])
+            heard.say(write_to_monitor(TellGrown(mib(512)), 4))
+            assert (await heard.first(lambda each: each.get("id") == 4))[1]["type"] == "UpscaleConfirmation"
 
 
 async def test_memory_is_asked_for_when_programs_fill_what_there_is(tmp_path: Path) -> None:
@@ -117,9 +148,8 @@ async def test_memory_is_asked_for_when_programs_fill_what_there_is(tmp_path: Pa
         await heard.first(lambda each: "joined" in each)
         port = await vm.network.expose(vm.spec.address, 5432)
         await vm.pgbench("--initialize", "--quiet", "--scale=10")
-        session = await DatabaseSession.open("127.0.0.1", port, PASSWORD)
-        began = time.monotonic()
-        session.begin("SELECT length(repeat('x', 270000000))")
-        at, _ = await heard.first(lambda each: each.get("type") == "UpscaleRequest", began)
-        print(f"memory was asked for after {at - began:.3f} s")
-        session.close()
+        async with sessions_with(port, 1) as (session,):
+            began = time.monotonic()
+            session.begin("SELECT length(repeat('x', 270000000))")
+            at, _ = await heard.first(lambda each: each.get("type") == "UpscaleRequest", began)
+            print(f"memory was asked for after {at - began:.3f} s")
