@@ -118,13 +118,13 @@ class RealDatabase:
             session.close()
             await asyncio.sleep(0)  # the loop closes it in its next round
 
-    async def thaw(self, time: str = "", word: str = "") -> tuple[int, str]:
+    async def thaw(self, time: str = "", word: str = "", path: str = "/thaw") -> tuple[int, str]:
         """Status and text with which sleep.pl answers the order to let the database go."""
 
         async def dial() -> socket.socket:
             return await connected(tcp_socket(), "127.0.0.1", self.thaw_port)
 
-        answer = await ask(dial, "PUT", f"/thaw{word}", time, DEADLINE)
+        answer = await ask(dial, "PUT", f"{path}{word}", time, DEADLINE)
         return answer.status, answer.text
 
     async def order(self, kind: str, text: str = "") -> tuple[int, str]:

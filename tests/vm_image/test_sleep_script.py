@@ -337,9 +337,27 @@ async def test_order_that_was_overtaken_is_void(database: RealDatabase) -> None:
         assert (await database.thaw())[0] == 200
 
 
+async def test_void_order_leaves_next_attempt_alone(database: RealDatabase) -> None:
+    """Each attempt ends with an order to let go, also the one whose order to freeze was void."""
+    void = 409, "the sleep was called off before"
+    await database.thaw()
+    assert await database.order("freeze") == void
+    await database.thaw()
+    assert await database.order("freeze") != void
+
+
+async def test_clock_is_no_order_to_let_go(database: RealDatabase) -> None:
+    await until_frozen(database)
+    refusal = 400, "the time is SECONDS.NANOSECONDS"
+    assert (await database.thaw(path="/clock"), database.is_frozen) == (refusal, True)
+    assert await database.thaw(path="/date") == (404, "there are PUT /thaw and PUT /clock")
+    assert (await database.thaw(), database.is_frozen) == ((200, "the database runs"), False)
+
+
 async def test_time_that_is_none_is_refused(database: RealDatabase) -> None:
     for text in ("tomorrow", "1", "1.5", "1.1234567890", "-1.000000000", "12345678901.000000000"):
-        assert await database.thaw(text) == (400, "the time is SECONDS.NANOSECONDS"), text
+        for path in ("/thaw", "/clock"):
+            assert await database.thaw(text, path=path) == (400, "the time is SECONDS.NANOSECONDS"), text
 
 
 async def test_spare_drops_caches_and_fills_free_memory(template: Path, tmp_path: Path) -> None:

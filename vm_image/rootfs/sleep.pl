@@ -1,7 +1,7 @@
 # sleep.pl: guest agent for sleep. Exports database idle time and the reasons against sleep through node_exporter, and
 # freezes the database while the VM is saved (docs/sleep-guest.md). Requests are lines in a FIFO, "freeze|spare TAG
-# TEXT" (daemon.sh); responses are "TAG STATUS TEXT" in one FIFO per kind. PUT /thaw has a port of its own, served in
-# this process: right after a wake all code is cold, and each program that it started would take a tenth of a second.
+# TEXT" (daemon.sh); responses are "TAG STATUS TEXT" in one FIFO per kind. PUT /thaw and PUT /clock have a port of their
+# own, served in this process: right after a wake all code is cold, and starting a program would take a tenth of a second.
 #
 # Rules: a frozen database thaws after $HELD seconds of monotonic time, which does not advance while the VM is saved, or
 # when this program restarts, so no failure leaves it frozen. All durations are monotonic, because a wake moves the wall
@@ -178,11 +178,11 @@ sub connections_unrest {
 
 sub freeze {
     my ($from) = @_;
+    $was_asked = 1;
     if (now() < $void_until) {
         $void_until = 0;
         return (409, 'the sleep was called off before');
     }
-    $was_asked = 1;
     if (!defined $held_until) {
         look($from);
         publish();
@@ -207,13 +207,19 @@ sub freeze {
 sub thaw {
     my ($text) = @_;
     if (length $text) {
-        my ($seconds, $part) = $text =~ /\A(\d{1,10})\.(\d{9})\z/ or return (400, 'the time is SECONDS.NANOSECONDS');
-        syscall(227, 0, pack 'qq', $seconds, $part) == 0 or return (500, "the clock cannot be set: $!");
+        my @result = set_clock($text);
+        return @result if $result[0] != 200;
     }
     let_go();
     $void_until = $was_asked ? 0 : now() + $HELD;
     $was_asked = 0;
     (200, 'the database runs');
+}
+
+sub set_clock {
+    my ($seconds, $part) = $_[0] =~ /\A(\d{1,10})\.(\d{9})\z/ or return (400, 'the time is SECONDS.NANOSECONDS');
+    syscall(227, 0, pack 'qq', $seconds, $part) == 0 or return (500, "the clock cannot be set: $!");
+    (200, 'the clock is set');
 }
 
 sub woken { $active_at = $looked_at = now(); publish() }
@@ -281,14 +287,15 @@ sub answer_at {
         length $text < 2048 && first_of($until, $caller) && sysread $caller, $text, 1024, length $text or return;
     }
     my ($body) = $text =~ /\r\n\r\n(.*)\z/s;
-    my ($word) = $text =~ m{\APUT /thaw(?:\?(\S*))? HTTP};
-    my ($status, $said) = $text !~ m{\APUT /thaw[? ]} ? (404, 'there is PUT /thaw')
+    my ($path, $word) = $text =~ m{\APUT /(thaw|clock)(?:\?(\S*))? HTTP};
+    my ($status, $said) = !defined $path ? (404, 'there are PUT /thaw and PUT /clock')
       : length $token && ($word // '') ne $token ? (401, 'this guest is not yours: its token is missing')
+      : $path eq 'clock'                         ? set_clock($body)
       :                                            thaw($body);
     syswrite $caller, "HTTP/1.1 $status Thaw\r\nContent-Length: " . length($said) . "\r\nConnection: close\r\n\r\n$said";
     close $caller;
     # After the response, because the runner waits for it.
-    woken() if $status == 200 && length $body;
+    woken() if $status == 200 && $path eq 'thaw' && length $body;
 }
 
 sub serve {
