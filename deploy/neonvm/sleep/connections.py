@@ -17,8 +17,8 @@ _RECORD: Final = struct.Struct("!8sII")
 _PART: Final = struct.Struct("!II")
 _SIZE: Final = _RECORD.size
 MAX_CONNECTIONS: Final = 192
-# Source address and tick of each record of a full table.
-_FULL: Final = struct.Struct("!" + "I8xI" * MAX_CONNECTIONS)
+# Source address of each record of a full table.
+_SOURCES: Final = struct.Struct("!" + "I12x" * MAX_CONNECTIONS)
 _TICKS: Final = 64
 """Ticks per second."""
 APART: Final = 0.5
@@ -48,8 +48,8 @@ class EmptySegment(Enum):
 class Connections:
     """Next sequence number of each client, learned from its keepalive probes and FINs.
 
-    A full table evicts from the source address with the most entries: its oldest unconfirmed entry first, then its
-    oldest. A newcomer from that same address never evicts a confirmed entry.
+    A full table evicts the oldest entry of the source address with the most entries. An evicted connection is learned
+    again at its next probe, so an entry has to survive only until the client answers.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,8 @@ class Connections:
         """
         at, following = self._find(connection), (seq + 1) & _WRAP
         if at is None:
-            return EmptySegment.UNSURE if self._store(connection, following, _ticks(now) << 1) else EmptySegment.PLAIN
+            self._store(connection, following, _ticks(now) << 1)
+            return EmptySegment.UNSURE
         expected, mark = _PART.unpack_from(self._table, at + 8)
         # Answering every one would start an endless exchange of ACKs with a client that disagrees.
         is_soon = (_ticks(now) - (mark >> 1)) & _TIME < _TICKS * APART
@@ -97,30 +98,21 @@ class Connections:
             at = self._table.find(connection, at + 1)
         return at if at >= 0 else None
 
-    def _store(self, connection: bytes, following: int, mark: int) -> bool:
-        # False if the table is full.
+    def _store(self, connection: bytes, following: int, mark: int) -> None:
         at = self._find(connection)
         if at is not None:
             _PART.pack_into(self._table, at + 8, following, mark)
-        elif len(self) < MAX_CONNECTIONS or self._make_room(connection[:4]):
-            self._table += _RECORD.pack(connection, following, mark)
-        else:
-            return False
-        return True
+            return
+        if len(self) >= MAX_CONNECTIONS:
+            self._evict()
+        self._table += _RECORD.pack(connection, following, mark)
 
-    def _make_room(self, newcomer: bytes) -> bool:
+    def _evict(self) -> None:
         # Runs for each frame of a flood, so it has to be fast.
-        numbers = _FULL.unpack(self._table)
-        sources, marks = numbers[::2], numbers[1::2]
+        sources = _SOURCES.unpack(self._table)
         counts = Counter(sources)
-        largest = max(counts, key=counts.__getitem__)
-        uncertain = (at for at, mark in enumerate(marks) if not mark & 1 and sources[at] == largest)
-        spared = None if largest == int.from_bytes(newcomer, "big") else sources.index(largest)
-        at = next(uncertain, spared)
-        if at is None:
-            return False
-        del self._table[at * _SIZE : (at + 1) * _SIZE]
-        return True
+        at = sources.index(max(counts, key=counts.__getitem__)) * _SIZE
+        del self._table[at : at + _SIZE]
 
 
 def _ticks(now: float) -> int:

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from deploy.neonvm.sleep.connections import MAX_QUEUED
+from deploy.neonvm.sleep.connections import MAX_CONNECTIONS, MAX_QUEUED
 from deploy.neonvm.sleep.frame_filter import REFUSALS, TERMINATE, Action, StandInState
 from deploy.neonvm.sleep.frames import ACK, FIN, PSH, RST, SYN
 from deploy.neonvm.texts import sleep as texts
@@ -119,6 +119,25 @@ def test_byte_after_a_probe_wakes() -> None:
     for now in (1.0, 2.0):
         CLIENT.judged(remembered, CLIENT.probe(), now)
     assert CLIENT.judged(remembered, CLIENT.frame(ACK, b"\0"), 3.0).action is WAKE
+
+
+def is_kept_alive(remembered: StandInState, client: Client, now: float) -> bool:
+    """A probe of the client, which answers a question about its number as kernels do."""
+    asked = answer(client.judged(remembered, client.probe(), now))
+    read = asked if asked.ack == client.seq else answer(client.judged(remembered, client.frame(ACK), now))
+    return (read.seq, read.ack) == (client.ack, client.seq)
+
+
+def test_scan_ends_no_session_of_a_pool() -> None:
+    """A neighbour takes half of the table once, and the sessions of one address need more than the other half."""
+    remembered = memory()
+    pool = [Client(source_port=40_000 + number, seq=1_000 * number) for number in range(MAX_CONNECTIONS)]
+    assert all(is_kept_alive(remembered, client, 1.0) for client in pool)
+    for port in range(1, 300):
+        scan = Client(address=bytes((10, 100, 9, 9)), source_port=port)
+        assert is_kept_alive(remembered, scan, 2.0)
+    assert all(is_kept_alive(remembered, client, 30.0) for client in pool)
+    assert len(remembered.connections) == MAX_CONNECTIONS
 
 
 def test_session_that_the_guest_opened_is_kept_alive() -> None:
