@@ -16,7 +16,7 @@ _HEAD: Final = (
 _HEAD_ROOM: Final = 160
 _ASLEEP: Final = b"autoscale_asleep 1\n"
 # Samples only. Lines with a timestamp are dropped too, because Prometheus rejects old samples.
-_LINE: Final = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*+)(?:\{[^\n]*+)?[^ \n]* [^ \n]++$", re.MULTILINE)
+_LINE: Final = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*+(?:\{.*\})? [^ ]++")
 _ESSENTIAL: Final = (
     b"autoscale_",
     b"node_uname_info",

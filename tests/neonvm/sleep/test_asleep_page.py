@@ -29,6 +29,12 @@ def test_essential_lines_stay() -> None:
     ]
 
 
+def test_labels_may_have_spaces() -> None:
+    """The kernel's version has some, and a mount point may."""
+    page = b'node_uname_info{release="6.1",version="#1 SMP Debian 6.1 {x}"} 1\nnode_load1{of="a b"} 0.5 1700000000000\n'
+    assert body(page).splitlines() == ["autoscale_asleep 1", page.decode().splitlines()[0]]
+
+
 def test_older_state_and_old_times_go() -> None:
     """The page may be from a guest that said it was awake, and Prometheus rejects samples of the past."""
     assert body(b"autoscale_asleep 0\nnode_load1 0.5 1700000000000\n") == "autoscale_asleep 1\n"
