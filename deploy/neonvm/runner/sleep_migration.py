@@ -98,20 +98,20 @@ class SleepMigration:
         disk = self._disk
         if disk is None:
             raise GuestError(texts.NO_MOVE)
-        # A repeated order must not find the port in use.
+        # A repeated order must not find the port in use, nor write the disk beside an earlier copy.
         self._arriving.close()
         try:
             context = self._context(is_server=True)
             family = socket.AF_INET6 if ":" in anywhere else socket.AF_INET
             listener = listening(socket.socket(family, socket.SOCK_STREAM), anywhere, disk.port)
-            server = await receive_disk(listener, context, disk.path)
+            end_copy = await receive_disk(listener, context, disk.path)
         except OSError as error:
             raise GuestError(texts.DISK_NOT_AWAITED.format(error=error)) from error
 
         def on_resume() -> None:
             self._thawing = asyncio.ensure_future(thaw(daemon, disk.clock))
 
-        self._arriving.callback(server.close)
+        self._arriving.callback(end_copy)
         self._arriving.enter_context(machine.on_event("RESUME", on_resume))
 
     async def _connect(self, uri: str) -> socket.socket:

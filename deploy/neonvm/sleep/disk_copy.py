@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
@@ -30,13 +31,16 @@ _SPARE: Final = 64 * 1024**2
 """Bytes of metadata that an image may have on top of its content and an eighth of that."""
 
 
-async def receive_disk(listener: socket.socket, context: ssl.SSLContext, disk: Path) -> asyncio.Server:
-    """Overwrite ``disk`` with what the next connection to ``listener`` sends; return at once. The port is released on
-    connect, because the memory follows on the same port.
+async def receive_disk(listener: socket.socket, context: ssl.SSLContext, disk: Path) -> Callable[[], None]:
+    """Overwrite ``disk`` with what the next connection to ``listener`` sends; return at once, with a function that ends
+    the copy. The port is released on connect, because the memory follows on the same port.
     """
+    end = ExitStack()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.close()
+        if (copying := asyncio.current_task()) is not None:
+            end.callback(copying.cancel)
         try:
             await _take(reader, disk)
             writer.write(_TAKEN)
@@ -47,7 +51,8 @@ async def receive_disk(listener: socket.socket, context: ssl.SSLContext, disk: P
             writer.close()
 
     server = await asyncio.start_server(serve, sock=listener, ssl=context)
-    return server
+    end.callback(server.close)
+    return end.close
 
 
 async def _take(reader: asyncio.StreamReader, disk: Path) -> None:

@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -224,6 +224,26 @@ async def test_other_disk_is_not_taken(pods: Pods) -> None:
     (pods.source.folder / "disk.qcow2").write_bytes(disk(base="/run/identity/token"))
     assert (await pods.pass_disk())[1] == 503
     assert (pods.target.folder / "disk.qcow2").read_bytes() == disk(more=b"nothing")
+
+
+async def test_repeated_order_ends_the_earlier_copy(pods: Pods) -> None:
+    """Its controller has died. Two copies at once would leave holes, and the late one would write beside the guest."""
+    await pods.begin()
+    certificate = await pods.certify(pods.source, "source.migration.local")
+    context = pods.source.runner.tls.context(certificate, pods.authority.certificate.decode(), is_server=False)
+    assert (await pods.put(pods.target, "/disk", {"address": "127.0.0.1"})).status == 200
+    reader, writer = await asyncio.open_connection("127.0.0.1", pods.port, ssl=context, server_hostname=TARGET_NAME)
+    earlier = disk(more=b"old" * 100_000)
+    writer.write(len(earlier).to_bytes(8, "big") + earlier[:-1])
+    while (pods.target.folder / "disk.qcow2").stat().st_size < 64 * 1024:  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0.005)
+    assert await pods.pass_disk() == (200, 200)
+    with suppress(ConnectionError):
+        writer.write(earlier[-1:])
+        assert await reader.read(1) == b""
+    writer.close()
+    files = [pod.folder / "disk.qcow2" for pod in (pods.source, pods.target)]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 async def test_target_that_takes_nothing_is_given_up(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
