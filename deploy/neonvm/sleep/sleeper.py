@@ -76,9 +76,11 @@ class Sleeper:
         return self._wake_reason
 
     async def drained(self) -> None:
-        """Wait, at most a second, until all diverted frames have been read and the socket is closed."""
+        """Wait, at most a second, until QEMU has closed its end of the diverted frames; read the rest, and stop."""
         if self._diverted_end is not None:
             await self._clock.wait(self._diverted_end, Instant(self._clock.now() + _SETTLED_WITHIN))
+        # After a flood some are unread, and a FIN that is acknowledged later would not be replayed.
+        self.stop_reading()
 
     def queued_frames(self, header_size: int | None = None) -> list[Frame]:
         """The frames to replay to the guest, with offload headers of ``header_size`` bytes (None: the attachment's

@@ -185,7 +185,6 @@ class GuestSleep:
                 await self._discard()
                 self._preparing = None
         await self._parts.stand_in.drained()
-        self._parts.stand_in.stop_reading()
         return self._parts.stand_in.queued_frames(header_size)
 
     def stay(self) -> None:

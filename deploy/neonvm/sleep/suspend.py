@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +58,7 @@ class StandIn(Protocol):
         """Wait for a frame that needs the guest; return sender and reason in one line."""
 
     async def drained(self) -> None:
-        """Wait, briefly at most, until all diverted frames have been read and the socket is closed."""
+        """Wait, briefly at most, until QEMU has closed its end of the diverted frames; read the rest, and stop."""
 
     def queued_frames(self, header_size: int | None = None) -> list[Frame]:
         """The frames to replay to the guest, with offload headers of ``header_size`` bytes (None: the attachment's
@@ -110,12 +110,12 @@ class Suspend:
             await plug_memory(self.machine, Bytes(0), self.clock, _PLUG_PAUSE)
         with suppress(GuestError):
             await self.daemon.ask("PUT", "/spare", seconds=_SPARE_SECONDS)
-        undo.push_async_callback(self._undivert)
+        undo.push_async_callback(self._insist, self._undivert)
         await self._divert()
         # Register each undo before its step: a command without a response may still have taken effect.
         undo.push_async_callback(self.thaw)
         sessions = await self._unless_woken(self._freeze())
-        undo.push_async_callback(self._continue)
+        undo.push_async_callback(self._insist, self._continue)
         await self._unless_woken(self.machine.call("stop"))
         undo.callback(self.image.delete)
         saved = await self._unless_woken(save(self.machine, self.image))
@@ -140,17 +140,20 @@ class Suspend:
         if not await filters.is_diverting():
             raise GuestError(f"{self.vm}: QEMU did not divert the guest's frames")
 
-    async def _undivert(self) -> None:
-        """Give the datapath back to the guest, and replay the queued frames."""
+    async def _insist(self, step: Callable[[], Awaitable[object]]) -> None:
+        """Retry ``step`` until it works or QEMU exits: a guest that is paused, or has no frames, is unreachable."""
         while self.machine.alive:
             with suppress(GuestError):
-                await stop_diverting(self.machine)
-                # Frames may still be in flight to us, among them FINs that we have acknowledged.
-                await self.stand_in.drained()
-                await put_in(self.machine, self.stand_in.queued_frames(), self.clock)
+                await step()
                 return
-            # A guest whose frames stay diverted is unreachable, so retry until it works or QEMU exits.
             await self.clock.sleep(_PAUSE)
+
+    async def _undivert(self) -> None:
+        """Give the datapath back to the guest, and replay the queued frames."""
+        await stop_diverting(self.machine)
+        # Frames may still be in flight to us, among them FINs that we have acknowledged.
+        await self.stand_in.drained()
+        await put_in(self.machine, self.stand_in.queued_frames(), self.clock)
 
     async def _freeze(self) -> int:
         answer = await self.daemon.ask("PUT", "/freeze", seconds=_FREEZE_SECONDS)
@@ -172,8 +175,7 @@ class Suspend:
         await thaw(self.daemon, self.clock)
 
     async def _continue(self) -> None:
-        with suppress(GuestError):
-            await self.machine.call("cont")
+        await self.machine.call("cont")
 
     async def _unless_woken(self, step: Coroutine[object, object, Result]) -> Result:
         """Return the result of ``step``. Raises ``SleepRefusedError`` as soon as a frame needs the guest."""

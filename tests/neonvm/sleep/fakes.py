@@ -157,7 +157,7 @@ class FakeStandIn:
         return "10.100.0.7:40000 sent data"
 
     async def drained(self) -> None:
-        return
+        self.stop_reading()
 
     def queued_frames(self, header_size: int | None = None) -> list[Frame]:
         kept, self.frames = list(self.frames), ()

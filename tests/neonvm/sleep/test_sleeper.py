@@ -18,6 +18,7 @@ from deploy.neonvm.sleep.frames import ACK, FIN, PSH, SYN
 from deploy.neonvm.sleep.sleeper import Sleeper
 from deploy.neonvm.sleep.streams import LONGEST, CableStream, cabled, redirected
 from protocol.runtime.clock import SystemClock
+from protocol.units import Instant
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.sleep.wire import GUEST, PAGE, Client
 
@@ -167,6 +168,32 @@ async def test_silent_diversion_is_waited_for_a_second(place: Place) -> None:
     await waiting
     sleeper.close()
     theirs.close()
+
+
+class SlowClock(FakeClock):
+    """Each look at it takes a tenth of a second."""
+
+    def now(self) -> Instant:
+        self.jump(0.1)
+        return super().now()
+
+
+async def test_end_behind_a_flood_is_kept(place: Place) -> None:
+    """The guest gets its frames back while the sleeper rests: a FIN that it acknowledges later would be lost."""
+    clock = SlowClock()
+    sleeper = Sleeper(GUEST, PAGE, clock, place)
+    ours, theirs = socket.socketpair()
+    sleeper.read_diverted(ours)
+    flood = [Client(source_port=port).frame(ACK) for port in range(1, 1 + 300)]
+    theirs.send(b"".join(redirected(b"", frame) for frame in [*flood, LEAVING]))
+    theirs.close()
+    await settle()
+    assert sleeper.queued_frames() == []
+    waiting = asyncio.ensure_future(sleeper.drained())
+    await clock.advance(1.1)
+    await waiting
+    assert [frame for _, frame in sleeper.queued_frames()] == [LEAVING]
+    sleeper.close()
 
 
 async def test_flood_leaves_the_loop_to_others(sleeper: Sleeper, place: Place) -> None:

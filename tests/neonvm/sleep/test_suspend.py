@@ -147,6 +147,14 @@ async def test_failed_save_leaves_no_image(world: World) -> None:
     assert world.runs_on()
 
 
+async def test_guest_that_does_not_continue_at_once(world: World) -> None:
+    """It is paused, and nobody else would continue it."""
+    world.machine.status, world.machine.fails_at = "failed", "cont"
+    with pytest.raises(SleepRefusedError, match="failed to save"):
+        await world.fall().run()
+    assert world.runs_on()
+
+
 class SlowImage(SleepImage):
     """Has all of the memory before the test lets it write the last of it."""
 
