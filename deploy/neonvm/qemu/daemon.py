@@ -96,16 +96,16 @@ class GuestDaemon:
         self.last_cpu = MilliCpu(int(answer.text))
         return self.last_cpu
 
-    async def thaw(self, clock: Clock) -> Seconds | None:
-        """Set the guest's clock by ``clock`` and unfreeze its database. Return how late the guest's clock may be at
-        most, None on failure.
+    async def thaw(self, clock: Clock, *, has_stopped: bool = True) -> Seconds | None:
+        """Unfreeze the guest's database. If the guest ``has_stopped`` meanwhile, set its clock by ``clock``, which
+        restarts its quiet time. Return how late the guest's clock may be at most, None on failure.
         """
         sent = clock.now()
 
         def present() -> str:
             nonlocal sent
             sent = clock.now()
-            return f"{clock.wall():.9f}"
+            return f"{clock.wall():.9f}" if has_stopped else ""
 
         try:
             answer = await self.ask("PUT", "/thaw", present, _THAW_SECONDS, THAW_PORT)

@@ -113,8 +113,11 @@ class Suspend:
         undo.push_async_callback(self._insist, self._undivert)
         await self._divert()
         # Register each undo before its step: a command without a response may still have taken effect.
+        async with AsyncExitStack() as undo_freeze:
+            undo_freeze.push_async_callback(thaw, self.daemon, self.clock, has_stopped=False)
+            sessions = await self._unless_woken(self._freeze())
+            undo_freeze.pop_all()
         undo.push_async_callback(self.thaw)
-        sessions = await self._unless_woken(self._freeze())
         undo.push_async_callback(self._insist, self._continue)
         await self._unless_woken(self.machine.call("stop"))
         undo.callback(self.image.delete)
@@ -193,12 +196,14 @@ class Suspend:
             await asyncio.wait((doing,))
 
 
-async def thaw(daemon: GuestDaemon, clock: Clock) -> None:
-    """Set the guest's clock and thaw its database. Gives up after repeated failures: the guest thaws itself."""
+async def thaw(daemon: GuestDaemon, clock: Clock, *, has_stopped: bool = True) -> None:
+    """Thaw the guest's database, and set its clock if the guest ``has_stopped`` meanwhile. Gives up after repeated
+    failures: the guest thaws itself.
+    """
     for _ in range(_THAW_ATTEMPTS):
-        late = await daemon.thaw(clock)
+        late = await daemon.thaw(clock, has_stopped=has_stopped)
         if late is None:
             await clock.sleep(_PAUSE)
-        elif late <= _LATE:
+        elif late <= _LATE or not has_stopped:
             return
         # Otherwise the guest took long to answer, and may have set its clock at the end of it; it sets it again.

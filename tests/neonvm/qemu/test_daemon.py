@@ -120,6 +120,13 @@ async def test_guest_gets_time_of_open_connection(status: int, late: Seconds | N
     assert daemon.asked == [f"PUT /thaw {connected_at:.9f}"]
 
 
+async def test_guest_that_did_not_stop_gets_no_time() -> None:
+    clock = FakeClock()
+    daemon = WakingDaemon(clock, 200)
+    assert await daemon.thaw(clock, has_stopped=False) == Seconds(0.5)
+    assert daemon.asked == ["PUT /thaw "]
+
+
 async def test_text_is_made_once_connected() -> None:
     """And not at all if the guest cannot be reached."""
     made: list[str] = []

@@ -112,8 +112,8 @@ class FakeDaemon:
     frozen: bool = False
     thaws: list[Seconds | None] = field(default_factory=list)
 
-    async def thaw(self, clock: Clock) -> Seconds | None:
-        self.log.append("PUT /thaw")
+    async def thaw(self, clock: Clock, *, has_stopped: bool = True) -> Seconds | None:
+        self.log.append("PUT /thaw and the time" if has_stopped else "PUT /thaw")
         late = self.thaws.pop(0) if self.thaws else Seconds(0.0)
         self.frozen = self.frozen and late is None
         return late

@@ -111,7 +111,27 @@ async def test_guest_that_does_not_answer_is_thawed(world: World) -> None:
 async def test_clock_is_set_until_right(results: list[Seconds | None], attempts: int) -> None:
     daemon = FakeDaemon(thaws=results)
     await thaw(daemon, SteppedClock())  # type: ignore[arg-type]  # the daemon is a fake
-    assert daemon.log == ["PUT /thaw"] * attempts
+    assert daemon.log == ["PUT /thaw and the time"] * attempts
+
+
+@pytest.mark.parametrize(
+    ("step", "request_line"), [("PUT /freeze", "PUT /thaw"), ("stop", "PUT /thaw and the time")], ids=["runs", "stops"]
+)
+async def test_refused_sleep_keeps_quiet_time(world: World, step: str, request_line: str) -> None:
+    """The time starts the guest's quiet time again, so only a guest whose clock may have stopped is told it."""
+    world.daemon.fails_at = world.machine.fails_at = step
+    with pytest.raises(SleepRefusedError):
+        await world.fall().run()
+    assert world.daemon.log == ["PUT /spare", "PUT /freeze", request_line]
+
+
+async def test_guest_is_thawed_once(world: World) -> None:
+    """A second order would cancel the next freeze. Without a time it does not matter how late the answer is."""
+    world.daemon.thaws = [None, Seconds(0.9)]
+    world.daemon.fails_at = "PUT /freeze"
+    with pytest.raises(SleepRefusedError):
+        await world.fall().run()
+    assert world.daemon.log.count("PUT /thaw") == 2
 
 
 async def test_guest_without_spare_memory_sleeps(world: World) -> None:
