@@ -271,7 +271,7 @@ class PodRunner:
 
     async def pass_disk(self, address: str) -> None:
         """Send the disk of the sleeping guest to ``address``; a target receives it there. Raises ``GuestError``."""
-        if not self._receives:
+        if self.sleep.is_on or not self._receives:
             await self.sleep_migration.send_disk(address)
         elif await self._guest.arrived():
             raise GuestError(texts.NO_MOVE)

@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -130,6 +130,13 @@ class Pods:
 
 @pytest.fixture
 async def pods(tmp_path: Path) -> AsyncIterator[Pods]:
+    async with both_pods(tmp_path) as made:
+        yield made
+
+
+@asynccontextmanager
+async def both_pods(tmp_path: Path, *, has_moved: bool = False) -> AsyncIterator[Pods]:
+    """With a sleeping guest in the source, to which it ``has_moved`` before."""
     port = free_port()
     world = World(tmp_path / "source")
     async with AsyncExitStack() as stack:
@@ -138,7 +145,7 @@ async def pods(tmp_path: Path) -> AsyncIterator[Pods]:
         made = []
         for name in ("source", "target"):
             (tmp_path / name).mkdir()
-            pod = Pod(tmp_path / name, daemon, receives=name == "target", disk_port=port)
+            pod = Pod(tmp_path / name, daemon, receives=has_moved or name == "target", disk_port=port)
             if name == "target":
                 pod.hypervisor.machine = HeardMachine()
             made.append(await stack.enter_async_context(running(pod)))
@@ -157,6 +164,13 @@ async def test_disk_goes_before_the_memory(pods: Pods) -> None:
     assert await pods.pass_disk() == (200, 200)
     files = [pod.folder / "disk.qcow2" for pod in (pods.source, pods.target)]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+async def test_guest_that_came_by_a_move_leaves_again(tmp_path: Path) -> None:
+    """Its pod once waited for a disk."""
+    async with both_pods(tmp_path, has_moved=True) as pods:
+        await pods.begin()
+        assert await pods.pass_disk() == (200, 200)
 
 
 async def test_memory_is_sent_by_tls_alone(pods: Pods) -> None:
