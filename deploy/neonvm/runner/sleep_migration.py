@@ -109,6 +109,8 @@ class SleepMigration:
             raise GuestError(texts.DISK_NOT_AWAITED.format(error=error)) from error
 
         def on_resume() -> None:
+            # Once, and from here on nothing may write the disk beside the guest.
+            self._arriving.close()
             self._thawing = asyncio.ensure_future(thaw(daemon, disk.clock))
 
         self._arriving.callback(end_copy)
