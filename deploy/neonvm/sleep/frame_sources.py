@@ -30,13 +30,15 @@ class SourceClosedError(OSError):
 
 
 class FrameSource(Protocol):
-    """An open source of frames. Only ``read`` raises."""
+    """An open source of frames that does not block. Only ``read`` raises."""
 
     def fileno(self) -> int:
         """File descriptor that becomes readable with the next frame."""
 
     def read(self) -> list[Frame]:
-        """Read once without blocking; return the frames. Raises ``SourceClosedError`` after the last."""
+        """Read once; return the complete frames, if any. Raises ``BlockingIOError`` if nothing can be read now, and
+        ``SourceClosedError`` after the last frame.
+        """
 
     def write(self, frame: bytes) -> None:
         """Send a frame as the guest. It is dropped if the queue is full."""
@@ -82,7 +84,7 @@ class Tap:
         try:
             data = os.read(self._descriptor, _FRAME)
         except BlockingIOError:
-            return []
+            raise
         except OSError as error:
             raise SourceClosedError(str(error)) from error
         return [(data[: self._size], data[self._size :])]
@@ -212,11 +214,11 @@ class CableSocket:
 
 
 def _received(end: socket.socket) -> bytes:
-    """Read once without blocking; empty if there is no data. Raises ``SourceClosedError``."""
+    """Read once. Raises ``BlockingIOError`` and ``SourceClosedError``."""
     try:
         part = end.recv(_PART)
     except BlockingIOError:
-        return b""
+        raise
     except OSError as error:
         raise SourceClosedError(str(error)) from error
     if not part:

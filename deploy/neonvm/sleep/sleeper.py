@@ -117,13 +117,12 @@ class Sleeper:
     def _read(self, most: int) -> int:
         """Read until the source is empty, or about ``most`` frames. Return their number."""
         count = 0
-        while self._end is not None and count < most:
-            frames = self._end.read()
-            if not frames:
-                break
-            for header, frame in frames:
-                self._take(self._end, header, frame)
-            count += len(frames)
+        with suppress(BlockingIOError):
+            while self._end is not None and count < most:
+                frames = self._end.read()
+                for header, frame in frames:
+                    self._take(self._end, header, frame)
+                count += len(frames)
         return count
 
     def _take(self, end: FrameSource, header: bytes, frame: bytes) -> None:
