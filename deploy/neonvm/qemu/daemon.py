@@ -100,15 +100,22 @@ class GuestDaemon:
         """Unfreeze the guest's database. If the guest ``has_stopped`` meanwhile, set its clock by ``clock``, which
         restarts its quiet time. Return how late the guest's clock may be at most, None on failure.
         """
+        return await self._put_time("/thaw", clock, has_time=has_stopped)
+
+    async def set_clock(self, clock: Clock) -> Seconds | None:
+        """Set the guest's clock by ``clock``. Return how late it may be at most, None on failure."""
+        return await self._put_time("/clock", clock)
+
+    async def _put_time(self, path: str, clock: Clock, *, has_time: bool = True) -> Seconds | None:
         sent = clock.now()
 
         def present() -> str:
             nonlocal sent
             sent = clock.now()
-            return f"{clock.wall():.9f}" if has_stopped else ""
+            return f"{clock.wall():.9f}" if has_time else ""
 
         try:
-            answer = await self.ask("PUT", "/thaw", present, _THAW_SECONDS, THAW_PORT)
+            answer = await self.ask("PUT", path, present, _THAW_SECONDS, THAW_PORT)
         except GuestError:
             return None
         return Seconds(clock.now() - sent) if answer.status == 200 else None

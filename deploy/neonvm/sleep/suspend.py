@@ -35,6 +35,7 @@ _SPARE_SECONDS: Final = 15.0
 _FREEZE_SECONDS: Final = 12.0
 """A guest short of CPU checks its database for up to 5 s, and may be in the middle of a periodic check."""
 _THAW_ATTEMPTS: Final = 10
+_CLOCK_ATTEMPTS: Final = 3
 _PAUSE: Final = Seconds(0.1)
 _LATE: Final = Seconds(0.2)
 """How late the clock of a woken guest may be, if the guest is not too busy for it."""
@@ -200,10 +201,13 @@ async def thaw(daemon: GuestDaemon, clock: Clock, *, has_stopped: bool = True) -
     """Thaw the guest's database, and set its clock if the guest ``has_stopped`` meanwhile. Gives up after repeated
     failures: the guest thaws itself.
     """
+    late = None
     for _ in range(_THAW_ATTEMPTS):
-        late = await daemon.thaw(clock, has_stopped=has_stopped)
-        if late is None:
-            await clock.sleep(_PAUSE)
-        elif late <= _LATE or not has_stopped:
+        if (late := await daemon.thaw(clock, has_stopped=has_stopped)) is not None:
+            break
+        await clock.sleep(_PAUSE)
+    # A guest that took long to answer may have set its clock at the end of it.
+    for _ in range(_CLOCK_ATTEMPTS if has_stopped else 0):
+        if late is None or late <= _LATE:
             return
-        # Otherwise the guest took long to answer, and may have set its clock at the end of it; it sets it again.
+        late = await daemon.set_clock(clock)

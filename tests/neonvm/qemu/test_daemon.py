@@ -117,7 +117,8 @@ async def test_guest_gets_time_of_open_connection(status: int, late: Seconds | N
     daemon = WakingDaemon(clock, status)
     connected_at = clock.wall() + 3.0
     assert await daemon.thaw(clock) == late
-    assert daemon.asked == [f"PUT /thaw {connected_at:.9f}"]
+    assert await daemon.set_clock(clock) == late
+    assert daemon.asked == [f"PUT /thaw {connected_at:.9f}", f"PUT /clock {connected_at + 3.5:.9f}"]
 
 
 async def test_guest_that_did_not_stop_gets_no_time() -> None:

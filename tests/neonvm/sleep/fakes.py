@@ -101,7 +101,7 @@ def _all(end: socket.socket) -> bytes:
 @dataclass
 class FakeDaemon:
     """``answers`` by request; ``fails_at`` is the first request that is not answered. ``thaws`` are the results of the
-    next thaws.
+    next thaws and settings of the clock.
     """
 
     answers: dict[str, DaemonResponse] = field(
@@ -117,6 +117,10 @@ class FakeDaemon:
         late = self.thaws.pop(0) if self.thaws else Seconds(0.0)
         self.frozen = self.frozen and late is None
         return late
+
+    async def set_clock(self, clock: Clock) -> Seconds | None:
+        self.log.append("PUT /clock")
+        return self.thaws.pop(0)
 
     async def ask(self, method: str, path: str, body: str = "", seconds: float = 5.0) -> DaemonResponse:
         request = f"{method} {path}"

@@ -98,20 +98,22 @@ async def test_guest_that_does_not_answer_is_thawed(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("results", "attempts"),
+    ("results", "thaws", "clocks"),
     [
-        ([Seconds(0.2)], 1),
-        ([Seconds(0.3), Seconds(1.9), Seconds(0.1)], 3),
-        ([None, None, Seconds(0.0)], 3),
-        ([Seconds(0.3)] * 20, 10),
-        ([None] * 20, 10),
+        ([Seconds(0.2)], 1, 0),
+        ([Seconds(0.3), Seconds(1.9), Seconds(0.1)], 1, 2),
+        ([None, None, Seconds(0.0)], 3, 0),
+        ([None, Seconds(0.3), None], 2, 1),
+        ([Seconds(0.3)] * 20, 1, 3),
+        ([None] * 20, 10, 0),
     ],
-    ids=["at once", "too late twice", "unanswered twice", "always late", "never answered"],
+    ids=["at once", "late twice", "unanswered twice", "then without clock", "always late", "never answered"],
 )
-async def test_clock_is_set_until_right(results: list[Seconds | None], attempts: int) -> None:
+async def test_clock_is_set_until_right(results: list[Seconds | None], thaws: int, clocks: int) -> None:
+    """A guest that does not answer /clock is not asked again."""
     daemon = FakeDaemon(thaws=results)
     await thaw(daemon, SteppedClock())  # type: ignore[arg-type]  # the daemon is a fake
-    assert daemon.log == ["PUT /thaw and the time"] * attempts
+    assert daemon.log == ["PUT /thaw and the time"] * thaws + ["PUT /clock"] * clocks
 
 
 @pytest.mark.parametrize(
