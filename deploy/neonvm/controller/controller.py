@@ -228,9 +228,13 @@ class NeonVmController:
         if guest is not None:
             _direct(guest, todo)
         # The status must have the pod's name before the pod is created.
-        await self._report(vm, todo.status)
-        if guest is not None:
-            _put_to_sleep_or_wake(guest, todo)
+        is_current = await self._report(vm, todo.status)
+        # After the status was written, because only the phase reserves room for a running guest.
+        if guest is not None and todo.sleep:
+            guest.sleep(todo.sleep)
+        # A phase that was not written now may be that of an earlier wake, in the cache of a former standby.
+        if guest is not None and todo.wake and (is_current or await self._is_current(vm)):
+            guest.wake()
         if todo.create_pod and facts.machine is not None:
             await self._create_pod(vm, facts.machine)
         if todo.delete_pod and facts.pod is not None:
@@ -256,8 +260,10 @@ class NeonVmController:
             # Last, so that a refusal by an older admission policy blocks nothing else.
             await self._update_pod_metadata(vm, facts.pod, guest)
 
-    async def _report(self, vm: Json, wanted: Json) -> None:
-        """Write the fields of the status that differ, with timestamps for changed conditions and a new revision."""
+    async def _report(self, vm: Json, wanted: Json) -> bool:
+        """Write the fields of the status that differ, with timestamps for changed conditions and a new revision.
+        Return True if the API accepted a write that is bound to the version of ``vm``.
+        """
         now = timestamp(self._deps.clock.wall())
         wanted = stamped(wanted, now)
         if revision := child(wanted, "currentRevision"):
@@ -268,10 +274,10 @@ class NeonVmController:
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
         # The CRD drops this field, so do not write it again.
         if changed.keys() == {"machine"} and self._is_machine_dropped:
-            return
+            return False
+        # These are written only to the version that they were derived from.
+        is_versioned = bool(changed.keys() & {"podName", "phase", "sleep"})
         if changed:
-            # These are written only to the version that they were derived from.
-            is_versioned = changed.keys() & {"podName", "phase", "sleep"}
             version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if is_versioned else {}
             body: Json = {"metadata": version, "status": changed}
             written = await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
@@ -283,6 +289,7 @@ class NeonVmController:
             if (event := sleep_event(vm, changed)) is not None:
                 kind = WARNING if event[0] == texts.RESTARTED_ASLEEP[0] else NORMAL
                 await self._deps.events.record(vm, *event, kind)
+        return is_versioned
 
     async def _update_pod_metadata(self, vm: Json, pod: Json, guest: Resizer | None) -> None:
         """Copy the VM's labels and annotations, and the size of a running guest, to its pod."""
@@ -321,14 +328,6 @@ def _direct(guest: Resizer, todo: VmPlan) -> None:
         guest.hold()
     if todo.want is not None:
         guest.want(todo.want)
-
-
-def _put_to_sleep_or_wake(guest: Resizer, todo: VmPlan) -> None:
-    # After the status was written, because only the phase reserves room for a running guest.
-    if todo.sleep:
-        guest.sleep(todo.sleep)
-    if todo.wake:
-        guest.wake()
 
 
 def _is_run_for(pod: Json, vm: Json) -> bool:

@@ -37,7 +37,7 @@ class SleepModel(FakeApi):
         self.may_wake = False
         self.migrates = False
         self.took_room = False
-        self.seen = self.in_ledger = self.vm
+        self.seen = self.on_standby = self.in_ledger = self.vm
 
     @property
     def vm(self) -> Json:
@@ -134,7 +134,15 @@ class SleepModel(FakeApi):
 
     def replace_controller(self) -> None:
         """Another one begins with fresh watches, and knows of the guest only its phase."""
-        self.seen, self.order, self.may_wake = self.vm, "", False
+        self.watch_on_standby()
+        self.take_over()
+
+    def watch_on_standby(self) -> None:
+        self.on_standby = self.vm
+
+    def take_over(self) -> None:
+        """A standby begins, whose watch may lag behind what its predecessor wrote."""
+        self.seen, self.order, self.may_wake = self.on_standby, "", False
         self.report = SleepReport("", SleepState.ASLEEP) if self.guest.phase in SLEEPING else SleepReport()
 
     def reconcile(self) -> None:
@@ -144,17 +152,18 @@ class SleepModel(FakeApi):
         sleep = child(todo.status, "sleep")
         wanted = {**todo.status, **({"sleep": {**sleep, "since": sleep["since"] or self._next("at")}} if sleep else {})}
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
-        had_room = self.has_room
+        had_room, is_checked = self.has_room, bool(changed.keys() & {"phase", "sleep"})
         try:
             if changed:
-                self._patch(self.vms, vm, status=changed, checked=bool(changed.keys() & {"phase", "sleep"}))
+                self._patch(self.vms, vm, status=changed, checked=is_checked)
         except RefusedError:
             return
         # A phase that reserves again must find its room reserved.
         self.took_room |= self.has_room and not had_room
         if todo.sleep and todo.sleep != self.report.order and self.guest.phase is GuestPhase.RUNNING:
             self.order = self.order or todo.sleep
-        self.may_wake = self.may_wake or (todo.wake and self.guest.phase in SLEEPING)
+        wakes = todo.wake and self.guest.phase in SLEEPING and (is_checked or self._is_current(vm))
+        self.may_wake = self.may_wake or wakes
 
     def _facts(self, vm: Json) -> VmObservation:
         return VmObservation(
@@ -186,11 +195,15 @@ ACTIONS = [
     SleepModel.grant,
     SleepModel.watch,
     SleepModel.replace_controller,
+    SleepModel.watch_on_standby,
+    SleepModel.take_over,
     SleepModel.reconcile,
 ]
 TURN = [SleepModel.watch, SleepModel.reconcile, SleepModel.follow]
 SLEEP = [SleepModel.put_order, *TURN, *TURN]
 TAKE_BACK = [SleepModel.watch_ledger, SleepModel.give_up]
+DECIDE = [*TURN[:2]]
+LATE = [SleepModel.take_over, SleepModel.reconcile, SleepModel.follow]
 
 
 def check(world: SleepModel) -> None:
@@ -203,6 +216,7 @@ def check(world: SleepModel) -> None:
 @example([SleepModel.migrate, SleepModel.reconcile, *TAKE_BACK], True)
 @example([SleepModel.call, SleepModel.replace_controller], True)
 @example([*SLEEP, SleepModel.call, SleepModel.watch, *TAKE_BACK, *TURN, SleepModel.grant, *TURN], False)
+@example([SleepModel.call, *DECIDE, SleepModel.watch_on_standby, *TURN, *SLEEP, *TURN, *TAKE_BACK, *LATE], True)
 def test_guest_runs_only_with_room(actions: list[object], asleep: bool) -> None:
     world = SleepModel()
     for action in [*(SLEEP if asleep else []), *actions]:

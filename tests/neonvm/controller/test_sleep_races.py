@@ -9,7 +9,7 @@ from deploy.neonvm.ports import GuestPhase, GuestState
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.guest.sleep import sleep_order_patch, sleep_report
 from protocol.kubernetes.api import ApiRefusedError
-from protocol.kubernetes.objects import Json, text
+from protocol.kubernetes.objects import Json, child, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -130,6 +130,31 @@ async def test_new_controller_goes_on_with_written_decision(sleeper: Sleeper) ->
     await sleeper.permit("0")
     await sleeper.follow()
     assert (await sleeper.turn(3), sleeper.guest.orders) == ("Running", ["fall asleep", "wake"])
+
+
+async def test_old_watch_repeats_no_earlier_wake(sleeper: Sleeper) -> None:
+    """A standby takes over whose watch has missed the end of one sleep and the next: there is no permit to wake."""
+    await sleeper.turn()
+    await sleeper.permit("2")
+    sleeper.guest.must_wake.set_result("a query")
+    await settle()
+    await sleeper.turn()
+    assert await sleeper.turn() == "Running"
+    decided = await sleeper.site.vm()
+    assert str(sleep_report(decided).state) == "Awake"
+    sleep = {**child(decided, "status", "sleep"), "state": "Waking"}
+    await sleeper.site.client.merge_patch(VIRTUAL_MACHINES, DB, {"status": {"sleep": sleep}}, "status")
+    await sleeper.site._vms.refresh()
+    await sleeper.permit("0")
+    slept: Json = {"status": {"phase": "Asleep", "sleep": {"state": "Asleep"}}}
+    await sleeper.site.client.merge_patch(VIRTUAL_MACHINES, DB, slept, "status")
+    sleeper.guest.must_wake = asyncio.get_running_loop().create_future()
+    await sleeper.guest.fall_asleep()
+    await sleeper.follow()
+    await sleeper.site._controller.reconcile(DB)
+    await settle()
+    assert sleeper.guest.orders == ["fall asleep", "wake", "fall asleep"]
+    assert (await sleeper.turn(2), sleeper.guest.orders[3:]) == ("Asleep", [])
 
 
 async def test_new_controller_reports_what_the_last_one_woke(sleeper: Sleeper) -> None:
