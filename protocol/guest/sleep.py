@@ -28,10 +28,8 @@ SLEEPING: Final = frozenset({ASLEEP, WAKING})
 MAX_ORDER_LENGTH: Final = 128
 """Characters of an order; a longer one is ignored."""
 
-
 MAX_IGNORED: Final = 16
-MAX_IGNORED_LENGTH: Final = 512
-"""Entries and characters of the annotation ``sleep-ignores``."""
+"""Entries of the annotation ``sleep-ignores``."""
 
 
 class SleepState(StrEnum):
@@ -108,7 +106,7 @@ def ignored_networks(text: str) -> tuple[IPv4Network, ...]:
     ['10.1.2.3/32', '10.4.0.0/16']
     """
     networks: list[IPv4Network] = []
-    for entry in text[:MAX_IGNORED_LENGTH].split(",")[:MAX_IGNORED]:
+    for entry in text.split(",", MAX_IGNORED)[:MAX_IGNORED]:
         with suppress(ValueError):
             # Accept host bits: 10.4.0.7/16 means 10.4.0.0/16.
             networks.append(IPv4Network(entry.strip(), strict=False))

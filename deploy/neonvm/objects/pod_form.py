@@ -15,7 +15,7 @@ from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner, runner_of
 from deploy.neonvm.objects.target_pod import DISK
 from deploy.neonvm.objects.vm_spec import own_ports, password_secret
-from protocol.guest.sleep import MAX_IGNORED_LENGTH
+from protocol.guest.sleep import ignored_networks
 from protocol.kubernetes.objects import Json, annotations_of, child, flag, items, labels_of, name_of, text, whole
 from protocol.names import (
     ANNOTATION_SLEEP_IGNORES,
@@ -228,8 +228,8 @@ def _disk_copier(vm: Json) -> Json:
 def _environment(vm: Json, pod: Json) -> list[Json]:
     # The uid is known only once the API server has made the pod.
     fields = {"K8S_POD_NAME": "metadata.name", "POD_UID": "metadata.uid"}
-    # A tenant writes it.
-    ignores = annotations_of(vm).get(ANNOTATION_SLEEP_IGNORES, "")[:MAX_IGNORED_LENGTH]
+    # A tenant writes the annotation: pass on networks, not its text.
+    ignores = ",".join(map(str, ignored_networks(annotations_of(vm).get(ANNOTATION_SLEEP_IGNORES, ""))))
     plain = {
         "VM_NAMESPACE": name_of(vm).namespace,
         "VM_NAME": name_of(vm).name,

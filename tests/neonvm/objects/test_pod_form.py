@@ -256,9 +256,10 @@ def test_end_reason_is_read_from_pod_status(status: Json, expected: tuple[str, s
 def test_pod_knows_who_does_not_wake_it() -> None:
     """A tenant's annotation of any length becomes a short variable of the runner."""
     plain = {**vm(), "metadata": {**child(vm(), "metadata"), "annotations": {ANNOTATION_SLEEP_IGNORES: "10.1.2.3,"}}}
-    assert {"name": "SLEEP_IGNORES", "value": "10.1.2.3,"} in _environment_of(plain)
-    long = {**vm(), "metadata": {**child(vm(), "metadata"), "annotations": {ANNOTATION_SLEEP_IGNORES: "x" * 10_000}}}
-    assert {"name": "SLEEP_IGNORES", "value": "x" * 512} in _environment_of(long)
+    assert {"name": "SLEEP_IGNORES", "value": "10.1.2.3/32"} in _environment_of(plain)
+    listed = "$(VM_NAME), 10.4.7.7/16," * 10_000
+    long = {**vm(), "metadata": {**child(vm(), "metadata"), "annotations": {ANNOTATION_SLEEP_IGNORES: listed}}}
+    assert {"name": "SLEEP_IGNORES", "value": ",".join(["10.4.0.0/16"] * 8)} in _environment_of(long)
     assert "SLEEP_IGNORES" not in [variable["name"] for variable in _environment_of(vm())]
 
 

@@ -46,3 +46,9 @@ def test_ignored_networks_are_bounded() -> None:
     assert len(ignored_networks("10.0.0.1," * 1_000_000)) == MAX_IGNORED
     assert ignored_networks(" , ::1, 10.0.0.300, 10.0.0.0/33, everybody") == ()
     assert [str(network) for network in ignored_networks("10.4.7.7/16")] == ["10.4.0.0/16"]
+
+
+@pytest.mark.parametrize("blanks", range(500, 515))
+def test_no_network_grows_by_a_cut(blanks: int) -> None:
+    """The start of ``10.10.0.0/16`` is half of all addresses: a list that is too long must not end within an entry."""
+    assert {str(network) for network in ignored_networks(" " * blanks + "10.10.0.0/16")} <= {"10.10.0.0/16"}
