@@ -196,7 +196,7 @@ def _of_vms(now: Instant) -> Iterator[OfVms]:
     yield _counter("monitor_reports", text, "outcome"), _reports
     text = "1 while a VM is asleep or waking."
     yield _gauge("asleep", text), lambda runner: {"": runner.state.sleeps}
-    text = "Seconds for which a VM has been waking; 0 if it is not."
+    text = "Seconds for which a VM has been waking, until its guest runs; 0 if it is not."
     yield _gauge("waking_seconds", text), lambda runner: {"": _waking(runner, now)}
     text = "1 if a VM was ordered to sleep again without client activity since its last wake."
     yield _gauge("woken_for_nothing", text), lambda runner: {"": _is_unused(runner)}

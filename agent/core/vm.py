@@ -15,14 +15,17 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Final, TypeVar
 
-from protocol.guest.sleep import ASLEEP, MAX_ORDER_LENGTH, SLEEPING, WAKING, SleepReport
+from protocol.guest.sleep import ASLEEP, MAX_ORDER_LENGTH, SLEEPING, WAKING, SleepReport, SleepState
 from protocol.kubernetes.objects import number
 from protocol.names import ANNOTATION_SLEEP, LABEL_KEEP_AWAKE, LABEL_ROLE
 from protocol.pod_database import PodDatabase, ResizeObjection
 from protocol.units import ZERO, Amount, Bytes, ComputeUnit, Instant, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 
-RESIZABLE_PHASES: Final = frozenset({"Running", "Scaling"})
+RUNNING: Final = "Running"
+"""The only phase in which a VM is ordered to sleep."""
+
+RESIZABLE_PHASES: Final = frozenset({RUNNING, "Scaling"})
 """Phases in which the controller accepts a resize."""
 
 NO_REPORT: Final = SleepReport()
@@ -62,7 +65,7 @@ class Vm:
     floor: VmFloor | None = None
     is_pod: bool = False
     objection: ResizeObjection | None = None
-    phase: str = "Running"
+    phase: str = RUNNING
     order: str = ""
     sleep: SleepReport = NO_REPORT
     never_sleeps: str = ""
@@ -76,6 +79,11 @@ class Vm:
     def is_waking(self) -> bool:
         """Return True if the guest resumes once a permit covers ``use``."""
         return self.phase == WAKING
+
+    @property
+    def is_starting(self) -> bool:
+        """Return True if the VM has its permit to wake, and its guest does not run yet."""
+        return self.phase == RUNNING and self.sleep.state is SleepState.WAKING
 
     @property
     def sleeps(self) -> bool:

@@ -118,16 +118,28 @@ async def test_wakes_are_exported(served: Served) -> None:
     supervisor.runners[ASSIGNMENT] = fixture.runner
     async with fixture:
         await fixture.clock.advance(2.0)
-        for message in ("10.1.2.3:40312 opened a connection", "the order to sleep was removed"):
+        packet, order = (
+            SleepReport(state=SleepState.WAKING, message=message)
+            for message in ("10.1.2.3:40312 opened a connection", "the order to sleep was removed")
+        )
+        for report in (packet, order):
             fixture.vm_api.change(phase="Asleep", actual=None)
             await fixture.clock.advance(2.0)
-            report = SleepReport(state=SleepState.WAKING, message=message)
             fixture.vm_api.change(phase="Waking", actual=None, sleep=report)
             await fixture.clock.advance(2.0)
         text = (await http.get("/metrics")).text
+        fixture.vm_api.change(phase="Running", actual=None, sleep=order)
+        await fixture.clock.advance(31.0)
+        starting = (await http.get("/metrics")).text
+        fixture.vm_api.change(sleep=SleepReport(state=SleepState.AWAKE, message=order.message))
+        await fixture.clock.advance(1.0)
+        running = (await http.get("/metrics")).text
     assert 'autoscale_agent_wakes_total{by="packet",namespace="default",vm="vm-1"} 1.0' in text
     assert 'autoscale_agent_wakes_total{by="order",namespace="default",vm="vm-1"} 1.0' in text
     assert 'autoscale_agent_waking_seconds{namespace="default",vm="vm-1"} 2.0' in text
+    # The phase is Running as soon as the permit is stored, whether or not the guest starts.
+    assert 'autoscale_agent_waking_seconds{namespace="default",vm="vm-1"} 33.0' in starting
+    assert 'autoscale_agent_waking_seconds{namespace="default",vm="vm-1"} 0.0' in running
     assert 'autoscale_agent_woken_for_nothing{namespace="default",vm="vm-1"} 0.0' in text
     assert "10.1.2.3" not in text
 

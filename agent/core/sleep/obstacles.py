@@ -7,11 +7,8 @@ from typing import Final
 
 from agent.core.guest import GuestSample
 from agent.core.sleep.sleep_side import SleepSide
-from agent.core.vm import Vm
+from agent.core.vm import RUNNING, Vm
 from protocol.units import Instant, Seconds
-
-RUNNING: Final = "Running"
-"""The only phase in which a VM is ordered to sleep."""
 
 OFF: Final = "its policy does not set sleep.after"
 SHOWN: Final = 200

@@ -39,6 +39,6 @@ def _because(vm: Vm, obstacles: tuple[str, ...]) -> str:
     if vm.is_asleep:
         open_now = f", {vm.sleep.sessions} sessions open" if vm.sleep.sessions else ""
         return f"asleep{f' since {vm.sleep.since}' if vm.sleep.since else ''}{open_now}"
-    if vm.is_waking:
+    if vm.is_waking or vm.is_starting:
         return f"waking: {vm.sleep.message[:SHOWN]}" if vm.sleep.message else "waking"
     return f"awake: {'; '.join(obstacles)}" if obstacles else "about to be ordered to sleep"

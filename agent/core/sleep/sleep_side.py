@@ -63,10 +63,10 @@ class Wake:
 class SleepSide:
     """Sleep state of one VM. ``window`` is the keep-awake window that applies now.
 
-    ``running_from`` and ``waking_from`` are when the VM was first observed in that state; None in any other. ``wakes``
-    counts observed wakes by source. ``ordering`` is the order in flight; ``failures`` writes in a row have failed, and
-    the next waits until ``retry_at``. ``is_early``: the order that is pending or in effect was given because the node
-    was short.
+    ``running_from`` and ``waking_from`` are when the VM was first observed in that state; None in any other. A VM whose
+    guest is starting is in both. ``wakes`` counts observed wakes by source. ``ordering`` is the order in flight;
+    ``failures`` writes in a row have failed, and the next waits until ``retry_at``. ``is_early``: the order that is
+    pending or in effect was given because the node was short.
     """
 
     window: str | None = None
@@ -87,7 +87,7 @@ class SleepSide:
             self.running_from = self.refusal = None
         elif self.running_from is None:
             self.running_from = now
-        if not vm.is_waking:
+        if not (vm.is_waking or vm.is_starting):
             self.waking_from = None
         elif self.waking_from is None:
             self.waking_from = now

@@ -224,6 +224,8 @@ def test_waking_vm_asks_for_what_it_had() -> None:
     story.answers(cu(1))
     assert (story.plans().actions, story.state.ceiling) == ((), cu(1))
     assert why(story) == "waking: 10.1.2.3:41000 to port 5432"
+    shows(story, "Running", SleepState.WAKING, message="10.1.2.3:41000 to port 5432")
+    assert why(story) == "waking: 10.1.2.3:41000 to port 5432", "its guest is starting"
 
 
 def test_agent_that_begins_while_waking_may_be_denied() -> None:
