@@ -24,7 +24,7 @@ from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.accounts.early_sleep import update_asleep_size
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.permit_account import Message
-from scheduler_plugin.ledger.accounts.sharing import asked_back, kept_for_others
+from scheduler_plugin.ledger.accounts.sharing import PATIENCE, asked_back, kept_for_others
 from scheduler_plugin.ledger.accounts.wake_turns import is_next_to_wake
 from scheduler_plugin.ledger.believed import believed, judge_again, reach_of
 from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
@@ -230,10 +230,12 @@ def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resou
 
 
 def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instant) -> None:
-    if unmet.any and claim.denied_since is None:
-        claim.denied_since = now
-    if unmet != claim.unmet:
-        state.change(claim, unmet=unmet)
+    if not (unmet.any or claim.unmet.any):
+        return
+    claim.denied_since = now if claim.denied_since is None else claim.denied_since
+    # The size of a VM that wakes is what its object asks for: its neighbours must not stay small for it for ever.
+    claim.is_long_denied = now - claim.denied_since >= PATIENCE
+    state.change(claim, unmet=unmet)
 
 
 # Writes of permits ---------------------------------------------------------------------------------------------------

@@ -87,7 +87,8 @@ class Claim:
     the pod goes, and no longer follows the VM. None before.
     ``boots_with`` is what its guest may boot with by its pod's arguments, zero once it ``has_booted``.
     ``wake_need`` is what of its sleeping VM's need the node's book contains. ``woken_at`` is when that was granted all
-    that it asked for to wake; None if it was not, or gave it up.
+    that it asked for to wake; None if it was not, or gave it up. ``is_long_denied``: it has waited to wake for so long
+    that no free room is kept for it any more.
     """
 
     pod: PodFacts
@@ -116,6 +117,7 @@ class Claim:
     boots_with: Resources = ZERO
     wake_need: WakeNeed = NO_WAKE_NEED
     woken_at: Instant | None = None
+    is_long_denied: bool = False
 
     def note_boot(self, whole: Resources | None) -> None:
         """Finds out what the guest may yet boot with, on a node that has ``whole`` (None: not known).
@@ -170,7 +172,8 @@ class Claim:
         # Elsewhere it has reserved all of it: see ``claim_size``.
         if _wakes_on_arrival(self.pod, facts).any:
             return NO_WAKE_NEED
-        return WakeNeed(facts.wakes_with.minus_or_zero(self.vm.reserved), unmet)
+        denied = ZERO if self.is_long_denied else unmet
+        return WakeNeed(facts.wakes_with.minus_or_zero(self.vm.reserved), denied)
 
     @property
     def weight(self) -> int:

@@ -9,7 +9,8 @@ Rules:
   waking VMs pass, but not ordinary growth.
 - The number of concurrent wakes is limited: each reads its memory from the node's disk and keeps a CPU busy. A wake
   that hangs stops counting after a while.
-- ``WakeReserve.share`` does not limit the room for denied VMs, which are about to use it.
+- ``WakeReserve.share`` does not limit the room for denied VMs, which are about to use it. A VM that has been denied for
+  ``PATIENCE`` is not: for it a node keeps no more than its reserve.
 """
 
 from __future__ import annotations

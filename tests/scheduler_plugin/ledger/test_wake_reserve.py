@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.guest.sleep import WAKING
 from protocol.units import ZERO, Instant, Resources
+from scheduler_plugin.ledger.accounts.sharing import PATIENCE
 from scheduler_plugin.ledger.accounts.waking import WakeNeed, WakingVm, due_before, kept_for_waking
 from scheduler_plugin.ledger.binding import PreemptionCandidate, helped
 from scheduler_plugin.ledger.events import NodeSeen, PodToBind
@@ -107,6 +108,23 @@ class Herd(SleepingFleet):
 
     def did(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         return effects
+
+
+def test_growth_waits_no_longer_than_a_move_takes() -> None:
+    """Nobody frees room for a VM that needs nearly all of its node and stays there: its neighbours grow again."""
+    running = vm("b", amount(1), actual=amount(1), permit=amount(1), pod=name("b-pod"))
+    large = sleeper("a", amount(18), WAKING)
+    fleet = sleeping_fleet(keeping(1, share="0.25"), running, large, beside=(plain_pod("x", amount(5), "n1"),))
+    assert fleet.asks_to_wake("a").permit == ZERO
+    assert fleet.grant("b", amount(4)) == amount(1)
+    soon, later = Instant(LATER + PATIENCE - 1), Instant(LATER + PATIENCE)
+    assert (fleet.asks_to_wake("a", now=soon).permit, fleet.grant("b", amount(4), now=soon)) == (ZERO, amount(1))
+    assert (fleet.asks_to_wake("a", now=later).permit, fleet.grant("b", amount(4), now=later)) == (ZERO, amount(4))
+    book = fleet.ledger.nodes["n1"]
+    assert (book.room.for_waking, book.unmet) == (amount(5), amount(18))
+    fleet.apply(NodeSeen(keeping(1, total=30)), later)
+    assert fleet.asks_to_wake("a", now=later).permit == amount(18)
+    assert book.room.for_waking == ZERO
 
 
 def test_herd_wakes_as_far_as_there_is_room() -> None:
