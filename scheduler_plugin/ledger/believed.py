@@ -14,7 +14,7 @@ Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 from functools import reduce
 
@@ -94,15 +94,24 @@ def _ever(state: LedgerState, claim: Claim) -> Resources:
 
 def at_rebuild(facts: Iterable[VmFacts], nodes: Iterable[NodeFacts], pods: Iterable[PodFacts]) -> list[VmFacts]:
     """VMs as a first complete list has them, each as far as the node of its pod can bear it."""
-    listed = list(nodes)
-    totals = {node.name: node.reservable for node in listed}
-    places: dict[ObjectName, Resources] = {}
+    known = {node.name: node for node in nodes}
+    places: dict[ObjectName, list[NodeFacts]] = {}
     for pod in pods:
-        if pod.vm is not None and pod.node in totals:
-            places[pod.vm] = totals[pod.node].at_least(places.get(pod.vm, ZERO))
+        if pod.vm is not None and pod.node in known:
+            places.setdefault(pod.vm, []).append(known[pod.node])
     # The room is not known yet, nor on which node the permit was granted.
-    largest = Resources.most(node.ever_reservable for node in listed)
-    return [_bounded(vm, ZERO, places[vm.name], largest) if vm.name in places else _within_maximum(vm) for vm in facts]
+    largest = Resources.most(node.ever_reservable for node in known.values())
+    return [_listed(vm, places[vm.name], largest) if vm.name in places else _within_maximum(vm) for vm in facts]
+
+
+def _listed(facts: VmFacts, nodes: Collection[NodeFacts], permitted: Resources) -> VmFacts:
+    """``facts`` of a VM with pods on ``nodes``, of which a process before this one may have answered anything."""
+    bounded = _bounded(facts, ZERO, Resources.most(node.reservable for node in nodes), permitted)
+    ever = Resources.most(node.ever_reservable for node in nodes)
+    if bounded.wakes_with is None or bounded.wakes_with.within(ever):
+        return bounded
+    # That process has let no guest wake with more than its node ever had.
+    return replace(bounded, wakes_with=bounded.wakes_with.at_most(ever), said=bounded.said or facts)
 
 
 def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:

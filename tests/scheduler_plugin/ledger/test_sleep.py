@@ -286,6 +286,16 @@ def test_doubt_about_the_process_before_ends() -> None:
     assert fleet.reserved("a") == REQUESTS
 
 
+def test_doubt_is_no_larger_than_the_node() -> None:
+    """The process before has granted nobody more than that, whatever the object asks for now."""
+    fleet = sleeping_fleet(node(), sleeper("a", amount(64), WAKING))
+    assert fleet.on("n1") == amount(9)
+    assert fleet.asks_to_wake("a").permit == ZERO
+    assert "only 9 cpu, 9Gi for all pods" in fleet.ledger.explain("uid-a", LATER).sleep
+    fleet.apply(TimePassed(), Instant(NOW + 31))
+    assert fleet.reserved("a") == REQUESTS
+
+
 def test_doubts_grant_nothing_over_the_total() -> None:
     """After a fail-over all that are waking count; each is granted what there is room for."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(6), WAKING), sleeper("b", amount(6), WAKING))

@@ -129,6 +129,12 @@ def test_edited_size_counts_with_room(beside: float, counts: float) -> None:
     assert fleet.on("n2") == amount(beside + counts)
 
 
+def test_new_scheduler_counts_edited_size_up_to_the_node() -> None:
+    """It does not know what counted before: the guest arrives with no more than its node has."""
+    fleet = SleepingFleet(node(), node("n2"), sleeper("a", amount(64)), vm_pod("a", "n1"), target_pod("n2"))
+    assert on_both(fleet) == (REQUESTS, amount(9))
+
+
 def test_two_vms_do_not_share_the_room() -> None:
     fleet = SleepingFleet(
         node(), node("n2", 6), sleeper("a", amount(3)), sleeper("b", amount(3)), vm_pod("a", "n1"), vm_pod("b", "n1")
