@@ -46,7 +46,7 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
         case events.SleepOrdered() | events.SleepNotOrdered():
             _sleep_ordered(state, event, now, jitter)
         case events.WindowSeen(window):
-            state.sleep.window = window
+            state.sleep.see_window(window, now, jitter)
         case events.PolicySet(policy, problems):
             state.use(policy, "; ".join(problems), now)
         case events.PolicyRefused(reason):

@@ -28,6 +28,9 @@ _WOKEN: Final = frozenset({SleepState.WAKING, SleepState.AWAKE})
 PACKET: Final = "packet"
 WOKEN_BY: Final = (PACKET, "order")
 """Sources of a wake: a client's packet, or everything else, such as a removed order, a migration or a drain."""
+_SPREAD: Final = Seconds(300.0)
+"""Time over which the VMs of a fleet fall asleep after a window that they share: each writes its memory to disk."""
+
 _KNOWN_WITHIN: Final = Seconds(10.0)
 """Time within which every watcher has observed the wake."""
 _CLIENT: Final = re.compile(r"[0-9.]{7,15}:[0-9]{1,5} ")
@@ -61,7 +64,8 @@ class Wake:
 
 @dataclass(slots=True)
 class SleepSide:
-    """Sleep state of one VM. ``window`` is the keep-awake window that applies now.
+    """Sleep state of one VM. ``window`` is the keep-awake window that applies now. ``spread_until``: no order before
+    this time, because a window has ended for many VMs.
 
     ``running_from`` and ``waking_from`` are when the VM was first observed in that state; None in any other. A VM whose
     guest is starting is in both. ``wakes`` counts observed wakes by source. ``ordering`` is the order in flight;
@@ -70,6 +74,7 @@ class SleepSide:
     """
 
     window: str | None = None
+    spread_until: Instant | None = None
     running_from: Instant | None = None
     waking_from: Instant | None = None
     ordering: OrderSleep | None = None
@@ -105,6 +110,12 @@ class SleepSide:
             count = 1 if self.refusal is None else self.refusal.count + 1
             retry_at = Instant(now + policy.refused.delay(count, 0.0))
             self.refusal = SleepRefusal(report.order, report.message, count, retry_at)
+
+    def see_window(self, window: str | None, now: Instant, jitter: float) -> None:
+        """Update the window that applies; None if none does."""
+        if self.window is not None and window is None:
+            self.spread_until = Instant(now + _SPREAD * jitter)
+        self.window = window
 
     def quiet_for(self, quiet: float, now: Instant) -> Seconds:
         """The part of the guest's ``quiet`` time in which the VM was observed running."""

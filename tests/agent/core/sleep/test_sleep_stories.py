@@ -99,6 +99,17 @@ def test_obstacle_prevents_order_and_is_explained(happens: Callable[[Story], obj
     assert because in why(story)
 
 
+def test_vms_sleep_one_after_another_when_their_window_ends() -> None:
+    """A whole fleet may have the same window; each VM waits a part of five minutes."""
+    story = idle(settled_sleeper().happens(WindowSeen("Mon 07:00-20:00 UTC")), until=70.0)
+    story.jitter = 0.1
+    story.happens(WindowSeen(None))
+    assert (orders(story), "its window has ended; next order in 30 s" in why(story)) == (False, True)
+    assert orders(idle(story, until=100.0))
+    story.happens(WindowSeen(None))
+    assert orders(story), "nothing has ended"
+
+
 def test_no_order_while_scheduler_is_at_odds() -> None:
     """Denied, told to leave the VM alone, unanswered or refused: without a permit nobody could wake the VM."""
     story = idle(settled_sleeper(), until=62.0)
