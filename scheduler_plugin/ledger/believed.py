@@ -164,7 +164,8 @@ def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:
     """``facts`` with a permit that is no more than the VM may have, has, or was given before (``base``)."""
     if facts.permit is None or facts.permit.within(facts.most) or facts.unreadable:
         return facts
-    most = Resources.most((facts.most, facts.limit, facts.use, facts.actual or ZERO, facts.granted, base))
+    has = facts.wakes_with or facts.actual or ZERO
+    most = Resources.most((facts.most, facts.limit, facts.use, has, facts.granted, base))
     return replace(facts, permit=facts.permit.at_most(most))
 
 

@@ -7,7 +7,7 @@ Rules that hold here:
   node's excess. So a permit never lifts a node over its total, whatever the object records.
 - Of what is free, other denied VMs keep their fair shares (``sharing``). Nothing that a VM has is taken for that.
 - CPU and memory are independent.
-- A permit never exceeds the VM's upper bound, unless the VM has more already.
+- A permit never exceeds the VM's upper bound, unless the VM has more already, or sleeps with more.
 - A sleeping VM has nothing. One that is waking is granted all that it asks for, before any growth, or nothing. A
   node wakes a limited number at once (B.18).
 - One agent of a VM is answered, and others get a conflict.
@@ -193,7 +193,8 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
     """
     if account.facts is None or wanted.within(account.facts.most):
         return wanted
-    had = account.in_use
+    # A guest that sleeps has the size with which it wakes, even if its bounds were lowered since.
+    had = account.in_use.at_least(account.facts.wakes_with or ZERO)
     if holds is not None and account.facts.said is not None:
         had = had.at_least(holds.at_most(account.reserved))
     return wanted.at_most(account.facts.most.at_least(had))

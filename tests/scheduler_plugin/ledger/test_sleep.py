@@ -157,6 +157,16 @@ def test_new_pods_leave_room_to_waking_vms() -> None:
     assert fleet.ledger.nodes["n1"].pressure.capacity == amount(0.6, 0.5)
 
 
+def test_vm_wakes_although_its_bounds_were_lowered() -> None:
+    """Its guest has the size with which it fell asleep, and shrinks only once it runs."""
+    fleet = sleeping_fleet(node(), sleeper("a", amount(3)))
+    fleet._becomes("a", LATER, most=amount(2))
+    fleet.wakes("a")
+    assert fleet.asks_to_wake("a").permit == amount(3)
+    assert fleet.reserved("a") == amount(3)
+    assert fleet.is_woken("a")
+
+
 def test_nobody_makes_room_for_a_vm_larger_than_its_node() -> None:
     fleet = sleeping_fleet(node(), sleeper("a", amount(12)))
     fleet.wakes("a")

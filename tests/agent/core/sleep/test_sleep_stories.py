@@ -28,6 +28,7 @@ from protocol.guest.monitor_messages import UpscaleRequest
 from protocol.guest.sleep import SleepState
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import ZERO, Bytes, Instant, Seconds
+from protocol.virtual_machine import Bounds
 from tests.agent.core.sleep.sleepers import (
     SLEEPY,
     answered,
@@ -237,6 +238,18 @@ def test_waking_vm_asks_for_what_it_had() -> None:
     assert why(story) == "waking: 10.1.2.3:41000 to port 5432"
     shows(story, "Running", SleepState.WAKING, message="10.1.2.3:41000 to port 5432")
     assert why(story) == "waking: 10.1.2.3:41000 to port 5432", "its guest is starting"
+
+
+def test_waking_vm_asks_for_its_size_although_its_bounds_were_lowered() -> None:
+    """Its guest has that size; it shrinks to the bounds once it runs."""
+    story = asleep()
+    changed(story, use=cu(3), bounds=Bounds(cu(1), cu(2)))
+    shows(story.at(100.0), "Waking", SleepState.WAKING)
+    (ask,) = story.acts()
+    assert isinstance(ask, AskScheduler)
+    assert ask.request.resources == cu(3)
+    story.answers(cu(3))
+    assert story.state.scheduler.denial is None
 
 
 def test_agent_that_begins_while_waking_may_be_denied() -> None:
