@@ -39,8 +39,9 @@ def update_asleep_size(claim: Claim, permit: Resources, needs: Resources | None,
 
     ``needs`` is the least size in the agent's last request. ``follows_requests``: pod requests follow permits.
     """
-    # A VM that has given up its permit frees the room a little later; its offer stands until then.
-    if not permit.any:
+    # A VM that has given up its permit frees the room a little later; its offer stands until then, or until its agent
+    # takes it back.
+    if not permit.any and (claim.sleeps or needs is None):
         return
     claim.asleep_size = None
     if needs is not None and not needs.cpu and claim.runs_vm and not claim.is_migrating:

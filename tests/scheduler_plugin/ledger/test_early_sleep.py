@@ -14,7 +14,7 @@ from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN, Gift
 from scheduler_plugin.ledger.accounts.early_sleep import ASK_INTERVAL, MAX_CONCURRENT
 from scheduler_plugin.ledger.accounts.sharing import NOT_ASKED, SOON, AskedBack, promised
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, NodeSeen, PodSeen, VmSeen
-from scheduler_plugin.ledger.facts import NodeFacts
+from scheduler_plugin.ledger.facts import RUNNING, NodeFacts
 from scheduler_plugin.ledger.wake_reserve import NO_RESERVE, WakeReserve
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.ledger.sleeping import SleepingFleet
@@ -61,6 +61,16 @@ class Idlers:
 
 
 SLEEP = AskedBack(ZERO, SOON)
+
+
+def test_late_request_of_an_awake_vm_offers_no_sleep() -> None:
+    """An agent gives its permit up, the VM wakes by it all the same, and the agent asks before it knows of that."""
+    fleet = Idlers(a=40, b=60)
+    assert fleet.idles("b") == SLEEP
+    fleet.fleet.falls_asleep("b", now=LATER)
+    fleet.fleet.wakes("b", now=LATER)
+    fleet.fleet._becomes("b", LATER, phase=RUNNING, use=amount(60), actual=amount(60), wakes_with=None)
+    assert fleet.asks("b", 0, needs=amount(30)).shrink_to != ZERO
 
 
 def test_idle_vm_sleeps_for_a_denied_one() -> None:
