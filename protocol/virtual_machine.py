@@ -90,6 +90,11 @@ class VirtualMachine(msgspec.Struct, frozen=True):
     after_restart: Resources | None = None
     sleep: SleepReport = SleepReport()
 
+    @property
+    def wakes_with(self) -> Resources:
+        """The size with which a sleeping guest runs on: it had that, even if the spec asks for less by now."""
+        return self.use.at_least(self.sleep.size)
+
 
 class _Metadata(msgspec.Struct, frozen=True):
     namespace: str

@@ -133,10 +133,11 @@ def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
     A resourceVersion that is not a number counts as 0; such views replace each other in the order of arrival.
     """
     is_pod, order = isinstance(found, PodDatabase), found.annotations.get(ANNOTATION_SLEEP, "")
+    sleeps, is_starting = found.phase in SLEEPING, found.phase == RUNNING and found.sleep.state is SleepState.WAKING
     return Vm(
         bounds=_in_slots(found) if is_pod else found.bounds,
-        use=found.use,
-        actual=ZERO if found.phase in SLEEPING else found.actual or found.use,
+        use=found.wakes_with if sleeps else found.use,
+        actual=ZERO if sleeps else found.actual or (found.wakes_with if is_starting else found.use),
         slot_size=found.slot_size,
         version=number(found.resource_version),
         resizable=found.enabled and found.phase in RESIZABLE_PHASES,

@@ -17,6 +17,7 @@ import msgspec
 
 from protocol.kubernetes.objects import annotations_of, child, text
 from protocol.names import ANNOTATION_SLEEP
+from protocol.units import ZERO, QuantityError, Resources
 
 ASLEEP: Final = "Asleep"
 WAKING: Final = "Waking"
@@ -49,7 +50,7 @@ class SleepReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """``status.sleep`` of a VM. ``order`` is the last order carried out or refused; ``since`` is when ``state`` was
     reached (RFC 3339). ``message`` is the reason of a refusal, the source of a wake, or the reason of a boot.
     ``sessions`` were open when the VM fell asleep, ``saved`` is the size of the saved memory in bytes, and ``seconds``
-    the duration of the last wake.
+    the duration of the last wake. ``cpus`` and ``memory`` are the guest's size when it fell asleep (quantities).
     """
 
     order: str = ""
@@ -59,6 +60,20 @@ class SleepReport(msgspec.Struct, frozen=True, omit_defaults=True):
     sessions: int = 0
     saved: int = 0
     seconds: float = 0.0
+    cpus: str = ""
+    memory: str = ""
+
+    @property
+    def size(self) -> Resources:
+        """Size of the guest when it fell asleep; zero if it is unknown.
+
+        >>> str(SleepReport(cpus="1500m", memory="2Gi").size)
+        '1500m cpu, 2Gi'
+        """
+        try:
+            return Resources.parse(self.cpus, self.memory)
+        except QuantityError:
+            return ZERO
 
     @property
     def sessions_in_words(self) -> str:

@@ -100,12 +100,14 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
     """A VirtualMachine as the ledger wants it. A resourceVersion that is no number counts as the oldest."""
     # Without an agent nobody asks before the guest wakes, so what the spec asks for counts as ever.
     sleeps = vm.phase in SLEEPING and vm.enabled and not vm.unreadable
+    is_starting = isinstance(vm, ClusterVm) and vm.is_waking
+    use = vm.wakes_with if vm.phase in SLEEPING or is_starting else vm.use
     return VmFacts(
         name=vm.name,
         uid=vm.uid,
         version=number(vm.resource_version),
         most=vm.bounds.max,
-        use=ZERO if sleeps else vm.use,
+        use=ZERO if sleeps else use,
         # A status may still name the size of a guest that has stopped.
         actual=None if sleeps or vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
         permit=_or_most(vm.permit, vm, _PERMIT),
@@ -127,8 +129,8 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         is_booting=isinstance(vm, ClusterVm) and vm.is_booting,
         limit=_limit(vm),
         weight=weight_of(vm) or DEFAULT_WEIGHT,
-        wakes_with=vm.use if sleeps else None,
-        is_waking=isinstance(vm, ClusterVm) and vm.is_waking,
+        wakes_with=use if sleeps else None,
+        is_waking=is_starting,
     )
 
 

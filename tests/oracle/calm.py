@@ -52,7 +52,7 @@ async def calm(story: Story) -> None:
 async def _wake_all(story: Story) -> None:
     """A VM that fits wakes, as soon as an agent of it asks."""
     for machine in [machine for machine in story.fleet.machines.values() if story.fleet.sleeps(machine)]:
-        node, size = story.fleet.node(machine), story.fleet.size(machine)
+        node, size = story.fleet.node(machine), story.fleet.wakes_with(machine)
         story.enter(machine, WAKING)
         machine.is_tainted = False
         await story.clock.advance(1)

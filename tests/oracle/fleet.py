@@ -156,12 +156,17 @@ class Fleet:
     def use(self, machine: Machine) -> Resources:
         if machine.is_pod:
             return _requested(self.object_of(machine)["spec"]["containers"][0]["resources"])
-        return ZERO if self.sleeps(machine) else self.size(machine)
+        return ZERO if self.sleeps(machine) else self.wakes_with(machine)
 
     def size(self, machine: Machine) -> Resources:
         """What a VM's spec asks for."""
         guest = self.object_of(machine)["spec"]["guest"]
         return Resources.parse(guest["cpus"]["use"], f"{guest['memorySlots']['use']}Gi")
+
+    def wakes_with(self, machine: Machine) -> Resources:
+        """What a guest that sleeps runs on with: it has what it had, whatever has been written since."""
+        size = self.size(machine)
+        return size.at_least(machine.slept) if self.phase(machine) in SLEEPING else size
 
     def phase(self, machine: Machine) -> str:
         return str(self.object_of(machine)["status"].get("phase", ""))
@@ -178,7 +183,7 @@ class Fleet:
         return int(self.object_of(machine)["metadata"]["resourceVersion"])
 
     def view(self, machine: Machine) -> View:
-        wakes_with = self.size(machine) if self.sleeps(machine) else None
+        wakes_with = self.wakes_with(machine) if self.sleeps(machine) else None
         seen = self.use(machine), self.stored(machine), self.is_enabled(machine)
         return View(self.version(machine), *seen, self.phase(machine), wakes_with)
 
@@ -203,7 +208,7 @@ class Fleet:
         if machine.name not in self.machines:
             return ZERO
         # A guest that sleeps may start by the permit on its object.
-        wakes_by = self.size(machine).at_most(self.stored(machine) or ZERO) if self.sleeps(machine) else ZERO
+        wakes_by = self.wakes_with(machine).at_most(self.stored(machine) or ZERO) if self.sleeps(machine) else ZERO
         return Resources.most((self.may_use(machine), self.use(machine), self.reported(machine), wakes_by))
 
     def reported(self, machine: Machine) -> Resources:

@@ -78,7 +78,7 @@ class Migrations(Stage):
             self.note(f"{machine.name} arrives on {placed}")
             if self.fleet.phase(machine) in SLEEPING:
                 # It runs with what it had, whatever has been written about it since.
-                machine.own = machine.slept.at_most(self.fleet.size(machine))
+                machine.own = machine.slept
                 controller.has = machine.own
             controller.hand_over()
             machine.pod = target
@@ -108,6 +108,7 @@ class _Controller(FakeController):
             return
         if self.has is not None:
             changed |= {"cpus": self.has.cpu.quantity(), "memorySize": self.has.mem.quantity()}
+            changed |= {"sleep": {"state": "Awake"}}
         super()._vm_status(**changed)
 
     def hand_over(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from protocol.guest.sleep import ASLEEP, SLEEPING, WAKING
+from protocol.guest.sleep import ASLEEP, SLEEPING, WAKING, SleepState
 from protocol.units import ZERO
 from tests.oracle.fleet import Machine
 from tests.oracle.stage import Stage
 from tests.scheduler_plugin.fake_cluster import VMS
+
+_STATES = {ASLEEP: SleepState.ASLEEP, WAKING: SleepState.WAKING, "Running": SleepState.AWAKE}
 
 
 class Sleep(Stage):
@@ -43,7 +45,7 @@ class Sleep(Stage):
 
         By a permit that others have put there nobody can be held to anything.
         """
-        size, stored = self.fleet.size(machine), self.fleet.stored(machine) or ZERO
+        size, stored = self.fleet.wakes_with(machine), self.fleet.stored(machine) or ZERO
         # Its memory is on its way.
         if self.is_moving(machine.name, "Running"):
             return False
@@ -60,10 +62,11 @@ class Sleep(Stage):
 
     def enter(self, machine: Machine, phase: str) -> None:
         """The object says that the VM is in this phase."""
-        obj, size = self._copied(machine), self.fleet.size(machine)
-        asleep = phase in SLEEPING
+        obj, size = self._copied(machine), self.fleet.wakes_with(machine)
+        asleep, slept = phase in SLEEPING, machine.slept
         sizes = (None, None) if asleep else (size.cpu.quantity(), size.mem.quantity())
-        obj["status"] |= {"phase": phase, "cpus": sizes[0], "memorySize": sizes[1]}
+        report = {"state": _STATES[phase], "cpus": slept.cpu.quantity(), "memory": slept.mem.quantity()}
+        obj["status"] |= {"phase": phase, "cpus": sizes[0], "memorySize": sizes[1], "sleep": report}
         self.api.put(VMS, obj)
 
     def _in(self, phase: str) -> list[Machine]:

@@ -247,6 +247,7 @@ class Stage:
             self._report_of_kubelet(machine, obj, use)
             return
         obj["status"] |= {"cpus": use.cpu.quantity(), "memorySize": use.mem.quantity()}
+        machine.own = machine.own.at_most(use)
         self.api.put(VMS, obj)
 
     def _report_of_kubelet(self, machine: Machine, obj: Obj, use: Resources) -> None:

@@ -35,17 +35,19 @@ def sleeps(facts: VmObservation) -> bool:
 
 
 def plan_asleep(facts: VmObservation, machine: VirtualMachine, want: Resources, place: Json) -> VmPlan:
-    """Plan for a VM without a running guest: stay asleep, wait for the permit, or wake with the size ``want``.
+    """Plan for a VM without a running guest: stay asleep, wait for the permit, or wake and go on to the size ``want``.
     ``place`` is the rest of the status, with further conditions.
     """
     report = _sleeping_report(facts, machine)
+    # The guest has the size with which it fell asleep, even if the spec asks for less by now.
+    needed = want.at_least(report.size)
     if report.state is SleepState.ASLEEP:
         why = reasoned(texts.SLEEPS, sessions=report.sessions_in_words)
         return VmPlan(_status(facts, ASLEEP, report, place, why), want=want)
     # The runner refuses to wake a guest whose memory is being sent. It runs on the target, or wakes afterwards.
     is_leaving = facts.under_way is not None and facts.under_way.is_transferring
-    if is_leaving or not _may_wake(facts, machine, want):
-        why = reasoned(texts.WAITS_FOR_PERMIT, why=report.message, use=want)
+    if is_leaving or not _may_wake(facts, machine, needed):
+        why = reasoned(texts.WAITS_FOR_PERMIT, why=report.message, use=needed)
         return VmPlan(_status(facts, WAKING, report, place, why), want=want)
     why = reasoned(texts.WAKES, why=report.message)
     return VmPlan(_status(facts, RUNNING, report, place, why), want=want, wake=True)
@@ -106,6 +108,10 @@ def _sleeping_report(facts: VmObservation, machine: VirtualMachine) -> SleepRepo
     sessions, saved = (before.sessions, before.saved) if has_figures else (own.sessions, own.saved)
     # Keep the duration of the last wake, as an estimate for the next.
     report = SleepReport(order, SleepState.ASLEEP, sessions=sessions, saved=saved, seconds=before.seconds)
+    # The status has the guest's size until the phase Asleep is written.
+    has = machine.actual
+    cpus, memory = (before.cpus, before.memory) if has is None else (has.cpu.quantity(), has.mem.quantity())
+    report = structs.replace(report, cpus=cpus, memory=memory)
     if before.state is SleepState.WAKING:
         return structs.replace(report, order=before.order, state=SleepState.WAKING, message=before.message)
     if why := _wake_reason(facts, machine, order):
@@ -134,11 +140,11 @@ def _sleep_blocker(facts: VmObservation, machine: VirtualMachine) -> str:
     return texts.IS_STANDBY if is_standby else ""
 
 
-def _may_wake(facts: VmObservation, machine: VirtualMachine, want: Resources) -> bool:
+def _may_wake(facts: VmObservation, machine: VirtualMachine, needed: Resources) -> bool:
     # Once written, the phase reserves what the guest uses, so a later reduction of the permit does not matter.
     is_decided = (text(facts.vm, "status", "phase"), sleep_report(facts.vm).state) == (RUNNING, SleepState.WAKING)
     # A VM that is not enabled gets no permits; it reserves what its spec says, awake or not.
-    return is_decided or not machine.enabled or (machine.permit is not None and want.within(machine.permit))
+    return is_decided or not machine.enabled or (machine.permit is not None and needed.within(machine.permit))
 
 
 def _may_sleep(facts: VmObservation) -> bool:

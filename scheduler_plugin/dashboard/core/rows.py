@@ -198,7 +198,7 @@ def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
         enabled=vm.enabled,
         booting=any(text(condition, "reason") == BOOTING for condition in items(obj, "status", "conditions")),
         problem=shortened("; ".join(vm.problems)),
-        wakes=pair(vm.use) if sleeps else NOTHING,
+        wakes=pair(vm.wakes_with) if sleeps else NOTHING,
         sleep=sleep_sentence(obj),
     )
 

@@ -54,8 +54,9 @@ class SleepModel(FakeApi):
 
     @property
     def _is_permitted(self) -> bool:
-        machine = machine_of(self.vm)
-        return machine.permit is not None and machine.use.within(machine.permit)
+        """True if the permit covers the guest, whatever the spec asks for."""
+        permit = machine_of(self.vm).permit
+        return permit is not None and WANTED.within(permit)
 
     # The guest, late as it likes.
 
@@ -99,6 +100,17 @@ class SleepModel(FakeApi):
     def remove_order(self) -> None:
         self._annotate(ANNOTATION_SLEEP, None)
 
+    def lower_use(self) -> None:
+        self._use(1)
+
+    def restore_use(self) -> None:
+        self._use(2)
+
+    def _use(self, cpus: int) -> None:
+        guest = child(self.vm, "spec", "guest")
+        cpus_of_guest = {**child(guest, "cpus"), "use": cpus}
+        self._patch(self.vms, self.vm, spec={"guest": {**guest, "cpus": cpus_of_guest}})
+
     def migrate(self) -> None:
         self.migrates = not self.migrates
 
@@ -118,7 +130,7 @@ class SleepModel(FakeApi):
 
     def grant(self) -> None:
         if text(self.in_ledger, "status", "phase") != "Asleep":
-            self._store(WANTED)
+            self._store(machine_of(self.in_ledger).wakes_with)
 
     def _store(self, permit: Resources) -> None:
         annotations = {**annotations_of(self.in_ledger), ANNOTATION_PERMIT: encode_permit(permit)}
@@ -189,6 +201,8 @@ ACTIONS = [
     SleepModel.call,
     SleepModel.put_order,
     SleepModel.remove_order,
+    SleepModel.lower_use,
+    SleepModel.restore_use,
     SleepModel.migrate,
     SleepModel.watch_ledger,
     SleepModel.give_up,
@@ -202,6 +216,7 @@ ACTIONS = [
 TURN = [SleepModel.watch, SleepModel.reconcile, SleepModel.follow]
 SLEEP = [SleepModel.put_order, *TURN, *TURN]
 TAKE_BACK = [SleepModel.watch_ledger, SleepModel.give_up]
+GRANT = [SleepModel.watch_ledger, SleepModel.grant]
 DECIDE = [*TURN[:2]]
 LATE = [SleepModel.take_over, SleepModel.reconcile, SleepModel.follow]
 
@@ -216,6 +231,7 @@ def check(world: SleepModel) -> None:
 @example([SleepModel.migrate, SleepModel.reconcile, *TAKE_BACK], True)
 @example([SleepModel.call, SleepModel.replace_controller], True)
 @example([*SLEEP, SleepModel.call, SleepModel.watch, *TAKE_BACK, *TURN, SleepModel.grant, *TURN], False)
+@example([SleepModel.lower_use, *TAKE_BACK, SleepModel.call, *TURN, *GRANT, *TURN], True)
 @example([SleepModel.call, *DECIDE, SleepModel.watch_on_standby, *TURN, *SLEEP, *TURN, *TAKE_BACK, *LATE], True)
 def test_guest_runs_only_with_room(actions: list[object], asleep: bool) -> None:
     world = SleepModel()
@@ -224,6 +240,7 @@ def test_guest_runs_only_with_room(actions: list[object], asleep: bool) -> None:
         check(world)
     # Whatever has happened, a VM without an order runs in the end.
     world.remove_order()
+    world.restore_use()
     world.migrates = False
     for _ in range(6):
         for action in (*TURN, SleepModel.boot, SleepModel.watch_ledger, SleepModel.grant):

@@ -25,7 +25,10 @@ PLACE: Json = {
     "extraNetIP": "10.1.0.1",
     "machine": {"maxCpus": "4", "minMemory": "1Gi", "maxMemory": "8Gi"},
 }
-SLEPT: Json = {"order": "a", "state": "Asleep", "since": AT, "message": "", "sessions": 3, "saved": 7, "seconds": 0.0}
+SIZE: Json = {"cpus": "2", "memory": "2Gi"}
+UNKNOWN: Json = {"cpus": "", "memory": ""}
+FIGURES_SAID: Json = {"sessions": 3, "saved": 7, "seconds": 0.0, **SIZE}
+SLEPT: Json = {"order": "a", "state": "Asleep", "since": AT, "message": "", **FIGURES_SAID}
 WOKEN: Json = {**SLEPT, "state": "Waking", "message": "10.1.0.7 connects"}
 FIGURES = SleepReport("a", SleepState.ASLEEP, sessions=3, saved=7)
 GONE = has("0", "0", GuestPhase.ASLEEP)
@@ -41,13 +44,17 @@ def vm_with(
     permit: str = "",
     enabled: str = "true",
     cmdline: str = "",
+    has: str = "",
 ) -> Json:
-    """A VM with this phase and ``status.sleep``, an order, and a permit for these CPUs and 2Gi."""
+    """A VM with this phase and ``status.sleep``, an order, and a permit for these CPUs and 2Gi. Its status says that
+    the guest ``has`` these CPUs and 2Gi.
+    """
     annotations = {ANNOTATION_SLEEP: order} if order else {}
     if permit:
         annotations[ANNOTATION_PERMIT] = encode_permit(Resources.parse(permit, "2Gi"))
     labels = {"autoscaling.neon.tech/enabled": enabled}
     status: Json = {"phase": phase, "podName": "db-x", **({"sleep": sleep} if sleep else {})}
+    status = {**status, **({"cpus": has, "memorySize": "2Gi"} if has else {})}
     vm = virtual_machine(status, "Always", annotations=annotations, labels=labels)
     guest = {**child(vm, "spec", "guest"), "appendKernelCmdline": cmdline}
     return {**vm, "spec": {**child(vm, "spec"), "guest": guest}}
@@ -105,7 +112,7 @@ def test_order_that_must_not_be_followed_is_refused(vm: Json, why: str) -> None:
     made = plan(observed(vm, AWAKE))
     refused: Json = {"order": "a", "state": "Refused", "since": "", "message": why}
     assert made.sleep == ""
-    assert made.status["sleep"] == {**refused, "sessions": 0, "saved": 0, "seconds": 0.0}
+    assert made.status["sleep"] == {**refused, "sessions": 0, "saved": 0, "seconds": 0.0, **UNKNOWN}
 
 
 def test_refusal_by_guest_is_reported() -> None:
@@ -117,7 +124,7 @@ def test_refusal_by_guest_is_reported() -> None:
 
 
 def test_sleeper_keeps_place_and_machine() -> None:
-    made = plan(observed(vm_with("Running"), GONE, FIGURES))
+    made = plan(observed(vm_with("Running", has="2"), GONE, FIGURES))
     story = "asleep with 3 sessions open; the next packet from a client wakes it"
     assert said(made) == [("Available", "Asleep", story), ("Asleep", "Asleep", story)]
     status = {key: value for key, value in made.status.items() if key != "conditions"}
@@ -129,7 +136,7 @@ def test_sleep_without_figures_keeps_those_of_status() -> None:
     """A new controller adopts the sleeper, whose runner does not repeat them."""
     adopted = SleepReport("", SleepState.ASLEEP)
     assert plan(observed(vm_with("Asleep", SLEPT), GONE, adopted)).status["sleep"] == SLEPT
-    first = plan(observed(vm_with("Running"), GONE, adopted)).status["sleep"]
+    first = plan(observed(vm_with("Running", has="2"), GONE, adopted)).status["sleep"]
     assert first == {**SLEPT, "since": "", "sessions": 0, "saved": 0}, "its end was never written"
 
 
@@ -244,6 +251,16 @@ def test_edited_spec_of_sleeper_needs_larger_permit() -> None:
     edited = {**vm, "spec": {**child(vm, "spec"), "guest": guest}}
     made = plan(observed(edited, CALLED, FIGURES))
     assert (made.wake, made.want) == (False, Resources.parse("3", "2Gi"))
+
+
+@pytest.mark.parametrize(("permit", "phase"), [("2", "Waking"), ("3", "Running")])
+def test_guest_wakes_with_what_it_had(permit: str, phase: str) -> None:
+    """Somebody has lowered the size in the spec while it slept; the saved guest has more, and shrinks once it runs."""
+    slept = plan(observed(vm_with("Running", has="3"), GONE, FIGURES)).status["sleep"]
+    assert slept == {**SLEPT, "since": "", "cpus": "3"}
+    made = plan(observed(vm_with("Asleep", {**SLEPT, "cpus": "3"}, permit=permit), CALLED, FIGURES))
+    assert (made.status["phase"], made.wake, made.want) == (phase, phase == "Running", WANTED)
+    assert ("waiting for a permit for 3 cpu, 2Gi" in str(said(made)[1][2])) is (phase == "Waking")
 
 
 def test_edited_machine_of_sleeper_is_told() -> None:

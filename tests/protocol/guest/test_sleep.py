@@ -14,6 +14,7 @@ from protocol.guest.sleep import (
     sleep_report,
 )
 from protocol.names import ANNOTATION_SLEEP
+from protocol.units import ZERO
 
 
 def _ordered(order: object) -> dict[str, object]:
@@ -39,6 +40,11 @@ def test_order_is_bounded(vm: dict[str, object], order: str) -> None:
 def test_unreadable_report_is_empty(sleep: object) -> None:
     """Another controller may have written anything there."""
     assert sleep_report({"status": {"sleep": sleep}}) == SleepReport()
+
+
+@pytest.mark.parametrize(("cpus", "memory"), [("", ""), ("2", ""), ("many", "1Gi"), ("-1", "1Gi"), ("NaN", "1Gi")])
+def test_unreadable_size_counts_as_none(cpus: str, memory: str) -> None:
+    assert SleepReport(cpus=cpus, memory=memory).size == ZERO
 
 
 def test_ignored_networks_are_bounded() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol import names
 from protocol.guest.sleep import ASLEEP, WAKING
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
@@ -95,6 +96,29 @@ def test_vm_is_waking_until_its_memory_is_read(phase: str, state: str, *, is_wak
     obj = vm("db", 2, 4)
     obj["status"] |= {"phase": phase, "sleep": {"state": state}}
     assert vm_facts(read_vm(obj)).is_waking is is_waking
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "enabled", "cpus", "wakes_with"),
+    [
+        (ASLEEP, ASLEEP, True, 0, 3),
+        (WAKING, WAKING, True, 0, 3),
+        (ASLEEP, ASLEEP, False, 3, None),
+        (RUNNING, WAKING, True, 3, None),
+        (RUNNING, "Awake", True, 2, None),
+    ],
+)
+def test_guest_wakes_with_what_it_had(
+    phase: str, state: str, *, enabled: bool, cpus: int, wakes_with: int | None
+) -> None:
+    """The size in the spec was lowered while it slept; that counts once the guest has followed."""
+    obj = vm("db", 2, 4)
+    obj["metadata"]["labels"] = {names.LABEL_ENABLED: "true"} if enabled else {}
+    slept = {"state": state, "cpus": "3", "memory": "2Gi"}
+    obj["status"] |= {"phase": phase, "cpus": None, "memorySize": None, "sleep": slept}
+    facts = vm_facts(read_vm(obj))
+    expected = None if wakes_with is None else Resources.parse(wakes_with, "4Gi")
+    assert (facts.use, facts.wakes_with) == (Resources.parse(cpus, "4Gi" if cpus else 0), expected)
 
 
 def test_old_size_of_a_sleeping_vm_is_ignored() -> None:
