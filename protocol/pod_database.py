@@ -5,7 +5,7 @@ Rules that hold here:
 - A pod opts in with the label ``enabled`` and the annotation ``bounds``; ``bounds.min`` is optional. The size is the
   requests of one container. The database is called ``pod/NAME``, which cannot clash with a VirtualMachine.
 - The minimum is the requests of the template, or ``bounds.min``.
-- The memory limit equals the request. A CPU limit keeps its distance from the request.
+- The memory limit follows the request, but only a shrink lowers it. A CPU limit keeps its distance from the request.
 - A pod that cannot be resized, or only with a restart, raises ``InvalidObjectError``, which says what to change.
 """
 
@@ -33,8 +33,9 @@ from protocol.kubernetes.objects import (
     whole,
 )
 from protocol.messages import ObjectName
-from protocol.units import Bytes, MilliCpu, Resources
+from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds, InvalidObjectError, VirtualMachine
+from protocol.wire.container_amounts import amounts, limits
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 
 PREFIX: Final = "pod/"
@@ -64,13 +65,15 @@ class ResizeObjection(msgspec.Struct, frozen=True):
 class PodDatabase(VirtualMachine, frozen=True):
     """A postgres pod. ``use`` is the requests of its container, ``actual`` the resources that the kubelet reports.
 
-    ``container_id`` is empty until the container runs. ``cpu_above`` is the CPU limit minus the request, None without a
-    CPU limit. ``objection``: why the kubelet has not applied the current requests, None if it has.
+    ``container_id`` is empty until the container runs. ``cpu_above`` is the CPU limit minus the request, ``mem_limit``
+    the memory limit to keep unless the request shrinks; None without such a limit. ``objection``: why the kubelet has
+    not applied the current requests, None if it has.
     """
 
     container: str = ""
     container_id: str = ""
     cpu_above: MilliCpu | None = None
+    mem_limit: Bytes | None = None
     objection: ResizeObjection | None = None
 
 
@@ -145,16 +148,17 @@ def parse_pod_database(pod: JsonObject) -> PodDatabase:
 def _pod_database(pod: JsonObject) -> PodDatabase:
     container = _container(pod)
     path = f"spec.containers[{text(container, 'name')}]"
-    use, limits = _amounts(f"{path}.resources.requests", child(container, "resources", "requests")), _limits(container)
+    use, (cpu_limit, mem_limit) = _resources(container)
     status = _status_of(pod, text(container, "name"))
     _require_resizable(pod, container, path, use)
+    bounds = _bounds(pod, use, text(container, "name"))
     return PodDatabase(
         name=database_of(name_of(pod)),
         uid=uid_of(pod),
         resource_version=version_of(pod),
         labels=labels_of(pod),
         annotations=annotations_of(pod),
-        bounds=_bounds(pod, use, text(container, "name")),
+        bounds=bounds,
         use=use,
         actual=_actual(status),
         slot_size=MEMORY_STEP,
@@ -166,7 +170,8 @@ def _pod_database(pod: JsonObject) -> PodDatabase:
         permit=None,
         container=text(container, "name"),
         container_id=text(status, "containerID").rpartition("//")[2],
-        cpu_above=limits[0] and limits[0].minus_or_zero(use.cpu),
+        cpu_above=cpu_limit and cpu_limit.minus_or_zero(use.cpu),
+        mem_limit=_kept_limit(mem_limit, use.mem, child(status, "resources"), bounds.max.mem),
         objection=objection_of(pod),
     )
 
@@ -178,14 +183,17 @@ def resize_body(database: PodDatabase, size: Resources) -> Json:
     >>> bounds = {"autoscaling.neon.tech/bounds": '{"max": {"cpu": 4, "mem": "8Gi"}}'}
     >>> database = parse_pod_database({"metadata": {"annotations": bounds}, "spec": {"containers": [container]}})
     >>> resize_body(database, Resources.parse(2, "2Gi"))["spec"]["containers"][0]["resources"]
-    {'requests': {'cpu': '2', 'memory': '2Gi'}, 'limits': {'memory': '2Gi'}}
+    {'requests': {'cpu': '2', 'memory': '2Gi'}, 'limits': {}}
     """
     requests: Json = {"cpu": size.cpu.quantity(), "memory": size.mem.quantity()}
-    limits: Json = {"memory": size.mem.quantity()}
+    has, at_least = database.actual or database.use, database.mem_limit
+    # A shrink was tried before. Otherwise the page cache may need the limit, and a resize that fails blocks CPU.
+    limit = size.mem if size.mem < has.mem else at_least and max(size.mem, at_least)
+    limited: Json = {} if limit is None else {"memory": limit.quantity()}
     if database.cpu_above is not None:
-        limits["cpu"] = (size.cpu + database.cpu_above).quantity()
+        limited["cpu"] = (size.cpu + database.cpu_above).quantity()
     return {
-        "spec": {"containers": [{"name": database.container, "resources": {"requests": requests, "limits": limits}}]}
+        "spec": {"containers": [{"name": database.container, "resources": {"requests": requests, "limits": limited}}]}
     }
 
 
@@ -238,7 +246,7 @@ def _require_resizable(pod: JsonObject, container: JsonObject, path: str, use: R
         raise ValueError("spec.resources: pod-level resources are not supported: set the requests of the container")
     if not (use.cpu and use.mem):
         raise ValueError(f"{path}.resources.requests: expected both cpu and memory")
-    cpu, mem = _limits(container)
+    _, (cpu, mem) = _resources(container)
     # Once both limits equal the requests the pod would be Guaranteed, and the QoS class is immutable.
     if text(pod, "status", "qosClass") == "Burstable" and cpu == use.cpu and mem != use.mem:
         raise ValueError(
@@ -247,25 +255,19 @@ def _require_resizable(pod: JsonObject, container: JsonObject, path: str, use: R
         )
 
 
-def _limits(container: JsonObject) -> tuple[MilliCpu | None, Bytes | None]:
-    limits = child(container, "resources", "limits")
-    path = f"spec.containers[{text(container, 'name')}].resources.limits"
-    cpu, mem = _quantity(limits, "cpu"), _quantity(limits, "memory")
-    return (
-        None if cpu is None else cpu_from_wire(f"{path}.cpu", cpu),
-        None if mem is None else mem_from_wire(f"{path}.memory", mem),
-    )
+def _resources(container: JsonObject) -> tuple[Resources, tuple[MilliCpu | None, Bytes | None]]:
+    """The requests, and the limits of CPU and memory."""
+    path, fields = f"spec.containers[{text(container, 'name')}].resources", child(container, "resources")
+    return amounts(f"{path}.requests", child(fields, "requests")), limits(f"{path}.limits", child(fields, "limits"))
 
 
-def _amounts(path: str, given: JsonObject) -> Resources:
-    cpu, mem = _quantity(given, "cpu"), _quantity(given, "memory")
-    return Resources(cpu_from_wire(f"{path}.cpu", cpu or 0), mem_from_wire(f"{path}.memory", mem or 0))
-
-
-def _quantity(given: JsonObject, name: str) -> WireQuantity | None:
-    amount = given.get(name)
-    # A bool is an int in Python.
-    return amount if isinstance(amount, int | float | str) and not isinstance(amount, bool) else None
+def _kept_limit(limit: Bytes | None, use: Bytes, in_force: JsonObject, most: Bytes) -> Bytes | None:
+    """``PodDatabase.mem_limit``, from the spec's ``limit`` and request, and the resources ``in_force``."""
+    if limit is None or amounts("status", child(in_force, "requests")).mem in (ZERO.mem, use):
+        return limit
+    # A resize that is reverted. A limit cannot be removed, and an agent may raise one up to the maximum.
+    _, had = limits("status", child(in_force, "limits"))
+    return min(most if had is None else had, max(most, limit))
 
 
 def _bounds(pod: JsonObject, use: Resources, container: str) -> Bounds:
@@ -305,7 +307,7 @@ def _by_operator(pod: JsonObject, container: str) -> Resources | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     made = next((part for part in items(spec, "containers") if text(part, "name") == container), {})
-    requests = _amounts("cnpg.io/podSpec", child(made, "resources", "requests"))
+    requests = amounts("cnpg.io/podSpec", child(made, "resources", "requests"))
     return requests if requests.cpu and requests.mem else None
 
 
@@ -317,8 +319,8 @@ def _status_of(pod: JsonObject, container: str) -> Json:
 def _actual(status: Mapping[str, object]) -> Resources | None:
     # After a failed resize allocatedResources already has the new sizes, so it is only for kubelets that do not
     # report status.resources.
-    for amounts in (child(status, "resources", "requests"), child(status, "allocatedResources")):
-        actual = _amounts("status", amounts)
+    for reported in (child(status, "resources", "requests"), child(status, "allocatedResources")):
+        actual = amounts("status", reported)
         if actual.cpu and actual.mem:
             return actual
     return None

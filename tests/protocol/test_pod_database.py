@@ -143,18 +143,69 @@ def test_floor_is_the_template_unless_bounds_say_less(
 @pytest.mark.parametrize(
     ("limits", "written"),
     [
-        ({}, {"memory": "2Gi"}),
-        ({"memory": "3Gi"}, {"memory": "2Gi"}),
-        ({"cpu": "1500m"}, {"memory": "2Gi", "cpu": "3500m"}),
+        ({}, {}),
+        ({"cpu": "1500m"}, {"cpu": "3500m"}),
         ({"cpu": "1", "memory": "1Gi"}, {"memory": "2Gi", "cpu": "3"}),
     ],
 )
 def test_limits_follow_requests(limits: dict[str, object], written: dict[str, str]) -> None:
-    database = parse_pod_database(pod(limits=limits))
+    database = parse_pod_database(settled(limits))
     resources = {"requests": {"cpu": "3", "memory": "2Gi"}, "limits": written}
     assert resize_body(database, Resources(MilliCpu.cores(3), Bytes.parse("2Gi"))) == {
         "spec": {"containers": [{"name": "postgres", "resources": resources}]}
     }
+
+
+def settled(limits: dict[str, object]) -> dict[str, Any]:
+    """A pod whose kubelet has applied its requests and ``limits``."""
+    return in_force(pod(limits=limits), "1Gi", limits)
+
+
+def in_force(found: dict[str, Any], memory: str, limits: dict[str, object]) -> dict[str, Any]:
+    found["status"]["containerStatuses"][1]["resources"] = {
+        "requests": {"cpu": "1", "memory": memory},
+        "limits": limits,
+    }
+    return found
+
+
+def limit_at(found: dict[str, Any], mem: str) -> object:
+    """The memory limit that a resize to ``mem`` writes."""
+    body: Any = resize_body(parse_pod_database(found), Resources.parse(2, mem))
+    return body["spec"]["containers"][0]["resources"]["limits"].get("memory")
+
+
+@pytest.mark.parametrize(
+    ("limit", "mem", "written"),
+    [
+        ("3Gi", "1Gi", "3Gi"),
+        ("3Gi", "2Gi", "3Gi"),
+        ("3Gi", "4Gi", "4Gi"),
+        ("16Gi", "4Gi", "16Gi"),
+        ("3Gi", "512Mi", "512Mi"),
+        (None, "1Gi", None),
+        (None, "4Gi", None),
+        (None, "512Mi", "512Mi"),
+    ],
+)
+def test_only_a_shrink_lowers_the_memory_limit(limit: str | None, mem: str, written: str | None) -> None:
+    """The kubelet refuses a limit below the page cache, and then does not resize CPU either."""
+    assert limit_at(settled({} if limit is None else {"memory": limit}), mem) == written
+
+
+@pytest.mark.parametrize(
+    ("has", "limits", "mem", "written"),
+    [
+        ("512Mi", {"memory": "512Mi"}, "512Mi", "512Mi"),
+        ("2Gi", {"memory": "2Gi"}, "2Gi", "2Gi"),
+        ("2Gi", {"memory": "3Gi"}, "2Gi", "3Gi"),
+        ("2Gi", {"memory": "16Gi"}, "2Gi", "8Gi"),
+        ("2Gi", {}, "2Gi", "8Gi"),
+    ],
+    ids=["growth", "shrink", "of a higher limit", "of one above the maximum", "of none, which cannot come back"],
+)
+def test_reverted_resize_restores_the_memory_limit(has: str, limits: dict[str, object], mem: str, written: str) -> None:
+    assert limit_at(in_force(pod(limits={"memory": "1Gi"}), has, limits), mem) == written
 
 
 def test_container_is_named_or_the_only_one() -> None:

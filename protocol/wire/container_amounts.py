@@ -1,0 +1,40 @@
+"""CPU and memory in the requests, limits and status of a container, as the Kubernetes API has them. Pure.
+
+Errors are ``ValueError`` with the path of the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protocol.units import Bytes, MilliCpu, Resources
+from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
+
+
+def amounts(path: str, given: Mapping[str, object]) -> Resources:
+    """CPU and memory among ``given``; zero if missing.
+
+    >>> str(amounts("requests", {"cpu": "500m"}))
+    '500m cpu, 0'
+    """
+    cpu, mem = limits(path, given)
+    return Resources(cpu or MilliCpu(0), mem or Bytes(0))
+
+
+def limits(path: str, given: Mapping[str, object]) -> tuple[MilliCpu | None, Bytes | None]:
+    """CPU and memory among ``given``; None if missing.
+
+    >>> limits("limits", {"cpu": "500m"})
+    (MilliCpu(value=500), None)
+    """
+    cpu, mem = _quantity(given, "cpu"), _quantity(given, "memory")
+    return (
+        None if cpu is None else cpu_from_wire(f"{path}.cpu", cpu),
+        None if mem is None else mem_from_wire(f"{path}.memory", mem),
+    )
+
+
+def _quantity(given: Mapping[str, object], name: str) -> WireQuantity | None:
+    amount = given.get(name)
+    # A bool is an int in Python.
+    return amount if isinstance(amount, int | float | str) and not isinstance(amount, bool) else None
