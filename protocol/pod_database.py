@@ -24,6 +24,7 @@ from protocol.kubernetes.objects import (
     JsonObject,
     annotations_of,
     child,
+    is_leaving,
     items,
     labels_of,
     name_of,
@@ -45,6 +46,9 @@ DEFAULT_CONTAINER: Final = "postgres"
 
 MEMORY_STEP: Final = Bytes(64 * 1024**2)
 """Memory is resized in multiples of this, independent of the node's compute unit."""
+
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of the API's image of a static pod."""
 
 RESIZE: Final = "resize"
 DEFERRED: Final = "Deferred"
@@ -77,7 +81,7 @@ class PodDatabase(VirtualMachine, frozen=True):
     objection: ResizeObjection | None = None
 
 
-class _Amounts(msgspec.Struct, frozen=True):
+class _Amounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpu: WireQuantity
     mem: WireQuantity
 
@@ -85,7 +89,8 @@ class _Amounts(msgspec.Struct, frozen=True):
         return Resources(cpu_from_wire(f"{path}.cpu", self.cpu), mem_from_wire(f"{path}.mem", self.mem))
 
 
-class _AnnotatedBounds(msgspec.Struct, frozen=True):
+# The admission policy of agents lets nothing grow by an annotation with other fields.
+class _AnnotatedBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max: _Amounts
     min: _Amounts | None = None
 
@@ -233,6 +238,8 @@ def _container(pod: JsonObject) -> Json:
 
 
 def _require_resizable(pod: JsonObject, container: JsonObject, path: str, use: Resources) -> None:
+    if MIRROR in annotations_of(pod):
+        raise ValueError(f"metadata.annotations[{MIRROR}]: a static pod cannot be resized")
     restarts = [
         text(policy, "resourceName")
         for policy in items(container, "resizePolicy")
@@ -247,12 +254,19 @@ def _require_resizable(pod: JsonObject, container: JsonObject, path: str, use: R
     if not (use.cpu and use.mem):
         raise ValueError(f"{path}.resources.requests: expected both cpu and memory")
     _, (cpu, mem) = _resources(container)
-    # Once both limits equal the requests the pod would be Guaranteed, and the QoS class is immutable.
-    if text(pod, "status", "qosClass") == "Burstable" and cpu == use.cpu and mem != use.mem:
+    others = (*items(pod, "spec", "containers"), *items(pod, "spec", "initContainers"))
+    is_last = all(_is_guaranteed(other) for other in others if other != container)
+    # Once all limits equal the requests the pod would be Guaranteed, and the QoS class is immutable.
+    if text(pod, "status", "qosClass") == "Burstable" and is_last and cpu == use.cpu and mem != use.mem:
         raise ValueError(
             f"{path}.resources.limits.memory: expected the request, as for cpu: otherwise a resize would change the"
             " pod's QoS class"
         )
+
+
+def _is_guaranteed(container: JsonObject) -> bool:
+    requests, limited = _resources(container)
+    return limited == (requests.cpu, requests.mem)
 
 
 def _resources(container: JsonObject) -> tuple[Resources, tuple[MilliCpu | None, Bytes | None]]:
@@ -328,5 +342,8 @@ def _actual(status: Mapping[str, object]) -> Resources | None:
 
 def _phase(pod: JsonObject, status: JsonObject) -> str:
     phase = text(pod, "status", "phase")
+    # The kubelet no longer resizes it, while postgres may take minutes to shut down.
+    if is_leaving(pod) and phase == "Running":
+        return "Terminating"
     # A pod is Running once any container runs; postgres may still be starting or restarting.
     return "Pending" if phase == "Running" and "running" not in child(status, "state") else phase

@@ -105,10 +105,12 @@ def test_kubelet_that_reports_no_requests_in_force_says_what_it_set_aside() -> N
 
 
 def test_restarting_container_is_no_running_database() -> None:
-    restarting, ended = pod(), pod()
+    restarting, ended, leaving = pod(), pod(), pod()
     restarting["status"]["containerStatuses"][1]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
     ended["status"]["phase"] = "Failed"
-    assert [parse_pod_database(found).phase for found in (restarting, ended)] == ["Pending", "Failed"]
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    phases = [parse_pod_database(found).phase for found in (restarting, ended, leaving)]
+    assert phases == ["Pending", "Failed", "Terminating"]
 
 
 FIRST = {names.ANNOTATION_FIRST_REQUESTS: '{"cpu": "500m", "mem": "512Mi"}'}
@@ -229,6 +231,24 @@ def without_bounds() -> dict[str, Any]:
     return found
 
 
+def alone(found: dict[str, Any]) -> dict[str, Any]:
+    """The pod without its exporter."""
+    del found["spec"]["containers"][1]
+    return found
+
+
+def test_pod_with_another_burstable_container_keeps_its_class() -> None:
+    guaranteed = {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"cpu": 1, "memory": "1Gi"}}
+    beside = pod(limits={"cpu": 1, "memory": "2Gi"})
+    assert parse_pod_database(beside).mem_limit == Bytes.parse("8Gi")
+    beside["spec"]["initContainers"] = [{"name": "init", "resources": {"requests": {"cpu": 1}}}]
+    beside["spec"]["containers"][1]["resources"] = guaranteed
+    parse_pod_database(beside)
+    beside["spec"]["initContainers"] = [{"name": "init", "resources": guaranteed}]
+    with pytest.raises(InvalidObjectError, match="QoS class"):
+        parse_pod_database(beside)
+
+
 def of_whole_pod() -> dict[str, Any]:
     found = pod()
     found["spec"]["resources"] = {"requests": {"cpu": 4}}
@@ -255,10 +275,19 @@ def of_whole_pod() -> dict[str, Any]:
             "spec.containers[postgres].resizePolicy: expected NotRequired for memory: a resize would restart postgres",
         ),
         (
-            pod(limits={"cpu": 1, "memory": "2Gi"}),
+            alone(pod(limits={"cpu": 1, "memory": "2Gi"})),
             "spec.containers[postgres].resources.limits.memory: expected the request",
         ),
         (of_whole_pod(), "spec.resources: pod-level resources are not supported"),
+        (
+            pod(annotations={"kubernetes.io/config.mirror": "1f"}),
+            "metadata.annotations[kubernetes.io/config.mirror]: a static pod cannot be resized",
+        ),
+        (
+            pod(bounds={"max": {"cpu": 4, "mem": "8Gi", "memory": "9Gi"}}),
+            "metadata.annotations[autoscaling.neon.tech/bounds]: ",
+        ),
+        (pod(bounds={**LARGEST, "least": {}}), "metadata.annotations[autoscaling.neon.tech/bounds]: "),
         ({"spec": {}}, "spec.containers: expected one named , got none"),
     ],
 )
