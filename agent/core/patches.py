@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from agent.core.actions import PatchVm
 from agent.core.events import PatchFailed
-from agent.core.pods.requests import grown_by
+from agent.core.pods.pauses import ResizePause, amount
+from agent.core.pods.requests import grown_by, shrunk_by
 from agent.core.policy import REFUSED_GROWTH_BACKOFF, VM_API_BACKOFF
 from agent.core.state import State, VmSide, failed_again
 from agent.core.vm import Vm
@@ -117,13 +118,16 @@ def patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) 
 
 
 def _pause_resource(side: VmSide, pod: Vm, patch: PatchVm, because: str, now: Instant, jitter: float) -> bool:  # noqa: PLR0913, PLR0917
-    """Pause the resource of a pod that ``patch`` was to raise. Return True if there is one; the next patch may follow
-    at once.
+    """Pause the resource of a pod that ``patch`` was to raise, or else to lower. Return True if there is one; the next
+    patch may follow at once.
     """
     grown = grown_by(pod, patch.target)
-    if grown is None:
+    # Pauses do not hold up a revert, which is to be repeated.
+    resource = grown or (None if patch.puts_back else shrunk_by(pod, patch.target))
+    if resource is None or not pod.is_pod:
         return False
-    side.pauses = side.pauses.refused(grown, pod, because, now, jitter)
+    pause = ResizePause(resource, grown is not None, amount(pod.actual, resource), because)
+    side.pauses = side.pauses.refused(pause, now, jitter)
     return True
 
 

@@ -59,7 +59,8 @@ def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | Non
     """The patch towards ``size`` as far as the permit allows; None if nothing changes."""
     target, puts_back = size.at_most(_limit(state, vm, now)), None
     if vm.is_pod:
-        target, puts_back = next_requests(vm, target)
+        # A permit may be lower than what a pause allows.
+        target, puts_back = next_requests(vm, state.vm.pauses.limits(target, vm, now))
     return None if target == vm.use else PatchVm(target, vm.version, vm.slot_size, puts_back)
 
 

@@ -91,11 +91,9 @@ class Pauses:
             ResizePause(resource, is_growth, amount(vm.actual, resource), str(vm.objection)), backoff, now, jitter
         )
 
-    def refused(self, resource: Resource, vm: Vm, because: str, now: Instant, jitter: float) -> Pauses:
-        """These pauses after the API server refused a growth of ``resource``."""
-        return self._longer(
-            ResizePause(resource, True, amount(vm.actual, resource), because), REFUSED_GROWTH_BACKOFF, now, jitter
-        )
+    def refused(self, pause: ResizePause, now: Instant, jitter: float) -> Pauses:
+        """These pauses after the API server refused what ``pause`` says."""
+        return self._longer(pause, REFUSED_GROWTH_BACKOFF, now, jitter)
 
     def _longer(self, pause: ResizePause, backoff: Backoff, now: Instant, jitter: float) -> Pauses:
         last = self.cpu if pause.resource == "cpu" else self.mem

@@ -43,10 +43,13 @@ def put_back(vm: Vm, size: Resources) -> Resource | None:
 
 
 def grown_by(vm: Vm, target: Resources) -> Resource | None:
-    """The resource that ``target`` raises for a pod; memory if both, None for a VM."""
-    if not vm.is_pod:
-        return None
+    """The resource that ``target`` raises; memory if both."""
     return next((resource for resource in ORDER if amount(target, resource) > amount(vm.holds, resource)), None)
+
+
+def shrunk_by(vm: Vm, target: Resources) -> Resource | None:
+    """The resource that ``target`` lowers; memory if both."""
+    return next((resource for resource in ORDER if amount(target, resource) < amount(vm.use, resource)), None)
 
 
 def next_requests(vm: Vm, size: Resources) -> tuple[Resources, Resource | None]:

@@ -383,15 +383,51 @@ def test_quota_for_memory_does_not_hold_up_cpu() -> None:
     assert because(story).endswith("memory growth is tried again in 10 s (try 3): exceeded quota")
 
 
-def test_refused_shrink_waits_as_for_a_vm() -> None:
+def test_refused_shrink_of_memory_does_not_hold_up_cpu() -> None:
+    """Kubernetes 1.33 refuses to lower a memory limit."""
+    has = size("500m", "2Gi")
+    story = loaded(settled_pod(has), 7.0, 0.0)
+    assert patches_in(story) == [patched_to(size("250m", "2Gi"), 1)]
+    story.happens(PatchConflicted()).sees(pod(has, 2))
+    says(story, AskToShrink(FLOOR), DownscaleResult(2, ok=True))
+    assert patches_in(story) == [patched_to(FLOOR, 2)]
+    story.happens(PatchFailed(Fault.VM_API, "422 limits", refused=True))
+    assert patches_in(story) == [patched_to(size("250m", "2Gi"), 2)], "CPU shrinks alone"
+    says(obeys(story), TellGrown(size("250m", "2Gi")), UpscaleConfirmation(4))
+    assert because(story).endswith("memory shrink is tried again in 5 s (try 2): 422 limits")
+    story.at(8.0).looks(cores=0.25)
+    assert patches_in(story) == [patched_to(size("500m", "2Gi"), 3)], "and grows at once"
+
+
+def test_refused_shrink_is_tried_again_after_a_longer_pause() -> None:
     story = loaded(settled_pod(size("500m", "1Gi")), 7.0, 0.0)
+    for at, last in ((7.0, 11.0), (12.0, 21.0), (22.0, 41.0)):
+        loaded(story, at, 0.0)
+        assert patches_in(story) == [patched_to(FLOOR, 1)]
+        story.happens(PatchFailed(Fault.AGENT, "403", refused=True))
+        assert patches_in(loaded(story, last, 0.0)) == []
+    loaded(story, 42.0, 0.0)
     assert patches_in(story) == [patched_to(FLOOR, 1)]
-    story.happens(PatchFailed(Fault.AGENT, "403", refused=True))
-    loaded(story, 11.0, 0.0)
-    assert patches_in(story) == []
-    loaded(story, 12.0, 0.0)
-    assert patches_in(story) == [patched_to(FLOOR, 1)]
-    assert story.state.vm.pauses.known == ()
+    assert obeys(story).state.vm.pauses.known == ()
+
+
+def test_refused_return_to_the_permit_waits() -> None:
+    """Somebody has made the pod larger than its permit, and refuses that it goes back."""
+    larger, permit = size(2, "1Gi"), size("500m", "1Gi")
+    story = settled_pod().sees(pod(larger, 2)).looks(cores=0.25)
+    assert patches_in(story, permit) == [patched_to(permit, 2)]
+    story.happens(PatchFailed(Fault.VM_API, "no", refused=True))
+    assert patches_in(story, permit) == []
+
+
+def test_refused_revert_is_repeated() -> None:
+    story = settled_pod().looks(cores=0.25)
+    patches_in(story)
+    accepts(story).sees(pod(size("500m", "1Gi"), 3, actual=FLOOR, verdict=INFEASIBLE))
+    assert patches_in(story) == [patched_to(FLOOR, 3, "cpu")]
+    story.happens(PatchFailed(Fault.VM_API, "no", refused=True))
+    assert patches_in(loaded(story, 5.0, 0.25)) == []
+    assert patches_in(loaded(story, 6.0, 0.25)) == [patched_to(FLOOR, 3, "cpu")]
 
 
 def test_repeated_withdrawal_is_one_refusal() -> None:
