@@ -24,6 +24,8 @@ from agent.core.vm import Sizes, Vm
 from protocol.units import Amount, Bytes, ComputeUnit, Instant, MilliCpu, Resources
 
 ASLEEP: Final = "asleep: holds no permit and requests this size on wake"
+FROZEN: Final = "frozen: the scheduler does not let this pod be resized, and explains why"
+MIGRATING: Final = "migrating: size frozen until the scheduler releases it"
 WAKING: Final = "waking: requesting a permit for this size"
 
 A = TypeVar("A", bound=Amount)
@@ -60,7 +62,7 @@ def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
 def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str]:
     unit = state.scheduler.compute_unit
     if state.scheduler.migrate:
-        return vm.use, "migrating: size frozen until the scheduler releases it"
+        return vm.use, FROZEN if vm.is_pod else MIGRATING
     if vm.sleeps:
         return vm.use, ASLEEP if vm.is_asleep else WAKING
     if not vm.resizable:
@@ -85,7 +87,7 @@ def least_size(state: State, report: Resources, now: Instant) -> Resources | Non
     # Only this project's scheduler, which stores permits, asks for room back.
     if vm is None or side.compute_unit is None or not side.stores_permits:
         return None
-    if not vm.resizable or not side.giving.offers(now):
+    if not vm.resizable or side.migrate or not side.giving.offers(now):
         return None
     least = _by_policy(state, vm, side.compute_unit, now, is_lean=True)[0]
     requested, _ = wanted_by(state.monitor, vm, vm.sizes(side.compute_unit), now)

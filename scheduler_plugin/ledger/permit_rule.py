@@ -7,7 +7,8 @@ Rules that hold here:
   node's excess. So a permit never lifts a node over its total, whatever the object records.
 - Of what is free, other denied VMs keep their fair shares (``sharing``). Nothing that a VM has is taken for that.
 - CPU and memory are independent.
-- A permit never exceeds the VM's upper bound, unless the VM has more already, or sleeps with more.
+- A permit never exceeds the VM's upper bound, unless the VM has more already, or sleeps with more. A pod that something
+  else sizes, too, is told to keep its size.
 - A sleeping VM has nothing. One that is waking is granted all that it asks for, before any growth, or nothing. A
   node wakes a limited number at once (B.18).
 - One agent of a VM is answered, and others get a conflict.
@@ -68,7 +69,7 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.Perm
     return outcomes.PermitDecision(
         permit,
         policy.compute_unit,
-        claim.holds_still and not account.sleeps,
+        (claim.holds_still and not account.sleeps) or _is_refused(account),
         persist,
         effects,
         wish.shrink_to,
@@ -169,6 +170,10 @@ def claim_of(state: LedgerState, uid: str) -> Claim:
     if claim is None:
         raise outcomes.UnknownPodError(refusals.NO_CLAIM.format(uid=uid))
     return claim
+
+
+def _is_refused(account: VmAccount) -> bool:
+    return account.facts is not None and account.facts.refused != ""
 
 
 def _account(claim: Claim) -> VmAccount:

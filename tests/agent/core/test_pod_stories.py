@@ -44,11 +44,11 @@ def pod(use: Resources, version: int = 1, *, actual: Resources | None = None, ve
     return Vm(Bounds(FLOOR, MOST), use, actual or use, MEMORY_STEP, version, is_pod=True, objection=objection)
 
 
-def settled_pod(use: Resources = FLOOR) -> Story:
+def settled_pod(use: Resources = FLOOR, *, is_frozen: bool = False) -> Story:
     """An agent at one second that knows its pod, its permit, one sample of metrics, and a reclaimer."""
     story = Story().sees(pod(use)).looks()
     story.acts()
-    story.answers(use).happens(MonitorJoined(2))
+    story.answers(use, migrate=is_frozen).happens(MonitorJoined(2))
     return says(story, TellGrown(use), UpscaleConfirmation(2)).at(1.0)
 
 
@@ -484,6 +484,22 @@ def test_lower_bound_is_tried_before_memory_goes() -> None:
     assert patches_in(story) == []
     says(story, AskToShrink(size("250m", "2Gi")), DownscaleResult(2, ok=True))
     assert patches_in(story) == [patched_to(size("250m", "2Gi"), 2)]
+
+
+def test_pod_that_the_scheduler_refuses_keeps_its_size() -> None:
+    """An autoscaler or operator that sizes the pod as well would answer a smaller size with a restart."""
+    has = size("500m", "2Gi")
+    story = settled_pod(has, is_frozen=True)
+    while story.now < 30.0:
+        for action in loaded(story, story.now + 1.0, 0.0).acts():
+            assert isinstance(action, AskScheduler)
+            assert (action.request.resources, action.request.needs) == (has, None)
+            story.answers(has, migrate=True)
+    assert story.plans().message is None, "and nothing is tried"
+    assert because(story) == "frozen: the scheduler does not let this pod be resized, and explains why"
+    assert len(story.at(32.0).acts()) == 1
+    story.answers(has)
+    assert patches_in(story.looks()) == [patched_to(size("250m", "2Gi"), 1)]
 
 
 def test_busy_cores_stand_for_the_load() -> None:

@@ -163,6 +163,17 @@ def test_pod_without_a_node_holds_up_nobody() -> None:
     assert story.ledger.nodes["n1"].room.free == amount(10)
 
 
+def test_refused_database_is_to_hold_still() -> None:
+    """Whatever else sizes the pod may answer a smaller size with a restart, too."""
+    story = fleet()
+    assert story.ask("pg", amount(2), number=1).migrate is False
+    story.apply(VmSeen(database("pg", amount(2), 2, "a VPA")))
+    held = story.ask("pg", amount(2), number=2)
+    assert (held.permit, held.migrate) == (amount(2), True)
+    story.apply(VmSeen(database("pg", amount(2), 3)))
+    assert story.ask("pg", amount(2), number=3).migrate is False
+
+
 @pytest.mark.parametrize(
     ("objection", "refused", "problem"),
     [
