@@ -58,7 +58,8 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             state.monitor_failure = failed_again(state.monitor_failure, fault, reason, now)
             state.monitor.leave(now)
         case events.MonitorAnswered(answer):
-            state.monitor.answered(answer, now, jitter)
+            is_trial = state.vm.seen is not None and state.vm.seen.is_pod
+            state.monitor.answered(answer, now, jitter, is_trial=is_trial)
         case _:  # MonitorSaid
             state.monitor.hear(event.message, state.vm.seen, state.policy, now, settling=state.is_settling(now))
 

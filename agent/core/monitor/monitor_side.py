@@ -17,7 +17,7 @@ from typing import Final
 from agent.core.actions import MonitorMessage
 from agent.core.goal import cpu_demand
 from agent.core.guest import GuestSample, Rates
-from agent.core.policy import MONITOR_GRACE, REFUSED_BACKOFF, CpuPolicy, MonitorPolicy, Policy
+from agent.core.policy import MONITOR_GRACE, REFUSED_BACKOFF, TRIAL_BACKOFF, CpuPolicy, MonitorPolicy, Policy
 from agent.core.vm import Vm
 from protocol.guest.monitor_messages import DownscaleResult, LoadReport, TellGrown, UpscaleConfirmation, UpscaleRequest
 from protocol.units import Bytes, Instant, MilliCpu
@@ -107,8 +107,13 @@ class MonitorSide:
         if isinstance(message, TellGrown):
             self.agreed = None
 
-    def answered(self, result: DownscaleResult | UpscaleConfirmation | None, now: Instant, jitter: float) -> None:
-        """Apply the answer to the message in flight; ``result`` is None after an internal error of the monitor."""
+    def answered(
+        self, result: DownscaleResult | UpscaleConfirmation | None, now: Instant, jitter: float, *, is_trial: bool
+    ) -> None:
+        """Apply the answer to the message in flight; ``result`` is None after an internal error of the monitor.
+
+        ``is_trial``: a shrink was not asked about but tried.
+        """
         message, self.asking = self.asking, None
         if message is None:
             return
@@ -130,7 +135,7 @@ class MonitorSide:
                 printable(result.status) if isinstance(result, DownscaleResult) else "internal error in the monitor"
             )
             count = 1 if self.refusal is None else self.refusal.count + 1
-            retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
+            retry_at = Instant(now + (TRIAL_BACKOFF if is_trial else REFUSED_BACKOFF).delay(count, jitter))
             self.refusal = ShrinkRefusal(message.target.mem, status, count, retry_at)
 
     def hear(

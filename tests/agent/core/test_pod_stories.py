@@ -368,6 +368,19 @@ def test_memory_stays_without_reclaimer() -> None:
     assert patches_in(story) == []
 
 
+def test_failed_trials_become_rare() -> None:
+    """Each evicts page cache. A guest's monitor is asked every minute, which costs nothing."""
+    has = size("250m", "2Gi")
+    story, waits = loaded(settled_pod(has), 7.0, 0.1), []
+    for number in range(2, 22, 2):
+        says(story, AskToShrink(FLOOR), DownscaleResult(number, ok=False, status="reread too much"))
+        refusal = story.state.monitor.refusal
+        assert refusal is not None
+        waits.append(refusal.retry_at - story.now)
+        loaded(story, story.now + waits[-1], 0.1)
+    assert waits == [5, 10, 20, 40, 80, 160, 320, 640, 900, 900]
+
+
 def test_quota_for_memory_does_not_hold_up_cpu() -> None:
     story = settled_pod().looks(cores=0.25, used=0.6)
     assert patches_in(story) == [patched_to(size("500m", "1280Mi"), 1)]
