@@ -28,6 +28,7 @@ from protocol.kubernetes.objects import (
     items,
     labels_of,
     name_of,
+    shortened,
     text,
     uid_of,
     version_of,
@@ -147,7 +148,7 @@ def parse_pod_database(pod: JsonObject) -> PodDatabase:
     try:
         return _pod_database(pod)
     except (ValueError, RecursionError) as error:
-        raise InvalidObjectError(field_message(error)) from None
+        raise InvalidObjectError(shortened(field_message(error))) from None
 
 
 def _pod_database(pod: JsonObject) -> PodDatabase:

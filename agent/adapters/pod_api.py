@@ -47,6 +47,6 @@ class PodApi(DatabaseObject):
 
 def _of_resize(error: RefusedError) -> RefusedError:
     """The API server's message without the request path."""
-    reason = (error.reason.partition(": ")[2] or error.reason)[:SHOWN]
+    reason = error.reason.partition(": ")[2] or error.reason
     # Only this 403 is about RBAC; quotas, policies and impossible sizes are 403s, too.
-    return RefusedError(Fault.AGENT if texts.NO_RIGHT in reason else Fault.VM_API, reason)
+    return RefusedError(Fault.AGENT if texts.NO_RIGHT in reason else Fault.VM_API, reason[:SHOWN])

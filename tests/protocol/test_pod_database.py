@@ -297,6 +297,20 @@ def test_pod_that_cannot_be_resized_says_what_to_change(broken: dict[str, Any], 
     assert str(refused.value).startswith(complaint)
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pod(annotations={names.ANNOTATION_CONTAINER: "x" * 99_999}),
+        pod(bounds={"max": {"cpu": 4, "mem": "8Gi", "x" * 99_999: 1}}),
+        pod(resizePolicy=[{"resourceName": "x" * 99_999, "restartPolicy": "RestartContainer"}]),
+    ],
+)
+def test_complaint_is_short(broken: dict[str, Any]) -> None:
+    with pytest.raises(InvalidObjectError) as refused:
+        parse_pod_database(broken)
+    assert len(str(refused.value)) <= 300
+
+
 def condition(kind: str, reason: str, status: str = "True", generation: int = 2) -> dict[str, object]:
     return {"type": kind, "status": status, "reason": reason, "message": "so", "observedGeneration": generation}
 

@@ -42,9 +42,9 @@ def _owner(pod: JsonObject, database: PodDatabase) -> Target | None:
     if not owner:
         return None
     kind, name = text(owner, "kind"), text(owner, "name")
-    if kind == "ReplicaSet":
+    if kind == "ReplicaSet" and (suffix := database.labels.get(_TEMPLATE_HASH)):
         # Deployments name their ReplicaSets like this, so these need not be read.
-        kind, name = "Deployment", name.removesuffix(f"-{database.labels.get(_TEMPLATE_HASH, '')}")
+        kind, name = "Deployment", name.removesuffix(f"-{suffix}")
     return Target(database.name.namespace, text(owner, "apiVersion").partition("/")[0], kind, name)
 
 

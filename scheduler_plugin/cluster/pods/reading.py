@@ -24,7 +24,6 @@ from protocol.names import (
     VM_KIND,
 )
 from protocol.pod_database import is_pod_database
-from protocol.runtime.kubernetes.events import LONGEST_NOTE
 from protocol.runtime.kubernetes.watches.kinds import Watched
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
@@ -113,7 +112,7 @@ def _with_database(facts: PodFacts, pod: Pod, obj: JsonObject) -> PodFacts:
         _, around = counted(pod.metadata, pod.spec, pod.status or PodStatus(), database.container)
     except InvalidObjectError as error:
         # A plain pod: nobody resizes it.
-        return replace(facts, unserved=str(error)[:LONGEST_NOTE])
+        return replace(facts, unserved=str(error))
     # A resize that its kubelet defers is what a VM is denied.
     return replace(facts, vm=database.name, vm_uid=facts.uid, around=around, asks_room=True, database=database)
 

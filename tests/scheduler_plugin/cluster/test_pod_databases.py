@@ -79,7 +79,7 @@ def test_annotations_of_others_are_not_kept() -> None:
     obj["metadata"]["annotations"] |= {"notes": "x" * 200_000, "autoscaling.neon.tech/resize": "true"}
     assert read_database(obj).annotations == {"autoscaling.neon.tech/resize": "true"}
     obj["metadata"]["annotations"]["autoscaling.neon.tech/container"] = "x" * 200_000
-    assert len(read_pod(obj).unserved) == 1024
+    assert len(read_pod(obj).unserved) == 300
 
 
 def test_no_pod_runs_the_database_of_another() -> None:
@@ -201,9 +201,10 @@ def owned(kind: str, api_version: str, name: str, **labels: str) -> Obj:
             owned("ReplicaSet", "apps/v1", "pg-6c9f", **{"pod-template-hash": "6c9f"}),
             Target("default", "apps", "Deployment", "pg"),
         ),
+        (owned("ReplicaSet", "apps/v1", "pg-"), Target("default", "apps", "ReplicaSet", "pg-")),
         (owned("Cluster", "postgresql.cnpg.io/v1", "pg"), Target("default", "postgresql.cnpg.io", "Cluster", "pg")),
     ],
-    ids=["nobody", "StatefulSet", "Deployment by its ReplicaSet", "CloudNativePG"],
+    ids=["nobody", "StatefulSet", "Deployment by its ReplicaSet", "ReplicaSet alone", "CloudNativePG"],
 )
 def test_owner_is_read_from_the_pod_alone(obj: Obj, owner: Target | None) -> None:
     database = read_database(obj)
