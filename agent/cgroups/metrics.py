@@ -86,7 +86,7 @@ class _Version1:
             # v1 has no PSI.
             cpu_stall=read(self._quota, _throttled),
             # ``oom_kill`` exists since kernel 4.13.
-            oom_kills=read(self._kills, lambda text: float(counter(counters(text), b"oom_kill"))),
+            oom_kills=read(self._kills, _oom_kills),
         )
 
 
@@ -99,8 +99,10 @@ class _Version2:
         self._cpu_pressure, self._mem_pressure, self._io_pressure = (
             container.file("", f"{resource}.pressure") for resource in ("cpu", "memory", "io")
         )
-        # An OOM-killed container loses its cgroup and the counter with it. The pod's counts all of its containers.
-        self._kills = pod.file("", "memory.events")
+        self._kills = container.file("", "memory.events")
+        # An OOM-killed container loses its cgroup and the counter with it, so the count continues that of the pod. From
+        # here on the kills of other containers do not count.
+        self._killed_before = read(pod.file("", "memory.events"), _oom_kills) - read(self._kills, _oom_kills)
 
     def sample(self) -> GuestSample:
         busy, kernel, throttled = read(self._times, _times)
@@ -113,7 +115,7 @@ class _Version2:
             io_stall=read_optional(self._io_pressure, stalled),
             read=None if moved_bytes is None else float(moved_bytes[0]),
             written=None if moved_bytes is None else float(moved_bytes[1]),
-            oom_kills=read(self._kills, lambda text: float(counter(counters(text), b"oom_kill"))),
+            oom_kills=self._killed_before + read(self._kills, _oom_kills),
         )
 
 
@@ -145,6 +147,10 @@ def _times(text: bytes) -> tuple[float, float, float | None]:
     counts = counters(text)
     busy, kernel = (counter(counts, name) / 1e6 for name in (b"usage_usec", b"system_usec"))
     return busy, kernel, _throttled(text) if b"nr_throttled" in counts else None
+
+
+def _oom_kills(text: bytes) -> float:
+    return float(counter(counters(text), b"oom_kill"))
 
 
 def _throttled(text: bytes) -> float:

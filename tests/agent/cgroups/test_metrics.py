@@ -121,6 +121,17 @@ async def test_kill_outlives_its_container(tmp_path: Path) -> None:
     assert (sample.oom_kills, sample.cpus["all"].busy, sample.boot_time) == (3.0, 0.001, None)
 
 
+async def test_kills_of_another_container_do_not_count(tmp_path: Path) -> None:
+    """A sidecar that exceeds its own limit again and again must not make postgres grow."""
+    tree, seen = Tree(tmp_path, V2).make(), []
+    source = metrics_of(tree)
+    for of_pod, own in ((7, 2), (9, 2), (10, 3), (14, 3)):
+        tree.write("memory.events", f"oom_kill {of_pod}\n", of_pod=True)
+        tree.write("memory.events", f"oom_kill {own}\n")
+        seen.append((await source.scrape()).oom_kills)
+    assert seen == [7.0, 7.0, 8.0, 8.0]
+
+
 OPTIONAL = {
     "cpu.pressure": {"cpu_stall": 3.0},  # by the quota, as in version 1
     "memory.pressure": {"mem_stall": None},
