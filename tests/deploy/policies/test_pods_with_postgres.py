@@ -206,11 +206,16 @@ def test_a_cpu_limit_is_not_added() -> None:
     assert refused(before, postgres("pg-1")) == AWAY
 
 
-def test_a_memory_limit_is_added_within_the_maximum() -> None:
-    """The agent's patch has one, the same as the request."""
-    before = postgres("pg-1")
+def test_a_shrink_adds_a_memory_limit() -> None:
+    """A growth leaves the pod without one, or with one above its maximum."""
+    before, higher = postgres("pg-1"), postgres("pg-1")
     del before["spec"]["containers"][0]["resources"]["limits"]
-    assert refused(before, resized(before, Resources.parse(2, "4Gi"))) == ""
+    higher["spec"]["containers"][0]["resources"]["limits"]["memory"] = "16Gi"
+    for pod_before, limits in ((before, {}), (higher, {"cpu": "2500m", "memory": "16Gi"})):
+        grown, shrunk = (resized(pod_before, Resources.parse(2, mem)) for mem in ("4Gi", "1Gi"))
+        assert grown["spec"]["containers"][0]["resources"]["limits"] == limits
+        assert shrunk["spec"]["containers"][0]["resources"]["limits"] == {**limits, "memory": "1Gi"}
+        assert (refused(pod_before, grown), refused(pod_before, shrunk)) == ("", "")
     assert refused(before, resized(before, Resources.parse(2, "9Gi"))) == BEYOND
 
 
