@@ -16,6 +16,8 @@ import errno
 import logging
 import os
 import stat
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,6 +35,9 @@ HEADROOM: Final = 32 * 1024**2
 
 AT_ONCE: Final = 8 * 1024**2
 """Bytes to reclaim per write: kernels may reclaim 50% more than requested."""
+
+LONGEST_RECLAIM: Final = 1.0
+"""Seconds after which ``hold`` returns with what was reclaimed, since a hold must end soon once memory is needed."""
 
 LOOKS: Final = 60
 """Calls of ``settle``, one a second, for a v1 pod: kubelets resize within seconds."""
@@ -63,12 +68,14 @@ class _Lowered:
 
 
 class Holds:
-    """The holds on pods below ``root``. ``records`` is the folder with the limits to restore.
+    """The holds on pods below ``root``. ``records`` is the folder with the limits to restore, ``now`` a clock in
+    seconds.
 
     Not thread-safe for one pod; calls for different pods may run concurrently.
     """
 
-    def __init__(self, root: Path, records: Path) -> None:
+    def __init__(self, root: Path, records: Path, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._locator = Locator(root)
         self._records = records
         self._lowered: dict[str, _Lowered] = {}
@@ -88,7 +95,7 @@ class Holds:
         # v1 has only the hard limit. It is lowered just long enough for the kernel to reclaim.
         if not group.is_v2 and not _is_below_containers(group):
             self._looks[pod_uid] = LOOKS
-        self._lower(pod_uid, group, max(size, _left_by_reclaim(group, files, size)))
+        self._lower(pod_uid, group, max(size, _left_by_reclaim(group, files, size, self._now)))
         if not group.is_v2:
             self.release(pod_uid)
         return read(files.used, number)
@@ -187,13 +194,14 @@ def _is_below_containers(group: ControlGroup) -> bool:
     return limit is not None and limit < _containers_limit(group)
 
 
-def _left_by_reclaim(group: ControlGroup, files: MemoryFiles, size: int) -> int:
+def _left_by_reclaim(group: ControlGroup, files: MemoryFiles, size: int, now: Callable[[], float]) -> int:
     """Reclaim down to ``size`` with ``memory.reclaim`` and return the usage after it; 0 without that file.
 
     Setting ``memory.high`` far below usage throttles each allocating task for up to two seconds at a time until all is
     reclaimed, which takes long if pages are dirty. ``memory.reclaim`` throttles nobody, so the limit follows it.
     """
     reclaim, used = group.file("memory", "memory.reclaim"), read(files.used, number)
+    ends = now() + LONGEST_RECLAIM
     # v1 lacks the file, and so do kernels before 5.19.
     if not group.is_v2 or used <= size or not reclaim.exists():
         return 0
@@ -202,7 +210,7 @@ def _left_by_reclaim(group: ControlGroup, files: MemoryFiles, size: int) -> int:
         for _ in range((used - size) // AT_ONCE + 1):
             _write(reclaim, b"%d" % min(used - size, AT_ONCE))
             used = read(files.used, number)
-            if used <= size:
+            if used <= size or now() >= ends:
                 break
     except OSError as error:
         # The kernel could not reclaim that much now. The next call continues.

@@ -109,6 +109,28 @@ def test_version_2_reclaims_before_it_limits(  # noqa: PLR0917 - a story with it
     assert limit(tree) == "max"
 
 
+def test_long_reclaim_goes_on_with_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent whose postgres needs the memory after all closes its connection, which is read between two calls."""
+    tree, now = Tree(tmp_path, V2).make(), 0.0
+    tree.write("memory.reclaim", "", of_pod=True)
+    write = holds._write
+
+    def reclaiming(file: Path, text: bytes) -> None:
+        nonlocal now
+        write(file, text)
+        if file.name == "memory.reclaim":
+            now += 0.4
+            used = int(tree.file("memory.current", of_pod=True).read_text())
+            tree.write("memory.current", f"{used - int(text)}\n", of_pod=True)
+
+    monkeypatch.setattr(holds, "_write", reclaiming)
+    held = Holds(tree.root, tree.root / "holds", lambda: now)
+    held.restore()
+    sizes = [held.hold(UID, SIZE) // MIB for _ in range(5)]
+    assert sizes == [376, 352, 328, 304, 300]
+    assert limit(tree) == str(SIZE)
+
+
 def test_reclaim_that_fails_limits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = Tree(tmp_path, V2).make()
     tree.write("memory.reclaim", "", of_pod=True)
