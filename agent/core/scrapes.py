@@ -40,7 +40,7 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
 def _look(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample, *, is_rebooted: bool) -> None:
     guest, policy, sample, now = state.guest, state.policy, observed.sample, observed.at
     # The smaller of before and after, so that stalls from before a growth do not cause another.
-    has = vm.actual.at_most(guest.had or vm.actual)
+    has = vm.up_to_limit(vm.actual.at_most(guest.had or vm.actual))
     guest.had = vm.actual
     guest.kills = guest.kills.after(sample, has.mem, now, policy.memory, is_rebooted=is_rebooted)
     guest.rates = rates(before, observed, min(guest.cpus, has.cpu.whole_cpus))

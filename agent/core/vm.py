@@ -49,8 +49,8 @@ class Vm:
     ``enabled``: it has the opt-in label, without which the scheduler counts no permit. ``resizable``: it has that label
     and its phase allows a resize. ``ours``: its status names this agent's pod; during a migration that holds for at
     most one of the two pods. ``is_pod``: a pod that is resized in place. ``objection``: why the kubelet does not apply
-    its requests. ``order`` is the order to sleep on the object, ``sleep`` its controller's report, and ``never_sleeps``
-    why it must not sleep, empty if it may.
+    its requests. ``mem_limit`` is its memory limit, None if it has none. ``order`` is the order to sleep on the object,
+    ``sleep`` its controller's report, and ``never_sleeps`` why it must not sleep, empty if it may.
     """
 
     bounds: Bounds
@@ -65,6 +65,7 @@ class Vm:
     floor: VmFloor | None = None
     is_pod: bool = False
     objection: ResizeObjection | None = None
+    mem_limit: Bytes | None = None
     phase: str = RUNNING
     order: str = ""
     sleep: SleepReport = NO_REPORT
@@ -105,6 +106,11 @@ class Vm:
     def has_mem(self) -> Bytes:
         """The smaller of actual and ordered memory."""
         return min(self.use.mem, self.actual.mem)
+
+    def up_to_limit(self, size: Resources) -> Resources:
+        """``size`` with the memory up to a limit above the requests: a pod may use that as well."""
+        limit = self.mem_limit
+        return size if limit is None or limit <= self.holds.mem else Resources(size.cpu, limit)
 
     def bounds_at(self, now: Instant) -> Bounds:
         """The bounds, with their minimum raised to the floor if one holds at ``now``."""
@@ -147,6 +153,7 @@ def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
         floor=floor,
         is_pod=is_pod,
         objection=found.objection if isinstance(found, PodDatabase) else None,
+        mem_limit=found.mem_limit if isinstance(found, PodDatabase) else None,
         phase=found.phase,
         order=order if len(order) <= MAX_ORDER_LENGTH else "",
         sleep=found.sleep,

@@ -28,7 +28,7 @@ from protocol.names import ANNOTATION_BOUNDS, LABEL_ENABLED
 from protocol.pod_database import DEFERRED, ERROR, INFEASIBLE, MEMORY_STEP, ResizeObjection, parse_pod_database
 from protocol.units import Bytes, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
-from tests.agent.core.story import GIB, Story
+from tests.agent.core.story import GIB, Story, sample
 
 
 def size(cpu: int | str, mem: str) -> Resources:
@@ -366,6 +366,16 @@ def test_memory_stays_without_reclaimer() -> None:
     says(story, TellGrown(has), UpscaleConfirmation(2))
     says(story, AskToShrink(FLOOR), DownscaleResult(4, ok=True)).happens(MonitorLost(Fault.GUEST, "gone"))
     assert patches_in(story) == []
+
+
+@pytest.mark.parametrize(("limit", "grown"), [(None, "1280Mi"), ("1Gi", "1280Mi"), ("4Gi", "5Gi")])
+def test_killed_pod_gets_more_than_its_limit(limit: str | None, grown: str) -> None:
+    """A higher request alone changes nothing: the limit stays until the request outgrows it."""
+    story = settled_pod()
+    story.sees(replace(pod(FLOOR, 2), mem_limit=None if limit is None else Bytes.parse(limit)))
+    for second, kills in ((2.0, 0.0), (3.0, 1.0)):
+        story.at(second).happens(Scraped(replace(sample(0.0, 0.0, 0.2), oom_kills=kills)))
+    assert patches_in(story) == [patched_to(size("250m", grown), 2)]
 
 
 def test_failed_trials_become_rare() -> None:
