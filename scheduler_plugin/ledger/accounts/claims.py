@@ -18,6 +18,9 @@ from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, PodFacts, VmFacts
 KEPT_WITHIN: Final = Seconds(30.0)
 """An agent sends a request at least every 15 s; its guest shrinks, or is asleep, within seconds of the answer."""
 
+KEPT_WITHIN_BY_POD: Final = Seconds(45.0)
+"""A pod's memory goes after a trial, which takes up to 30 s."""
+
 
 LONGEST_WAKE: Final = Seconds(30.0)
 """A wake takes a second or a few. One that lasts longer does not proceed, or reads a very large memory."""

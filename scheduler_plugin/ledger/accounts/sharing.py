@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
-from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN, Claim, Gift
+from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN, KEPT_WITHIN_BY_POD, Claim, Gift
 from scheduler_plugin.ledger.accounts.early_sleep import (
     Shortfall,
     offered,
@@ -292,8 +292,8 @@ def givers(node: NodeAccount, now: Instant) -> list[Claim]:
 
 def _is_in_vain(claim: Claim, now: Instant) -> bool:
     """Return True if the VM was asked long ago, or leaves, or its agent has not been heard since."""
-    since = claim.asked_since
-    return claim.is_away(now) or (since is not None and now - since >= KEPT_WITHIN)
+    since, longest = claim.asked_since, KEPT_WITHIN if claim.runs_vm else KEPT_WITHIN_BY_POD
+    return claim.is_away(now) or (since is not None and now - since >= longest)
 
 
 TURN: Final = Seconds(15.0)

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN
+from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN, KEPT_WITHIN_BY_POD
 from scheduler_plugin.ledger.accounts.sharing import PATIENCE, SOON, givers, lacking, promised
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, PodGone, VmSeen
 from scheduler_plugin.ledger.invariants import violations
@@ -210,6 +210,18 @@ def test_vm_that_leaves_gives_nothing() -> None:
     fleet.asks("a", 60, 10)
     fleet.fleet.apply(MigrationSeen(migration("a", to="n2")))
     assert fleet.promised() == ZERO
+
+
+def test_pod_takes_longer_to_give() -> None:
+    """Its memory goes after a trial of up to 30 s."""
+    fleet = Asking(a=60, b=39)
+    pod = structs.replace(fleet.fleet.vms[name("a")], version=2, is_pod=True)
+    fleet.fleet.vms[name("a")] = pod
+    fleet.fleet.apply(VmSeen(pod))
+    for seconds in (0.0, 15.0, 30.0):
+        fleet.asks("a", 60, 10, at=Instant(LATER + seconds))
+    promises = [fleet.promised(Instant(LATER + KEPT_WITHIN_BY_POD - left)) for left in (1, 0)]
+    assert promises == [amount(36), ZERO]
 
 
 def test_offer_of_an_agent_that_is_gone_promises_nothing() -> None:
