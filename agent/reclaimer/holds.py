@@ -36,6 +36,9 @@ HEADROOM: Final = 32 * 1024**2
 AT_ONCE: Final = 8 * 1024**2
 """Bytes to reclaim per write: kernels may reclaim 50% more than requested."""
 
+AT_ONCE_V1: Final = 1024**3
+"""Bytes to reclaim per call on v1, where one write blocks until all is reclaimed."""
+
 LONGEST_RECLAIM: Final = 1.0
 """Seconds after which ``hold`` returns with what was reclaimed, since a hold must end soon once memory is needed."""
 
@@ -195,15 +198,18 @@ def _is_below_containers(group: ControlGroup) -> bool:
 
 
 def _left_by_reclaim(group: ControlGroup, files: MemoryFiles, size: int, now: Callable[[], float]) -> int:
-    """Reclaim down to ``size`` with ``memory.reclaim`` and return the usage after it; 0 without that file.
+    """Reclaim down to ``size`` with ``memory.reclaim`` and return the usage after it; 0 without that file. On v1, the
+    usage to reclaim down to first.
 
     Setting ``memory.high`` far below usage throttles each allocating task for up to two seconds at a time until all is
     reclaimed, which takes long if pages are dirty. ``memory.reclaim`` throttles nobody, so the limit follows it.
     """
     reclaim, used = group.file("memory", "memory.reclaim"), read(files.used, number)
     ends = now() + LONGEST_RECLAIM
-    # v1 lacks the file, and so do kernels before 5.19.
-    if not group.is_v2 or used <= size or not reclaim.exists():
+    if not group.is_v2:
+        return max(0, used - AT_ONCE_V1) // _PAGE * _PAGE
+    # Kernels before 5.19 lack the file.
+    if used <= size or not reclaim.exists():
         return 0
     try:
         # Bounded, since the cache may fill again at once.

@@ -153,6 +153,20 @@ def test_version_1_holds_for_a_moment(tmp_path: Path, written: list[str]) -> Non
     assert (limit(tree), records(tree)) == (str(512 * MIB), [])
 
 
+def test_version_1_reclaims_a_large_pod_in_steps(tmp_path: Path, written: list[str]) -> None:
+    """The write blocks until all is reclaimed, and meanwhile nobody hears that the memory is needed."""
+    tree = Tree(tmp_path, V1).make()
+    gib = 1024 * MIB
+    set_limit(tree, str(8 * gib))
+    stat = f"total_inactive_file {3 * gib}\ntotal_active_file 0\n"
+    tree.write("memory.stat", stat, of_pod=True)
+    held = holds_of(tree)
+    for used in (3 * gib + 1, 2 * gib):
+        tree.write("memory.usage_in_bytes", str(used), of_pod=True)
+        held.hold(UID, gib + MIB)
+    assert written[::2] == [f"memory.limit_in_bytes {2 * gib}", f"memory.limit_in_bytes {gib + MIB}"]
+
+
 def test_pod_without_a_limit_has_none_again(tmp_path: Path, written: list[str]) -> None:
     tree = Tree(tmp_path, V1).make()
     set_limit(tree, UNLIMITED)
