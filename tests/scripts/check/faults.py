@@ -554,5 +554,11 @@ FAULTS = (
         of_pod(restarts),
         WARNING,
     ),
+    Fault(
+        "pods-readable",
+        "pod default/pg-1: its minimum is what it requests now, so it never shrinks: add min to its bounds",
+        of_pod(lambda pod: pod["metadata"]["annotations"].pop("autoscaling.neon.tech/first-requests")),
+        WARNING,
+    ),
     Fault("pods-resized", "pod default/pg-1: Deferred: not enough cpu", of_pod(deferred), WARNING),
 )

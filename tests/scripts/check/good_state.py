@@ -201,7 +201,10 @@ def database_pod() -> Obj:
             "name": "pg-1",
             "generation": 2,
             "labels": {"autoscaling.neon.tech/enabled": "true"},
-            "annotations": {"autoscaling.neon.tech/bounds": '{"max": {"cpu": 4, "mem": "8Gi"}}'},
+            "annotations": {
+                "autoscaling.neon.tech/bounds": '{"max": {"cpu": 4, "mem": "8Gi"}}',
+                "autoscaling.neon.tech/first-requests": '{"cpu": "1", "mem": "2Gi"}',
+            },
         },
         "spec": {
             "nodeName": "node-1",

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, is_over, items, name_of, node_of, pod_phase, text
+from protocol.kubernetes.objects import Json, annotations_of, child, is_over, items, name_of, node_of, pod_phase, text
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CNPG_POD_SPEC, ANNOTATION_FIRST_REQUESTS
 from protocol.pod_database import is_pod_database, objection_of, parse_pod_database
 from protocol.virtual_machine import InvalidObjectError
 from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
@@ -128,14 +129,14 @@ def _serves_pods(template: Json) -> bool:
     When.ALWAYS,
 )
 def can_be_read(facts: CheckFacts) -> CheckResult:
-    """A pod has opted in, but a resize would restart postgres or is impossible: the line says what to set. Events
-    `NotResized` on pods also name other autoscalers and operators that would change the size.
+    """A pod has opted in, but a resize would restart postgres or is impossible, or nothing tells its minimum: the line
+    says what to set. Events `NotResized` on pods also name other autoscalers and operators that would change the size.
     """
     pods = opted_in(facts)
     problems = [
         CheckProblem(f"-n {name_of(pod).namespace} {name_of(pod).name}", f"pod {name_of(pod)}: {why}", Level.WARNING)
         for pod in pods
-        if (why := _refusal(pod))
+        if (why := _refusal(pod) or _no_minimum(pod))
     ]
     return CheckResult(f"{len(pods)} pods", problems)
 
@@ -146,6 +147,14 @@ def _refusal(pod: Json) -> str:
     except InvalidObjectError as error:
         return str(error)
     return ""
+
+
+def _no_minimum(pod: Json) -> str:
+    notes = annotations_of(pod)
+    is_known = (
+        notes.keys() & {ANNOTATION_FIRST_REQUESTS, ANNOTATION_CNPG_POD_SPEC} or '"min"' in notes[ANNOTATION_BOUNDS]
+    )
+    return "" if is_known else "its minimum is what it requests now, so it never shrinks: add min to its bounds"
 
 
 @check("pods-resized", "kubelets apply resizes", "autoscale explain pod/NAME; kubectl describe pod {subject}")
