@@ -8,7 +8,7 @@ from agent.adapters.http_errors import SHOWN
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.core.events import Fault
 from agent.ports import RefusedError
-from protocol.kubernetes.objects import JsonObject, uid_of
+from protocol.kubernetes.objects import JsonObject, number, uid_of
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.pod_database import RESIZE, PodDatabase, parse_pod_database, resize_body
@@ -26,7 +26,10 @@ class PodApi(DatabaseObject):
 
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:  # noqa: ARG002 - see ``VmApi``
         """Resize the container to ``use``. Raises as ``VmApi`` says."""
-        last = self._seen or self._parsed(await self._api.get(self._path))
+        last = self._seen
+        # A new watch may begin with an older version than was read.
+        if last is None or base not in (0, number(last.resource_version)):
+            last = self._parsed(await self._api.get(self._path))
         # The UID as a precondition: the pod may have been recreated under its name.
         metadata = {"uid": self._uid, **({"resourceVersion": str(base)} if base else {})}
         body = {"metadata": metadata, **resize_body(last, use)}

@@ -136,6 +136,20 @@ async def test_pod_that_was_made_anew_is_another(cluster: Cluster) -> None:
     assert found == {"cpu": "1", "memory": "1Gi"}
 
 
+async def test_resize_is_of_the_version_that_it_is_based_on(cluster: Cluster) -> None:
+    """A new watch may begin with an older version than the agent has read."""
+    uid = await cluster.made(pod())
+    api, other = PodApi(cluster.api, NAME, uid), PodApi(cluster.api, NAME, uid)
+    await api.get()
+    limits = {"name": "postgres", "resources": {"limits": {"cpu": "5"}}}
+    body = {"spec": {"containers": [limits]}}
+    await cluster.api.strategic_patch(f"{PODS}/pg-1/resize", body)
+    newest = await other.get()
+    await api.patch(size(2, "1Gi"), MEMORY_STEP, int(newest.resource_version))
+    resources = (await cluster.http.get(f"{PODS}/pg-1")).json()["spec"]["containers"][0]["resources"]
+    assert (resources["requests"]["cpu"], resources["limits"]["cpu"]) == ("2", "6")
+
+
 async def test_first_call_may_be_a_resize(cluster: Cluster) -> None:
     api = PodApi(cluster.api, NAME, await cluster.made(pod()))
     assert (await api.patch(size(2, "2Gi"), MEMORY_STEP, 0)).use == size(2, "2Gi")
