@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -352,6 +353,25 @@ async def test_clock_is_no_order_to_let_go(database: RealDatabase) -> None:
     assert (await database.thaw(path="/clock"), database.is_frozen) == (refusal, True)
     assert await database.thaw(path="/date") == (404, "there are PUT /thaw and PUT /clock")
     assert (await database.thaw(), database.is_frozen) == ((200, "the database runs"), False)
+
+
+NO_CLOCK = """package NoClock;
+BEGIN { *CORE::GLOBAL::syscall = sub { $_[0] == 227 ? 0 : CORE::syscall($_[0], @_[1 .. $#_]) } }
+1;
+"""
+
+
+async def test_time_told_twice_voids_no_order(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner that got no answer tells it again, and the next sleep may follow at once."""
+    (tmp_path / "NoClock.pm").write_text(NO_CLOCK)  # leaves the host's clock alone
+    monkeypatch.setenv("PERL5OPT", f"-I{tmp_path} -MNoClock")
+    async with real_database(template) as database:
+        await database.watch(every=EVERY)
+        await until_page(database)
+        await until_frozen(database)
+        for _ in range(2):
+            assert await database.thaw(f"{time.time():.9f}") == (200, "the database runs")
+        assert (await database.order("freeze"))[1] != "the sleep was called off before"
 
 
 async def test_time_that_is_none_is_refused(database: RealDatabase) -> None:

@@ -202,8 +202,8 @@ sub freeze {
 # --- waking ---
 
 # Sets the clock before the database resumes. A request with a time follows a sleep, so quiet time restarts; one without
-# follows an aborted sleep. /freeze goes through a shell and may be overtaken by /thaw; it must not freeze the database
-# then, because no other /thaw would follow.
+# follows an aborted sleep. There /freeze, which goes through a shell, may be overtaken by /thaw; it must not freeze the
+# database then, because no other /thaw would follow.
 sub thaw {
     my ($text) = @_;
     if (length $text) {
@@ -211,7 +211,7 @@ sub thaw {
         return @result if $result[0] != 200;
     }
     let_go();
-    $void_until = $was_asked ? 0 : now() + $HELD;
+    $void_until = $was_asked || length $text ? 0 : now() + $HELD;
     $was_asked = 0;
     (200, 'the database runs');
 }
