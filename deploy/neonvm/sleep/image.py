@@ -63,6 +63,10 @@ class SleepImage:
                 return Bytes(file.tell())
         except OSError as error:
             raise ImageError(f"cannot save the memory in {self.path.parent}: {error}") from error
+        finally:
+            # The owner may have given up, and deleted the file before this thread created it.
+            if self._key is None:
+                self.delete()
 
     def read_once(self, target: socket.socket) -> None:
         """Write the content to ``target`` and delete the image. Raises ``ImageError``."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -157,3 +158,22 @@ def test_deleted_image_cannot_be_used(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ImageError, match="was already used"):
         restored(image)
+
+
+class CalledOffImage(SleepImage):
+    """Deleted before its thread has opened the file."""
+
+    def _usable(self) -> AESGCM:
+        key = super()._usable()
+        self.delete()
+        return key
+
+
+def test_image_of_a_sleep_that_was_called_off_is_deleted(tmp_path: Path) -> None:
+    """Its thread may end after its owner."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.sendall(b"rows")
+        ours.close()
+        CalledOffImage(tmp_path).write(theirs)
+    assert list(tmp_path.iterdir()) == []
