@@ -36,6 +36,7 @@ _FREEZE_SECONDS: Final = 12.0
 """A guest short of CPU checks its database for up to 5 s, and may be in the middle of a periodic check."""
 _THAW_ATTEMPTS: Final = 10
 _CLOCK_ATTEMPTS: Final = 3
+_UNDO_ATTEMPTS: Final = 20
 _PAUSE: Final = Seconds(0.1)
 _LATE: Final = Seconds(0.2)
 """How late the clock of a woken guest may be, if the guest is not too busy for it."""
@@ -145,12 +146,13 @@ class Suspend:
             raise GuestError(f"{self.vm}: QEMU did not divert the guest's frames")
 
     async def _insist(self, step: Callable[[], Awaitable[object]]) -> None:
-        """Retry ``step`` until it works or QEMU exits: a guest that is paused, or has no frames, is unreachable."""
-        while self.machine.alive:
+        """Retry ``step``, and kill QEMU if it never works: a guest that is paused, or has no frames, is unreachable."""
+        for _ in range(_UNDO_ATTEMPTS if self.machine.alive else 0):
             with suppress(GuestError):
                 await step()
                 return
             await self.clock.sleep(_PAUSE)
+        await self.machine.kill()
 
     async def _undivert(self) -> None:
         """Give the datapath back to the guest, and replay the queued frames."""

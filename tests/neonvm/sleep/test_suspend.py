@@ -177,6 +177,22 @@ async def test_guest_that_does_not_continue_at_once(world: World) -> None:
     assert world.runs_on()
 
 
+class PausedMachine(SavedMachine):
+    """Refuses to continue."""
+
+    def _note(self, command: str) -> None:
+        self.fails_at = "cont" if command == "cont" else self.fails_at
+        super()._note(command)
+
+
+async def test_guest_that_never_continues_is_ended(world: World) -> None:
+    """It would be paused for ever, and the end of the program would wait for it. Its owner starts it again."""
+    world.machine = PausedMachine(status="failed")
+    with pytest.raises(SleepRefusedError, match="failed to save"):
+        await world.fall().run()
+    assert (world.machine.alive, world.machine.log.count("cont"), list(world.folder.iterdir())) == (False, 20, [])
+
+
 class SlowImage(SleepImage):
     """Has all of the memory before the test lets it write the last of it."""
 
