@@ -10,6 +10,8 @@ _HEAD: Final = struct.Struct("!II")
 _LENGTH: Final = struct.Struct("!I")
 LONGEST: Final = 128 * 1024
 """Bytes of a frame with its header. With segmentation offload a frame has up to 64 KiB."""
+_LONGEST_HEADER: Final = 255
+"""virtio-net's have 20 bytes at most; the frame queue stores the length in a byte."""
 
 
 class BrokenStreamError(ValueError):
@@ -27,7 +29,7 @@ class FrameStream:
         frames, stream, at = list[tuple[bytes, bytes]](), self._rest + part, 0
         while len(stream) >= at + _HEAD.size:
             length, header = _HEAD.unpack_from(stream, at)
-            if header > length or length > LONGEST:
+            if header > min(length, _LONGEST_HEADER) or length > LONGEST:
                 raise BrokenStreamError
             start, end = at + _HEAD.size, at + _HEAD.size + length
             # Incomplete: wait for the next read.
