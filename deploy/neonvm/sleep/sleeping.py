@@ -108,18 +108,16 @@ class GuestSleep:
         """A QEMU with everything but the guest's memory. It diverts the frames that it reads to the stand-in."""
         ours, theirs = socket.socketpair()
         with theirs:
-            # QEMU reads the network from its start, and two readers would split the frames between them.
-            self._parts.stand_in.stop_reading()
+            # Before QEMU starts: it reads the network at once, and two readers would split the frames between them. And
+            # a hundred frames that nobody reads would fill its socket and block it before it answers.
+            self._parts.stand_in.read_diverted(ours)
             try:
-                machine = await self._parts.launch((*EMPTY, *diverting(theirs.fileno())), (theirs.fileno(),))
+                return await self._parts.launch((*EMPTY, *diverting(theirs.fileno())), (theirs.fileno(),))
             except BaseException as error:
-                ours.close()
                 self._parts.stand_in.read_network()
                 if isinstance(error, OSError):
                     raise GuestError(f"cannot start QEMU: {error}") from error
                 raise
-        self._parts.stand_in.read_diverted(ours)
-        return machine
 
     async def wake(self) -> Woken:
         """Resume the guest, or boot it if its memory cannot be restored. Idempotent; a cancelled call does not stop

@@ -53,9 +53,6 @@ class StandIn(Protocol):
     def read_network(self) -> None:
         """Read the guest's network attachment from now on; QEMU must not."""
 
-    def stop_reading(self) -> None:
-        """Stop reading; QEMU reads the network attachment."""
-
     async def call(self) -> str:
         """Wait for a frame that needs the guest; return sender and reason in one line."""
 
