@@ -1,5 +1,5 @@
-"""The pure heart of the scheduler: who has reserved what, and what each VM may use (S4.5-S4.8, S4.10).
+"""The pure core of the scheduler: reservations on nodes and permits of VMs (S4.5-S4.8, S4.10).
 
-State: ``facts``, ``accounts``, ``moves``, ``state``. Rules over it: ``permit_rule``, ``believed``, ``binding``,
-``migration_reservations``, ``request_orders``, ``listing``. The door: ``events``, ``outcomes``, ``ledger``.
+State: ``facts``, ``accounts``, ``moves``, ``state``. Rules: ``permit_rule``, ``believed``, ``binding``,
+``migration_reservations``, ``request_orders``, ``listing``. Interface: ``events``, ``outcomes``, ``ledger``.
 """

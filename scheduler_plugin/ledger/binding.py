@@ -1,9 +1,9 @@
-"""Bind is Reserve: a pod has its claim before the API is asked (S4.10).
+"""Filter, score and bind: room is reserved before the bind call (S4.10).
 
-Rules that hold here:
+Rules:
 
-- A reservation is made by the same ``verdict`` that filter used, and stays until the pod is known not to be there.
-- Asking again for the same node succeeds and reserves nothing more; another node is refused while the first may hold.
+- Bind and filter use the same ``verdict``. A reservation stays until the pod is known not to be bound.
+- A repeated bind to the same node succeeds and reserves nothing more; another node is refused while the first may hold.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)
 
 
 def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
-    """The claim of the pod on a node. Raises ``NotReadyError`` while its VM is unknown."""
+    """The pod's size on a node. Raises ``NotReadyError`` while its VM is unknown."""
     if not state.accounts.is_run_by(pod):
         return pod.requests
     account = state.accounts.of(pod)
@@ -47,7 +47,7 @@ def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
 
 
 def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
-    """The nodes that fit the pod. A pod with a reservation fits its own node only, as bind would answer."""
+    """The nodes that fit the pod. A pod with a reservation fits its own node only."""
     claim = state.claims.get(pod.uid)
     if claim is None:
         needed = claim_of(state, pod)
@@ -58,10 +58,10 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
         if filtered.fits:
             state.waiting.fits(pod.uid)
             state.sampled.forget(pod.uid)
-        # A pod deleted during its scheduling cycle must not wait for ever.
+        # Do not let a pod wait that was deleted during its scheduling cycle.
         elif not state.is_gone(pod.uid):
             account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
-            # kube-scheduler asked about a sample only, so room on any other node may wake the pod as well.
+            # kube-scheduler asked about a sample, so room on any other node may wake the pod too.
             suits = state.rooms if state.sampled.is_sample(len(names), len(state.rooms)) else names
             state.waiting.add(pod, account, suits if pod.migration is None else filtered.refused)
         return filtered
@@ -71,17 +71,16 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
 
 
 def best(state: LedgerState, pod: PodFacts, asked: Container[str], most: int) -> list[str]:
-    """The ``most`` best of the asked nodes that the pod fits; empty if that is for ``filter_pod`` to say."""
-    # ``filter_pod`` answers these: a pod with a reservation fits its node only, and a target only where its migration
-    # goes.
+    """The best ``most`` of the ``asked`` nodes that the pod fits; empty if ``filter_pod`` must decide."""
+    # ``filter_pod`` decides for pods with a reservation and for targets of migrations.
     if pod.uid in state.claims or pod.migration is not None:
         return []
     claim = claim_of(state, pod)
-    # Each pod begins at another of the equal nodes, so that pods that come together spread.
+    # Each pod starts at another of the equal nodes, so that pods created together spread.
     taken, start = state.assumed.taken(pod.uid), crc32(pod.uid.encode())
     best_nodes = state.node_indexes.of(claim).best(asked, most, taken, partial(_is_soft_tainted, state), start)
     state.assumed.settle(pod.uid)
-    # kube-scheduler can only bind it there.
+    # The only node that kube-scheduler can bind it to.
     if len(best_nodes) == 1:
         state.assumed.assume(pod.uid, best_nodes[0], claim)
     if best_nodes:
@@ -100,12 +99,12 @@ def _is_soft_tainted(state: LedgerState, node: str) -> bool:
 
 
 def look_further(state: LedgerState, pod: PodFacts, asked: list[str]) -> outcomes.Effects:
-    """The pod was refused on all ``asked`` nodes. If they are a sample and others have room, make kube-scheduler look
-    again.
+    """Make kube-scheduler retry a pod if all ``asked`` nodes refused it, they were a sample, and another node has
+    room.
     """
     if pod.uid in state.claims or state.is_gone(pod.uid):
         return ()
-    # kube-scheduler has seen all nodes, so another look would end the same.
+    # kube-scheduler has tried all nodes.
     if not state.sampled.is_sample(len(asked), len(state.rooms)):
         return ()
     fitting = state.node_indexes.of(claim_of(state, pod)).fitting()
@@ -116,7 +115,7 @@ def look_further(state: LedgerState, pod: PodFacts, asked: list[str]) -> outcome
 
 
 def find_waiting(state: LedgerState, pods: Iterable[PodFacts]) -> list[outcomes.Effect]:
-    """Make the listed pods that kube-scheduler found no node for wait again; the calls for those that fit now."""
+    """Let the listed unschedulable pods wait; return wake-ups for those that fit now."""
     everywhere, calls = frozenset(state.rooms), dict[str, None]()
     for pod in pods:
         is_ours = pod.scheduler == state.scheduler and not (pod.uid in state.claims or state.is_gone(pod.uid))
@@ -131,16 +130,19 @@ def find_waiting(state: LedgerState, pods: Iterable[PodFacts]) -> list[outcomes.
 
 
 def _called_for(state: LedgerState, pod: PodFacts) -> str | None:
-    """A node that the pod may fit now, one without taints if there is one; None if it fits nowhere."""
+    """A node that the pod may fit now, preferably without taints; None if none."""
     try:
         names = state.rooms if pod.migration is not None else state.node_indexes.of(claim_of(state, pod)).fitting()
-    except outcomes.NotReadyError:  # kube-scheduler asks until it is known
+    except outcomes.NotReadyError:  # kube-scheduler retries until it is known
         names = state.rooms
     return next((name for name in names if not _taints(state, name)), next(iter(names), None))
 
 
 def reserve(state: LedgerState, pod: PodFacts, node: str) -> outcomes.Reservation:
-    """Reserves room for a bind, a migration's for its pod. Raises ``NotReadyError``, ``UnknownPodError``."""
+    """Reserve room for a bind; a migration's reservation passes to its target pod.
+
+    Raises ``NotReadyError`` and ``UnknownPodError``.
+    """
     state.require_ready()
     state.assumed.settle(pod.uid)
     if state.is_gone(pod.uid):
@@ -153,7 +155,7 @@ def reserve(state: LedgerState, pod: PodFacts, node: str) -> outcomes.Reservatio
     judged = verdict(room, needed) if pod.migration is None else judge_target(state, pod, pod.migration, node)
     if judged is not FITS or room is None:
         return outcomes.Reservation(judged, "" if room is None else shortage(room, needed))
-    # The target pod takes over the room reserved for it: the VM is never reserved twice on a node.
+    # The target pod replaces the migration's reservation: never two for one VM on a node.
     state.close_claim(reservation_uid(pod.migration))
     state.open_claim(pod, node, ClaimState.TENTATIVE).attempts = 1
     state.waiting.forget(pod.uid)
@@ -165,7 +167,7 @@ def _again(held: Claim, node: str) -> outcomes.Reservation:
     if held.node != node:
         where = refusals.RESERVED_ELSEWHERE.format(node=held.node)
         return outcomes.Reservation(Refused(where), f"{where} ({held.state.value})")
-    # kube-scheduler may repeat a bind whose answer it has lost.
+    # kube-scheduler may repeat a bind if it lost the response.
     if held.state not in UNSETTLED:
         return outcomes.Reservation(FITS)
     held.attempts += 1
@@ -173,18 +175,18 @@ def _again(held: Claim, node: str) -> outcomes.Reservation:
 
 
 def bind_ended(state: LedgerState, event: BindEnded) -> outcomes.Effects:
-    """A bind was accepted, refused, or has an unknown outcome."""
+    """A bind call was accepted, refused, or has an unknown outcome."""
     claim = _attempt_over(state, event.uid, event.node)
     if claim is None:
         return ()
     if event.outcome is WriteEnd.UNKNOWN:
-        # The reservation stays until the pod is read.
+        # Keep the reservation until the pod is read.
         claim.state = ClaimState.UNKNOWN
         return (outcomes.ReadPod(event.uid, claim.pod.name),)
     if event.outcome is WriteEnd.DONE:
         claim.state, claim.attempts = ClaimState.CONFIRMED, 0
-    # Only the last certain refusal of all calls in flight releases. After a call with an unknown outcome, only a
-    # fresh read of the pod does, and a read before this refusal could not.
+    # Release only after the last of all calls in flight is certainly refused. After an unknown outcome only a fresh
+    # read of the pod may release, and one sent before this refusal does not count.
     elif not claim.attempts:
         if claim.state is ClaimState.UNKNOWN:
             return (outcomes.ReadPod(event.uid, claim.pod.name),)
@@ -193,7 +195,7 @@ def bind_ended(state: LedgerState, event: BindEnded) -> outcomes.Effects:
 
 
 def _attempt_over(state: LedgerState, uid: str, node: str) -> Claim | None:
-    """The claim that a bind call was for, if the end of the call still matters."""
+    """The claim of a bind call that ended; None if its end no longer matters."""
     claim = state.claims.get(uid)
     if claim is None or claim.node != node or claim.state not in UNSETTLED:
         return None
@@ -202,7 +204,7 @@ def _attempt_over(state: LedgerState, uid: str, node: str) -> Claim | None:
 
 
 def pod_read(state: LedgerState, uid: str, pod: PodFacts | None) -> None:
-    """A fresh read answered ``ReadPod``: the pod is gone, not bound, or as a watch would show it."""
+    """The result of ``ReadPod``: the pod is gone, unbound, or as a watch would show it."""
     if pod is None:
         state.pod_gone(uid)
         return
@@ -235,7 +237,7 @@ def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> N
         claim = None
     if claim is None:
         claim = state.open_claim(pod, pod.node, ClaimState.BOUND)
-        # Another scheduler placed the pod, or this one before its restart, without asking this ledger for room.
+        # Another scheduler placed the pod, or this one before its restart.
         seen_on_node(state, claim, at_rebuild=at_rebuild)
         state.note_left(claim.vm)
         return
@@ -251,10 +253,10 @@ def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> N
 
 
 def _see_unbound(state: LedgerState, pod: PodFacts) -> None:
-    """A pod without a node. If its bind is on its way, its requests may have been raised for that."""
+    """A pod without a node. While its bind is in flight, its requests may have been raised."""
     claim = state.claims.get(pod.uid)
-    # No pod loses its node, unless the API's store was restored. Then the bind is in doubt again, and is really sent
-    # when kube-scheduler asks for it.
+    # A pod loses its node only if etcd was restored. Then the bind is in doubt, and is sent again when kube-scheduler
+    # asks.
     if claim is not None and claim.state is ClaimState.BOUND:
         state.doubt(claim)
     elif claim is not None and claim.state is ClaimState.TENTATIVE and not _runs_another_vm(claim, pod):
@@ -263,13 +265,13 @@ def _see_unbound(state: LedgerState, pod: PodFacts) -> None:
 
 
 def _learn(state: LedgerState, claim: Claim, pod: PodFacts) -> None:
-    """Takes the newer facts of the claim's pod; the caller updates the sums."""
+    """Store newer facts of the claim's pod; the caller updates the sums."""
     resizes, before = claim.resizes, claim.pod.runner
     claim.pod = pod
     state.nodes[claim.node].pods_changed()
     if resizes is not None and pod.runner is not None:
         if before is not None and resizes.is_unanswered(before):
-            # An agent may be waiting for the kubelet to grant these requests.
+            # An agent may be waiting for the kubelet to apply these requests.
             state.orders.append(outcomes.RequestsSeen(pod.uid))
         resizes.seen(pod.runner)
 
@@ -291,7 +293,7 @@ class PreemptionCandidate:
 def helped(
     rooms: Mapping[str, Room], claims: Mapping[str, Claim], needed: Resources, candidates: Iterable[PreemptionCandidate]
 ) -> list[str]:
-    """The nodes on which ``needed`` fits once their victims are gone, in the given order."""
+    """The nodes that fit ``needed`` without their victims, in the given order."""
     return [
         candidate.node
         for candidate in candidates
@@ -303,12 +305,14 @@ def _without(room: Room | None, claims: Mapping[str, Claim], candidate: Preempti
     if room is None:
         return None
     leaving = Resources.sum(
-        # kube-scheduler may know pods that have moved or ended meanwhile.
+        # kube-scheduler may send pods that have moved or ended.
         claims[uid].reserved
         for uid in candidate.victims
         if uid in claims and claims[uid].node == candidate.node
     )
     reserved = room.reserved.minus_or_zero(leaving)
-    is_withheld = room.left != room.total.minus_or_zero(room.reserved)  # beside a claim without a bound nothing is free
+    is_withheld = room.left != room.total.minus_or_zero(
+        room.reserved
+    )  # a claim without an upper bound leaves nothing free
     free = room.free if is_withheld else room.total.minus_or_zero(reserved).minus_or_zero(room.for_waking)
     return replace(room, reserved=reserved, free=free)

@@ -1,7 +1,7 @@
-"""All that the ledger hears: ``Ledger.apply`` takes one of these events, and nothing else changes the books.
+"""Events: the input of ``Ledger.apply``, and the only way to change the accounts.
 
-Facts are whole and absolute, and each replaces all older ones about the same object. What the ledger is asked gets a
-decision. How a write ended is reported to the ledger whoever waited for it.
+Facts are complete: each replaces all older ones about the same object. Requests get a decision. The outcome of every
+write must be reported, whoever waited for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduler_plugin.ledger.outcomes import ResizePod
 
 
 class WriteEnd(Enum):
-    """End of a write: done for certain, refused for certain, or unknown (it may still land)."""
+    """Outcome of a write: certainly done, certainly refused, or unknown (it may still land)."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -30,9 +30,9 @@ class WriteEnd(Enum):
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
-    """Complete lists: at the start, and whenever a watch had to list again. The ledger is ready afterwards.
+    """Complete lists: at the start, and whenever a watch was restarted. The ledger is ready afterwards.
 
-    A pod that is missing is gone, unless its bind is younger than the list may be: that one is read again.
+    A missing pod is gone, unless its bind may be newer than the list; then it is read again.
     """
 
     nodes: Collection[NodeFacts]
@@ -42,81 +42,79 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeSeen(msgspec.Struct, frozen=True, gc=False):
-    """A node appeared or changed, or its policy did."""
+    """A node was added or changed, or its policy was."""
 
     node: NodeFacts
 
 
 class NodeGone(msgspec.Struct, frozen=True, gc=False):
-    """The node was deleted. Claims of pods still named on it stay on its book until the pods go."""
+    """The node was deleted. Claims of its pods stay until the pods go."""
 
     node: str
 
 
 class PodSeen(msgspec.Struct, frozen=True, gc=False):
-    """A pod appeared or changed. One that is on another node than reserved takes its reservation along."""
+    """A pod was added or changed. If it is on another node than reserved, its reservation moves there."""
 
     pod: PodFacts
 
 
 class PodGone(msgspec.Struct, frozen=True, gc=False):
-    """The pod was deleted: whatever it held is free."""
+    """The pod was deleted: its room is free."""
 
     uid: str
 
 
 class PodRead(msgspec.Struct, frozen=True, gc=False):
-    """A fresh read of a pod, as ``ReadPod`` orders; None if there is no such pod (or one with another UID)."""
+    """A fresh read of a pod, ordered by ``ReadPod``; None if it does not exist or has another UID."""
 
     uid: str
     pod: PodFacts | None
 
 
 class VmSeen(msgspec.Struct, frozen=True, gc=False):
-    """A VirtualMachine appeared or changed."""
+    """A VirtualMachine was added or changed."""
 
     vm: VmFacts
 
 
 class VmGone(msgspec.Struct, frozen=True, gc=False):
-    """The VirtualMachine was deleted. Its pods hold their reservations until they go."""
+    """The VirtualMachine was deleted. Its pods keep their reservations until they go."""
 
     vm: ObjectName
 
 
 class MigrationSeen(msgspec.Struct, frozen=True, gc=False):
-    """A VirtualMachineMigration appeared or changed, or was read."""
+    """A VirtualMachineMigration was added, changed or read."""
 
     migration: MigrationFacts
 
 
 class MigrationGone(msgspec.Struct, frozen=True, gc=False):
-    """The VirtualMachineMigration was deleted: its reservation and its order end."""
+    """The VirtualMachineMigration was deleted: its reservation and order end."""
 
     migration: ObjectName
 
 
 class VersionsForgotten(msgspec.Struct, frozen=True, gc=False):
-    """The API has gone back to an earlier state (its store was restored): what it says next is the newest there is.
+    """The API went back to an earlier state (etcd was restored): its next facts are the newest, whatever their version.
 
-    Nothing is decided until complete lists have been taken in (``Listed``).
+    No decisions until the next ``Listed``.
     """
 
 
 class TimePassed(msgspec.Struct, frozen=True, gc=False):
-    """Time to end promises to agents not heard from since a rebuild, and wishes of those that have fallen silent.
-
-    Due every few seconds.
-    """
+    """Timer, every few seconds: expires permits and requests of silent agents, among others."""
 
 
 # Agents ---------------------------------------------------------------------------------------------------------------
 
 
 class AgentAsked(msgspec.Struct, frozen=True, gc=False):
-    """A request of an ``agent``, by the UID of its pod; without ``agent`` it is the one in the VM's pod.
+    """A request for the pod with this UID. ``agent`` is the UID of the agent's pod; empty if the agent is in the VM's
+    pod.
 
-    Answered by a ``PermitDecision``.
+    Result: a ``PermitDecision``.
     """
 
     uid: str
@@ -125,11 +123,11 @@ class AgentAsked(msgspec.Struct, frozen=True, gc=False):
 
 
 class PermitWritten(msgspec.Struct, frozen=True, gc=False):
-    """A ``PersistPermit`` of this ``revision`` for ``vm`` has ended; unless it is done, the agent gets no answer.
+    """The ``PersistPermit`` with this ``revision`` for ``vm`` has ended; unless it is done, the agent gets no response.
 
-    ``facts`` is the object as the API returned it: with the permit if it is done, with something else if the permit was
-    refused, None if it is not known. ``why`` is why it was refused. ``version`` is the resourceVersion that a write
-    with an unknown outcome named, 0 if that is not known.
+    ``facts`` is the object that the API returned, with the permit or, if refused, with something else; None if unknown.
+    ``why`` is the reason of a refusal. ``version`` is the resourceVersion that a write with an unknown outcome named, 0
+    if unknown.
     """
 
     vm: ObjectName
@@ -144,14 +142,14 @@ class PermitWritten(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodToBind(msgspec.Struct, frozen=True, gc=False):
-    """kube-scheduler wants the pod on ``node``. Answered by a ``Reservation``."""
+    """kube-scheduler wants to bind the pod to ``node``. Result: a ``Reservation``."""
 
     pod: PodFacts
     node: str
 
 
 class BindEnded(msgspec.Struct, frozen=True, gc=False):
-    """The API has answered a bind, or not. A conflict is no certain refusal: its outcome is unknown."""
+    """Outcome of a bind call. A conflict is no certain refusal: its outcome is unknown."""
 
     uid: str
     node: str
@@ -161,7 +159,7 @@ class BindEnded(msgspec.Struct, frozen=True, gc=False):
 class PodRefused(msgspec.Struct, frozen=True, gc=False):
     """``filter`` refused the pod on all ``nodes``.
 
-    If they are a sample and others have room, kube-scheduler is made to look again.
+    If they are a sample and another node has room, kube-scheduler is made to retry.
     """
 
     pod: PodFacts
@@ -172,14 +170,14 @@ class PodRefused(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveWanted(msgspec.Struct, frozen=True, gc=False):
-    """The planner wants a VM moved, by a migration of this name (S4.9). Answered by a ``Reservation``."""
+    """The planner wants to migrate a VM by a migration of this name (S4.9). Result: a ``Reservation``."""
 
     move: Move
     migration: ObjectName
 
 
 class MoveAnswered(msgspec.Struct, frozen=True, gc=False):
-    """The API made a migration that we ordered, certainly did not or was never asked to, or may have made it."""
+    """Outcome of creating a migration: created, certainly not created, or unknown."""
 
     migration: ObjectName
     outcome: WriteEnd
@@ -189,23 +187,23 @@ class MoveAnswered(msgspec.Struct, frozen=True, gc=False):
 
 
 class RaiseWanted(msgspec.Struct, frozen=True, gc=False):
-    """The pod's requests have to hold what the agent asks for first. Answered by a ``ResizeDecision``."""
+    """The pod's requests must be raised before the agent's request can be granted. Result: a ``ResizeDecision``."""
 
     uid: str
     request: AgentRequest
 
 
 class ResizeDue(msgspec.Struct, frozen=True, gc=False):
-    """The pod's requests may not be what they should be (``requests_astray``). Answered by a ``ResizeDecision``."""
+    """The pod's requests may be wrong (``requests_astray``). Result: a ``ResizeDecision``."""
 
     uid: str
 
 
 class ResizeRefused(msgspec.Struct, frozen=True, gc=False):
-    """The API server certainly did not make the write; ``why`` is empty if the pod had changed.
+    """The API server certainly did not make the write; ``why`` is empty after a conflict.
 
-    ``is_final``: it never will, so that permits do not depend on this pod's requests. ``is_of_size``: it might have
-    accepted a smaller one.
+    ``is_final``: it never will, so permits do not depend on this pod's requests. ``is_of_size``: a smaller size might
+    be accepted.
     """
 
     order: ResizePod
@@ -215,7 +213,7 @@ class ResizeRefused(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResizeUnanswered(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of the write is unknown, for the reason ``why``."""
+    """The outcome of the write is unknown because of ``why``."""
 
     order: ResizePod
     why: str
@@ -225,8 +223,8 @@ class ResizeUnanswered(msgspec.Struct, frozen=True, gc=False):
 
 
 class SettingsRead(msgspec.Struct, frozen=True, gc=False):
-    """Scoring rules (S2.8b; prices come with the nodes), the ``schedulerName`` of pods that the extender places, and
-    the part of the nodes that the kube-scheduler that asks looks at (1-100).
+    """Scoring rules (S2.8b; prices are node facts), the ``schedulerName`` that the extender serves, and
+    kube-scheduler's ``percentageOfNodesToScore`` (1-100).
     """
 
     ranking: RankingConfig
@@ -235,7 +233,7 @@ class SettingsRead(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequestsFollow(msgspec.Struct, frozen=True, gc=False):
-    """The requests of pods follow reservations, or no longer: the settings say so, and the API server ``can``.
+    """Let pod requests follow reservations, or stop that: by the settings, and if the API server ``can``.
 
     If it cannot, raised requests stay as they are.
     """

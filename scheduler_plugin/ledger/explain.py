@@ -1,4 +1,4 @@
-"""The explanation of a VM's size: everything that the ledger knows of one pod, as data."""
+"""The explanation of a VM's size: everything that the ledger knows about one pod."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from scheduler_plugin.texts import explanations
 
 @dataclass(frozen=True, slots=True)
 class ClaimExplanation:
-    """The reasons behind a claim. ``floors`` are the amounts of which it is the largest, by what each comes from.
+    """Explanation of a claim. ``floors`` are the amounts of which the claim is the maximum, by source.
 
-    ``denied_for`` is for how long the VM has been denied something, ``denied_by`` names the obstacle; ``promised`` is
-    the part of it that neighbours are about to give back. ``gift`` is what the VM itself gave last. ``requests`` are
-    those of the guest's container, ``requests_secured`` what of them the kubelet has set aside; None if they do not
-    follow the VM. ``sleep`` says what is reserved for a VM that sleeps or is waking; empty for others.
-    ``requests_problem`` is what stands between them and the reservation, or keeps a database in a pod
-    from growing; empty if nothing does.
+    ``denied_for`` is how long the VM has been denied something, ``denied_by`` the obstacle, ``promised`` the part that
+    other VMs are about to free, ``gift`` what this VM last freed. ``requests`` are those of the guest's container,
+    ``requests_secured`` the part that the kubelet has allocated; None if they do not follow the VM.
+    ``requests_problem`` is why they do not cover the reservation, or why a database in a pod cannot grow; empty if
+    nothing does. ``sleep`` describes the reservation of a sleeping or waking VM; empty for others.
     """
 
     floors: dict[str, Resources]
@@ -89,12 +88,12 @@ def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount, now: 
         return explanations.EXEMPT.format(why=resizes.exempt_because)
     if runner.problem:
         return explanations.NOT_GIVEN.format(why=runner.problem)
-    # What the permit lacks only because requests do not hold it yet counts as wanted.
+    # Include what the permit lacks only because of the requests.
     wanted = account.reserved.at_least((account.permit or ZERO) + claim.unsecured)
     if resizes.raising.parts_at(now).any or (resizes.raising.parts.any and not wanted.within(runner.asked)):
         return explanations.NOT_RAISED.format(why=resizes.raising.why)
     problem = _not_done(runner, resizes, account)
-    # The requests are high enough, so what is missing is up to the kubelet.
+    # The requests are high enough: the rest is up to the kubelet.
     if problem or wanted.within(runner.asked):
         return problem
     fits = node.facts is None or (wanted + claim.pod.around).within(node.facts.allocatable)
@@ -108,7 +107,7 @@ def _pod_problem(database: PodDatabase, account: VmAccount) -> str:
 
 
 def _not_done(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) -> str:
-    """The pod's requests that were asked for and are not known to be in effect."""
+    """The requested amounts that are not known to be in effect."""
     if resizes.no_answer:
         return explanations.CHANGE_UNKNOWN.format(why=resizes.no_answer)
     if not runner.asked.within(resizes.least(runner)):
@@ -121,7 +120,7 @@ def _not_done(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) 
 def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     if account is None or account.facts is None:
         return {explanations.POD_REQUESTS: claim.pod.requests}
-    # The VM runs elsewhere now; this pod follows it no more.
+    # The VM has left this pod.
     if claim.left is not None:
         return {explanations.LEFT_WITH: claim.left, explanations.POD_REQUESTS: claim.pod.requests}
     around = claim.pod.around
@@ -151,13 +150,13 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
 def _denied_by(claim: Claim, node: NodeAccount, now: Instant) -> str | None:
     if not claim.unmet.any:
         return None
-    # Room would not help: a VM that is being copied must not be resized.
+    # Room would not help: a VM must not be resized while it is copied.
     if claim.holds_still:
         return explanations.HOLDS_STILL
     most = wakes_at_once(node)
     if claim.sleeps and claim.unmet.within(node.room.left) and (wakes := wakes_under_way(node, now)) >= most:
         return explanations.WAKES_AT_ONCE.format(node=node.name, most=most, wakes=wakes)
-    # What is free now was not when the agent asked, or is due to others.
+    # It was not free when the agent asked, or is due to others.
     free = node.room.left if claim.sleeps else node.room.free
     is_shared = node.unmet != claim.unmet and free.any
     text = explanations.NODE_SHARED if is_shared else explanations.NODE_FULL

@@ -1,9 +1,9 @@
-"""The ledger's facts: nodes, pods and VMs as the Kubernetes API has them, and the node's policy.
+"""Facts about nodes, pods and VMs, as in the Kubernetes API, and the policy of nodes.
 
-Rules that hold here:
+Rules:
 
-- Facts are whole and absolute: the newest replaces all older ones, so losing any event only delays.
-- ``version`` orders facts about one VM or migration; facts older than those known are ignored.
+- Facts are complete: the newest replaces all older ones, so a lost event only delays.
+- ``version`` orders facts about one VM or migration; older ones are ignored.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from scheduler_plugin.ledger.wake_reserve import DEFAULT_RESERVE, WakeReserve
 A = TypeVar("A", bound=Amount)
 
 RUNNING: Final = "Running"
-"""The phase of a VM whose guest runs and is neither being resized nor moved."""
+"""Phase of a VM whose guest runs and is neither resized nor migrated."""
 
 WITHOUT_GUEST: Final = frozenset({"Pending", "Succeeded", "Failed"})
-"""Phases of a VM in which its status may still say what an earlier guest had, and no guest has anything."""
+"""Phases without a guest, in which the status may still show an earlier guest's size."""
 
 DEFAULT_WEIGHT: Final = 10
 MOST_WEIGHT: Final = 100
-"""A VM's weight is 1 to this. Whoever may label VMs sets it, so it cannot be large enough to starve all others."""
+"""Maximum weight of a VM. Anyone who may label VMs can set it, so it must not be able to starve others."""
 
 
 class ResourceMask(NamedTuple):
@@ -45,24 +45,24 @@ class ResourceMask(NamedTuple):
 
     @classmethod
     def of_rise(cls, lower: Resources, upper: Resources) -> ResourceMask:
-        """The resources of which ``upper`` has more than ``lower``."""
+        """The resources that are larger in ``upper`` than in ``lower``."""
         return cls(lower.cpu < upper.cpu, lower.mem < upper.mem)
 
     def of(self, these: Resources, others: Resources) -> Resources:
-        """The chosen amounts of ``these``, the rest of ``others``."""
+        """Masked amounts from ``these``, the rest from ``others``."""
         return Resources(these.cpu if self.cpu else others.cpu, these.mem if self.mem else others.mem)
 
     def among(self, others: ResourceMask) -> ResourceMask:
-        """Those that ``others`` has, too."""
+        """Intersection."""
         return ResourceMask(self.cpu and others.cpu, self.mem and others.mem)
 
     def together(self, others: ResourceMask) -> ResourceMask:
-        """Those of both."""
+        """Union."""
         return ResourceMask(self.cpu or others.cpu, self.mem or others.mem)
 
     @property
     def any(self) -> bool:
-        """True if there is one."""
+        """True unless empty."""
         return self.cpu or self.mem
 
 
@@ -72,10 +72,10 @@ BOTH: Final = ResourceMask(cpu=True, mem=True)
 
 @dataclass(frozen=True, slots=True)
 class ResourcePolicy(Generic[A]):
-    """Reserve for the system, and watermark, of one resource of a node (S4.8).
+    """System reserve and watermark for one resource of a node (S4.8).
 
-    ``watermark`` is a fraction in (0, 1] of what pods may reserve; build it from text or ``Fraction``, since 0.7 as a
-    float lies below seven tenths. Raises ``QuantityError`` outside that range.
+    ``watermark`` is a fraction in (0, 1] of the room for pods. Build it from text or ``Fraction``: the float 0.7 is
+    below seven tenths. Raises ``QuantityError`` outside that range.
     """
 
     watermark: Fraction
@@ -86,20 +86,20 @@ class ResourcePolicy(Generic[A]):
             raise QuantityError(f"a watermark is above 0 and at most 1, got {self.watermark}")
 
     def reservable(self, allocatable: A) -> A:
-        """Part of ``allocatable`` that pods may reserve; zero if the system needs more than there is."""
+        """Part of ``allocatable`` for pods; zero if the system reserve exceeds it."""
         return allocatable.minus_or_zero(self.system)
 
     def watermark_of(self, allocatable: A) -> A:
-        """The level above which reservations are pressure, rounded down."""
-        # Of what pods may reserve, not of the whole node: the system's part never counts as pressure.
+        """Level above which reservations are pressure, rounded down."""
+        # Of the room for pods, so that the system reserve never counts as pressure.
         return self.reservable(allocatable).scaled(self.watermark)
 
 
 @dataclass(frozen=True, slots=True)
 class NodePolicy:
-    """Policy of one node from the ConfigMap; may be replaced at any time (S4.6, S4.8).
+    """Policy of one node from the ConfigMap; can change at any time (S4.6, S4.8).
 
-    At most ``wakes_at_once`` (> 0) of its VMs are given the permit to wake before their guests run; None: by its CPU.
+    ``wakes_at_once`` (> 0) limits concurrent wakes; None: by the node's CPU.
     """
 
     compute_unit: ComputeUnit
@@ -109,7 +109,7 @@ class NodePolicy:
     wakes_at_once: int | None = None
 
     def reservable(self, allocatable: Resources) -> Resources:
-        """Part of ``allocatable`` that pods of a node may reserve."""
+        """Part of ``allocatable`` for pods."""
         return Resources(self.cpu.reservable(allocatable.cpu), self.mem.reservable(allocatable.mem))
 
     def watermark_of(self, allocatable: Resources) -> Resources:
@@ -119,11 +119,11 @@ class NodePolicy:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node: its ``status.allocatable``, its policy, and whether it takes new pods (False while cordoned).
+    """A node: ``status.allocatable``, its policy, and whether it is open to new pods (False while cordoned).
 
-    ``price`` is per hour in the currency of the settings; only ratios of prices matter (S2.1). ``traits`` are what
-    pods' constraints are judged by. ``capacity`` is its ``status.capacity``: what is allocatable may shrink and grow
-    below that while guests run (zero: not known).
+    ``price`` is per hour in the currency of the settings; only ratios matter (S2.1). ``traits`` are what constraints of
+    pods refer to. ``capacity`` is ``status.capacity`` (zero: unknown); ``allocatable`` may change below it while guests
+    run.
     """
 
     name: str
@@ -136,25 +136,24 @@ class NodeFacts:
 
     @property
     def reservable(self) -> Resources:
-        """Amount that pods may reserve now."""
+        """Room for pods now."""
         return self.policy.reservable(self.allocatable)
 
     @property
     def ever_reservable(self) -> Resources:
-        """An upper bound of what pods may reserve now, or could at any time since the node booted."""
-        # A guest that was granted more keeps it when the allocatable part shrinks under it.
+        """Upper bound of the room for pods at any time since the node booted."""
+        # A guest keeps its grant when allocatable shrinks.
         return self.reservable.at_least(self.capacity)
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerRequests:
-    """Requests of the guest's container, in a pod whose requests may be changed in place (B.10).
+    """Requests of the guest's container, in a pod that can be resized in place (B.10).
 
-    ``asked`` is what its spec says, ``allocated`` what the kubelet has set aside for it (None while it says nothing).
-    ``problem`` is the kubelet's objection to the requests, beginning with ``Deferred`` or ``Infeasible``; empty
-    if it has none. ``is_seen`` is False while it says that it has yet to look at the requests. ``version`` is the
-    pod's resourceVersion, ``by_us`` the part of ``asked`` that a scheduler of ours wrote last, ``cpu_limit`` the limit
-    that one wrote (None: there is none).
+    ``asked`` is from the spec, ``allocated`` what the kubelet has allocated (None if not reported). ``problem`` is the
+    kubelet's refusal, starting with ``Deferred`` or ``Infeasible``; empty if none. ``is_seen`` is False until the
+    kubelet has processed the requests. ``version`` is the pod's resourceVersion, ``by_us`` the part of ``asked`` that
+    our scheduler wrote last, ``cpu_limit`` its CPU limit (None: none).
     """
 
     asked: Resources
@@ -166,45 +165,43 @@ class RunnerRequests:
     cpu_limit: MilliCpu | None = None
 
     def given_back(self, first: Resources) -> Resources:
-        """Requests without what we raised: down to those the pod was created with."""
-        # Others may have lowered the requests below those of the start; they are not raised again.
+        """Requests without what we raised, at least those that the pod was created with."""
+        # Others may have lowered them further; do not raise them again.
         return self.asked.minus_or_zero(self.by_us).at_least(first.at_most(self.asked))
 
     @property
     def verdict(self) -> str:
-        """The kubelet's word for the problem: ``Deferred`` or ``Infeasible``; empty if there is none."""
+        """Kind of the kubelet's refusal, ``Deferred`` or ``Infeasible``; empty if none."""
         return self.problem.partition(":")[0]
 
     @property
     def held(self) -> Resources:
-        """Resources that the kubelet has allocated; the requests if it does not say."""
+        """What the kubelet has allocated; the requests if not reported."""
         return self.asked if self.allocated is None else self.allocated
 
     @property
     def secured(self) -> Resources:
-        """Resources that the pod holds on its node, whatever other schedulers and the kubelet do."""
-        # While a lower request is on its way, the kubelet still holds the larger one but will let it go.
+        """What the pod keeps on its node, whatever other schedulers and the kubelet do."""
+        # While a lower request is in flight, the kubelet reports the larger one but will release it.
         return self.asked if self.allocated is None else self.asked.at_most(self.allocated)
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod. ``requests`` is what kube-scheduler counts for it; ``vm`` is the VM that it runs, None for other pods.
+    """A pod. ``requests`` is what kube-scheduler counts; ``vm`` is the VM that it runs, None for other pods.
 
-    ``vm_uid`` tells which VM of that name; empty: the one that has it now. ``around`` is the part of ``requests`` that
-    lies around the container of the guest: sidecars, further containers, overhead. ``node`` is ``spec.nodeName``;
-    ``finished`` is true once the phase is Succeeded or Failed. ``migration`` is the VirtualMachineMigration that
-    controls the pod, and ``migration_uid`` its UID: the pod is its target (after its success the VM owns it).
-    ``scheduler`` is ``spec.schedulerName``. ``unreadable`` is why the pod's needs are not known; empty if they are.
-    ``traits`` are what other pods' constraints see of it, ``unschedulable`` is why kube-scheduler finds no node for it.
-    ``has_runner``: it has a container that may run a guest. ``runner`` is what that requests, None if it cannot be
-    changed in place, or must not be. ``addresses`` are its own IP addresses, none for pods on
-    their node's network and for those that have ended. ``deferred`` is the part of the requests of a pod
-    without a VM that its kubelet has put off until there is room; ``asks_room``: VMs may be moved for it (B.14).
-    ``is_leaving``: it has a deletion timestamp, and may keep it for ever if its kubelet is dead. ``boots_with`` is
-    the size in its arguments, with which its guest boots whatever its VM requests later (zero: not known, or none
-    boots because it is a migration's target). ``database`` is the postgres that is resized in the pod itself: then
-    ``vm`` is its name, and ``vm_uid`` the pod's. ``unserved`` is why a pod that opted in to that is not resized.
+    ``vm_uid`` is the VM's UID; empty: the VM that has the name now. ``around`` is the part of ``requests`` outside the
+    guest's container: sidecars, other containers, overhead. ``node`` is ``spec.nodeName``, ``scheduler`` is
+    ``spec.schedulerName``. ``finished``: phase Succeeded or Failed. ``migration`` is the VirtualMachineMigration that
+    controls the pod as its target, ``migration_uid`` its UID (after success the VM owns the pod). ``unreadable`` is why
+    the pod's need is unknown; empty if it is known. ``traits`` are what constraints of other pods refer to.
+    ``unschedulable`` is why kube-scheduler finds no node for it. ``has_runner``: a container may run a guest.
+    ``runner`` are its requests; None if they cannot or must not be changed in place. ``addresses`` are its own IPs;
+    none for host-network and finished pods. ``deferred`` is the part of a resize that the kubelet has deferred, in a
+    pod without a VM; ``asks_room``: VMs may be moved for it (B.14). ``is_leaving``: it has a deletion timestamp,
+    possibly for ever if its kubelet is dead. ``boots_with`` is the size in its arguments with which its guest boots
+    (zero: unknown, or a migration's target). ``database`` is the postgres resized in the pod itself; then ``vm`` is its
+    name and ``vm_uid`` the pod's. ``unserved`` is why a pod that opted in to that is not resized.
     """
 
     uid: str
@@ -235,27 +232,22 @@ class PodFacts:
 class VmFacts(msgspec.Struct, frozen=True):
     """A VirtualMachine.
 
-    ``most`` is the upper bound of autoscaling, ``use`` what the spec asks for, both no more than the running machine
-    can take. ``limit`` is the largest size of that machine, or of the spec if no machine is known: permits may have
-    been granted up to it before ``most`` was lowered (zero: ``most`` counts). ``after_restart`` is what the spec asks
-    for if that differs. ``actual`` is what the guest has (None while
-    no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
-    is the resourceVersion as a number. ``stays_because`` says why the scheduler must not move it by itself, None if
-    it may; ``auto_migration`` is what the VM says about that, None if it says nothing. ``phase`` is
-    ``status.phase``, ``constraints`` are what it demands of its node.
-    ``is_permit_known``: it can be read; otherwise ``permit`` is its maximum. ``holders`` are UIDs: of the
-    VM's pod, and of the pods whose agents may hold the permit there, the one that was answered last first; empty if
-    they are not known.
-    ``said`` is what the object says if that counts only in part (``believed``).
-    ``has_agent``: autoscaling is enabled, so an agent may hold permits; ``granted`` is what the original's scheduler
-    says that it granted the agent. ``unreadable`` is why the object cannot be read (empty if it can); then ``use``
-    is its maximum, as far as that ``is_bounded``. ``is_booting``: its controller says so; ``actual`` may
-    be less than what the guest boots with. ``weight`` is its part of a node's room beside others if that is short.
-    ``is_pod``: a postgres in an ordinary pod. It never moves, and no permit is stored for it, since the pod's requests
-    are the stored permit. ``refused`` is why it gets no more than it has; empty if it may grow.
-    ``wakes_with`` is what the spec asks for of a VM with an agent that sleeps or is waking: ``use`` is zero then,
-    because no guest runs before a permit for this size is stored. None if the VM is awake. ``is_waking``: its guest is
-    being woken by that permit, and counts as running already.
+    ``most`` is the upper bound of autoscaling and ``use`` what the spec requests, both capped to the running machine.
+    ``limit`` is the largest size of that machine, or of the spec if unknown: permits up to it may date from before
+    ``most`` was lowered (zero: use ``most``). ``after_restart`` is what the spec requests, if that differs. ``actual``
+    is what the guest has (None without a guest), ``permit`` the stored annotation. ``pod`` is ``status.podName`` as a
+    full name, ``phase`` is ``status.phase``, ``version`` the resourceVersion. ``constraints`` are its node constraints.
+    ``stays_because`` is why the scheduler must not move it by itself, None if it may; ``auto_migration`` is the VM's
+    own setting, None if unset. ``is_permit_known``: the annotation is readable; otherwise ``permit`` is the maximum.
+    ``holders`` are UIDs: of the VM's pod and of the pods whose agents may hold the permit, the active one first; empty
+    if unknown. ``said`` is the complete object if it counts only in part (``believed``). ``has_agent``: autoscaling is
+    enabled; ``granted`` is the grant of the original's scheduler. ``unreadable`` is why the object cannot be read,
+    empty if it can; then ``use`` is its maximum, if that ``is_bounded``. ``is_booting``: by its controller; the guest
+    may boot with more than ``actual``. ``weight`` is its part when the node is short of room. ``is_pod``: a postgres in
+    an ordinary pod. It never moves, and the pod's requests are its stored permit. ``refused`` is why it cannot grow;
+    empty if it can. ``wakes_with`` is the size of a sleeping or waking VM with an agent, None if awake; ``use`` is zero
+    then, because no guest runs before a permit for that size is stored. ``is_waking``: the guest is being started by
+    that permit, and counts as running.
     """
 
     name: ObjectName
@@ -288,25 +280,25 @@ class VmFacts(msgspec.Struct, frozen=True):
     is_waking: bool = False
 
     def with_permit(self, version: int, permit: Resources | None) -> VmFacts:
-        """The same after a write of a permit, which has changed nothing else of the object."""
+        """The facts after a write that changed only the permit."""
         stated = self.said and structs.replace(self.said, version=version, permit=permit)
         return structs.replace(self, version=version, permit=permit, said=stated)
 
     def runs_in(self, pod: ObjectName) -> bool:
-        """Return True if the guest has booted in that pod; one that sleeps there has."""
+        """Return True if the guest has booted in that pod, even if it sleeps now."""
         has_booted = self.actual is not None or self.phase in SLEEPING
         return self.pod == pod and has_booted and not self.is_booting
 
     @property
     def may_be_woken(self) -> Resources:
-        """Size with which the guest may run as soon as a permit for it is stored, whoever hears of that."""
+        """Size at which the guest may run as soon as a permit for it is stored, with or without a response."""
         return self.wakes_with if self.wakes_with is not None and self.phase == WAKING else ZERO
 
 
 class MigrationPhase(Enum):
-    """``status.phase`` of a VirtualMachineMigration; one that has no phase yet is PENDING.
+    """``status.phase`` of a VirtualMachineMigration; PENDING if empty.
 
-    ``is_over``: the migration has ended, for good.
+    ``is_over``: the migration has ended.
     """
 
     PENDING = "Pending"
@@ -315,7 +307,7 @@ class MigrationPhase(Enum):
     FAILED = "Failed"
 
     def __init__(self, text: str) -> None:
-        # Made once: the planner looks at the phases of an hour's migrations every second.
+        # Computed once: the planner reads the phases of an hour's migrations every second.
         self.is_over = text in {"Succeeded", "Failed"}
 
 
@@ -323,11 +315,10 @@ class MigrationPhase(Enum):
 class MigrationFacts:
     """A VirtualMachineMigration.
 
-    ``target`` is the node that its annotation names, None if a person left the choice to placement. ``source_pod``
-    and ``target_pod`` are full names from its status. ``is_leaving``: it has a deletion timestamp (it is being
-    cancelled). ``is_ours``: a scheduler of ours made it. ``created_at`` and ``ended_at`` are seconds since 1970 on the
-    API's clock; ``ended_at`` is None while it runs. ``dirty_rate`` is how much memory the guest changed in a second,
-    None if it does not say.
+    ``target`` is the node in its annotation, None if unset. ``source_pod`` and ``target_pod`` are full names from its
+    status. ``is_leaving``: it has a deletion timestamp, so it is being cancelled. ``is_ours``: our scheduler created
+    it. ``created_at`` and ``ended_at`` are Unix seconds of the API's clock; ``ended_at`` is None while it runs.
+    ``dirty_rate`` is the memory that the guest changes per second, None if not reported.
     """
 
     name: ObjectName

@@ -1,10 +1,10 @@
-"""Rules that must hold after every step; run after every test step and in debug builds of the service.
+"""Invariants of the ledger, checked after every test step and in debug builds.
 
-Rules that hold here:
+Rules:
 
-- Guest use <= permit held by the agent <= reservation <= node. The ledger alone can show the last two; a ``World`` that
-  knows the agents and guests shows the rest.
-- A VM on its way has one reservation on each node where it is or will be, and nothing is kept for one that is not.
+- Guest use <= permit held by the agent <= reservation <= node. The ledger shows the last two; a ``World`` that knows
+  agents and guests shows the rest.
+- A migrating VM has one reservation on each node where it is or will be; nothing else is reserved for migrations.
 - Nothing is written for a database in an ordinary pod, and it never moves.
 """
 
@@ -27,18 +27,18 @@ from scheduler_plugin.ledger.wake_reserve import NO_RESERVE
 
 @dataclass(frozen=True, slots=True)
 class VmTruth:
-    """Ground truth of one VM's pod: the guest's size, and the permit that its agent believes to hold."""
+    """Ground truth of one VM's pod: the guest's size, and the permit that its agent holds."""
 
     guest: Resources
     permit: Resources
 
 
 World = Mapping[str, VmTruth]
-"""The truth by the UID of the pod; only a test or a simulation knows it."""
+"""Ground truth by pod UID, known to tests and simulations only."""
 
 
 def violations(ledger: Ledger, world: World | None = None) -> list[str]:
-    """Every rule that is broken now, in words; an empty list when all is well."""
+    """All violated rules, in words; empty if none."""
     broken = _state(ledger) + _broken(ledger, ledger.nodes, ledger.claims, world or {})
     for name, migration in ledger.migrations.items():
         broken += _migration(name, migration, ledger)
@@ -46,9 +46,9 @@ def violations(ledger: Ledger, world: World | None = None) -> list[str]:
 
 
 def violations_on(ledger: Ledger, nodes: Iterable[str], world: World) -> list[str]:
-    """Violations on these known nodes, and of the pods in ``world``: all that a small step can break.
+    """Violations on these nodes and of the pods in ``world``: all that a small step can cause.
 
-    For fleets so large that ``violations`` after every step takes too long.
+    For fleets too large to run ``violations`` after every step.
     """
     return _broken(ledger, nodes, [uid for uid in world if uid in ledger.claims], world)
 
@@ -65,7 +65,7 @@ def _broken(ledger: Ledger, nodes: Iterable[str], pods: Iterable[str], world: Wo
 
 
 def overcommitted(ledger: Ledger) -> dict[str, Resources]:
-    """The nodes that facts from outside have pushed over their total, and by how much."""
+    """Nodes overcommitted by facts from outside, and by how much."""
     return {name: node.over for name, node in ledger.nodes.items() if node.over.any}
 
 
@@ -83,7 +83,7 @@ def _state(ledger: Ledger) -> list[str]:
 def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
     claims = node.claims.values()
     leaving = [claim for claim in claims if claim.is_migrating]
-    # The sums are kept up to date change by change; here they are added up from the claims.
+    # The sums are updated incrementally; compute them here from the claims.
     checks = {
         "reserved": (node.reserved, Resources.sum(claim.reserved for claim in claims)),
         "unmet": (node.unmet, Resources.sum(claim.unmet for claim in claims)),
@@ -98,7 +98,7 @@ def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
         for what, (counted, real) in checks.items()
         if counted != real
     ]
-    # Over its total by a fact from outside is no violation: see ``overcommitted``. By a grant it is.
+    # Overcommitment from outside is no violation (``overcommitted``); by a grant it is.
     if not node.over.within(node.forced):
         broken.append(f"node {name}: granted {node.over} above its total, of which facts forced {node.forced}")
     pods = [claim.pod.traits for claim in claims if claim.state is not ClaimState.INCOMING]
@@ -135,7 +135,7 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     if account is not None:
         if claim.left is None and not (account.may_be_used + claim.pod.around).within(claim.reserved):
             broken.append(f"pod {uid}: reserves {claim.reserved}, less than its VM may use")
-        # Pressure without an agent would move VMs for nobody.
+        # It would move VMs for nobody.
         if claim.unmet.any and not account.has_agent:
             broken.append(f"pod {uid}: is denied {claim.unmet}, which no agent wants")
         if not account.stored_low.within(account.stored_high):
@@ -146,7 +146,7 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
 
 
 def _stranger(uid: str, pod: PodFacts, vm: ObjectName, ledger: Ledger) -> list[str]:
-    """A pod that a VM owns counts as any pod only if nothing says that the VM may run in it."""
+    """Check that a pod owned by a VM counts as an ordinary pod only if the VM cannot run in it."""
     account = ledger.vms.get(vm)
     facts = None if account is None or account.uid != pod.vm_uid else account.facts
     signs = {
@@ -160,7 +160,7 @@ def _stranger(uid: str, pod: PodFacts, vm: ObjectName, ledger: Ledger) -> list[s
 
 
 def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
-    """Check migrations against claims: the source is to leave, room is reserved once, only while needed."""
+    """Check migrations against claims: the source leaves, and room is reserved once and only while needed."""
     broken = []
     migrations = () if claim.pod.vm is None else ledger.migrations_of(claim.pod.vm)
     if claim.is_migrating is not any(leaves(migration, claim) for migration in migrations):
@@ -185,7 +185,7 @@ def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
 
 
 def _migration(name: ObjectName, migration: Migration, ledger: Ledger) -> list[str]:
-    """A migration that is carried out has its room on the node that it names, or it is known why not."""
+    """Check that the current migration has reserved its target, or a known problem."""
     broken = []
     if migration.name != name or migration not in ledger.migrations_of(migration.vm):
         broken.append(f"migration {name}: is not filed under its name and its VM {migration.vm}")
@@ -193,7 +193,7 @@ def _migration(name: ObjectName, migration: Migration, ledger: Ledger) -> list[s
     waits = carried_out(ledger.migrations_of(migration.vm)) is migration and migration.problem is None
     if not waits or migration.target is None or account is None or account.facts is None or account.is_deleted:
         return broken
-    # Once the VM has a pod there, that pod's own claim holds the room.
+    # Its pod's own claim holds the room.
     is_placed = any(claim.node == migration.target or is_target(migration, claim) for claim in account.hosts)
     if not is_placed and migration.reservation_uid not in ledger.claims:
         broken.append(f"migration {name}: nothing is reserved on its target {migration.target}")
@@ -206,7 +206,7 @@ def _truth(uid: str, truth: VmTruth, ledger: Ledger) -> list[str]:
     reserved = ZERO if claim is None else claim.reserved
     if not truth.guest.within(truth.permit):
         broken.append(f"pod {uid}: the guest has {truth.guest}, its agent holds {truth.permit}")
-    is_unmeasured = claim is not None and claim.is_unmeasured  # nothing is free beside it, however little it reserves
+    is_unmeasured = claim is not None and claim.is_unmeasured  # then nothing on its node is free, whatever it reserves
     if not truth.permit.within(reserved) and not is_unmeasured:
         broken.append(f"pod {uid}: its agent holds {truth.permit}, reserved is {reserved}")
     return broken

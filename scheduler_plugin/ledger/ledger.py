@@ -1,12 +1,12 @@
-"""The only entry to the scheduler's state: events go in, decisions and effects come out.
+"""The only interface to the scheduler's state: events in, decisions and effects out.
 
-Rules that hold here:
+Rules:
 
-- One writer calls ``apply``, one event at a time; each leaves the accounts consistent, so an effect that is never
-  carried out only delays. Nothing here reads a clock: ``now`` is an argument and never goes back.
-- Everything about the API may arrive late, twice or never. What matters is the newest fact, and nothing is freed twice.
-- A process that begins to decide, after a start or a fail-over, does so with a new ``Ledger`` and fresh lists: one that
-  only watched does not know what the one before it has answered.
+- One writer calls ``apply``, one event at a time. Accounts are consistent after each, so a lost effect only delays.
+  Nothing here reads a clock: ``now`` is an argument and never goes back.
+- API facts may arrive late, twice or never. The newest counts, and nothing is freed twice.
+- After a start or a fail-over a process begins with a new ``Ledger`` and fresh lists: a standby does not know which
+  responses its predecessor sent.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement.verdict import Filtered, Room
 
 LATELY: Final = Seconds(60.0)
-"""An agent that has asked within this time counts as heard: it asks at least once in 15 s."""
+"""Agents ask at least every 15 s; one silent for longer than this counts as silent."""
 
 
 class Ledger:
-    """The ledger: reservations on every node, and every VM's permit. ``apply`` alone changes its books.
+    """Reservations on every node, and every VM's permit. Only ``apply`` changes them.
 
-    ``rooms`` are those of the known nodes, ``nodes`` the accounts of all, ``claims`` are by the pod's UID, ``vms`` by
-    their present names; ``migrations`` are all that are ordered or in the API. ``strained`` are the nodes that VMs may
-    have to leave: no other needs a look (S4.8).
+    ``rooms`` are of known nodes, ``nodes`` the accounts of all, ``claims`` by pod UID, ``vms`` by name; ``migrations``
+    are all that were ordered or are in the API. ``strained`` are the nodes that VMs may have to leave (S4.8).
     """
 
     def __init__(self) -> None:
@@ -69,10 +68,10 @@ class Ledger:
     def apply(  # noqa: PLR0911, PLR0912 - one case for each event
         self, event: events.Event, now: Instant
     ) -> outcomes.PermitDecision | outcomes.Reservation | outcomes.ResizeDecision | outcomes.Effects:
-        """Book ``event``, and decide what it asks. Carry out the effects, then report what became of them.
+        """Record ``event`` and return its decision or effects. Carry out the effects and report their outcomes.
 
-        Events that ask for a decision may raise ``LedgerError``; then nothing has changed. ``OtherAgentError`` alone
-        keeps in mind what the agent that is refused says that it holds.
+        Events with a decision may raise ``LedgerError``; then nothing has changed, except that ``OtherAgentError``
+        records what the refused agent reports to hold.
         """
         state = self._state
         match event:
@@ -116,7 +115,7 @@ class Ledger:
                 judge_all_again(state)
             case events.VersionsForgotten():
                 state.forget_versions()
-                return ()  # the reads that it orders wait for the lists
+                return ()  # reads that it ordered wait for the lists
             case _:
                 return (*_reported(state, event, now), *self._finish(outside=False))
         return self._finish(outside=True)
@@ -125,19 +124,17 @@ class Ledger:
         is_first = not self.is_ready
         doubtful = listing.take_in(self._state, lists, now)
         effects = (*doubtful, *self._finish(outside=True))
-        # Pods that the previous process refused wait for room here too: kube-scheduler does not ask about them again
-        # by itself.
+        # Pods refused by the previous process wait for room too: kube-scheduler does not retry them by itself.
         return (*effects, *binding.find_waiting(self._state, lists.pods)) if is_first else effects
 
     def _finish(self, *, outside: bool) -> outcomes.Effects:
-        """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""
-        # Before ``finish`` publishes the rooms: a reservation that follows from this step must be in them.
+        """End a step. ``outside``: caused by facts from outside, which may overcommit a node."""
+        # Before ``finish`` publishes the rooms, which must contain the reservations of this step.
         if self._state.migrations.disturbed:
             migration_reservations.settle(self._state)
         return self._state.finish(outside=outside)
 
-    # Reads: none of them changes the books. ``filter`` and ``best`` note who waits for room and who was sent where, so
-    # that freed room wakes a pod and the next one is sent elsewhere.
+    # Queries. None changes an account; ``filter`` and ``best`` record which pods wait and which were assumed.
 
     @property
     def is_ready(self) -> bool:
@@ -149,7 +146,7 @@ class Ledger:
         return self._state.migrations.of(vm)
 
     def uid_of(self, pod: ObjectName) -> str | None:
-        """The UID of the pod of that name that has a claim."""
+        """The UID of the pod with this name, if it has a claim."""
         return self._state.uids.get(pod)
 
     @property
@@ -159,100 +156,98 @@ class Ledger:
 
     @property
     def sleeping_vms(self) -> tuple[int, int]:
-        """The numbers of VMs with an agent that sleep, and of those that are waking."""
+        """Numbers of sleeping and of waking VMs with an agent."""
         phases = [vm.facts.phase for vm in self.vms.values() if vm.facts is not None and vm.sleeps]
         return phases.count(ASLEEP), phases.count(WAKING)
 
     def unattended_wakes(self, now: Instant) -> int:
-        """The number of VMs that are waking and whose agent was not heard lately. Only the leading scheduler can
-        tell.
-        """
+        """Number of waking VMs with a silent agent. Known to the leader only."""
         waking = (vm for vm in self.vms.values() if vm.facts is not None and vm.facts.phase == WAKING)
         return sum(self.is_silent(vm, now) for vm in waking)
 
     def scaled_vms(self, now: Instant) -> tuple[int, int]:
-        """The numbers of VMs with a guest and an agent: those whose agent was heard lately, and the others."""
+        """Numbers of VMs with a guest and an agent: with an active agent, and with a silent one."""
         is_heard = [now - vm.heard_at <= LATELY for vm in self.vms.values() if self._is_scaled(vm)]
         return is_heard.count(True), is_heard.count(False)
 
     def is_silent(self, vm: VmAccount, now: Instant) -> bool:
-        """Return True if an agent is to size the VM and was not heard lately. Only the leading scheduler can tell."""
+        """Return True if an agent should size the VM and is silent. Known to the leader only."""
         return self._is_scaled(vm) and now - vm.heard_at > LATELY
 
     def _is_scaled(self, vm: VmAccount) -> bool:
-        """Return True if one of our agents is to size the VM."""
+        """Return True if one of our agents should size the VM."""
         if vm.facts is None or not vm.facts.has_agent or vm.facts.phase in WITHOUT_GUEST:
             return False
-        # VMs of another scheduler have agents that speak to that one. Those of pods always speak to us.
+        # Agents of another scheduler's VMs talk to that one. Agents of databases in pods always talk to us.
         return any(vm.facts.is_pod or claim.pod.scheduler == self._state.scheduler for claim in vm.claims)
 
     def explain(self, uid: str, now: Instant) -> ClaimExplanation:
-        """Everything known of one pod. Raises ``UnknownPodError``."""
+        """Explain one pod's claim. Raises ``UnknownPodError``."""
         claim = permit_rule.claim_of(self._state, uid)
         return explain(claim, self.nodes[claim.node], now, follows_requests=self._state.follows_requests)
 
     # Questions of kube-scheduler (S4.10) ------------------------------------------------------------------------------
 
     def filter(self, pod: PodFacts, names: list[str]) -> Filtered:
-        """The nodes that fit the pod. One that fits nowhere waits. Raises ``NotReadyError``."""
+        """The nodes that fit the pod; it waits for room if none does. Raises ``NotReadyError``."""
         self._state.require_ready()
         return binding.filter_pod(self._state, pod, names)
 
     def best(self, pod: PodFacts, asked: Container[str], most: int) -> list[str]:
-        """The ``most`` best of the asked nodes that the pod fits; one alone is remembered for the pods after it.
+        """The best ``most`` of the ``asked`` nodes that the pod fits; a single one is assumed.
 
-        Empty if that is for ``filter`` to say: the pod fits nowhere, holds a reservation, or is a migration's.
-        Raises ``NotReadyError``.
+        Empty if ``filter`` must decide: the pod fits nowhere, has a reservation, or is a migration's target. Raises
+        ``NotReadyError``.
         """
         self._state.require_ready()
         return binding.best(self._state, pod, asked, most)
 
     def scores(self, pod: PodFacts, names: list[str]) -> list[int]:
-        """Each node's score for the pod, 0-10, in the order of ``names``. Raises ``NotReadyError``."""
+        """The pod's score on each of ``names``, 0-10. Raises ``NotReadyError``."""
         return self._state.node_indexes.of(self.claim_of(pod)).scores(names)
 
     def claim_of(self, pod: PodFacts) -> Resources:
-        """The claim of the pod. Raises ``NotReadyError`` while its VM or the cluster is unknown."""
+        """The pod's size. Raises ``NotReadyError`` while its VM or the cluster is unknown."""
         self._state.require_ready()
         return binding.claim_of(self._state, pod)
 
     def is_sent_round(self, uid: str) -> bool:
-        """Return True if kube-scheduler will ask about the pod on other nodes, so that no pod has to make room now."""
+        """Return True if kube-scheduler will retry the pod on other nodes, so no preemption is needed yet."""
         return self._state.sampled.is_sent_round(uid)
 
     def places(self, pod: PodFacts) -> bool:
-        """Return True if the pod is placed by the scheduler that the extender serves."""
+        """Return True if the pod belongs to the scheduler that the extender serves."""
         return pod.scheduler == self._state.scheduler
 
     # Questions of those who write to the API --------------------------------------------------------------------------
 
     def wants(self, order: outcomes.PersistPermit) -> bool:
-        """Return True if the write still makes sense.
+        """Return True if the write is still needed.
 
-        A permit is taken back only from a VM without an agent, and one by which a VM is waking is not lowered.
+        A permit is taken back only from a VM without an agent. A permit by which a VM is waking is not lowered.
         """
         account = self.vms.get(order.vm)
-        # The VM may be waking by the permit that this write would lower.
+        # The VM may be waking by the permit that this write lowers.
         if account is not None and account.uid == order.uid and not account.wakes_by.within(order.permit):
             return False
-        # Autoscaling may have been switched on again while the write waited in its queue.
+        # Autoscaling may have been switched on again while the write was queued.
         return not order.takes_back or account is None or not (account.has_agent and account.claims)
 
     @property
     def follows_requests(self) -> bool:
-        """True if permits wait for the requests of pods."""
+        """True if permits wait for pod requests."""
         return self._state.follows_requests
 
     def requests_astray(self) -> list[str]:
-        """The UIDs of all pods whose requests are not what they should be."""
+        """UIDs of all pods with wrong requests."""
         return request_orders.requests_astray(self._state)
 
     def is_short(self, uid: str, request: AgentRequest) -> bool:
-        """Return True if the pod's requests do not hold yet all that the agent asks for, and may come to hold more."""
+        """Return True if the pod's requests do not cover the agent's request, and could be raised."""
         return request_orders.is_short(self._state, uid, request)
 
     def is_awaited(self, uid: str) -> bool:
-        """Return True if the pod asks for more than its kubelet has set aside, and the kubelet has not refused it."""
+        """Return True if the kubelet has yet to allocate the pod's requests, and has not refused them."""
         claim = self.claims.get(uid)
         runner = None if claim is None else claim.pod.runner
         if claim is None or runner is None or runner.problem or claim.resizes is None or claim.resizes.may_land:
@@ -260,13 +255,13 @@ class Ledger:
         return claim.resizes.is_unanswered(runner)
 
     def is_unheld(self, uid: str) -> bool:
-        """Return True if the pod's requests are less than its VM has reserved."""
+        """Return True if the pod's requests do not cover its VM's reservation."""
         return request_orders.is_unheld(self._state, uid)
 
     def requests_of_waiting(self, pod: PodFacts) -> tuple[outcomes.ResizePod, ...]:
-        """Writes for a pod that waits for a node, each tried if the one before is refused.
+        """Resizes of a pod that waits for a node, in the order to try them.
 
-        Raises ``NotReadyError`` while its VM is not known.
+        Raises ``NotReadyError`` while its VM is unknown.
         """
         return request_orders.requests_of_waiting(self._state, pod)
 

@@ -1,6 +1,6 @@
-"""Complete lists taken into the ledger: at the start, and whenever a watch had to list again.
+"""Complete lists: at the start, and whenever a watch was restarted.
 
-Nodes go in before VMs before pods: a claim is bounded by its node, and takes its size from its VM.
+Nodes first, then VMs, then pods: a claim is bounded by its node and sized by its VM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scheduler_plugin.ledger.state import LedgerState
 
 
 def take_in(state: LedgerState, lists: Listed, now: Instant) -> Effects:
-    """Take in complete lists. Returns reads of what is missing but may be younger than its list."""
+    """Store complete lists. Return reads of missing objects that may be newer than their list."""
     is_first = not state.is_ready
     _list_nodes(state, lists.nodes)
     _list_vms(state, believed.at_rebuild(lists.vms, lists.nodes, lists.pods) if is_first else lists.vms, now)
@@ -42,7 +42,7 @@ def _list_nodes(state: LedgerState, nodes: Collection[NodeFacts]) -> None:
 def see_node(state: LedgerState, node: NodeFacts) -> None:
     """A node as a watch or list shows it."""
     account = state.nodes.get(node.name)
-    # A node that has claims but was never known has not bounded its VMs so far.
+    # A node that has claims and was unknown has not bounded its VMs yet.
     is_new = account is not None and account.whole is None
     state.know_node(node.name, node)
     if is_new:
@@ -60,19 +60,19 @@ def _list_vms(state: LedgerState, vms: Collection[VmFacts], now: Instant) -> Non
         if state.is_ready:
             see_vm(state, vm, now)
         else:
-            state.know_vm(vm, now, at_rebuild=True)  # the whole list was judged together already
+            state.know_vm(vm, now, at_rebuild=True)  # the list was judged as a whole
     for name in state.vms.keys() - {vm.name for vm in vms}:
         state.lose_vm(name)
 
 
 def _list_pods(state: LedgerState, pods: Collection[PodFacts]) -> list[Effect]:
-    """Take in the pods; returns reads of those that are missing but may be younger than the list."""
+    """Store the pods. Return reads of missing pods that may be newer than the list."""
     doubtful: list[Effect] = []
     for pod in pods:
         binding.see_pod(state, pod, at_rebuild=not state.is_ready)
     uids = {pod.uid for pod in pods}
     for claim in [claim for uid, claim in state.claims.items() if uid not in uids]:
-        # It was seen bound before the list was made, and is not on it.
+        # It was bound before the list was made.
         if claim.state is ClaimState.BOUND:
             state.pod_gone(claim.pod.uid)
         elif claim.state is not ClaimState.INCOMING:
@@ -82,13 +82,13 @@ def _list_pods(state: LedgerState, pods: Collection[PodFacts]) -> list[Effect]:
 
 
 def _rebuilt(state: LedgerState, now: Instant) -> None:
-    """A first complete list was taken in: a VM without pods in it has no agent either."""
+    """After the first complete list: a VM without pods has no agent."""
     for account in list(state.vms.values()):
         for claim in account.claims:
             runner, needed = claim.pod.runner, account.reserved.at_least(LEAST)
             if runner is not None and not runner.asked.within(needed):
                 claim.resizes = PodRequests()
-                # The process before may have sent a write that lowers the requests.
+                # The previous process may have sent a write that lowers the requests.
                 claim.resizes.send(needed, runner, now)
         if not account.claims and account.facts is not None:
             account.agent_gone()

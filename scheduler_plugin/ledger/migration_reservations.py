@@ -1,14 +1,14 @@
-"""What migrations do to the accounts: room on the target before a move, and the order to the source (S4.9).
+"""Reservations of migrations on their target nodes, and the order to the source (S4.9).
 
-Rules that hold here:
+Rules:
 
-- Everything is derived from the present facts whenever something about the VM, its migrations or the target node has
-  changed, so the order of events does not matter.
-- A VM has one reservation on each node where it is or will be. Room is reserved on the node that the migration names
-  while the VM claims nothing there and its target pod is nowhere; the pod's own claim takes the reservation's place.
-- A reservation shares the VM's account, so it grows, shrinks and bounds growth like any of its claims. It never pushes
-  a node over its total.
-- The pod that a VM has left may stay for ever if its kubelet is dead. It keeps what it had, and bounds nothing.
+- Everything is recomputed from the facts whenever the VM, its migrations or the target node change, so the order of
+  events does not matter.
+- A VM has one reservation on each node where it is or will be. The migration reserves its target until the VM has a
+  claim there or its target pod is on a node; then the pod's claim replaces it.
+- A reservation belongs to the VM's account, so it grows, shrinks and limits growth like its other claims. It never
+  overcommits a node.
+- A pod that the VM has left may stay for ever if its kubelet is dead. It keeps its reservation and limits nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOT_SETTLED: Final = Refused(refusals.NOT_SETTLED)
 
 
 def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant) -> outcomes.Reservation:
-    """Reserves room on the target and gives the order to the source, or says why not."""
+    """Reserve room on the target and order the move, or return the refusal."""
     state.require_ready()
     claim = state.claims.get(move.uid)
     judged, detail = _may_reserve(state, move, claim), ""
@@ -48,7 +48,7 @@ def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant)
         judged = TAKEN
     room = state.rooms.get(move.target)
     if judged is FITS and claim is not None:
-        # One that sleeps runs as soon as it has arrived.
+        # A sleeping VM runs as soon as it arrives.
         needed = claim.reserved + claim.wake_need.missing
         judged = verdict(room, needed)
         detail = "" if room is None or judged is FITS else shortage(room, needed)
@@ -75,7 +75,7 @@ def see_migration(state: LedgerState, facts: MigrationFacts, now: Instant) -> No
     if state.migrations.is_gone(facts.uid):
         return
     migration = state.migrations.named.get(facts.name)
-    # Deleted and made again under the same name, between two events of the watch.
+    # Deleted and recreated under the same name between two watch events.
     if migration is not None and migration.facts is not None and migration.facts.uid != facts.uid:
         _forget(state, migration)
         migration = None
@@ -88,7 +88,7 @@ def see_migration(state: LedgerState, facts: MigrationFacts, now: Instant) -> No
 
 
 def lose_migration(state: LedgerState, name: ObjectName) -> None:
-    """The migration was deleted, or certainly never made."""
+    """The migration was deleted, or certainly never created."""
     gone = state.migrations.named.get(name)
     if gone is not None:
         _forget(state, gone)
@@ -101,9 +101,9 @@ def _forget(state: LedgerState, migration: Migration) -> None:
 
 
 def move_answered(state: LedgerState, name: ObjectName, outcome: WriteEnd) -> outcomes.Effects:
-    """The API made the migration, certainly did not, or the outcome is unknown and it has to be read."""
+    """Outcome of creating the migration; if unknown, it must be read."""
     migration = state.migrations.named.get(name)
-    # One that was seen exists, whatever was answered.
+    # A migration that a watch has shown exists.
     if migration is None or migration.facts is not None:
         return ()
     if outcome is WriteEnd.REFUSED:
@@ -115,7 +115,7 @@ def move_answered(state: LedgerState, name: ObjectName, outcome: WriteEnd) -> ou
 
 
 def relist(state: LedgerState, listed: Collection[MigrationFacts], now: Instant) -> outcomes.Effects:
-    """Take in a complete list. Returns reads of those that we ordered and never saw."""
+    """Store a complete list. Return reads of ordered migrations that it does not have."""
     for facts in listed:
         see_migration(state, facts, now)
     doubtful: list[outcomes.Effect] = []
@@ -123,18 +123,17 @@ def relist(state: LedgerState, listed: Collection[MigrationFacts], now: Instant)
         migration = state.migrations.named[name]
         if migration.facts is not None:
             lose_migration(state, name)
-        # It may be younger than the list.
+        # It may be newer than the list.
         elif migration.creation is not Creation.ORDERED:
             doubtful.append(outcomes.ReadMigration(name))
     return tuple(doubtful)
 
 
 def fit_left(state: LedgerState) -> None:
-    """After a first list: cut the claims of pods that their VMs have left to what their nodes have room for.
+    """After the first list: cut claims of pods that their VMs have left to their nodes' room.
 
-    What such a pod had is no longer known, only that it fitted; since then its neighbours may have grown, and its VM
-    elsewhere. If its migration is deleted too, it is known as a pod beside the VM's own one that its node has no room
-    for.
+    The size of such a pod is no longer known, only that it fitted; since then other claims may have grown, and its VM
+    elsewhere. If its migration was deleted too, it shows as a second pod of the VM for which its node has no room.
     """
     for account in state.vms.values():
         state.note_left(account)
@@ -149,7 +148,7 @@ def fit_left(state: LedgerState) -> None:
 
 
 def settle(state: LedgerState) -> None:
-    """Brings the claims of every VM about which something has changed to what its migrations make of them."""
+    """Update the claims of every VM marked by ``disturb`` by its migrations."""
     while state.migrations.disturbed:
         vm = next(iter(state.migrations.disturbed))
         del state.migrations.disturbed[vm]
@@ -157,10 +156,10 @@ def settle(state: LedgerState) -> None:
         migrations = state.migrations.of(vm)
         for migration in migrations:
             _trace(migration, account)
-        state.note_left(account)  # where the VM runs decides what has to be reserved
+        state.note_left(account)  # first: reservations depend on where the VM runs
         for migration in migrations:
-            # Whoever made the migration: while its target pod finds no node, the VM stays, and no room is kept for it.
-            # It counts again once the pod has a node.
+            # For any migration: while its target pod finds no node the VM stays, and no room is reserved. It counts
+            # again once the pod has a node.
             migration.is_stalled = migration.is_active and migration.is_overdue and not has_place(migration, account)
             if not _keeps_reservation(state, migration, account):
                 state.close_claim(migration.reservation_uid)
@@ -169,8 +168,7 @@ def settle(state: LedgerState) -> None:
         for claim in [] if account is None else account.claims:
             leaving = [migration for migration in migrations if leaves(migration, claim)]
             state.change(claim, is_migrating=bool(leaving))
-            # A VM holds still only once its target pod has a node: until then the move may be refused, and the VM may
-            # grow.
+            # Only once the target pod has a node: until then the move may be refused and the VM may grow.
             claim.holds_still = any(has_place(migration, account) for migration in leaving)
 
 
@@ -184,24 +182,24 @@ def _trace(migration: Migration, account: VmAccount | None) -> None:
 
 def has_place(migration: Migration, account: VmAccount | None) -> bool:
     """Return True if the target pod has a node; before that it may never get one."""
-    # Its controller has begun, or it is over.
+    # The controller has started it, or it is over.
     if migration.phase is not MigrationPhase.PENDING:
         return True
     return any(is_target(migration, claim) for claim in ([] if account is None else account.claims))
 
 
 def is_target(migration: Migration, claim: Claim) -> bool:
-    """Return True if the claim is of the pod that the migration takes the VM to."""
+    """Return True if the claim is of the migration's target pod."""
     return claim.pod.migration == migration.name or (
         claim.pod.name == migration.target_pod and claim.state is not ClaimState.INCOMING
     )
 
 
 def leaves(migration: Migration, claim: Claim) -> bool:
-    """Return True if the claim is of the pod that the migration takes the VM away from."""
+    """Return True if the claim is of the migration's source pod."""
     if claim.state is ClaimState.INCOMING or claim.pod.migration is not None or is_target(migration, claim):
         return False
-    # A new VM has the name: the migration is not about the pods of the one before.
+    # A new VM has the name: the migration is not about the old one's pods.
     if migration.is_stalled or (claim.vm is not None and claim.vm.is_replaced):
         return False
     facts = None if claim.vm is None else claim.vm.facts
@@ -217,10 +215,10 @@ def _wants_reservation(state: LedgerState, migration: Migration, account: VmAcco
     if migration.is_stalled:
         return False
     if migration.is_active:
-        # People may make any number of migrations of a VM; it moves by one at a time.
+        # There may be any number of migrations of a VM; it moves by one at a time.
         is_expected = carried_out(state.migrations.of(migration.vm)) is migration
     else:
-        # A success that is heard of before its target pod keeps the room until the pod is seen.
+        # A success seen before its target pod keeps the room until the pod is seen.
         runs_in, pods = account.facts.pod, (migration.source_pod, migration.target_pod)
         is_expected = migration.arrives_unseen and runs_in is not None and runs_in in pods
     if not is_expected:
@@ -230,7 +228,7 @@ def _wants_reservation(state: LedgerState, migration: Migration, account: VmAcco
 
 
 def _room(state: LedgerState, node: str | None) -> Room | None:
-    """The present room of a known node: the published one may be older than this step."""
+    """The present room of a known node; the published one may be older than this step."""
     book = None if node is None else state.nodes.get(node)
     return None if book is None or book.facts is None else book.room
 
@@ -240,7 +238,7 @@ def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAcco
     room = _room(state, migration.target)
     if reservation is None or room is None or not room.is_open or reservation.node != room.node:
         return False
-    # Another VM has the name: this one may still be on its way.
+    # Another VM has the name: this one may still be migrating.
     if reservation.vm is not None and reservation.vm is not account:
         return (
             not any(host.node == reservation.node for host in reservation.vm.hosts if host is not reservation)
@@ -250,7 +248,7 @@ def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAcco
 
 
 def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None) -> str | None:
-    """Reserves the room if it is wanted; returns the obstacle if there is one."""
+    """Reserve the room if needed; return the obstacle if there is one."""
     if migration.is_stalled:
         return STALLED
     if migration.reservation_uid in state.claims or not _wants_reservation(state, migration, account):
@@ -261,14 +259,14 @@ def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None
     pod = _incoming(migration, account, room.node)
     judged = verdict(room, claim_size(pod, account))
     if not isinstance(judged, Fits):
-        # The planner reads the problem, and may cancel.
+        # The planner reads the problem and may cancel.
         return explanations.NODE_REFUSES.format(node=migration.target, why=judged.message)
     state.open_claim(pod, room.node, ClaimState.INCOMING)
     return None
 
 
 def _incoming(migration: Migration, account: VmAccount, node: str) -> PodFacts:
-    """The pod that will come. It is made from the same object as the VM's present pod, so its overhead is the same."""
+    """The expected target pod. It is made from the same object as the VM's present pod, so it has the same overhead."""
     like = next((claim.pod for claim in account.hosts), None)
     requests, around = (ZERO, ZERO) if like is None else (like.requests, like.around)
     return PodFacts(migration.reservation_uid, migration.name, requests, migration.vm, node, around=around)
@@ -278,10 +276,10 @@ def _incoming(migration: Migration, account: VmAccount, node: str) -> PodFacts:
 
 
 def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node: str) -> Verdict:
-    """Check that a pod owned by ``migration`` may be placed on ``node``. Raises ``NotReadyError``.
+    """Check that a target pod of ``migration`` may be placed on ``node``. Raises ``NotReadyError``.
 
-    Reserved room is open to it alone, so there it always fits; without a reservation it is placed like any pod, except
-    on the node that its VM is to leave, and nowhere but on the node that the migration names.
+    It always fits its reserved room. Without a reservation it is placed like any pod, but never on the source node, and
+    only on the node that the migration names, if any.
     """
     owner = state.migrations.named.get(migration)
     if owner is None:
@@ -300,6 +298,6 @@ def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node:
     if reservation is None:
         return verdict(state.rooms.get(node), needed)
     room = state.rooms.get(node)
-    # The reserved room is open to this pod alone; only what it needs beyond that must fit.
+    # Reserved for this pod; only the rest must fit.
     beyond = needed.minus_or_zero(reservation.reserved)
     return FITS if room is None or not beyond.any else verdict(room, beyond)

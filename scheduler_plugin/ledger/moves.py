@@ -1,6 +1,6 @@
-"""Migrations of VMs: ordered by us, or found in the API (S4.9).
+"""Migrations of VMs, ordered by this scheduler or found in the API (S4.9).
 
-A migration is active from the moment that it is ordered until it has ended or is gone.
+A migration is active from its order until it has ended or is gone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 
 BEGINS_WITHIN: Final = Seconds(60.0)
-"""How long a migration counts whose target pod has no node: room is reserved for the VM, and its old room is expected
-to become free."""
+"""How long a migration counts whose target pod has no node: room is reserved, and its source is expected to be
+freed.
+"""
 
 REMEMBERED_GONE: Final = 2_000
-"""How many UIDs of deleted migrations are remembered."""
+"""Maximum number of UIDs of deleted migrations to remember."""
 
 
 class MoveCause(Enum):
@@ -33,9 +34,9 @@ class MoveCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A VM is to leave node ``source`` for node ``target``. ``uid`` is that of the pod that runs it.
+    """An order to move a VM from node ``source`` to ``target``. ``uid`` is the UID of its pod.
 
-    ``cause`` is what it is for, ``reason`` says so to people.
+    ``reason`` describes ``cause`` for people.
     """
 
     vm: ObjectName
@@ -47,21 +48,21 @@ class Move:
 
 
 def reservation_uid(migration: ObjectName | None) -> str:
-    """The UID under which room is claimed for a migration before its target pod is placed; no pod's UID is like it."""
+    """The claim UID of a migration before its target pod is placed; no pod has such a UID."""
     return f"reservation of {migration}"
 
 
 class Creation(Enum):
-    """Certainty that the object exists while it has not been seen."""
+    """State of an object that no watch has shown."""
 
-    ORDERED = "ordered"  # its creation has not been answered, or not been tried
-    UNSURE = "unsure"  # the outcome of its creation is unknown
+    ORDERED = "ordered"  # its creation is in flight, or was not tried yet
+    UNSURE = "unsure"  # its creation has an unknown outcome
     DONE = "created"  # the API has it
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingTarget:
-    """A target pod without a node; ``refusal`` is why kube-scheduler finds none, empty while it has not said."""
+    """A target pod without a node; ``refusal`` is kube-scheduler's reason, empty if none yet."""
 
     uid: str
     refusal: str
@@ -69,14 +70,13 @@ class WaitingTarget:
 
 @dataclass(slots=True, eq=False)
 class Migration:
-    """One migration. ``facts`` is None until the API has shown it, ``since`` is when it was first heard of.
+    """One migration. ``facts`` is None until the API shows it; ``since`` is when it was first known.
 
-    ``source`` is the node that the VM leaves, ``target`` the node that was chosen for it, ``placed_on`` the node that
-    its target pod was placed on. ``problem`` says why nothing is reserved on ``target`` although it should be.
-    ``waiting_target`` is its target pod while that has no node. ``over_since`` is when it was first seen to be over.
-    ``cause`` is what this scheduler ordered it for; None if a person or a scheduler before a restart did.
-    ``is_overdue``: it was first heard of longer than ``BEGINS_WITHIN`` ago. ``is_stalled``: it is overdue and its
-    target pod has no node: it counts no more until it has.
+    ``source`` is the node that the VM leaves, ``target`` the node chosen for it, ``placed_on`` the node of its target
+    pod. ``problem`` is why nothing is reserved on ``target`` although it should be. ``waiting_target`` is its target
+    pod while that has no node. ``over_since`` is when it was first seen to be over. ``cause`` is this scheduler's
+    cause; None if a person or a previous process ordered it. ``is_overdue``: older than ``BEGINS_WITHIN``.
+    ``is_stalled``: overdue with a target pod without a node; then it does not count until that pod has one.
     """
 
     name: ObjectName
@@ -99,17 +99,17 @@ class Migration:
 
     @property
     def reservation_uid(self) -> str:
-        """The UID under which the room on ``target`` is claimed before the target pod is placed."""
+        """UID of the claim on ``target`` before the target pod is placed."""
         return reservation_uid(self.name)
 
     @property
     def phase(self) -> MigrationPhase:
-        """Phase of the move; one that has not been seen is PENDING."""
+        """Phase of the migration; PENDING if not seen."""
         return MigrationPhase.PENDING if self.facts is None else self.facts.phase
 
     @property
     def is_active(self) -> bool:
-        """True if the VM is on its way, or about to be."""
+        """True until the migration has ended."""
         return self.facts is None or not self.facts.phase.is_over
 
     @property
@@ -124,44 +124,44 @@ class Migration:
 
     @property
     def is_ours(self) -> bool:
-        """True if a scheduler of ours made it."""
-        # One that was never seen is known only because we have ordered it.
+        """True if our scheduler created it."""
+        # An unseen migration is known only because we ordered it.
         return self.facts is None or self.facts.is_ours
 
     @property
     def has_begun(self) -> bool:
-        """True if its controller is at work on it."""
+        """True if its controller has started it."""
         return self.phase is not MigrationPhase.PENDING or self.target_pod is not None or self.placed_on is not None
 
     @property
     def goal(self) -> str | None:
-        """The node that the VM moves to, as far as is known."""
+        """The node that the VM moves to, if known."""
         return self.placed_on or self.target
 
     def learn(self, facts: MigrationFacts, now: Instant) -> None:
-        """Takes newer facts; older ones than those known change nothing."""
+        """Store newer facts; older ones are ignored."""
         if self.facts is not None and facts.version < self.facts.version:
             return
         self.facts, self.creation = facts, Creation.DONE
         if facts.phase.is_over and self.over_since is None:
             self.over_since = now
         self.target = facts.target
-        # A status may lose its pods again; what it once said of them stays true.
+        # A status may lose its pods; what it said before stays true.
         self.source_pod = facts.source_pod or self.source_pod
         self.target_pod = facts.target_pod or self.target_pod
 
 
 def carried_out(migrations: Iterable[Migration]) -> Migration | None:
-    """Of a VM's migrations the one that is carried out now or next: one that has begun, or else the oldest.
+    """The migration of a VM that runs now or next: a started one, or else the oldest.
 
-    People may make any number; a VM moves by one at a time.
+    There may be any number; a VM moves by one at a time.
     """
     active = [migration for migration in migrations if migration.is_active and not migration.is_leaving]
     return next((migration for migration in active if migration.has_begun), active[0] if active else None)
 
 
 class Migrations:
-    """All migrations, by name and by VM; ``disturbed`` are VMs whose claims ``settle`` has yet to bring up to date."""
+    """All migrations, by name and by VM; ``disturbed`` are the VMs whose claims ``settle`` must update."""
 
     def __init__(self) -> None:
         self.named: dict[ObjectName, Migration] = {}
@@ -179,7 +179,7 @@ class Migrations:
         return next((migration for migration in self.of(vm) if migration.is_active), None)
 
     def forget_versions(self) -> None:
-        """Facts of any version count as news from now on, and what is gone may come back."""
+        """Accept facts of any version, including deleted migrations."""
         self._gone.clear()
         for migration in self.named.values():
             if migration.facts is not None:
@@ -190,17 +190,17 @@ class Migrations:
         return uid in self._gone
 
     def add(self, migration: Migration) -> None:
-        """A migration of a name that is not taken."""
+        """Add a migration with a new name."""
         self.named[migration.name] = migration
         self._of_vm.setdefault(migration.vm, []).append(migration)
         migration.waiting_target = self._waiting.get(migration.name)
         self.disturb(migration.vm)
 
     def drop(self, name: ObjectName) -> None:
-        """A migration that is known is gone, or never came to be."""
+        """Remove a migration that is gone or was never created."""
         migration = self.named.pop(name)
         if migration.facts is not None:
-            # A late event must not bring it back.
+            # A late event must not restore it.
             self._gone[migration.facts.uid] = None
             if len(self._gone) > REMEMBERED_GONE:
                 del self._gone[next(iter(self._gone))]
@@ -211,7 +211,7 @@ class Migrations:
         self.disturbed[migration.vm] = None
 
     def target_waits(self, migration: ObjectName, pod: PodFacts) -> None:
-        """The target pod is there and has no node; the migration itself may not have been seen yet."""
+        """The target pod exists without a node; its migration may not have been seen yet."""
         self._set_waiting(migration, WaitingTarget(pod.uid, pod.unschedulable))
 
     def target_placed(self, migration: ObjectName) -> None:
@@ -219,7 +219,7 @@ class Migrations:
         self._set_waiting(migration, None)
 
     def target_gone(self, uid: str) -> None:
-        """A pod is gone; it may have been a target that was waiting."""
+        """A pod is gone that may have been a waiting target."""
         for migration in [name for name, waiting in self._waiting.items() if waiting.uid == uid]:
             self._set_waiting(migration, None)
 
@@ -228,15 +228,15 @@ class Migrations:
             self._waiting.pop(migration, None)
         else:
             self._waiting[migration] = waiting
-        # The migration may be seen later than its target pod; ``add`` then takes the pod from ``_waiting``.
+        # The migration may be seen after its target pod; then ``add`` takes the pod from ``_waiting``.
         existing = self.named.get(migration)
         if existing is not None:
             existing.waiting_target = waiting
 
     def has_moved_from(self, pod: PodFacts, runs_elsewhere: bool) -> bool:
-        """Return True if the pod, which its VM's status does not name, is one that the VM was in, and not one to come.
+        """Return True if the VM was in this pod, which its status does not name, and will not return to it.
 
-        ``runs_elsewhere``: the status names another pod, which is there.
+        ``runs_elsewhere``: the status names another existing pod.
         """
         moved = [] if pod.vm is None else self.of(pod.vm)
         # A pod that is being deleted may be the VM's only one.
@@ -245,21 +245,21 @@ class Migrations:
         )
 
     def lapse(self, now: Instant) -> None:
-        """Time has passed: migrations that have not begun within ``BEGINS_WITHIN`` may no longer count."""
+        """Mark migrations as overdue that have not started within ``BEGINS_WITHIN``."""
         for migration in self.named.values():
-            # Only the first time: each VM named here is looked at again.
+            # Only once: each VM named here is checked again.
             if migration.is_active and not migration.is_overdue and now - migration.since >= BEGINS_WITHIN:
                 migration.is_overdue = True
                 self.disturbed[migration.vm] = None
 
     def disturb(self, vm: ObjectName | None) -> None:
-        """Something about the VM has changed; only one that has migrations matters."""
-        # Most VMs never migrate; ``settle`` must not look at each of them after each event.
+        """Mark a changed VM for ``settle``, if it has migrations."""
+        # Most VMs never migrate, and ``settle`` runs after each event.
         if vm in self._of_vm and vm is not None:
             self.disturbed[vm] = None
 
     def disturb_bound_for(self, node: str) -> None:
-        """Something about a node has changed: room there may be reserved, or no longer."""
+        """Mark VMs moving to a changed node, where room may now be reserved, or no longer."""
         for migration in self.named.values():
             if migration.target == node:
                 self.disturbed[migration.vm] = None

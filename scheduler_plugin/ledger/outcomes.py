@@ -1,9 +1,9 @@
-"""Answers of the ledger: effects for the service to carry out, decisions, reservations, and errors.
+"""Results of the ledger: effects to carry out, decisions, reservations, and errors.
 
-The service reports each effect's outcome back: ``PersistPermit`` by ``PermitWritten``, a reservation's bind by
-``BindEnded``, ``ReadPod`` by ``PodRead``, ``ResizePod`` by ``ResizeRefused`` or ``ResizeUnanswered``,
-``CreateMigration`` by ``MoveAnswered``, ``ReadMigration`` by ``MigrationSeen`` if there is one, and by a refusal in
-``MoveAnswered`` if there is none and none can come.
+Each effect's outcome must be reported: ``PersistPermit`` by ``PermitWritten``, a reservation's bind by ``BindEnded``,
+``ReadPod`` by ``PodRead``, ``ResizePod`` by ``ResizeRefused`` or ``ResizeUnanswered``, ``CreateMigration`` by
+``MoveAnswered``, ``ReadMigration`` by ``MigrationSeen``, or by a refusal in ``MoveAnswered`` if there is none and none
+can appear.
 """
 
 from __future__ import annotations
@@ -20,44 +20,43 @@ from scheduler_plugin.placement.verdict import Verdict
 
 
 class LedgerError(Exception):
-    """The ledger cannot answer; nothing has changed."""
+    """The ledger cannot decide; nothing has changed."""
 
 
 class UnknownPodError(LedgerError):
-    """The pod holds no claim, or runs no VM: 404."""
+    """The pod has no claim, or runs no VM: 404."""
 
 
 class NotReadyError(LedgerError):
-    """The ledger lacks a fact that will arrive: 503, ask again."""
+    """The ledger lacks a fact that will arrive: 503, retry."""
 
 
 class OtherAgentError(LedgerError):
-    """Another agent looks after the VM: 409."""
+    """Another agent controls the VM: 409."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoomFreed:
-    """A pod that waits would fit on ``node`` now: touch the node's annotation, so that kube-scheduler looks again."""
+    """A waiting pod would fit on ``node`` now: touch the node's annotation to make kube-scheduler retry."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPod:
-    """It is unknown whether this pod is bound: read it from the API and report with ``PodRead``."""
+    """The pod's bind has an unknown outcome: read the pod and report ``PodRead``."""
 
     uid: str
     pod: ObjectName
 
 
 class PersistPermit(msgspec.Struct, frozen=True, gc=False):
-    """Write ``permit`` into the annotation of ``vm``: all that its agent may hold.
+    """Write ``permit``, the maximum that an agent may hold, to the annotation of ``vm`` with this ``uid``.
 
-    While ``before_answer`` the agent must not be answered until the write is confirmed. Writes for one VM go one at a
-    time, only the newest ``revision`` matters, and each carries the resourceVersion that it was read with, so that a
-    write that was believed lost cannot land after a newer one. The same effect comes again while its outcome is open.
-    It is for the VM with ``uid`` alone, never for another one of that name. ``holders``: see ``VmFacts``.
-    ``takes_back``: no agent is to hold it any more; ask ``wants`` before each try.
+    If ``before_answer``, the agent gets no response until the write is confirmed. Writes for one VM go one at a time,
+    and only the newest ``revision`` matters. Each carries the resourceVersion that it was read with, so that a write
+    believed lost cannot land after a newer one. The effect is repeated while its outcome is unknown. ``holders``: see
+    ``VmFacts``. ``takes_back``: no agent should hold it any more; check ``wants`` before each try.
     """
 
     vm: ObjectName
@@ -71,11 +70,11 @@ class PersistPermit(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class ResizePod:
-    """Write ``size`` as the requests of the guest's container of ``pod``, onto this ``version`` of it alone.
+    """Write ``size`` as the requests of the guest's container of ``pod``, only to this ``version`` of it.
 
-    Report a certain refusal with ``ResizeRefused``; what else becomes of it is seen on the pod. ``withdraws`` is the
-    kubelet's verdict on a wish that is taken back by it (``Deferred``, ``Infeasible``); empty for other writes.
-    ``cpu_limit`` is to become the container's CPU limit; None leaves it as it is.
+    Report a certain refusal with ``ResizeRefused``; other outcomes are seen on the pod. ``withdraws`` is the kubelet's
+    verdict (``Deferred``, ``Infeasible``) on a resize that this one reverts; empty for others. ``cpu_limit`` is the
+    container's new CPU limit; None keeps it.
     """
 
     uid: str
@@ -88,16 +87,16 @@ class ResizePod:
 
 @dataclass(frozen=True, slots=True)
 class RequestsSeen:
-    """News of a pod that has asked for more than it has: requests that wait for its kubelet look again."""
+    """A pod with requests in flight has changed: requests that wait for its kubelet are checked again."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreateMigration:
-    """Room is reserved and the source has its order: make the VirtualMachineMigration ``migration`` for ``move``.
+    """Room is reserved: create the VirtualMachineMigration ``migration`` for ``move``.
 
-    Its annotation names ``move.target``, so that a restarted scheduler books the same room.
+    Its annotation names ``move.target``, so that a restarted scheduler reserves the same room.
     """
 
     migration: ObjectName
@@ -106,7 +105,7 @@ class CreateMigration:
 
 @dataclass(frozen=True, slots=True)
 class ReadMigration:
-    """It is unknown whether ``migration`` exists: read it from the API."""
+    """``migration`` may or may not exist: read it from the API."""
 
     migration: ObjectName
 
@@ -116,11 +115,11 @@ Effects = tuple[Effect, ...]
 
 
 class PermitDecision(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one agent's request. ``persist`` is None if the API is known to hold the permit already.
+    """Decision on one agent's request. ``persist`` is None if the API is known to store the permit.
 
-    ``shrink_to`` is the size that the VM is asked to shrink to, None if its node is not short. ``ask_again`` is set if
-    it is to ask again sooner than usual, because it may be asked to shrink soon. ``wakes_since`` is when the agent of a
-    sleeping VM began to ask for the permit that it gets now; None for other requests.
+    ``shrink_to`` is the size that the VM should shrink to, None if its node is not short. ``ask_again`` is a shorter
+    polling interval, because it may have to shrink soon. ``wakes_since`` is when the agent of a sleeping VM first asked
+    for the permit that it gets now; None for other requests.
     """
 
     permit: Resources
@@ -134,14 +133,14 @@ class PermitDecision(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def response(self) -> PluginResponse:
-        """The part that the agent sees."""
+        """The agent's view."""
         return PluginResponse(self.permit, self.compute_unit, self.migrate, self.shrink_to, self.ask_again)
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The answer to a bind or a move. ``verdict`` is ``Fits`` once the room is reserved; otherwise ``detail`` says the
-    numbers. ``needs_bind`` is False if the pod is known to be bound there already: answer success without a call.
+    """Result of a bind or move. ``verdict`` is ``Fits`` once room is reserved; otherwise ``detail`` has the numbers.
+    ``needs_bind`` is False if the pod is known to be bound there: succeed without a call.
     """
 
     verdict: Verdict
@@ -151,7 +150,7 @@ class Reservation:
 
 
 class ResizeDecision(NamedTuple):
-    """The write of a pod's requests that is needed now; None if none, or not now."""
+    """The resize that is needed now; None if none."""
 
     order: ResizePod | None
     effects: Effects = ()

@@ -1,17 +1,17 @@
 """The permit rule: how much of an agent's request its VM gets (S4.5, S4.7, S4.9).
 
-Rules that hold here:
+Rules:
 
-- What the VM has is always granted, and so is what the agent says that it holds, as far as it is reserved for the VM.
-  What exceeds both is granted as far as there is room: the VM's reservation plus what its node has free, less the
-  node's excess. So a permit never lifts a node over its total, whatever the object records.
-- Of what is free, other denied VMs keep their fair shares (``sharing``). Nothing that a VM has is taken for that.
+- What the VM has is always granted, and what the agent reports to hold up to the VM's reservation. More is granted if
+  there is room: the VM's reservation plus its node's free room, minus the node's excess. So a permit never overcommits
+  a node, whatever the object records.
+- Of the free room, other denied VMs keep their fair shares (``sharing``). No VM loses what it has.
 - CPU and memory are independent.
 - A permit never exceeds the VM's upper bound, unless the VM has more already, or sleeps with more. A pod that something
-  else sizes, too, is told to keep its size.
-- A sleeping VM has nothing. One that is waking is granted all that it asks for, before any growth, or nothing. A
-  node wakes a limited number at once (B.18).
-- One agent of a VM is answered, and others get a conflict.
+  else sizes too must keep its size.
+- A sleeping VM has nothing. A waking one gets its full size, before any growth, or nothing. Concurrent wakes on a node
+  are limited (B.18).
+- One agent per VM is active; others get a conflict.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from scheduler_plugin.texts import refusals
 
 
 def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.PermitDecision:
-    """Decides one request of an agent and records it.
+    """Decide and record one request of an agent.
 
-    Raises ``UnknownPodError`` and ``NotReadyError``; then nothing changed. Raises ``OtherAgentError``.
+    Raises ``UnknownPodError`` and ``NotReadyError``, without any change, and ``OtherAgentError``.
     """
     state.require_ready()
     claim, request = claim_of(state, event.uid), event.request
@@ -49,17 +49,17 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.Perm
     message = Message(claim.pod.uid, agent, request.sequence, request.resources, request.last_permit)
     if account.has_agent:
         _require_turn(state, claim, account, message, now)
-    # Changes the books, so nothing after it may raise: only ``finish`` publishes the new room to binds.
+    # Changes accounts, so nothing below may raise: only ``finish`` publishes the new room to binds.
     judge_again(state, account)
     if account.is_unheard:
-        # From this message on it is known what the agent holds.
+        # This message says what the agent holds.
         account.is_unheard = False
         state.settle_vm(account)
     reserved = account.reserved
     permit, persist, outside = _decided(state, claim, account, message, now)
     if request.metrics is not None:
         claim.metrics = request.metrics
-    # Only with the write of the permit: the agent of a VM that is waking repeats itself.
+    # Only with the write of the permit: the agent of a waking VM repeats its request.
     is_granted = request.resources.within(permit) and persist is not None and persist.before_answer
     if account.reserved != reserved:
         state.settle_vm(account)
@@ -81,11 +81,10 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.Perm
 def _decided(
     state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
 ) -> tuple[Resources, outcomes.PersistPermit | None, bool]:
-    """The permit, the write that it needs, and whether it follows a fact from outside."""
+    """The permit, its write, and whether a fact from outside caused it."""
     wanted, by_room = _by_room(state, claim, account, message, now)
     if claim.holds_still and not account.sleeps:
-        # A VM that holds still for its migration is permitted what it has, whatever its agent does: the rest is
-        # pressure. One that sleeps has to wake first, and is not resized by that.
+        # During its migration a VM keeps what it has, and the rest of the request is pressure. A sleeping VM may wake.
         by_room = by_room.at_most(account.in_use)
     revision, last = state.next_revision(), message.last_permit
     if account.permit is not None and account.is_old(message, now):
@@ -93,19 +92,19 @@ def _decided(
         return permit, account.answer_old(permit, message.sequence, now, revision), False
     permit = _secured(state, claim, account, by_room)
     if account.sleeps and permit is not by_room:
-        # A part of its size wakes no guest.
+        # A guest wakes at full size only.
         permit = permit.at_most(account.in_use)
     claim.unsecured = ZERO if permit is by_room else by_room.minus_or_zero(permit)
     outside = account.is_unproven and last is not None
-    # A rebuild found no persisted permit. The agent may use its last one at any moment without asking, so that is
-    # reserved even over the node's total.
+    # A rebuild found no stored permit. The agent may use its last one at any time without asking, so reserve that even
+    # over the node's total.
     if account.is_unproven and last is not None:
         permit = permit.at_least(wanted.at_most(last))
         account.honour(permit.at_least(_held_unasked(account, message, last)), now)
     persist = account.answer(message, permit, now, revision, state.nodes[claim.node].claims)
     unmet = ZERO
     if by_room is not wanted and account.has_agent:
-        # What the pod's requests do not hold yet is no pressure: another node would not help.
+        # What the requests do not cover yet is no pressure: another node would not help.
         unmet = wanted.minus_or_zero(by_room.at_least(permit))
     if account.sleeps:
         account.note_wake(wanted, now)
@@ -113,17 +112,17 @@ def _decided(
             claim.woken_at = None
         elif claim.woken_at is None:
             claim.woken_at = now
-        # Nobody makes room for a VM that its node could not wake if it were empty.
+        # Move nothing for a VM that would not fit its node even if that were empty.
         unmet = unmet if fits_ever(state.nodes[claim.node], claim, wanted) else ZERO
     _note_denial(state, claim, unmet, now)
     return permit, persist, outside
 
 
 def _held_unasked(account: VmAccount, message: Message, last: Resources) -> Resources:
-    """The part of its ``last`` permit that the agent may use after this message, as far as the object's bounds go."""
+    """The part of its ``last`` permit that the agent may use without asking, within the object's bounds."""
     facts = account.facts
-    # Bounds are counted lower while there is no room for what the object asks for, which the agent may have ordered by
-    # that permit.
+    # Believed bounds are lower while there is no room for the object's request, which the agent may have made by that
+    # permit.
     return ZERO if facts is None else message.asked.at_most(last).at_most((facts.said or facts).most)
 
 
@@ -139,18 +138,18 @@ def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message:
 def _by_room(
     state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
 ) -> tuple[Resources, Resources]:
-    """The size that the VM's bounds allow, and that as far as the VM has it, its agent holds it, or there is room."""
+    """The size within the VM's bounds, and the part of it that the VM has, its agent holds, or there is room for."""
     wanted = bounded(account, message.asked, message.last_permit)
     if not account.has_agent:
-        # Autoscaling is not enabled: the VM gets what it has.
+        # Autoscaling is off: the VM gets what it has.
         return wanted, wanted.at_most(account.in_use)
-    # What the process before may have granted to wake is reserved, but after a fail-over of all at once.
+    # A wake that the previous process may have granted is reserved, but all VMs may wake at once after a fail-over.
     is_doubt = account.wake_doubt.any and claim.woken_at is None
     if wanted.within(account.reserved) and not is_doubt and not _is_over(state, account):
         return wanted, wanted
-    # Never less than the VM has, and what its agent says it holds, as far as that is reserved.
+    # At least what the VM has, and what its agent reports to hold within the reservation.
     own = account.in_use
-    # An agent of a sleeping VM holds nothing: its guest starts by the stored permit alone.
+    # A sleeping VM's agent holds nothing: the guest starts by the stored permit only.
     if message.last_permit is not None and not account.sleeps:
         own = own.at_least(message.last_permit.at_most(account.reserved))
     return wanted, wanted.at_most(ceiling(state, account, claim, wanted, now).at_least(own))
@@ -165,7 +164,7 @@ def _is_over(state: LedgerState, account: VmAccount) -> bool:
 
 
 def claim_of(state: LedgerState, uid: str) -> Claim:
-    """The claim of the pod. Raises ``UnknownPodError``."""
+    """The pod's claim. Raises ``UnknownPodError``."""
     claim = state.claims.get(uid)
     if claim is None:
         raise outcomes.UnknownPodError(refusals.NO_CLAIM.format(uid=uid))
@@ -192,13 +191,13 @@ def _account(claim: Claim) -> VmAccount:
 
 
 def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = None) -> Resources:
-    """``wanted`` as far as the VM may go by its upper bound.
+    """``wanted`` capped to the VM's upper bound.
 
-    If its object asks for more than counts, an agent that ``holds`` that much may have ordered it.
+    If the object requests more than counts, an agent that ``holds`` that much may have done so.
     """
     if account.facts is None or wanted.within(account.facts.most):
         return wanted
-    # A guest that sleeps has the size with which it wakes, even if its bounds were lowered since.
+    # A sleeping guest keeps the size that it wakes with, even if its bounds were lowered.
     had = account.in_use.at_least(account.facts.wakes_with or ZERO)
     if holds is not None and account.facts.said is not None:
         had = had.at_least(holds.at_most(account.reserved))
@@ -206,11 +205,10 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
 
 
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim, wanted: Resources, now: Instant) -> Resources:
-    """Limit of a VM whose agent wants ``wanted``: its reservation and the free room, less the excess, of each node of
-    its guest; and less what is due to other denied VMs.
+    """Size limit of a VM whose agent wants ``wanted``: its reservation plus the free room minus the excess, on each
+    node of its guest, without the shares of other denied VMs.
     """
-    # Bounds ``request_orders`` as well. Each request computes it again: half of the free room, say, would become the
-    # whole as the agent repeats itself.
+    # Used by ``request_orders`` too. Do not hand out fractions of the free room: repeated requests would add up to all.
     reach, hosts = reach_of(state, claim), account.hosts
     if len(hosts) > 1:
         pods_on = Counter(host.node for host in hosts)
@@ -223,12 +221,12 @@ def ceiling(state: LedgerState, account: VmAccount, claim: Claim, wanted: Resour
 
 
 def fits_ever(node: NodeAccount, claim: Claim, wanted: Resources) -> bool:
-    """Return True if the guest would fit with ``wanted`` on its node if that were empty."""
+    """Return True if the guest would fit its node with ``wanted`` if the node were empty."""
     return (wanted + claim.pod.around).within(node.room.total)
 
 
 def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resources) -> Resources:
-    """``permit`` as far as the pod's requests secure it against all other schedulers, if requests follow permits."""
+    """``permit`` capped to what the pod's requests cover, if requests follow permits."""
     if not state.follows_requests or permit.within(account.had):
         return permit
     secured = claim.secured
@@ -239,7 +237,7 @@ def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instan
     if not (unmet.any or claim.unmet.any):
         return
     claim.denied_since = now if claim.denied_since is None else claim.denied_since
-    # The size of a VM that wakes is what its object asks for: its neighbours must not stay small for it for ever.
+    # A waking VM's size is from its object: others must not stay small for it for ever.
     claim.is_long_denied = now - claim.denied_since >= PATIENCE
     state.change(claim, unmet=unmet)
 
@@ -248,7 +246,7 @@ def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instan
 
 
 def permit_written(state: LedgerState, event: PermitWritten) -> None:
-    """The write of a permit has ended."""
+    """Outcome of a permit's write."""
     account = state.vms.get(event.vm)
     if account is None:
         return
@@ -264,12 +262,11 @@ def permit_written(state: LedgerState, event: PermitWritten) -> None:
 
 
 def _written(state: LedgerState, account: VmAccount, known: VmFacts | None, reserved: Resources) -> None:
-    """A write of the VM's permit has ended; before, this was ``known`` and ``reserved``."""
+    """Update claims after a write; ``known`` and ``reserved`` are from before it."""
     vm, name = account.facts, account.name
     if vm is None or name is None:
         return
-    # Most writes change nothing but the annotation: then no claim of the VM can have changed. For one that moves, room
-    # is looked for again.
+    # Most writes change only the annotation, and so no claim. For a migrating VM, try its reservation again.
     if (
         reserved == account.reserved
         and not state.migrations.of(name)

@@ -1,11 +1,11 @@
-"""Requests of pods follow the reservations of their VMs: when to raise them, and when to lower them (B.10).
+"""Pod requests follow the reservations of their VMs (B.10).
 
-Rules that hold here:
+Rules:
 
-- Requests are raised before what they are raised for is permitted; meanwhile the node's book holds the room.
-- They are lowered once the reservation has come down, which it does when the guest has really given back.
-- If the settings say so the CPU limit follows requests, in the same write, ``BESIDE_GUEST`` above them: a guest whose
-  image does not keep to its size gets no more.
+- Requests are raised before the permit; meanwhile the node's sum has the room.
+- Requests are lowered after the reservation, which falls when the guest has really shrunk.
+- If configured, the CPU limit is written together with the requests, ``BESIDE_GUEST`` above them, so that a guest whose
+  image ignores its size gets no more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scheduler_plugin.ledger.permit_rule import bounded, ceiling
 from scheduler_plugin.ledger.state import LedgerState
 
 BESIDE_GUEST: Final = MilliCpu(500)
-"""CPU for QEMU's own threads (devices, the transfer of a move) beside those of the guest's CPUs."""
+"""CPU for QEMU's own threads (devices, live migration) besides vCPUs."""
 
 
 def follow(state: LedgerState, event: RequestsFollow) -> None:
@@ -39,9 +39,9 @@ def _writes(state: LedgerState) -> bool:
 
 
 def requests_astray(state: LedgerState) -> list[str]:
-    """The UIDs of all pods whose requests are not what they should be.
+    """UIDs of all pods with wrong requests.
 
-    They should be what the VM has reserved or, if requests do not follow, what the pod was made with.
+    They should be the VM's reservation or, if requests do not follow, those that the pod was created with.
     """
     if not _writes(state):
         return []
@@ -70,33 +70,33 @@ def _lacks_limit(state: LedgerState, claim: Claim, runner: RunnerRequests) -> bo
 
 
 def _cpu_limit(state: LedgerState, claim: Claim, runner: RunnerRequests, size: Resources) -> MilliCpu | None:
-    """The CPU limit beside requests of ``size``; None if limits are left as they are."""
+    """CPU limit for requests of ``size``; None if limits stay as they are."""
     if not state.limits_cpu and runner.cpu_limit is None:
         return None
     facts = None if claim.vm is None else claim.vm.facts
-    # Kubernetes lets nobody remove a limit, so one that no longer follows is raised beyond what the VM can use.
+    # A limit cannot be removed, so an unused one is raised beyond what the VM can use.
     most = size.cpu if state.limits_cpu or facts is None else max(size.cpu, facts.most.cpu)
     return most + BESIDE_GUEST
 
 
 def is_short(state: LedgerState, uid: str, request: AgentRequest) -> bool:
-    """Return True if the pod's requests do not hold yet all that the agent asks for, and may come to hold more."""
+    """Return True if the pod's requests do not cover the agent's request, and could be raised."""
     claim = state.claims.get(uid)
     if claim is None or not state.follows_requests:
         return False
     secured, account = claim.secured, claim.vm
     if secured is None or account is None or not account.has_agent:
         return False
-    # One that sleeps has to wake before it moves.
+    # A sleeping VM has to wake before it moves.
     if claim.holds_still and not account.sleeps:
         return False
     return not bounded(account, request.resources).within(account.had.at_least(secured))
 
 
 def raise_requests(state: LedgerState, uid: str, request: AgentRequest, now: Instant) -> ResizePod | None:
-    """The write needed before the agent may get its request; None if none, or not now.
+    """The resize needed before the agent can get its request; None if none is needed or possible now.
 
-    The node's book holds the room from now on.
+    The node's sum has the room from now on.
     """
     if not is_short(state, uid, request):
         return None
@@ -109,16 +109,15 @@ def raise_requests(state: LedgerState, uid: str, request: AgentRequest, now: Ins
     by_room = bound.at_most(ceiling(state, account, claim, bound, now))
     base = runner.asked
     if runner.problem:
-        # While a kubelet refuses one resource of a pod it looks at no other, so the refused one goes back to what
-        # it has allocated.
+        # The kubelet ignores other resources of a pod while it refuses one, so reset the refused one to its allocation.
         base = resizes.refused_by_kubelet(runner, now).of(runner.held, base)
     wanted = _possible(state, claim, by_room.at_least(account.reserved))
-    # The requests stay raised for a while without a permit: a kubelet may be slow, and the agent asks again.
+    # Keep requests raised without a permit for a while: the kubelet may be slow, and the agent asks again.
     resizes.hold(wanted, now)
     size = base.at_least(wanted)
     possible = resizes.possible(base, size, now)
     if possible.within(runner.asked):
-        # A quota or an admission rule refuses to go as high as the agent asks; it may allow some of it.
+        # A quota or admission rule refuses this size; it may allow a part.
         possible = resizes.raising.halfway(base, size, policy.compute_unit, now)
     if possible.within(runner.asked) and (runner.problem or size != possible or not resizes.may_land):
         return None
@@ -126,7 +125,7 @@ def raise_requests(state: LedgerState, uid: str, request: AgentRequest, now: Ins
 
 
 def is_unheld(state: LedgerState, uid: str) -> bool:
-    """Return True if the pod's requests are less than its VM has reserved."""
+    """Return True if the pod's requests do not cover its VM's reservation."""
     claim = state.claims.get(uid)
     runner = None if claim is None or not state.follows_requests else claim.pod.runner
     if claim is None or claim.vm is None or runner is None or not _is_followed(claim):
@@ -135,7 +134,7 @@ def is_unheld(state: LedgerState, uid: str) -> bool:
 
 
 def requests_due(state: LedgerState, uid: str, now: Instant) -> ResizePod | None:
-    """The write that gives the pod its requests (``requests_astray``); None if none, or not now."""
+    """The resize that corrects the pod's requests (``requests_astray``); None if none is needed or possible now."""
     claim = state.claims.get(uid)
     if claim is None or not _writes(state) or not _is_followed(claim):
         return None
@@ -146,7 +145,7 @@ def requests_due(state: LedgerState, uid: str, now: Instant) -> ResizePod | None
     size = _due(claim, runner, needed, account.facts.first_requests, now)
     resizes = _resizes(claim)
     if size == runner.asked:
-        # A webhook may drop the limit each time.
+        # A webhook may drop the limit every time.
         if now - resizes.limited_at < LIMIT_AGAIN or not _lacks_limit(state, claim, runner):
             return None
         resizes.limited_at = now
@@ -154,22 +153,22 @@ def requests_due(state: LedgerState, uid: str, now: Instant) -> ResizePod | None
 
 
 def requests_of_waiting(state: LedgerState, pod: PodFacts) -> tuple[ResizePod, ...]:
-    """Writes for a pod that waits for a node, each tried if the one before is refused: what its VM needs, then the
-    same without lowering anything. Empty if it requests that already.
+    """Resizes of a pod that waits for a node, in the order to try: to the VM's size, then without lowering any
+    resource. Empty if it has that size.
 
-    Raises ``NotReadyError`` while its VM is not known.
+    Raises ``NotReadyError`` while its VM is unknown.
     """
     runner = pod.runner
     if not state.follows_requests or runner is None or pod.node is not None or pod.uid in state.claims:
         return ()
-    # Only for its error: requests are not changed for a VM that is not known yet.
+    # Only for its error.
     binding.claim_of(state, pod)
     account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
     needed = LEAST if account is None else account.reserved.at_least(LEAST)
     if account is None or needed == runner.asked:
         return ()
-    # Exactly what the VM needs, so that preemption and cluster autoscalers see its true size. An admission rule
-    # may refuse to lower requests, so the second write only raises.
+    # Exactly the VM's size, so that preemption and cluster autoscalers see it. An admission rule may refuse to lower
+    # requests, so the second only raises.
     sizes = dict.fromkeys((needed, needed.at_least(runner.asked)))
     return tuple(ResizePod(pod.uid, pod.name, size, runner.version) for size in sizes if size != runner.asked)
 
@@ -187,7 +186,7 @@ def resize_refused(state: LedgerState, event: ResizeRefused, now: Instant) -> No
 
 
 def resize_unanswered(state: LedgerState, order: ResizePod, why: str) -> None:
-    """The outcome of a write is unknown, for the reason ``why``."""
+    """The outcome of a write is unknown because of ``why``."""
     claim = state.claims.get(order.uid)
     if claim is not None and claim.resizes is not None:
         claim.resizes.no_answer = why
@@ -199,19 +198,19 @@ def _order(state: LedgerState, claim: Claim, runner: RunnerRequests, size: Resou
         resizes.goal = size
     resizes.send(size, runner, now)
     state.change(claim)
-    # Only a write that lowers something takes a wish back.
+    # Only a write that lowers something reverts a resize.
     withdraws = runner.verdict if not runner.asked.within(size) else ""
     limit = _cpu_limit(state, claim, runner, size)
     return ResizePod(claim.pod.uid, claim.pod.name, size, runner.version, withdraws, limit)
 
 
 def _possible(state: LedgerState, claim: Claim, size: Resources) -> Resources:
-    """``size`` as far as the pod's node could have it if it were empty; without it, the present request."""
+    """``size`` capped to the pod's empty node; the present request of a resource that the node lacks."""
     facts, runner, size = state.nodes[claim.node].facts, claim.pod.runner, size.at_least(LEAST)
     if facts is None or runner is None:
         return size
-    # A kubelet calls a request above its allocatable infeasible, and never grants it. A request of zero would
-    # change the class of service.
+    # The kubelet refuses requests above its allocatable as Infeasible for ever. Zero requests would change the QoS
+    # class.
     room = facts.allocatable.minus_or_zero(claim.pod.around)
     return size.at_most(Resources(room.cpu or runner.asked.cpu, room.mem or runner.asked.mem))
 
@@ -226,13 +225,13 @@ def _is_left_raised(claim: Claim, account: VmAccount) -> bool:
 
 
 def _first(runner: RunnerRequests, account: VmAccount) -> Resources:
-    """The pod's requests without us; its present ones if unknown."""
+    """The requests that the pod was created with; its present ones if unknown."""
     first = None if account.facts is None else account.facts.first_requests
     return runner.asked if first is None or not first.any else runner.given_back(first)
 
 
 def _may_grow(account: VmAccount, claim: Claim) -> bool:
-    """Return True if the VM can be read and runs in the claim's pod: only then does its agent get an answer."""
+    """Return True if the VM is readable and runs in the claim's pod, so that its agent gets a response."""
     facts = account.facts
     return facts is not None and not facts.unreadable and facts.pod in (None, claim.pod.name)
 
@@ -244,25 +243,25 @@ def _resizes(claim: Claim) -> PodRequests:
 
 
 def _due(claim: Claim, runner: RunnerRequests, needed: Resources, first: Resources | None, now: Instant) -> Resources:
-    """The requests that the pod should have now. ``first`` is what it was made with, if that is known."""
+    """The requests that the pod should have now. ``first`` are those it was created with, if known."""
     if runner.problem:
         return _due_where_refused(claim, runner, needed, now)
     return _resizes(claim).possible(runner.asked, _kept(claim, runner.asked, needed, now), now, first)
 
 
 def _due_where_refused(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources:
-    """As ``_due`` while the kubelet refuses the requests, or a part of them."""
+    """As ``_due``, while the kubelet refuses some of the requests."""
     resizes = _resizes(claim)
     refused = resizes.refused_by_kubelet(runner, now)
     rest = resizes.possible(runner.asked, _kept(claim, runner.secured, needed, now), now)
     others = refused.of(runner.held, rest)
     if others != runner.held:
         return others
-    # A refused request holds up other pods on the node, so it is withdrawn as far as no reservation needs it.
+    # A refused resize blocks others on the node, so revert what no reservation needs.
     less = runner.asked if runner.asked.within(needed) else needed.at_least(runner.secured)
     return resizes.lowering.parts_at(now).of(runner.held, less)
 
 
 def _kept(claim: Claim, there: Resources, needed: Resources, now: Instant) -> Resources:
-    """``needed``, and the part of ``there`` that stays for a while: all of it if the VM moves."""
+    """``needed``, plus the part of ``there`` to keep for a while: all of it during a migration."""
     return there.at_least(needed) if claim.is_migrating else _resizes(claim).kept(there, needed, now)

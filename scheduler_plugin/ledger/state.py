@@ -1,9 +1,9 @@
-"""All accounts together: nodes, claims and VMs, and the only code that changes a sum.
+"""All accounts: nodes, claims and VMs. Only this module changes their sums.
 
-Rules that hold here:
+Rules:
 
 - A pod has at most one claim, by its UID. Only this module opens, moves and closes it, so nothing is freed twice.
-- Every step ends with ``finish``, which publishes the new rooms and says where freed room is waited for.
+- Every step ends with ``finish``, which publishes the new rooms and wakes pods that wait for them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.texts import refusals
 
 REMEMBERED_GONE: Final = 20_000
-"""How many UIDs of gone pods are remembered; an event later than this many deletions would count as news."""
+"""Maximum number of UIDs of gone pods to remember; an event delayed by more deletions would restore its pod."""
 
 
 class LedgerState:
-    """The mutable state behind the ``Ledger``; nothing else holds it. ``vms`` are those that have a name now.
+    """Mutable state of a ``Ledger``, private to it. ``vms`` are by present name.
 
-    ``is_ready`` is false until complete lists have been taken in.
+    ``is_ready`` is False until the first complete lists.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class LedgerState:
         self._touched: dict[str, None] = {}
 
     def next_revision(self) -> int:
-        """A number above all given out before; it tells the outcomes of writes apart."""
+        """A new highest revision, which identifies a write."""
         self._revision += 1
         return self._revision
 
     def require_ready(self) -> None:
-        """Raises ``NotReadyError`` until complete lists have been taken in."""
+        """Raise ``NotReadyError`` until the first complete lists."""
         if not self.is_ready:
             raise NotReadyError(refusals.NOT_READY)
 
@@ -71,7 +71,7 @@ class LedgerState:
         return uid in self._gone
 
     def open_claim(self, pod: PodFacts, node: str, state: ClaimState) -> Claim:
-        """A claim of a pod that has none."""
+        """Create the claim of a pod that has none."""
         claim = Claim(pod, node, state, self.accounts.run_by_pod(pod))
         self.claims[pod.uid] = claim
         if state is not ClaimState.INCOMING:
@@ -84,7 +84,7 @@ class LedgerState:
         return claim
 
     def close_claim(self, uid: str) -> None:
-        """Releases everything that the pod holds; nothing if it holds nothing."""
+        """Release the pod's claim, if any."""
         claim = self.claims.pop(uid, None)
         if claim is None:
             return
@@ -93,16 +93,16 @@ class LedgerState:
         self.migrations.disturb(claim.pod.vm)
         self._leave(claim)
         if claim.vm is not None:
-            self._part(claim.vm, claim)
+            self._detach(claim.vm, claim)
         self.accounts.leave(claim)
 
     def recount(self, vm: ObjectName | None) -> None:
-        """News of the VM or its migrations may change which pods count as running it."""
+        """Update which pods count as running the VM, after a change of the VM or its migrations."""
         for claim in self.accounts.miscounted(vm):
             self._assign(claim, self.accounts.run_by_pod(claim.pod))
 
     def _assign(self, claim: Claim, account: VmAccount | None) -> None:
-        """The claim is of the VM of ``account`` from now on; None: of no VM."""
+        """Move the claim to the VM of ``account``; None: to no VM."""
         before, claim.vm, claim.left = claim.vm, account, None
         claim.holds_still, claim.denied_since, claim.metrics, claim.unsecured = False, None, None, ZERO
         claim.offered, claim.asked_since, claim.gift, claim.asleep_size = ZERO, None, None, None
@@ -111,36 +111,36 @@ class LedgerState:
         self.change(claim, unmet=ZERO, is_migrating=False)
         self.migrations.disturb(claim.pod.vm)
         if before is not None:
-            self._part(before, claim)
+            self._detach(before, claim)
 
-    def _part(self, account: VmAccount, claim: Claim) -> None:
+    def _detach(self, account: VmAccount, claim: Claim) -> None:
         account.claims.remove(claim)
         if not account.hosts:
             account.agent_gone()
             self.take_back(account)
 
     def take_back(self, account: VmAccount, now: Instant | None = None) -> None:
-        """The VM has no agent: its permit is taken back. Without an object and pods it is forgotten."""
-        self._have_written(account.take_back(self.next_revision(), now))
+        """Order the write that lowers a permit without an agent. Forget the VM if it has no object and no pods."""
+        self._order(account.take_back(self.next_revision(), now))
         self._changed_vms[account] = None
         self.accounts.forget_unneeded(account)
 
-    def _have_written(self, write: PersistPermit | None) -> None:
+    def _order(self, write: PersistPermit | None) -> None:
         if write is not None:
             self.orders.append(write)
 
     def pod_gone(self, uid: str) -> None:
-        """The pod is deleted or has finished, for good."""
+        """The pod was deleted or has finished."""
         self.close_claim(uid)
         self.waiting.forget(uid)
         self.sampled.forget(uid)
         self.migrations.target_gone(uid)
-        self._gone[uid] = None  # a late event must not bring the pod back
+        self._gone[uid] = None  # a late event must not restore the pod
         if len(self._gone) > REMEMBERED_GONE:
             del self._gone[next(iter(self._gone))]
 
     def move_claim(self, claim: Claim, node: str) -> None:
-        """The pod turns out to be on another node than reserved."""
+        """Move the claim to the pod's actual node."""
         self._leave(claim)
         claim.node = node
         self._enter(claim)
@@ -172,7 +172,7 @@ class LedgerState:
             node.unmet = node.unmet - claim.unmet + unmet
             claim.denied_since = claim.denied_since if unmet.any else None
         if reserved != claim.reserved or is_unmeasured is not claim.counts_as_unmeasured:
-            node.unmeasured += is_unmeasured - claim.counts_as_unmeasured  # booleans count as 0 and 1
+            node.unmeasured += is_unmeasured - claim.counts_as_unmeasured  # booleans are 0 or 1
             node.replace(claim.reserved, reserved)
         claim.reserved, claim.unmet, claim.is_migrating = reserved, unmet, is_migrating
         claim.counts_as_unmeasured = is_unmeasured
@@ -181,19 +181,19 @@ class LedgerState:
             node.waits, claim.waits = node.waits - claim.waits + waits, waits
 
     def note_left(self, account: VmAccount | None) -> None:
-        """News of a VM's pods: those that it has left keep what they have, and no longer follow it."""
+        """Update claims of pods that the VM has left; they keep their reservation and ignore the VM."""
         for claim in [] if account is None else account.note_left(self.migrations.has_moved_from):
             self.change(claim)
 
     def settle_vm(self, account: VmAccount) -> None:
-        """The account has changed: so do the claims of all its pods (two while it migrates)."""
+        """Update the claims of all the VM's pods after a change of its account."""
         self._changed_vms[account] = None
-        unmet = None if account.has_agent else ZERO  # without an agent nothing more is wanted
+        unmet = None if account.has_agent else ZERO  # without an agent there is no request
         for claim in account.claims:
             self.change(claim, unmet=unmet)
 
     def know_node(self, name: str, facts: NodeFacts | None) -> None:
-        """New facts about a node, or None: it is gone, and its account stays only while claims are left."""
+        """Store new facts of a node; None: deleted, and its account stays only while it has claims."""
         if facts is None and name not in self.nodes:
             return
         node = self._touch(name)
@@ -202,7 +202,7 @@ class LedgerState:
         node.know(facts)
 
     def know_vm(self, facts: VmFacts, now: Instant, *, at_rebuild: bool) -> None:
-        """New facts about a VM. One with another UID than that of its name so far is another VM; so are its pods."""
+        """Store new facts of a VM. A new UID under a known name is another VM, with its own pods."""
         current = self.vms.get(facts.name)
         if current is not None and current.facts is not None and _is_predecessor(facts, current.facts):
             return
@@ -214,13 +214,13 @@ class LedgerState:
         if account.facts is None:
             account.open(facts, now, at_rebuild=at_rebuild)
         else:
-            before = account.stored_high  # edits of other writers show only against it
+            before = account.stored_high  # to detect edits of other writers
             account.observe(facts)
             account.lapse(now)
-            self._have_written(account.edited(before, now, self.next_revision()))
+            self._order(account.edited(before, now, self.next_revision()))
         had_pods = bool(account.claims)
         self.recount(facts.name)
-        # At a rebuild the pods are listed after the VMs: no VM has any yet.
+        # At a rebuild pods are listed after VMs.
         if not at_rebuild and (account.is_to_be_taken_back or not (had_pods or account.claims)):
             self.take_back(account, now)
         self.migrations.disturb(facts.name)
@@ -228,7 +228,7 @@ class LedgerState:
         self.settle_vm(account)
 
     def _replace(self, account: VmAccount) -> None:
-        """Another VM has the name now; the pods of this one hold their reservations until they go."""
+        """Another VM has the name now; pods of this one keep their reservations until they go."""
         account.is_deleted = account.is_replaced = True
         for claim in account.claims:
             self.change(claim, is_migrating=False)
@@ -236,7 +236,7 @@ class LedgerState:
         self.accounts.forget_unneeded(account)
 
     def lose_vm(self, name: ObjectName) -> None:
-        """The VM is deleted; its pods hold their reservations until they go."""
+        """The VM was deleted; its pods keep their reservations until they go."""
         account = self.vms.get(name)
         if account is None:
             return
@@ -245,7 +245,7 @@ class LedgerState:
         self.accounts.forget_unneeded(account)
 
     def forget_versions(self) -> None:
-        """Facts of any version count as news from now on, and what is gone may come back."""
+        """Accept facts of any version as newer, including those of deleted objects."""
         self.is_ready = False
         self._gone.clear()
         self.migrations.forget_versions()
@@ -255,17 +255,17 @@ class LedgerState:
             self.doubt(claim)
 
     def doubt(self, claim: Claim) -> None:
-        """It is unknown again whether the claim's pod is bound; the reservation stays until the pod has been read."""
+        """The claim's bind is uncertain again; its reservation stays until the pod was read."""
         claim.state = ClaimState.UNKNOWN
         self.orders.append(ReadPod(claim.pod.uid, claim.pod.name))
 
     def lapse(self, now: Instant) -> None:
-        """Time has passed: what silent agents held or wanted ends, and what was not taken back is taken back again."""
+        """Expire permits and requests of silent agents, and retry failed writes that take permits back."""
         for account in self.vms.values():
             if account.lapse(now):
                 self.settle_vm(account)
             if account.is_left_raised(now):
-                self._have_written(account.lower(self.next_revision()))
+                self._order(account.lower(self.next_revision()))
             if account.others:
                 account.forget_gone(self.claims)
                 self.settle_vm(account)
@@ -282,12 +282,12 @@ class LedgerState:
         self.migrations.lapse(now)
 
     def finish(self, *, outside: bool) -> Effects:
-        """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""
-        if not (self._touched or self._changed_vms or self.orders or self.waiting):  # most requests change nothing
+        """End a step. ``outside``: caused by facts from outside, which may overcommit a node."""
+        if not (self._touched or self._changed_vms or self.orders or self.waiting):  # the usual request changes nothing
             return ()
         for name in self._touched:
             node = self.nodes[name]
-            # A grant never forces: what it adds over the total must show as a violation.
+            # ``forced`` never rises by a grant: overcommitment by a grant must show as a violation.
             node.forced = node.over if outside else node.forced.at_most(node.over)
             self.node_indexes.changed(name)
             if node.is_strained:
@@ -308,7 +308,7 @@ class LedgerState:
         return effects
 
     def _wake(self) -> list[RoomFreed]:
-        """The nodes to touch, so that pods that wait on them and would fit now are looked at again."""
+        """The nodes to touch for waiting pods that fit now."""
         calls = self.waiting.call(self.rooms, self._touched, self._changed_vms)
         for uid in calls:
             self.sampled.forget(uid)
@@ -325,7 +325,7 @@ class LedgerState:
         node = self._touch(claim.node)
         node.claims[claim.pod.uid] = claim
         node.pods_changed()
-        unmet, claim.unmet = claim.unmet, ZERO  # ``change`` adds the difference to the sums of the node
+        unmet, claim.unmet = claim.unmet, ZERO  # ``change`` adds the difference to the node's sums
         is_migrating, claim.is_migrating = claim.is_migrating, False
         self.change(claim, unmet=unmet, is_migrating=is_migrating)
 
@@ -346,5 +346,5 @@ class LedgerState:
 
 
 def _is_predecessor(facts: VmFacts, known: VmFacts) -> bool:
-    """Return True if ``facts`` are late news of a VM that had the name before the one that is known."""
+    """Return True if ``facts`` are late facts of a VM that had the name before."""
     return facts.uid not in ("", known.uid) and facts.version < known.version

@@ -13,8 +13,8 @@ from protocol.units import Bytes, MilliCpu, Resources
 
 @dataclass(frozen=True, slots=True)
 class WakeReserve:
-    """Room reserved for sleeping VMs of a node: what the ``sleepers`` largest need to wake (0: none), at most ``share``
-    (0 to 1) of the node's allocatable room (B.18).
+    """Room reserved for sleeping VMs of a node: the needs of the ``sleepers`` largest (0: none), at most ``share`` (0
+    to 1) of the node's allocatable room (B.18).
     """
 
     sleepers: int = 1
@@ -22,7 +22,7 @@ class WakeReserve:
     share: Fraction = Fraction(1, 4)
 
     def of(self, missing: Collection[Resources], total: Resources) -> Resources:
-        """Room to reserve on a node with ``total`` whose sleeping VMs lack ``missing``; CPU and memory separately.
+        """Room to reserve on a node with ``total`` whose sleeping VMs lack ``missing``, for CPU and memory separately.
 
         >>> missing = [Resources.parse(1, "2Gi"), Resources.parse(2, "1Gi"), Resources.parse(9, "1Gi")]
         >>> str(WakeReserve(sleepers=2).of(missing, Resources.parse(20, "64Gi")))

@@ -1,1 +1,1 @@
-"""Accounts of each pod, VM and node: claims, permits, sums and pressure."""
+"""Accounts of pods, VMs and nodes: claims, permits, sums and pressure."""

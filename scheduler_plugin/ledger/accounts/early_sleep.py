@@ -24,7 +24,7 @@ ASK_INTERVAL: Final = Seconds(900.0)
 
 
 class Shortfall(NamedTuple):
-    """Shortfall of a node: reserved ``over`` the watermark, and ``denied`` to VMs beyond the free room."""
+    """Room that a node lacks: reserved ``over`` the watermark, and ``denied`` to VMs beyond the free room."""
 
     over: Resources
     denied: Resources = ZERO
@@ -35,12 +35,12 @@ class Shortfall(NamedTuple):
 
 
 def update_asleep_size(claim: Claim, permit: Resources, needs: Resources | None, *, follows_requests: bool) -> None:
-    """Update what the claim would reserve with its VM asleep; None if the VM, with this ``permit``, cannot sleep now.
+    """Update the claim's reservation if its VM slept; None if the VM cannot sleep now with this ``permit``.
 
-    ``needs`` is the least size in the agent's last request. ``follows_requests``: pod requests follow permits.
+    ``needs`` is the minimum in the agent's last request. ``follows_requests``: pod requests follow permits.
     """
-    # A VM that has given up its permit frees the room a little later; its offer stands until then, or until its agent
-    # takes it back.
+    # The room is freed a little after the VM gives up its permit; the offer stands until then, or until the agent
+    # withdraws it.
     if not permit.any and (claim.sleeps or needs is None):
         return
     claim.asleep_size = None
@@ -53,7 +53,7 @@ def offered(claim: Claim, permit: Resources, needs: Resources | None) -> Resourc
     """The part of ``permit`` that the VM can free by shrinking to ``needs``, without sleep."""
     if needs is None or claim.is_migrating:
         return ZERO
-    # A VM that may sleep already has its minimum CPU.
+    # A VM that may sleep is already at its minimum CPU.
     return permit.minus_or_zero(needs if claim.asleep_size is None else Resources(permit.cpu, needs.mem))
 
 
@@ -62,7 +62,7 @@ def should_sleep(node: NodeAccount, claim: Claim, lack: Resources, givers: Itera
     after everything that ``givers`` are about to free.
     """
     offers = [giver.offered for giver in givers]
-    # VMs that are already asleep keep their room reserved until their smaller permit and requests are stored.
+    # Sleeping VMs keep their room reserved until their smaller permit and requests are stored.
     offers += [_frees(other) for other in node.claims.values() if other.sleeps and _is_asked(other, now)]
     leaving = Resources.sum(offers) + node.migrating
     missing = Shortfall(
@@ -73,7 +73,7 @@ def should_sleep(node: NodeAccount, claim: Claim, lack: Resources, givers: Itera
 
 
 def request_sleep(claim: Claim, permit: Resources, now: Instant) -> None:
-    """Record that the claim's VM is asked to sleep, and so to free all of its ``permit``."""
+    """Record that the node asks the claim's VM to sleep, which frees all of its ``permit``."""
     if not _is_asked(claim, now):
         claim.asked_since = claim.sleep_asked_at = now
         claim.asked_at = permit
@@ -85,7 +85,7 @@ def sleep_candidates(node: NodeAccount, lacks: Shortfall, now: Instant, asks: Cl
 
     Leaves out VMs that were asked within ``ASK_INTERVAL``, except ``asks``.
     """
-    # Beside a pod of unknown size no room counts as free, and the VMs of a cordoned node will be drained.
+    # With a pod of unknown size nothing counts as free. VMs of a cordoned node will be drained.
     if node.unmeasured or not node.room.is_open or not (lacks.over.any or lacks.denied.any):
         return []
     busy = [claim for claim in node.claims.values() if claim is not asks and _is_asked(claim, now) and not claim.sleeps]

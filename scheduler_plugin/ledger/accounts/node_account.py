@@ -1,4 +1,4 @@
-"""One node's book: the sums of its claims, the room that is left, and the pressure (S4.7, S4.8)."""
+"""One node: the sums of its claims, its free room, and its pressure (S4.7, S4.8)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from scheduler_plugin.ledger.wake_reserve import NO_RESERVE
 from scheduler_plugin.placement.verdict import Room
 
 ASKS_FROM: Final = Fraction(9, 10)
-"""The share of its watermark from which on a node asks its VMs to give back."""
+"""Share of the watermark above which a node asks its VMs to shrink."""
 
 SUDDEN: Final = Fraction(1, 4)
-"""The share of its watermark that its VMs may come to need at once."""
+"""Share of the watermark by which the need of its VMs may jump."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
     """Amounts per resource that should leave a node.
 
-    ``logical`` is what is reserved above the watermark; ``capacity`` what VMs asked for and did not get, as far as it
-    would not fit now. ``slack``, the room below the watermark, answers both before any migration does; ``migrating`` is
-    already on its way out.
+    ``logical`` is reserved above the watermark. ``capacity`` was denied to VMs and would not fit now. ``slack`` is room
+    below the watermark; it is used before any migration. ``migrating`` is already leaving.
     """
 
     logical: Resources
@@ -39,19 +38,18 @@ class Pressure:
     def of(
         cls, room: Room, unmet: Resources, migrating: Resources, *, waits: Resources = ZERO, asked: Resources = ZERO
     ) -> Pressure:
-        """The pressure of a node with ``room``, whose VMs did not get ``unmet``.
+        """Pressure of a node with ``room`` whose VMs were denied ``unmet``.
 
-        Pods still wait for ``waits`` of what is reserved. The part ``asked`` is what VMs may leave for: it counts as
-        granted.
+        ``waits`` is the reserved part that deferred pod resizes wait for. VMs may be moved for ``asked`` of it, which
+        counts as granted.
         """
-        # What a pod's deferred resize waits for is no pressure, though it is reserved. If the pod asks for room, it
-        # counts like a VM's wish.
+        # A deferred resize is reserved but is no pressure. With the opt-in label it counts like a VM's request.
         wanted = room.reserved.minus_or_zero(waits) + asked
-        # A wish is logical pressure up to the node's total, and capacity pressure beyond.
+        # It is logical pressure up to the node's total, and capacity pressure beyond.
         covered = wanted.at_most(room.total) if asked.any else wanted
         return cls(
             logical=covered.minus_or_zero(room.watermark),
-            # Room may have come free since the agent was denied; it gets that with its next request.
+            # Room freed since the denial goes to the agent's next request.
             capacity=unmet.minus_or_zero(room.free) + wanted.minus_or_zero(covered),
             migrating=migrating,
             slack=room.watermark.minus_or_zero(covered),
@@ -64,7 +62,7 @@ class Pressure:
 
     @property
     def excess(self) -> Resources:
-        """Amount that must still leave the node, beyond what is being migrated."""
+        """Amount that must still leave the node, without what is migrating."""
         return self.due.minus_or_zero(self.migrating)
 
     @property
@@ -75,14 +73,14 @@ class Pressure:
 
 @dataclass(slots=True, eq=False)
 class NodeAccount:
-    """The claims on one node. A node that is gone keeps its book while claims are left on it, closed.
+    """The claims on one node. A deleted node stays, closed, while it has claims.
 
-    ``reserved``, ``unmet``, ``migrating`` and ``waits`` are sums over ``claims``. ``forced`` is by how much facts from
-    outside (a foreign pod, a node that shrank, a VM that has more than was granted) have pushed the node over its
-    total: no grant ever may. ``wake_needs`` are those of its sleeping VMs by pod, ``waking`` is what of ``unmet`` they
-    lack. ``unmeasured`` counts claims that may need anything: nothing is free beside one.
-    Above ``asks_from`` VMs are asked to give back what they do not need, above ``asks_soon_from`` they may be within
-    seconds: ``next_givers`` are the pods of those, and when that was found out.
+    ``reserved``, ``unmet``, ``migrating`` and ``waits`` are sums over ``claims``. ``forced`` is the overcommitment
+    caused from outside (a foreign pod, a smaller node, a VM larger than its grant); grants never cause any.
+    ``wake_needs`` are the needs of sleeping VMs by pod, ``waking`` is their part of ``unmet``. ``unmeasured`` counts
+    claims without an upper bound; with one of them nothing is free. Above ``asks_from`` the node asks VMs to shrink.
+    Above ``asks_soon_from`` it may do so within seconds: ``next_givers`` are the pods that it would ask, and when that
+    was computed.
     """
 
     name: str
@@ -108,87 +106,86 @@ class NodeAccount:
 
     @property
     def whole(self) -> Resources | None:
-        """The total that pods may reserve; None while the node is unknown."""
+        """The total for pods; None if the node is unknown."""
         return None if self.facts is None else self.room.total
 
     @property
     def placed(self) -> NodePods:
-        """The pods that are on the node or are about to be bound to it, as other pods' constraints see them."""
-        # Remembered: the planner looks at all nodes every second, and pods seldom come and go.
+        """Pods on the node or about to be bound to it, as constraints of other pods see them."""
+        # Cached: the planner reads all nodes every second, and pods rarely change.
         if self._placed is None:
             pods = (claim.pod for claim in self.claims.values() if claim.state is not ClaimState.INCOMING)
             self._placed = NodePods.of(PlacedPod(self.name, pod.name.namespace, pod.traits) for pod in pods)
         return self._placed
 
     def pods_changed(self) -> None:
-        """A pod has come, gone or changed."""
+        """Drop the cached pods: one was added, removed or changed."""
         self._placed = None
 
     @property
     def over(self) -> Resources:
-        """By how much the claims exceed what may be reserved here."""
+        """Amount by which claims exceed the room for pods."""
         return self.reserved.minus_or_zero(self.room.total)
 
     @property
     def pressure(self) -> Pressure:
-        """The node's state against its watermark."""
-        # Waking VMs get more than what is free for growth.
+        """The node's pressure."""
+        # Waking VMs may use room beyond what is free for growth.
         unmet = self.unmet.minus_or_zero(self.room.for_waking.at_most(self.waking))
         return Pressure.of(self.room, unmet, self.migrating, waits=self.waits.all, asked=self.asked)
 
     @property
     def wished(self) -> Resources:
-        """By how much the node would be above its watermark if all were granted that is asked for."""
+        """Amount above the watermark if every request were granted."""
         granted = self.reserved.minus_or_zero(self.waits.all)
         return (granted + self.unmet + self.asked).minus_or_zero(self.room.watermark)
 
     @property
     def asked(self) -> Resources:
-        """Amounts that pods wait for, asked for room, that do not fit and that the kubelet could grant if VMs left."""
+        """Deferred resizes with the opt-in label that do not fit now, and that the kubelet could grant if VMs left."""
         if not self.waits.asked.any:
             return ZERO
         wanted, free = self.waits.asked, self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.waits.all))
-        # What fits needs no VM to leave: the kubelet grants it by itself. If no VM has requests, the kubelet would
-        # see no room come free.
+        # The kubelet grants what fits by itself. If no VM has requests, the kubelet would not see them leave.
         if self.facts is None or wanted.within(free) or not self._vms_request:
             return ZERO
         wishes = [claim.waits.asked for claim in self.claims.values() if claim.waits.asked.any]
-        # The most that could come free: all VMs gone, and none of the deferred requests granted yet.
+        # Upper bound: all VMs gone, no deferred resize granted.
         others = Resources.sum(claim.pod.requests for claim in self.claims.values() if not claim.runs_vm)
         return _as_many_as_fit(wishes, self.facts.allocatable.minus_or_zero(others.minus_or_zero(self.waits.all)))
 
     @property
     def _vms_request(self) -> bool:
-        """True if the kubelet sees VMs go."""
-        # The kubelet counts the requests of pods, and not what their guests have.
+        """True if moving VMs away frees requests."""
+        # The kubelet counts pod requests, not what guests have.
         return any(claim.runs_vm and claim.pod.requests.any for claim in self.claims.values())
 
     @property
     def is_strained(self) -> bool:
-        """True if VMs may have to leave: above the watermark, a VM denied, or cordoned with pods left."""
+        """True if VMs may have to leave: over the watermark, a VM denied, or cordoned with pods left."""
         room = self.room
         if self.facts is None:
             return False
-        # A cordoned node is to be drained.
+        # Cordoned: drain it.
         if not room.is_open and self.claims:
             return True
         return not (self.reserved.within(room.watermark) and self.unmet.within(self.open_to_denied))
 
     @property
     def open_to_denied(self) -> Resources:
-        """The free room that VMs which were denied something would get now."""
+        """The free room that denied VMs would get now."""
         return self.room.free + self.room.for_waking.at_most(self.waking)
 
     def know(self, facts: NodeFacts | None) -> None:
-        """Takes new facts; None: the node is gone."""
+        """Store new facts; None: the node was deleted."""
         self.facts = facts
-        # The policy outlives the node: agents of VMs left on it are still answered by it.
+        # Keep the policy of a deleted node: agents of its remaining VMs still get answers.
         if facts is not None:
             self.policy = facts.policy
         self.refresh()
 
     def refresh(self) -> None:
-        """Derives the room from the facts and the sums."""
+        """Compute the room from the facts and sums."""
         total = watermark = ZERO
         if self.facts is not None:
             total = self.facts.reservable
@@ -209,7 +206,7 @@ class NodeAccount:
         )
 
     def replace(self, taken: Resources, given: Resources) -> None:
-        """A claim's part of the sum changes from ``taken`` to ``given``."""
+        """Change a claim's part of the sum from ``taken`` to ``given``."""
         self.reserved = self.reserved - taken + given
         room, left = self.room, self._left(self.room.total)
         waking = self._for_waking(room.total, left)
@@ -217,7 +214,7 @@ class NodeAccount:
         self.room = Room(room.node, room.total, self.reserved, free, room.watermark, room.is_open, room.price, waking)
 
     def need_to_wake(self, claim: Claim, need: WakeNeed) -> None:
-        """The sleeping VM of the claim lacks ``need`` from now on."""
+        """Set what the claim's sleeping VM lacks to wake."""
         if need == claim.wake_need:
             return
         if need == NO_WAKE_NEED:
@@ -229,11 +226,11 @@ class NodeAccount:
         self.replace(ZERO, ZERO)
 
     def _left(self, total: Resources) -> Resources:
-        # A claim without a bound may need all that is left.
+        # A claim without an upper bound may need all the rest.
         return ZERO if self.unmeasured else total.minus_or_zero(self.reserved)
 
     def _for_waking(self, total: Resources, left: Resources) -> Resources:
-        # The usual case, for each change of a claim: nobody sleeps here.
+        # Fast path for every claim change: nothing sleeps here.
         if not self.wake_needs:
             return ZERO
         reserve = NO_RESERVE if self.policy is None else self.policy.wake_reserve
@@ -242,7 +239,7 @@ class NodeAccount:
 
 def _as_many_as_fit(wishes: list[Resources], room: Resources) -> Resources:
     total = ZERO
-    # A kubelet grants each wish whole or not at all; the smallest first lets most of them fit.
+    # The kubelet grants a resize whole or not at all. Smallest first, so that most of them fit.
     for wish in sorted(wishes, key=lambda amounts: (amounts.cpu, amounts.mem)):
         if (total + wish).within(room):
             total = total + wish

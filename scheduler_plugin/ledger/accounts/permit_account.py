@@ -1,25 +1,25 @@
-"""One VM's account. The stored, the held and the granted permit are three facts:
+"""One VM's account: it answers agents, orders writes of the permit, and takes their outcomes.
 
 | Fact | Field | Changed by | Reserved | Granted again | Persisted |
 |---|---|---|---|---|---|
 | in use | ``facts`` | agent, guest, people | yes | yes | no |
-| held: answered to an agent | ``promises``, ``others`` | answers | until less is proven | as its agent names it | yes |
-| offered: waits for its write | ``offers`` | decisions | until the write has ended | as there is room | by that |
-| stored: is on the object | ``stored_low``, ``stored_high`` | all who write | yes | as there is room | it is |
-| wished | the request | the agent | no | as there is room | no |
+| held: sent to an agent | ``promises``, ``others`` | responses | until less is proven | as the agent names it | yes |
+| offered: waits for its write | ``offers`` | decisions | until the write has ended | if there is room | by that write |
+| stored: on the object | ``stored_low``, ``stored_high`` | all writers | yes | if there is room | it is |
+| requested | the request | the agent | no | if there is room | no |
 
-Room is the VM's reservation plus what its node has free, less the node's excess. So nothing is granted because the
-object records it: a predecessor's write that lands late, and an edit, were answered to nobody.
+Room is the VM's reservation plus the node's free room, minus the node's excess. A stored permit alone grants nothing: a
+late write of a predecessor, or an edit, was never sent to an agent.
 
-Rules that hold here:
+Rules:
 
 - ``reserved`` falls only when each of its parts has provably fallen.
-- A message that is not newer than the last one changes no amount; it is answered as things stand.
-- One agent at a time: others are refused while it is heard.
+- A message that is not newer than the last one changes no amount; it gets the current permit.
+- One agent at a time: others are refused while it is active.
 - The stored permit is the maximum that any agent may hold, not the last decision: a restarted scheduler must know it.
-- Without an agent (autoscaling has been off for ``SETTLE``, or no pod is left) the permit is first taken back from the
-  API; then the VM follows its object. Until then the agent may not have heard of it, or its last resize may be on its
-  way; that of an original agent lands on any version of the object.
+- Without an agent (autoscaling off for ``SETTLE``, or no pod left) the permit is first lowered in the API, then the VM
+  follows its object. Until then the agent may not know that it was switched off, or its last resize may be in flight;
+  an original agent's resize applies to any version of the object.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import PersistPermit
 
 MEND_EVERY: Final = Seconds(5.0)
-"""The shortest time between two writes that undo another writer's edits, so that no fight fills the queue."""
+"""Minimum interval between writes that revert edits of other writers, so that a fight does not fill the queue."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A request as the account sees it. ``pod`` is the UID of the VM's pod, ``agent`` tells who speaks for it."""
+    """A request as the account sees it. ``pod`` is the UID of the VM's pod, ``agent`` identifies the sender."""
 
     pod: str
     agent: str
@@ -51,12 +51,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class PermitAccount(PermitState):
-    """The account of one VM: it answers agents, orders writes, and hears their outcomes."""
+    """The account of one VM: decides on requests, orders writes, and processes their outcomes."""
 
     __slots__ = ()
 
     def rival_of(self, message: Message, now: Instant, alive: Container[str]) -> str | None:
-        """The agent that is heard instead of the sender, if it is another one in a pod that is ``alive``."""
+        """The active agent, if it is not the sender and its pod is in ``alive``; otherwise None."""
         if self.agent == message.agent or self.agent is None or self._has_moved(message):
             return None
         return self.agent if self.agent in alive and now < self.turn_until else None
@@ -65,47 +65,46 @@ class PermitAccount(PermitState):
         return self.heard_from is not None and message.pod != self.heard_from
 
     def turn_away(self, message: Message, now: Instant) -> None:
-        """Records what an agent that is refused says that it holds.
+        """Record what a refused agent says that it holds.
 
-        What is reserved changes with the next message of the agent that is answered.
+        The reservation is updated with the next message of the active agent.
         """
         says = (message.last_permit or ZERO).at_most(self.reserved)
         other = self.others.get(message.agent, OtherAgent(None, ZERO))
         self.others[message.agent] = other.after(message.sequence, says, now)
 
     def note_wake(self, wanted: Resources, now: Instant) -> None:
-        """The agent of a sleeping VM asks for ``wanted``; nothing if it gives up its permit."""
+        """Record the request of a sleeping VM's agent; zero means that it gives up its permit."""
         if not wanted.any:
             self.wake_asked_at = None
         elif self.wake_asked_at is None:
             self.wake_asked_at = now
 
     def is_silent(self, now: Instant) -> bool:
-        """Return True if no agent has asked for ``SILENT``, so that its last wish no longer counts."""
+        """Return True if no agent has sent a request for ``SILENT``; its last request no longer counts."""
         return now - self.heard_at >= SILENT
 
     def forget_version(self) -> None:
-        """Facts of any version are newer from now on."""
+        """Accept facts of any version as newer."""
         self.facts = self.facts and replace(self.facts, version=0)
         self.doubted_version = 0
 
     def forget_gone(self, alive: Container[str]) -> None:
-        """Agents whose pods are gone hold nothing."""
+        """Forget what agents of deleted pods hold."""
         self.others = {agent: other for agent, other in self.others.items() if agent in alive}
         self._derive()
 
     def is_old(self, message: Message, now: Instant) -> bool:
-        """Return True if a message is doubled, or was overtaken by one already answered."""
+        """Return True if the message is a duplicate, or a later one was answered before it."""
         if message.sequence is None or self.heard is None or now - self.heard_at >= SETTLE:
             return False
-        # Only messages of one agent in one pod are compared: another process counts from its own clock.
+        # Sequences are comparable only within one agent process of one pod.
         return message.sequence <= self.heard and self._is_of_the_same(message)
 
     def answer_old(self, permit: Resources, sequence: int | None, now: Instant, revision: int) -> PersistPermit | None:
-        """Records the answer to an old message, or to a duplicate: its first copy may never have been answered."""
+        """Record the response to an old message, or to a duplicate whose first copy may not have been answered."""
         waits = self._waits(permit)
-        # The agent may have received this answer last, whatever was answered in between. Until all messages in flight
-        # have died, sequences prove nothing.
+        # The agent may receive this response last. Sequences prove nothing until all messages in flight have expired.
         if sequence != self.heard:
             self.trusted_from = Instant(now + SETTLE)
         if not waits and (sequence != self.heard or not permit.within(self.promises.held)):
@@ -115,39 +114,37 @@ class PermitAccount(PermitState):
         return order
 
     def honour(self, permit: Resources, now: Instant) -> None:
-        """The agent of an unproven VM may use this much without asking."""
+        """Reserve what the agent of an unproven VM may use without asking."""
         self.promises.add(permit, now)
         self._derive()
 
     def answer(
         self, message: Message, permit: Resources, now: Instant, revision: int, alive: Container[str] = ()
     ) -> PersistPermit | None:
-        """Records the decision for a message that is not old. Returns the write that the API needs, if any.
+        """Record the decision on a message that is not old. Return the write that the API needs, if any.
 
-        A new write gets ``revision``, which must be above every earlier one.
+        A new write gets ``revision``, which must be above all earlier ones.
         """
         if not self._is_of_the_same(message):
             self._take_over(message, now, alive)
-            # The object names the agent before as a holder until a write of this revision or a later one is
-            # confirmed.
+            # The object names the previous agent as holder until a write of this revision or a later one is confirmed.
             self.unnamed_since = revision
         is_newest = follows(message.sequence, self.heard)
         before = self.promises.held
-        # An agent that is permitted less than it asked for goes on with what it names as its last permit.
+        # If it gets less than it asked for, the agent keeps the permit that it names as its last.
         carried = message.asked.at_most(before)
         if message.last_permit is not None:
             carried = carried.at_most(message.last_permit)
         may_hold = permit.at_least(carried)
         waits = self._waits(permit)
-        # A smaller permit counts as held only once the message is known to be newer than what was answered before. So
-        # a late decrease never takes away what was granted after it was sent.
+        # A smaller permit counts only if the message is known to be the newest. Otherwise a late decrease would take
+        # away what was granted after it was sent.
         if is_newest and now >= self.trusted_from:
             self.promises.replace(carried if waits else may_hold, now)
             self.offers.clear()
         else:
             self.promises.add(carried if waits else may_hold, now)
-        # The sequence went back or jumped: another process of the agent. An answer to the one before may still be the
-        # newest.
+        # The sequence went back or jumped: a new agent process. A response to the old process may still be the newest.
         if self.heard is not None and not is_newest:
             self.trusted_from = Instant(now + SETTLE)
         self.permit, self.heard, self.heard_at, self.is_quiet = permit, message.sequence, now, False
@@ -159,9 +156,9 @@ class PermitAccount(PermitState):
         return order
 
     def _waits(self, permit: Resources) -> bool:
-        """Return True if the API has to store the permit, or who holds it, before it is answered."""
-        # After a restart, the object is all that a scheduler knows of what an agent may hold. So it must name this
-        # agent, and at least this permit, before the answer.
+        """Return True if the API must store the permit, or its holder, before the response."""
+        # A restarted scheduler knows only the object. So it must name this agent and at least this permit before the
+        # response.
         if self.facts is None or not self.facts.has_agent or self.facts.is_pod:
             return False
         return bool(self.unnamed_since) or not permit.within(self.stored_low)
@@ -170,15 +167,15 @@ class PermitAccount(PermitState):
         return message.agent == self.agent and message.pod == self.heard_from
 
     def _take_over(self, message: Message, now: Instant, alive: Container[str]) -> None:
-        """Another agent is answered from now on. The one before may hold its permit as long as its pod exists, if the
-        VM has not left the pod that it spoke for.
+        """Make another agent the active one. The previous one may hold its permit while its pod exists, unless the VM
+        left that pod.
         """
         if self._has_moved(message):
             self.trusted_from = Instant(now + SETTLE)
             self._fold(list(self.others), now)
         elif self.agent not in (None, message.agent):
             self.trusted_from = Instant(now + SETTLE)
-            # What it held when it fell silent stays held as long as its pod exists.
+            # It still holds its last permit while its pod exists.
             if self.agent in alive:
                 self.others[self.agent] = OtherAgent(self.heard, self.promises.held)
         self._fold([other for other in self.others if other == message.agent], now)
@@ -191,12 +188,12 @@ class PermitAccount(PermitState):
     # Writes of the permit: when they are due, and how they end --------------------------------------------------------
 
     def write(self, revision: int, offer: Offer | None = None) -> PersistPermit | None:
-        """The write that the API needs now, if any; the same one again while its outcome is open."""
+        """The write that the API needs now, if any; the same one again while its outcome is unknown."""
         if offer is None and self.is_stored:
             return None
         if self.permit is None or self.facts is None or not self.facts.has_agent:
             return None
-        # The object always names the maximum that any agent may hold, open offers included.
+        # The object always has the maximum that any agent may hold, including open offers.
         due = Resources.most((self.to_store, *(open_offer.permit for open_offer in self.offers.values())))
         due = due if offer is None else due.at_least(offer.permit)
         order = self._order(self.facts, due, revision, is_urgent=offer is not None)
@@ -206,13 +203,11 @@ class PermitAccount(PermitState):
         return order
 
     def edited(self, before: Resources, now: Instant, revision: int) -> PersistPermit | None:
-        """Another writer may have changed the permit on the object, which was ``before`` at most. Returns the write
-        that restores what agents hold.
-        """
-        # A higher permit is lowered only later: a rival scheduler may have answered it.
+        """Return the write that restores the agents' permit if another writer changed it from ``before``."""
+        # A higher permit is lowered only later: another scheduler may have granted it.
         if not self.stored_high.within(before):
             self.raised_at = now
-        # While a write of ours is open or in doubt, a lower permit may be our own.
+        # While our own write is open or in doubt, the lower permit may be ours.
         is_lowered = not (self.orders or self.doubts or self.held.within(self.stored_low))
         if not is_lowered or now - self.mended_at < MEND_EVERY:
             return None
@@ -220,9 +215,9 @@ class PermitAccount(PermitState):
         return self.write(revision)
 
     def is_left_raised(self, now: Instant) -> bool:
-        """Return True if the object has recorded more than agents hold for so long that they would have claimed it."""
-        # An agent may have ordered what the object asks for within a permit of the process before, so it must have
-        # been heard since.
+        """Return True if the stored permit has exceeded the held one for so long that no agent can claim it."""
+        # The agent may have resized the object by a permit of the previous process, so wait until it has sent a
+        # request.
         last = self.heard_at if self._asks_more else now
         if self.raised_at is None or last - self.raised_at < SETTLE or self.orders:
             return False
@@ -231,23 +226,23 @@ class PermitAccount(PermitState):
 
     @property
     def _asks_more(self) -> bool:
-        """True if the object asks for more than counts (``believed``)."""
+        """True if the object requests more than counts (``believed``)."""
         facts = self.facts
         return facts is not None and facts.said is not None and not facts.said.use.within(facts.use)
 
     def lower(self, revision: int) -> PersistPermit | None:
-        """The write that brings the object back to what agents hold."""
+        """The write that lowers the stored permit to what agents hold."""
         return None if self.facts is None else self._order(self.facts, self.to_store, revision, is_urgent=False)
 
     def take_back(self, revision: int, now: Instant | None = None) -> PersistPermit | None:
-        """The write that takes a permit back whose agent is gone, if the API may hold one above what the VM needs.
+        """The write that lowers the permit of a VM without an agent, if the stored one may exceed its use.
 
-        ``now`` is None for the first try; later ones are ``SETTLE`` apart, and None comes in between.
+        ``now`` is None for the first try; later tries are ``SETTLE`` apart.
         """
         if self.facts is None or self.is_deleted or self.stored_high.within(self.in_use):
             return None
         if now is not None:
-            # A webhook may refuse the write or raise the permit again each time.
+            # A webhook may refuse the write or raise the permit again every time.
             if now - self.taken_back_at < SETTLE:
                 return None
             self.taken_back_at = now
@@ -260,7 +255,7 @@ class PermitAccount(PermitState):
         if self.heard_from is not None and self.agent is not None:
             holders = (self.heard_from, self.agent, *self.others)[:MOST_HOLDERS]
         last = self.pending
-        # The same write again keeps its revision, so that one outcome settles both.
+        # A repeated write keeps its revision, so that one outcome settles both.
         if last is not None and (last.permit, last.holders, last.takes_back) == (permit, holders, takes_back):
             revision = last.revision
         self.pending = PersistPermit(facts.name, permit, revision, is_urgent, facts.uid, holders, takes_back)
@@ -271,26 +266,26 @@ class PermitAccount(PermitState):
     def confirmed(self, revision: int, facts: VmFacts) -> None:
         """The API confirmed a write and returned ``facts``: no earlier write can land any more.
 
-        A VM that has been deleted since is not back.
+        A deleted VM stays deleted.
         """
         if self.facts is None or facts.uid != self.facts.uid:
             return
         offer = self.offers.get(revision)
         if offer is not None:
             self.promises.add(offer.permit, offer.at)
-        # This write, or a later one, has named the present agent.
+        # This write, or a later one, has stored the active agent as holder.
         if revision >= self.unnamed_since:
             self.unnamed_since = 0
         self._ended(revision)
-        # Writes name the version that they are for, so none from before this one can land any more.
+        # Writes carry a resourceVersion, so none for an earlier version can land any more.
         self.doubts, self.refusal = (), ""
         self.learn(facts)
 
     def refused(self, revision: int, why: str, facts: VmFacts | None = None) -> None:
-        """A write certainly did not store its permit: nobody is answered it. ``facts``: it stored something else."""
+        """The API did not store the permit, so no agent gets it. ``facts``: it stored something else."""
         self._ended(revision)
         self.refusal = why
-        self._bound()  # a waking VM has what is stored
+        self._bound()  # a waking VM has the stored permit
         self.permit = self.permit and self.permit.at_most(self.had)
         if facts is not None and self.facts is not None and facts.uid == self.facts.uid:
             self.doubts = ()
@@ -299,13 +294,13 @@ class PermitAccount(PermitState):
         self._settle()
 
     def unsure(self, revision: int, version: int) -> None:
-        """The outcome of a write onto ``version`` of the object (0: not known) is unknown: the next message orders it
-        again. A newer version settles it.
+        """The outcome of a write to ``version`` (0: unknown) is unknown. The next message orders it again; a newer
+        version settles it.
         """
         doubt = self.orders.get(revision)
         self._ended(revision)
         if doubt is not None:
-            # One doubt without a version makes all of them open until a write is confirmed.
+            # Without a version, all doubts stay open until a write is confirmed.
             is_known = version and (self.doubted_version or not self.doubts)
             self.doubted_version = max(version, self.doubted_version) if is_known else 0
             self.doubts = _extremes((*self.doubts, doubt))
@@ -313,7 +308,7 @@ class PermitAccount(PermitState):
         self._derive()
 
     def _ended(self, revision: int) -> None:
-        """Writes go one at a time: those before this one have ended, or were never sent."""
+        """End the writes up to ``revision``: writes go one at a time, so earlier ones have ended or were never sent."""
         if self.pending is not None and self.pending.revision <= revision:
             self.pending = None
         self.orders = {number: permit for number, permit in self.orders.items() if number > revision}

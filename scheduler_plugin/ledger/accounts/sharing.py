@@ -1,15 +1,15 @@
-"""A node that is short of room: asking VMs for what they do not need, and fair shares of what is free (B.17).
+"""A node short of room: asking VMs to shrink, and fair shares of the free room (B.17).
 
-Rules that hold here:
+Rules:
 
-- A node asks from ``NodeAccount.asks_from`` on, below its watermark: what idle VMs keep is the first thing to go.
-- Those that have most for their weight are asked first, down to one level and never below what they have shown to
-  need, and in all for no more than the node lacks.
-- Those that would be asked next ask again soon, also before the node lacks anything: there is no line to an agent.
-- An offer is only a promise: nothing is reserved or freed by it. One that is not kept within ``KEPT_WITHIN``, or not
-  repeated, counts no more: an agent that never gives, or is gone, holds up no move.
-- Free room goes to denied VMs by fair shares of what they have in all, the smallest for its weight first; what they
-  have already stays. It is kept for one only while its agent asks: after ``TURN`` without a request it goes to others.
+- A node asks from ``NodeAccount.asks_from`` on, below its watermark, so idle VMs shrink before anything moves.
+- The largest VMs for their weight are asked first, down to a common level. No VM is asked for more than it offers, nor
+  all together for more than the node lacks.
+- The next VMs in that order poll more often, also before the node lacks anything: the scheduler cannot call agents.
+- An offer is only a promise; it reserves and frees nothing. It expires if it is not repeated or not kept within
+  ``KEPT_WITHIN``, so that an agent that never shrinks, or is gone, delays no move.
+- Free room goes to denied VMs by fair shares of their total size, smallest for its weight first. No VM loses what it
+  has. A share is kept for a VM only while its agent asks: after ``TURN`` without a request it goes to others.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bounds of one VM's share. ``weight`` (> 0) is how much of the room it is worth beside others.
+    """Bounds of one VM's share. ``weight`` (> 0) is its part relative to others.
 
-    ``rank`` is unique: of equals, the lowest gets the step that cannot be divided.
+    ``rank`` is unique: among equals, the lowest gets the indivisible step.
     """
 
     least: Resources
@@ -48,8 +48,8 @@ class Span:
 def fair_shares(room: Resources, spans: Sequence[Span], unit: ComputeUnit) -> list[Resources]:
     """The share of each span: together ``room`` of each resource, or as much as their bounds allow.
 
-    Shares rise from ``least`` in whole units, except for the last step. Nobody gets less than ``least``, even if
-    there is less room than that.
+    Shares rise from ``least`` in whole units, except for the last step. Nobody gets less than ``least``, even with too
+    little room.
 
     >>> spans = [Span(Resources.parse(0, 0), Resources.parse(most, 0), 1, (0.0, str(most))) for most in (1, 5, 9)]
     >>> [share.cpu.value for share in fair_shares(Resources.parse(7, 0), spans, ComputeUnit.parse(1, "1Gi"))]
@@ -76,10 +76,10 @@ def _shares(room: int, bounds: list[_Bounds], step: int) -> list[int]:
     level, scale = _level(room, bounds)
     for index, (least, most, weight, _) in enumerate(bounds):
         rise = min(most, level * weight // scale) - least
-        # A VM cannot use less than a step.
+        # A VM cannot use a part of a step.
         shares[index] += max(0, rise - rise % step)
     left = room - sum(shares)
-    # Each lacks less than a step of its exact share, and these come before those that are above the level anyway.
+    # Each lacks less than one step of its exact share, and sorts before those above the level.
     for index in sorted(range(len(bounds)), key=lambda of: (shares[of] / bounds[of][2], bounds[of][3])):
         more = min(step, bounds[index][1] - shares[index], left)
         shares[index], left = shares[index] + more, left - more
@@ -87,11 +87,11 @@ def _shares(room: int, bounds: list[_Bounds], step: int) -> list[int]:
 
 
 def _level(room: int, bounds: list[_Bounds]) -> tuple[int, int]:
-    """The level up to which shares for a weight of one rise until they fill ``room``, as a fraction.
+    """The level, as a fraction, up to which shares for weight one rise to fill ``room``.
 
     ``room`` must lie between the sums of the bounds.
     """
-    # With a common multiple of all weights the edges are whole numbers, so that rounding never makes equals unequal.
+    # Scaled by a common multiple of all weights, edges are integers, so rounding never separates equals.
     scale = lcm(*{weight for _, _, weight, _ in bounds})
     edges = [(least * scale // weight, weight) for least, _, weight, _ in bounds]
     edges += [(most * scale // weight, -weight) for _, most, weight, _ in bounds]
@@ -105,25 +105,25 @@ def _level(room: int, bounds: list[_Bounds]) -> tuple[int, int]:
 
 
 MOST_NAMED: Final = 3
-"""A gift names this many VMs at most: those that lacked the most when the room came free."""
+"""Maximum number of VMs that a gift names: those that lacked the most when the room was freed."""
 
 SHOWN_FOR: Final = Seconds(3600.0)
-"""Older gifts are not shown: they explain nothing any more, and a time of day alone would be ambiguous."""
+"""Older gifts are hidden: they explain nothing any more, and are shown with a time of day only."""
 
 
 def note_gift(node: NodeAccount, claim: Claim, permit: Resources, now: Instant) -> None:
-    """Note what the VM, which has this ``permit`` now, has given back since it was asked."""
+    """Record what the VM has freed since the node asked; ``permit`` is its present permit."""
     if claim.asked_since is None or permit == claim.asked_at:
         return
     amount, last = claim.asked_at.minus_or_zero(permit), claim.gift
-    # The agent repeats itself; a gift of CPU that memory follows is one gift.
+    # Requests repeat, and memory follows CPU: count both as one gift.
     is_noted = last is not None and last.at > claim.asked_since and last.amount == amount
     if amount.any and not is_noted:
         claim.gift = Gift(amount, now, tuple(_receivers(node, claim, amount)))
 
 
 def _receivers(node: NodeAccount, giver: Claim, amount: Resources) -> Iterator[ObjectName]:
-    """The VMs that lack something of ``amount``, those that lack the most first."""
+    """VMs that lack some of ``amount``, largest lack first."""
     denied = [claim for claim in node.claims.values() if claim is not giver and claim.unmet.at_most(amount).any]
     denied.sort(key=lambda claim: (-claim.unmet.cpu.value, -claim.unmet.mem.value, claim.pod.uid))
     for claim in denied[:MOST_NAMED]:
@@ -131,31 +131,29 @@ def _receivers(node: NodeAccount, giver: Claim, amount: Resources) -> Iterator[O
 
 
 def last_gift(claim: Claim, now: Instant) -> Gift | None:
-    """The last gift of the claim's VM; None if there is none of the last hour."""
+    """The last gift of the claim's VM within an hour; None if there is none."""
     return None if claim.gift is None or now - claim.gift.at >= SHOWN_FOR else claim.gift
 
 
 def promised_to(denied: Resources, node: NodeAccount, now: Instant) -> Resources:
-    """The part of what VMs of the node were ``denied`` that their neighbours were asked for and are about to give."""
+    """The part of ``denied`` that the VMs of the node were asked to free and are about to free."""
     if not denied.any:
         return ZERO
     return Resources.sum(giver.offered for giver in givers(node, now) if giver.asked_since is not None).at_most(denied)
 
 
 SOON: Final = Seconds(2.0)
-"""How soon a VM that may be asked to give asks again."""
+"""Polling interval of a VM that may be asked to shrink."""
 
 PATIENCE: Final = Seconds(900.0)
-"""After a denial of this length neighbours stay lean for a VM only up to its fair share of the node.
+"""After a denial of this length, VMs stay small for the denied one only up to its fair share of the node.
 
-Longer than it takes to move a VM away: neighbours that take room back before that make the denial longer.
+Longer than a migration takes: growing back earlier would prolong the denial.
 """
 
 
 class AskedBack(NamedTuple):
-    """The size that a VM should shrink to (zero: it should sleep), and the time within which it should ask again; None:
-    neither.
-    """
+    """The size that a VM should shrink to (zero: sleep), and its polling interval; None: neither."""
 
     shrink_to: Resources | None = None
     again: Seconds | None = None
@@ -165,19 +163,19 @@ NOT_ASKED: Final = AskedBack()
 
 
 def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resources | None, now: Instant) -> AskedBack:
-    """The wish to a VM with this ``permit``, which ``needs`` that much."""
+    """The response to a VM with this ``permit`` that ``needs`` that much."""
     note_gift(node, claim, permit, now)
-    # By the permit: what is reserved for the VM falls only once a smaller one is stored.
+    # By the permit: the reservation falls only once a smaller permit is stored.
     claim.offered = offered(claim, permit, needs)
     may_sleep = needs is not None and claim.asleep_size is not None
-    # The usual case, in the path of each request: the VM offers nothing, and was asked for nothing.
+    # Fast path of every request: no offer, and nothing asked for.
     if not claim.offered.any and claim.asked_since is None and not may_sleep:
         return NOT_ASKED
     wanted = _wanted(node, now)
     lack = wanted.minus_or_zero(node.asks_from + node.migrating)
     if not lack.any or _has_kept(claim, permit, lack):
         claim.asked_since = None
-    # What the node would lack if its VMs suddenly needed more.
+    # The lack if the VMs suddenly needed more.
     lack_soon = wanted.minus_or_zero(node.asks_soon_from + node.migrating)
     if not (claim.offered.any or may_sleep) or not lack_soon.any:
         return NOT_ASKED
@@ -185,7 +183,7 @@ def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resour
         request_sleep(claim, permit, now)
         return AskedBack(ZERO, SOON)
     part = _parts(node, lack, now).get(claim.pod.uid, ZERO)
-    # Whoever gives now would also give for a larger lack.
+    # A VM that is asked now would also be asked for a larger lack.
     is_next = part.any or claim.pod.uid in _next_givers(node, lack_soon, now)
     again = SOON if is_next and not _is_in_vain(claim, now) else None
     if not part.any:
@@ -196,9 +194,9 @@ def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resour
 
 
 def _has_kept(claim: Claim, permit: Resources, lack: Resources) -> bool:
-    """Return True if the VM has given of each lacking resource that it offers still, since it was asked first.
+    """Return True if the VM has shrunk in each lacking resource that it still offers, since it was first asked.
 
-    A need that rises and falls again is no gift: an offer that came and went would be promised for ever.
+    Without this, an offer that comes and goes with the need would be promised for ever.
     """
     gave, offered = claim.asked_at.minus_or_zero(permit), claim.offered
     has_given_cpu = gave.cpu.value > 0 or not offered.cpu or not lack.cpu
@@ -206,20 +204,20 @@ def _has_kept(claim: Claim, permit: Resources, lack: Resources) -> bool:
 
 
 def _parts(node: NodeAccount, lack: Resources, now: Instant) -> dict[str, Resources]:
-    """The parts of ``lack`` that fall to the node's VMs, by pod, of each resource in whole steps of the unit.
+    """The part of ``lack`` that each VM should free, by pod, in whole units.
 
-    VMs give down to one level by weight, so that the tallest gives first, and equals give alike.
+    VMs shrink to a common level by weight: the largest first, equals alike.
     """
     if node.policy is None or not lack.any:
         return {}
     offers = [claim for claim in node.claims.values() if claim.offered.any and claim.vm is not None]
     spans = {claim.pod.uid: _without_offer(claim) for claim in offers}
-    # What they gave just now is reserved until the smaller permits are stored: it would be asked for again.
+    # Room just freed stays reserved until the smaller permits are stored; do not ask for it again.
     lack = lack.minus_or_zero(
         Resources.sum(claim.reserved.minus_or_zero(spans[claim.pod.uid].most) for claim in offers)
     )
     parts: dict[str, Resources] = {}
-    # An agent that never gives is asked last, and spares its neighbours nothing.
+    # An agent that never shrinks is asked last, and replaces no other.
     for are_in_vain in (False, True):
         turn = [claim for claim in offers if _is_in_vain(claim, now) is are_in_vain]
         if not turn or not lack.any:
@@ -235,14 +233,14 @@ def _parts(node: NodeAccount, lack: Resources, now: Instant) -> dict[str, Resour
 
 
 def _without_offer(claim: Claim) -> Span:
-    """The claim's size once its VM's last permit is stored, and without all that it offers."""
+    """The claim's size with its VM's last permit, and without everything that it offers."""
     permit = None if claim.vm is None else claim.vm.permit
     size = claim.reserved if permit is None else claim.reserved.at_most(permit + claim.pod.around)
     return Span(size.minus_or_zero(claim.offered), size, claim.weight, (0.0, claim.pod.uid))
 
 
 def _next_givers(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[str]:
-    """The pods of VMs that would be asked for ``lack``; remembered for a moment, because all of them ask often."""
+    """Pods of the VMs that would be asked for ``lack``; cached for a moment, because all of them poll often."""
     if node.next_givers is None or now - node.next_givers[0] >= SOON:
         parts = _parts(node, lack, now)
         sleepers = (claim.pod.uid for claim in sleep_candidates(node, Shortfall(lack), now))
@@ -251,14 +249,14 @@ def _next_givers(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[
 
 
 def lacking(node: NodeAccount, now: Instant) -> Resources:
-    """The room that the node should get back: up to ``asks_from``, and for what its VMs were denied."""
+    """Room that the node should get back: down to ``asks_from``, and for denied VMs."""
     return _wanted(node, now).minus_or_zero(node.asks_from + node.migrating)
 
 
 def _wanted(node: NodeAccount, now: Instant) -> Resources:
-    """The room that is reserved on the node or was denied there, as far as neighbours stay lean for it.
+    """Room that is reserved or was denied on the node, as far as VMs stay small for it.
 
-    They stay lean for a VM that has been denied for long only up to its fair share.
+    For a VM denied longer than ``PATIENCE``, only up to its fair share.
     """
     wanted = node.reserved + node.unmet
     if not node.unmet.any or node.policy is None:
@@ -272,26 +270,26 @@ def _wanted(node: NodeAccount, now: Instant) -> Resources:
     shares = fair_shares(node.asks_from.minus_or_zero(others), spans, node.policy.compute_unit)
     of_each = list(zip(claims, shares, strict=True))
     beyond = Resources.sum(claim.reserved + claim.unmet - share for claim, share in of_each if claim in greedy)
-    # What a greedy VM has already must not hide what its neighbours lack of their own shares.
+    # A VM above its share must not hide what others lack of theirs.
     due = Resources.sum(share.minus_or_zero(claim.reserved).at_most(claim.unmet) for claim, share in of_each)
     due = due.minus_or_zero(node.open_to_denied)
     return (wanted - beyond).at_least(node.asks_from + node.migrating + due) if due.any else wanted - beyond
 
 
 def promised(node: NodeAccount, now: Instant) -> Resources:
-    """The room that the node's VMs are about to give back, as far as they are asked for it."""
+    """Room that the node's VMs are about to free on request."""
     offered = Resources.sum(claim.offered for claim in givers(node, now))
-    # The usual case after a long denial, in which the lack takes all claims to find.
+    # Fast path: ``lacking`` walks all claims.
     return offered.at_most(lacking(node, now)) if offered.any else offered
 
 
 def givers(node: NodeAccount, now: Instant) -> list[Claim]:
-    """The claims whose VMs are about to give back: those that offer room, but not in vain so far."""
+    """Claims whose VMs are about to free room: they offer some, and have kept earlier promises."""
     return [claim for claim in node.claims.values() if claim.offered.any and not _is_in_vain(claim, now)]
 
 
 def _is_in_vain(claim: Claim, now: Instant) -> bool:
-    """Return True if the VM was asked long ago, or leaves, or its agent has not been heard since."""
+    """Return True if the VM was asked long ago, leaves, or its agent has been silent since."""
     since, longest = claim.asked_since, KEPT_WITHIN if claim.runs_vm else KEPT_WITHIN_BY_POD
     return claim.is_away(now) or (since is not None and now - since >= longest)
 
@@ -301,11 +299,11 @@ TURN: Final = Seconds(15.0)
 
 
 def kept_for_others(node: NodeAccount, claim: Claim, wanted: Resources, now: Instant) -> Resources:
-    """The part of the free room that is due to other denied VMs, if the VM of ``claim`` wants ``wanted``.
+    """The free room due to other denied VMs if the VM of ``claim`` wants ``wanted``.
 
-    Waking VMs are not among them: the room that they lack is not free.
+    Does not include waking VMs: the room that they lack is not free.
     """
-    # The usual case, in the path of each growth: no other VM is denied.
+    # Fast path of every growth: no other VM is denied.
     if node.policy is None or node.unmet == claim.unmet:
         return ZERO
     rivals = [rival for rival in rivals_of(claim, node, now) if not rival.sleeps]
@@ -319,7 +317,7 @@ def kept_for_others(node: NodeAccount, claim: Claim, wanted: Resources, now: Ins
 
 
 def _span(claim: Claim, wish: Resources, now: Instant) -> Span:
-    # Of equals, the one that has been denied longest goes first.
+    # Among equals, longest denial first.
     since = now if claim.denied_since is None else claim.denied_since
     return Span(claim.reserved, claim.reserved + wish, claim.weight, (since, claim.pod.uid))
 
@@ -330,11 +328,11 @@ def rivals_of(claim: Claim, node: NodeAccount, now: Instant) -> Iterator[Claim]:
 
 
 def _has_turn(claim: Claim, now: Instant) -> bool:
-    """Return True if the claim's VM is denied, could take room here, and asked a short time ago."""
+    """Return True if the claim's VM is denied, could take room here, and asked recently."""
     if claim.vm is None or not claim.unmet.any or now - claim.vm.heard_at > TURN:
         return False
-    # Room would lie idle beside a VM whose pod's requests or whose permit the API refuses.
+    # Room would stay idle if the API refuses the pod's requests or the permit.
     if claim.unsecured.any or claim.vm.refusal:
         return False
-    # One that leaves gets its room elsewhere; one with two pods may be held up by the node of the other.
+    # A leaving VM gets room elsewhere. A VM with two pods may be limited by the other node.
     return not claim.is_migrating and claim.vm.hosts == [claim]

@@ -1,15 +1,15 @@
-"""Pods on their way to a node: those that no node had room for, and those that kube-scheduler was sent on with.
+"""Pods without a node: pods that wait for room, and pods whose bind has not come yet.
 
-Rules that hold here:
+Rules:
 
-- A pod waits on the nodes that it was refused on. It is woken once, when one of them can take it; then it is asked
-  about again, and waits again if it must. Nothing else wakes it.
-- A process that starts finds the waiting pods by kube-scheduler's condition on them; they wait on all nodes.
-- An assumed pod was sent to one node, and its bind has not come yet. Nothing is reserved: an assumption says which of
-  the nodes that a pod fits is best, and never that a pod does not fit.
-- kube-scheduler stops looking at ``sample_size`` suitable nodes, and its next look begins there, so a pod that it asks
-  about again meets other nodes. One that was sent round in vain waits like any other, and is sent round again once room
-  has become free for it.
+- A pod waits for the nodes that refused it. It is woken once, when one of them has room; then kube-scheduler asks about
+  it again, and it waits again if refused.
+- A new process finds waiting pods by kube-scheduler's ``PodScheduled`` condition; they wait for all nodes.
+- An assumed pod was sent to one node, and its bind has not come yet. Nothing is reserved: an assumption ranks the nodes
+  that fit a pod, and never refuses one.
+- kube-scheduler stops after ``sample_size`` feasible nodes and starts its next cycle there, so a retried pod meets
+  other nodes. A pod is retried until every node could have been sampled twice; then it waits like any other, and may be
+  retried again once room was freed for it.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.placement.verdict import FITS, Room, verdict
 
 ASSUMED_KEPT: Final = 16
-"""More than kube-scheduler has under way between the end of a pod's cycle and its bind."""
+"""More than the binds that kube-scheduler has in flight."""
 
 
 class AssumedPods:
-    """Nodes and claims of assumed pods, by UID, the oldest first."""
+    """Nodes and sizes of assumed pods, by UID, oldest first."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, Resources]] = {}
 
     def assume(self, uid: str, node: str, claim: Resources) -> None:
-        """The pod was sent to ``node`` and will claim ``claim`` there."""
-        # Out and in again, so that it counts as the newest.
+        """Record that the pod was sent to ``node`` and will claim ``claim`` there."""
+        # Reinsert it as the newest.
         self._pods.pop(uid, None)
         self._pods[uid] = (node, claim)
-        # A bind may never come; without a clock, only newer assumptions end one.
+        # A bind may never come. There is no clock here, so newer assumptions push out old ones.
         if len(self._pods) > ASSUMED_KEPT:
             del self._pods[next(iter(self._pods))]
 
     def settle(self, uid: str) -> None:
-        """The pod's bind has come, or it is asked about again, or it is gone."""
+        """Remove a pod: its bind has come, kube-scheduler asks again, or it is gone."""
         self._pods.pop(uid, None)
 
     def taken(self, beside: str) -> dict[str, Resources]:
-        """Claims of all of them but the pod ``beside``, by node."""
+        """Sizes of all assumed pods except ``beside``, by node."""
         claims: dict[str, Resources] = {}
         for uid, (node, claim) in self._pods.items():
             if uid != beside:
@@ -57,26 +57,26 @@ class AssumedPods:
 
 
 SAMPLED_KEPT: Final = 1_000
-"""Pods remembered. The oldest are forgotten; the worst of that is that they are sent round once more."""
+"""Maximum number of pods tracked. The oldest are dropped; at worst they are retried once more."""
 
 PERCENT: Final = 20
-"""The ``percentageOfNodesToScore`` in our manifests."""
+"""``percentageOfNodesToScore`` in our manifests."""
 
 _LEAST: Final = 100
 _TOLERANCE: Final = 0.9
-"""kube-scheduler may know a few nodes more or less than we do."""
+"""kube-scheduler's number of nodes may differ slightly from ours."""
 
 
 def sample_size(nodes: int, percent: int) -> int:
-    """The number of suitable nodes that kube-scheduler is content with: ``percent`` (1-100, its
-    ``percentageOfNodesToScore``) of all nodes, or its own default, whichever is less.
+    """Number of feasible nodes after which kube-scheduler stops: ``percent`` (1-100, its ``percentageOfNodesToScore``)
+    of all nodes, or its own default, whichever is less.
 
     >>> [sample_size(nodes, 20) for nodes in (80, 200, 2_000, 10_000)]
     [80, 100, 400, 500]
     >>> sample_size(2_000, 100)
     680
     """
-    # The same arithmetic as kube-scheduler's numFeasibleNodesToFind.
+    # Same as kube-scheduler's numFeasibleNodesToFind.
     if nodes < _LEAST:
         return nodes
     return max(_LEAST, nodes * min(percent, max(5, 50 - nodes // 125)) // 100)
@@ -93,12 +93,12 @@ class SampledPods:
         self._left: dict[str, int] = {}
 
     def is_sample(self, asked: int, nodes: int) -> bool:
-        """Return True if there may be suitable nodes beside those that were asked about."""
+        """Return True if there may be feasible nodes besides the ``asked`` ones."""
         return sample_size(nodes, self.percent) * _TOLERANCE <= asked < nodes
 
     def send_round(self, uid: str, asked: int, nodes: int) -> bool:
-        """Note that the pod was refused on ``asked`` of all nodes. Returns True if it is to be sent round."""
-        # Enough retries for every node to have its turn twice.
+        """Record that ``asked`` nodes refused the pod. Return True if kube-scheduler should retry it."""
+        # Enough retries to sample every node twice.
         left = self._left.pop(uid, 2 * -(-nodes // asked))
         self._left[uid] = max(-1, left - 1)
         if len(self._left) > SAMPLED_KEPT:
@@ -106,29 +106,29 @@ class SampledPods:
         return left > 0
 
     def is_sent_round(self, uid: str) -> bool:
-        """Return True if the pod will be asked about again, on other nodes."""
+        """Return True if kube-scheduler will retry the pod on other nodes."""
         return self._left.get(uid, -1) >= 0
 
     def forget(self, uid: str) -> None:
-        """The pod has found a node, is gone, or has room by now."""
+        """Remove a pod that found a node or is gone."""
         self._left.pop(uid, None)
 
 
 MOST_UNSEEN: Final = 1_000
-"""How many waiting pods that no watch has shown are kept."""
+"""Maximum number of waiting pods that no watch has shown."""
 
 ASKED_WITHIN: Final = Seconds(30.0)
-"""A pod that was woken is asked about within this time: kube-scheduler lets it wait 10 s at most."""
+"""kube-scheduler asks about a woken pod within this time: its backoff is 10 s at most."""
 
 MOST_CALLS: Final = 4
-"""After this many calls in vain a pod only waits for room again."""
+"""After this many wake-ups without effect a pod only waits for room again."""
 
 
 @dataclass(slots=True, eq=False)
 class WaitingPod:
-    """A pod that needs ``claim``, as does its VM's ``account``; ``nodes`` are those that refused it.
+    """A waiting pod of size ``claim``; ``nodes`` have refused it.
 
-    ``calls`` counts how often it was woken without being asked about, ``called_at`` is when that was noticed last.
+    ``calls`` counts wake-ups that kube-scheduler did not follow; ``called_at`` is when the last one was noticed.
     """
 
     facts: PodFacts
@@ -139,25 +139,25 @@ class WaitingPod:
     called_at: Instant | None = None
 
     def goal(self, rooms: Mapping[str, Room]) -> str | None:
-        """A node that the pod fits now, another one after each call in vain; None if it fits on none."""
+        """A node that the pod fits now, another one after each failed wake-up; None if none fits."""
         fitting = (name for name in self.nodes if verdict(rooms.get(name), self.claim) is FITS)
         return next(iter(list(islice(fitting, self.calls + 1))[-1:]), None)
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """The pods that wait on the same nodes; none of them needs less than ``least``."""
+    """Pods that wait for the same nodes; each needs at least ``least``."""
 
     least: Resources
     pods: dict[str, WaitingPod] = field(default_factory=dict)
 
 
 class WaitingPods:
-    """All waiting pods by UID, by the nodes that they wait on, and by their VM."""
+    """All waiting pods by UID, by node set, and by VM."""
 
     def __init__(self) -> None:
         self._pods: dict[str, WaitingPod] = {}
-        # Pods that were asked about together share one set of nodes: there are few sets, of thousands of names each.
+        # Pods filtered together share one set of nodes: few sets, of thousands of names each.
         self._groups: dict[frozenset[str], _Group] = {}
         self._of_vm: dict[VmAccount, dict[str, WaitingPod]] = {}
         self._seen: set[str] = set()
@@ -170,24 +170,24 @@ class WaitingPods:
         return len(self._pods)
 
     def add(self, pod: PodFacts, account: VmAccount | None, nodes: Iterable[str]) -> None:
-        """The pod was refused on all of ``nodes``."""
+        """Add a pod that all of ``nodes`` have refused."""
         uid = pod.uid
         self._drop(uid)
         self._enter(WaitingPod(pod, account, claim_size(pod, account), frozenset(nodes)))
         if uid not in self._seen:
             self._unseen[uid] = None
-            # No watch would report that such a pod is gone.
+            # No watch would report its deletion.
             if len(self._unseen) > MOST_UNSEEN:
                 self._drop(next(iter(self._unseen)))
 
     def forget(self, uid: str) -> None:
-        """The pod has found its place, or is gone."""
+        """Remove a pod that has a node or is gone."""
         self._seen.discard(uid)
         self._unlisted.pop(uid, None)
         self._drop(uid)
 
     def woken(self, uid: str) -> None:
-        """The pod was called: it should be asked about soon. One that no watch shows may be gone."""
+        """Record that the pod was woken. A pod that no watch has shown is dropped: it may be gone."""
         pod = self._pods.get(uid)
         self._drop(uid)
         if pod is not None and uid in self._seen:
@@ -195,18 +195,18 @@ class WaitingPods:
             self._called[uid] = pod
 
     def fits(self, uid: str) -> None:
-        """The pod was asked about and fits somewhere."""
+        """Remove a pod that fits somewhere."""
         self._drop(uid)
 
     def lapse(self, now: Instant) -> None:
-        """Time has passed: those that were called in vain wait again, and are called again."""
+        """Let pods wait again, and wake them again, if their wake-up had no effect."""
         for uid, pod in list(self._called.items()):
-            # Calls carry no time: the first look after one starts its clock.
+            # Wake-ups carry no time: the first ``lapse`` after one starts its clock.
             if pod.called_at is None:
                 pod.called_at = now
             elif now - pod.called_at >= ASKED_WITHIN:
-                # It was not asked about, so the call was lost, or kube-scheduler refuses it for reasons of its own.
-                # It is called a few times more, each time for another node if there is one.
+                # The wake-up was lost, or kube-scheduler rejects the pod for other reasons. Try a few more times, on
+                # another node each time if there is one.
                 del self._called[uid]
                 pod.claim = claim_size(pod.facts, pod.account)
                 self._enter(pod)
@@ -215,7 +215,7 @@ class WaitingPods:
     def call(
         self, rooms: Mapping[str, Room], touched: Iterable[str], resized: Iterable[VmAccount]
     ) -> Mapping[str, str]:
-        """Calls those that fit a touched node now, or fit because they need another amount; the node for each UID."""
+        """Wake the pods that fit a touched node, or whose size has changed; return the node for each UID."""
         calls: dict[str, str] = {}
         if not self._pods:
             return calls
@@ -233,14 +233,14 @@ class WaitingPods:
         return calls
 
     def seen(self, uid: str) -> None:
-        """A watch shows the pod, and that it is not bound."""
+        """A watch shows the pod, without a node."""
         self._seen.add(uid)
         self._unseen.pop(uid, None)
         if uid in self._unlisted:
             self._enter(self._unlisted.pop(uid))
 
     def listed(self, uids: Set[str]) -> None:
-        """A complete list names ``uids``; what it does not name waits again only if it is seen later."""
+        """Drop pods that are missing in a complete list of ``uids``; they wait again once a watch shows them."""
         self._seen &= uids
         # A pod may be younger than the list; it waits again once a watch shows it.
         self._unlisted = {uid: pod for uid, pod in self._pods.items() if uid not in uids}
@@ -248,19 +248,19 @@ class WaitingPods:
             self._drop(uid)
 
     def _resized(self, account: VmAccount) -> list[WaitingPod]:
-        """The waiting pods of a VM that may need another amount now."""
+        """The waiting pods of a VM, with their new sizes."""
         pods = list(self._of_vm.get(account, {}).values())
         for pod in pods:
             pod.claim = claim_size(pod.facts, account)
             group = self._groups[pod.nodes]
-            # Only downwards: too small a bound costs a look at the pods, too large a one would miss them.
+            # Only lower it: a low bound costs a scan of the pods, a high one would miss them.
             group.least = group.least.at_most(pod.claim)
         return pods
 
     def _fitting(self, room: Room) -> list[WaitingPod]:
         fitting = []
         for nodes, group in self._groups.items():
-            # Most groups fail here, before any of their pods is looked at.
+            # Fast path: rejects most groups without a scan of their pods.
             if room.node in nodes and group.least.within(room.free):
                 fitting += [pod for pod in group.pods.values() if verdict(room, pod.claim) is FITS]
         return fitting

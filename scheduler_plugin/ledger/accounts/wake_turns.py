@@ -1,4 +1,4 @@
-"""The order in which VMs that wait to wake on a node are served, and the limit of wakes at once (B.18)."""
+"""The order of waking VMs on a node, and the limit of concurrent wakes (B.18)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from scheduler_plugin.ledger.accounts.sharing import rivals_of
 from scheduler_plugin.ledger.accounts.waking import WakingVm, due_before
 
 LEAST_AT_ONCE: Final = 8
-"""A small node wakes this many at once."""
+"""Minimum limit, for small nodes."""
 
 _EACH_CPU: Final = 2
-"""Half of them wait for their disk, or for an agent that asks every 2 s."""
+"""Half of them wait for the disk, or for an agent that polls every 2 s."""
 
 
 def wakes_at_once(node: NodeAccount) -> int:
-    """The number of VMs that wake on the node at once: by its policy, or two per CPU that pods may reserve."""
+    """Limit of concurrent wakes on the node: from its policy, or two per allocatable CPU."""
     by_policy = None if node.policy is None else node.policy.wakes_at_once
     return by_policy or max(LEAST_AT_ONCE, _EACH_CPU * node.room.total.cpu.value // 1000)
 
 
 def wakes_under_way(node: NodeAccount, now: Instant, besides: Claim | None = None) -> int:
-    """The number of VMs on the node, other than that of ``besides``, that have the permit to wake and may not run."""
+    """Number of VMs on the node, without that of ``besides``, that may wake and may not be running yet."""
     return sum(claim.is_waking(now) for claim in node.claims.values() if claim is not besides)
 
 
 def is_next_to_wake(node: NodeAccount, claim: Claim, wanted: Resources, reach: Resources, now: Instant) -> bool:
-    """Return True if the VM of ``claim`` may wake with ``wanted`` now. ``reach`` is the limit of its size by room."""
-    # The cheap checks first: in a herd all VMs ask every other second.
+    """Return True if the VM of ``claim`` may wake with ``wanted`` now. ``reach`` is its size limit by room."""
+    # Cheap checks first: in a thundering herd every VM asks every 2 s.
     at_once = wakes_at_once(node) - wakes_under_way(node, now, claim)
     if at_once <= 0 or not wanted.within(reach):
         return False

@@ -9,8 +9,8 @@ Rules:
   waking VMs pass, but not ordinary growth.
 - The number of concurrent wakes is limited: each reads its memory from the node's disk and keeps a CPU busy. A wake
   that hangs stops counting after a while.
-- ``WakeReserve.share`` does not limit the room for denied VMs, which are about to use it. A VM that has been denied for
-  ``PATIENCE`` is not: for it a node keeps no more than its reserve.
+- ``WakeReserve.share`` does not limit the room for denied VMs, which are about to use it. A VM denied for longer
+  than ``PATIENCE`` does not count: the node keeps no more than its reserve for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scheduler_plugin.ledger.wake_reserve import WakeReserve
 
 
 class WakeNeed(NamedTuple):
-    """Resources that a sleeping VM is missing to wake, and the part that it was denied."""
+    """Resources that a sleeping VM lacks to wake, and the part that it was denied."""
 
     missing: Resources = ZERO
     denied: Resources = ZERO
@@ -43,7 +43,7 @@ def kept_for_waking(needs: Iterable[WakeNeed], reserve: WakeReserve, total: Reso
 
 
 class WakingVm(NamedTuple):
-    """A VM that has waited for its permit to wake since ``since``, and lacks ``wish``."""
+    """A VM that waits since ``since`` for its permit to wake, and lacks ``wish``."""
 
     uid: str
     wish: Resources
@@ -51,7 +51,7 @@ class WakingVm(NamedTuple):
     weight: int = DEFAULT_WEIGHT
 
     def turn(self, total: Resources) -> tuple[float, float, str]:
-        """Sort key on a node with ``total``: the smallest is served first."""
+        """Sort key on a node with ``total``: smallest first."""
         share = max(
             self.wish.cpu.value / max(1, total.cpu.value),
             self.wish.mem.value / max(1, total.mem.value),
@@ -60,7 +60,7 @@ class WakingVm(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The room that other waking VMs get before one, and their number."""
+    """Room and number of other waking VMs that come first."""
 
     room: Resources = ZERO
     vms: int = 0
