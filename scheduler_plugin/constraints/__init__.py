@@ -1,1 +1,1 @@
-"""Constraints by which kube-scheduler judges nodes, so that VMs only move to where their pods may go (S4.8). Pure."""
+"""kube-scheduler's placement constraints, so that VMs move only to nodes that take their pods (S4.8). Pure."""

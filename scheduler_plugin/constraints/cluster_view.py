@@ -1,4 +1,4 @@
-"""The nodes and placed pods that constraints are judged against, with the indexes that make it fast."""
+"""Nodes and placed pods that constraints are checked against, with indexes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PlacedPod:
 
 @dataclass(frozen=True, slots=True)
 class NodePods:
-    """All pods on a node, and those of them that demand something of the pods around them."""
+    """All pods on a node, and those of them with inter-pod constraints."""
 
     pods: tuple[PlacedPod, ...] = ()
     repelling: tuple[PlacedPod, ...] = ()
@@ -44,7 +44,7 @@ class NodePods:
 
 @dataclass(frozen=True, slots=True)
 class Repulsion:
-    """A required anti-affinity term of pods that are placed: ``namespace`` is theirs, ``nodes`` where they are."""
+    """A required anti-affinity term of placed pods in ``namespace`` on ``nodes``."""
 
     term: PodTerm
     namespace: str
@@ -52,10 +52,9 @@ class Repulsion:
 
 
 class ClusterView:
-    """``namespaces`` are the labels of all namespaces, None if they are not known.
+    """``namespaces`` are the labels of all namespaces, None if unknown.
 
-    ``discourages``: some node has a taint that only makes it less welcome. ``full`` are the nodes that take no more
-    pods, by their number.
+    ``discourages``: some node has a PreferNoSchedule taint. ``full`` are the nodes at their maximum number of pods.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class ClusterView:
         self.nodes = nodes
         self.namespaces = namespaces
         self.discourages = any(taint.effect == DISCOURAGING for node in nodes.values() for taint in node.taints)
-        # A node that does not say how many pods it takes is not full.
+        # A node without an allocatable number of pods is not full.
         self.full = {name for name, node in nodes.items() if node.has.get(PODS, 1) < 1}
         self._places = {name: node.has[PODS] for name, node in nodes.items() if PODS in node.has}
         self._left: dict[str, dict[str, int]] = {}
@@ -81,7 +80,7 @@ class ClusterView:
             self.add(pod)
 
     def put(self, node: str, placed: NodePods) -> None:
-        """The pods of a node that has none yet; those on a node that is not known count nowhere."""
+        """Set the pods of a node that has none yet; ignored for unknown nodes."""
         if node not in self.nodes:
             return
         self._by_node[node] = placed.pods
@@ -90,7 +89,7 @@ class ClusterView:
             self._repel_by(pod)
 
     def add(self, pod: PlacedPod) -> None:
-        """One more pod; one on a node that is not known counts nowhere."""
+        """Add a pod; ignored on unknown nodes."""
         if pod.node not in self.nodes:
             return
         self._by_node[pod.node] = (*self._by_node.get(pod.node, ()), pod)
@@ -99,7 +98,7 @@ class ClusterView:
         self._occupy(pod.node, 1)
         if pod.traits.asks and pod.node in self._left:
             _take(self._left[pod.node], pod.traits.asks)
-        # Indexes are made when they are first asked for, and then kept in step.
+        # Indexes are built on first use and then updated.
         for key, by_value in self._by_label.items():
             if key in pod.traits.labels:
                 by_value.setdefault(pod.traits.labels[key], []).append(pod)
@@ -111,13 +110,13 @@ class ClusterView:
 
     @property
     def _all(self) -> list[PlacedPod]:
-        # Put together when first needed: only affinity and spread are judged by the pods of other nodes.
+        # Built on first use: only affinity and spread need pods of other nodes.
         if self._pods is None:
             self._pods = list(chain.from_iterable(self._by_node.values()))
         return self._pods
 
     def lacks(self, node: str, asked: Asked) -> str | None:
-        """The first of the ``asked`` resources of which a known node has too little left; None if it has enough."""
+        """The first of the ``asked`` resources that a known node has too little of; None if none."""
         left = self._left.get(node)
         if left is None:
             left = self._left[node] = dict(self.nodes[node].has)
@@ -132,7 +131,7 @@ class ClusterView:
                 self.full.add(node)
 
     def candidates(self, selector: Selector) -> list[PlacedPod]:
-        """All pods that the selector may select; few if it asks for the value of a label."""
+        """All pods that the selector may select; few if it requires a label value."""
         narrow = _narrow(selector)
         if narrow is None:
             return [] if selector is None else self._all
@@ -145,7 +144,7 @@ class ClusterView:
         return [pod for value in dict.fromkeys(narrow.values) for pod in by_value.get(value, ())]
 
     def repulsions(self, labels: Labels) -> Iterator[Repulsion]:
-        """The anti-affinity of placed pods that may repel a pod with these labels."""
+        """Anti-affinity of placed pods that may repel a pod with these labels."""
         yield from self._repelling_any
         for label in labels.items():
             yield from self._repelling.get(label, ())
@@ -155,7 +154,7 @@ class ClusterView:
             self._repel(resolved(term, pod.traits.labels), pod)
 
     def _repel(self, term: PodTerm, pod: PlacedPod) -> None:
-        # Replicas share their terms: one entry for all of them.
+        # Replicas share one entry.
         repulsion = self._repulsions.get((term, pod.namespace))
         if repulsion is not None:
             repulsion.nodes.add(pod.node)
@@ -183,5 +182,5 @@ def _take(left: dict[str, int], asked: Asked) -> None:
 
 
 def _narrow(selector: Selector) -> Requirement | None:
-    # Only In names values that an index can be asked for.
+    # Only In has values for an index lookup.
     return next((requirement for requirement in selector or () if requirement.operator == "In"), None)

@@ -1,6 +1,6 @@
-"""Judgement of nodes for a VM's target pod, by all constraints together, and its preferences.
+"""Checks nodes for a VM's target pod against all its constraints and preferences.
 
-A hindrance is what kube-scheduler would refuse the node for; what is not known hinders nothing.
+A hindrance is a reason for which kube-scheduler would refuse the node. Unknown facts are no hindrance.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from scheduler_plugin.texts import explanations, refusals
 EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::", ""})
 
 VolumeTerms = tuple[tuple[NodeTerm, ...], ...]
-"""For each bound volume the alternatives of its node affinity."""
+"""Alternatives of node affinity, for each bound volume."""
 
 Shape = tuple[PodConstraints, VolumeTerms, Asked]
-"""The parts of a pod that decide where it may go, if other pods matter only by their number and requests."""
+"""The constraints of a pod that other pods affect only by their number and requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod that is to be placed: its ``traits`` are those of the pod that it stands in for."""
+    """A pod to place, with the ``traits`` of the pod that it replaces."""
 
     namespace: str
     constraints: PodConstraints = UNCONSTRAINED
@@ -53,10 +53,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class NodeConstraints:
-    """A candidate's constraints applied to each node.
+    """A candidate's constraints on each node.
 
-    ``known`` has what the pod and a node alone decide. ``is_alone``: other pods matter only for what
-    they take of a node. ``prefers``: it may like one node better than another.
+    ``known`` caches results that depend on the pod and one node. ``is_alone``: other pods matter only by the resources
+    that they take. ``prefers``: it has preferences among nodes.
     """
 
     candidate: Candidate
@@ -69,34 +69,34 @@ class NodeConstraints:
 
     @property
     def shape(self) -> Shape:
-        """Key shared by pods that, without any others, may all go to the same nodes."""
+        """Cache key of pods that fit the same nodes, as far as other pods do not matter."""
         return self.candidate.constraints, self.candidate.volumes, self.candidate.traits.asks
 
     def hindrance(self, name: str) -> str | None:
-        """The reason why the pod cannot be placed on the node; None if nothing known prevents it."""
+        """The reason why the pod cannot be placed on the node; None if there is none."""
         if name not in self.known:
             traits = self.view.nodes.get(name)
             self.known[name] = None if traits is None else hindrance_of_node(self.candidate, name, traits)
-        # What is left on a node changes with each pod that is placed, so it is not remembered.
+        # Not cached: it changes with each placed pod.
         why = self.known[name] or self._by_what_is_left(name)
-        # The costly part is left out for pods that no other pod can keep away.
+        # Expensive; skipped for pods without inter-pod constraints.
         if why is not None or self.is_alone:
             return why
         node = self.view.nodes.get(name)
         return None if node is None else self._by_others(name, node)
 
     def preference(self, name: str) -> tuple[int, int]:
-        """Preference for the node; the least is best."""
+        """Sort key of the node, best first."""
         node = self.view.nodes.get(name)
         if node is None:
             return 0, 0
         constraints = self.candidate.constraints
         weight = preferred_weight(constraints.preferred_nodes, name, node) + self.affinity.weight(node.labels)
-        # The weight is negative because the least is best.
+        # Negative: the lowest key is the best.
         return discouragements(node.taints, constraints.tolerations), -weight
 
     def _by_what_is_left(self, name: str) -> str | None:
-        """The reason why the pods on the node leave no room for it, whatever they are like."""
+        """The reason why the node lacks devices, other resources or pod slots."""
         if name in self.view.full:
             return refusals.TOO_MANY_PODS
         requests = self.candidate.traits.asks
@@ -117,7 +117,7 @@ class NodeConstraints:
 
 
 def hindrance_of_node(candidate: Candidate, name: str, node: NodeTraits) -> str | None:
-    """The reason why the pod cannot be placed on the node, whatever else is placed anywhere."""
+    """The reason why the pod cannot be placed on the node, independent of other pods."""
     if node.faults:
         return explanations.NODE_STATE.format(faults=" and ".join(node.faults))
     taint = untolerated(node.taints, candidate.constraints.tolerations)
@@ -131,14 +131,14 @@ def hindrance_of_node(candidate: Candidate, name: str, node: NodeTraits) -> str 
 
 
 class Judge:
-    """Judges candidates against one view of the cluster."""
+    """Checks candidates against one view of the cluster."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self._known: dict[tuple[PodConstraints, VolumeTerms], dict[str, str | None]] = {}
 
     def judge(self, candidate: Candidate) -> NodeConstraints:
-        """The constraints of ``candidate`` on every node. They hold until pods are added to the view."""
+        """Constraints of ``candidate`` on every node. Valid until pods are added to the view."""
         constraints, namespace, labels = candidate.constraints, candidate.namespace, candidate.traits.labels
         affinity = pod_affinity(constraints, namespace, labels, self._view)
         spreads = spread_limits(constraints, namespace, labels, self._view)
@@ -146,7 +146,7 @@ class Judge:
             candidate,
             affinity,
             spreads,
-            # What depends only on the pod and one node is found once for all pods with the same constraints.
+            # Pods with the same constraints share results that depend on one node only.
             self._known.setdefault((constraints, candidate.volumes), {}),
             self._view,
             is_alone=not (affinity.binds or spreads or candidate.traits.host_ports),
@@ -154,13 +154,13 @@ class Judge:
         )
 
     def place(self, candidate: Candidate, node: str) -> None:
-        """Takes note that the pod will be on the node: later judgements see it there."""
+        """Add the pod to the node for later checks."""
         self._view.add(PlacedPod(node, candidate.namespace, candidate.traits))
 
 
 def port_taken(wanted: Iterable[HostPort], taken: Iterable[HostPort]) -> HostPort | None:
-    """The first wanted port that a pod has already; None if all are free."""
-    # An iterator would be used up by the first wanted port.
+    """The first wanted port that is taken; None if all are free."""
+    # Iterated once per wanted port.
     in_use = list(taken)
     return next((port for port in wanted if any(_clash(port, other) for other in in_use)), None)
 
@@ -168,17 +168,16 @@ def port_taken(wanted: Iterable[HostPort], taken: Iterable[HostPort]) -> HostPor
 def _clash(one: HostPort, other: HostPort) -> bool:
     if (one.port, one.protocol) != (other.port, other.protocol):
         return False
-    # A port on every address clashes with that port on any single one.
+    # 0.0.0.0 and [::] conflict with every address.
     return one.address == other.address or bool({one.address, other.address} & EVERY_ADDRESS)
 
 
 @dataclass(frozen=True, slots=True)
 class ConstraintContext:
-    """``namespaces`` are their labels, None if they are not known.
+    """``namespaces`` are labels by namespace, None if unknown.
 
-    ``claims`` names the volume that each PersistentVolumeClaim is bound to; ``volumes`` are the alternatives of node
-    affinity of those that have some. Unknown volumes constrain nothing. ``is_current``: the pods known are at
-    most moments old.
+    ``claims`` has the bound volume of each PersistentVolumeClaim; ``volumes`` the node affinity of volumes that have
+    one. Unknown volumes constrain nothing. ``is_current``: the pods are at most moments old.
     """
 
     namespaces: Mapping[ObjectName, Labels] | None = None
@@ -188,7 +187,7 @@ class ConstraintContext:
 
     @property
     def namespace_labels(self) -> dict[str, Labels] | None:
-        """The labels by the namespace's name; None if they are not known."""
+        """Labels by namespace; None if unknown."""
         return None if self.namespaces is None else {name.name: labels for name, labels in self.namespaces.items()}
 
     def terms_of(self, namespace: str, claims: tuple[str, ...]) -> VolumeTerms:

@@ -1,6 +1,6 @@
-"""The vocabulary of placement: what a pod demands of its node, and what nodes and placed pods are like.
+"""Placement constraints of pods, and the properties of nodes and placed pods that they refer to.
 
-Values only. A selector is a tuple of requirements that must all hold; ``()`` selects everything, None nothing.
+Values only. A selector is a tuple of requirements that must all hold: ``()`` selects everything, None nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One demand on labels: ``operator`` as Kubernetes spells it (In, NotIn, Exists, DoesNotExist, Gt, Lt)."""
+    """One requirement on labels, with Kubernetes' ``operator`` (In, NotIn, Exists, DoesNotExist, Gt, Lt)."""
 
     key: str
     operator: str
@@ -28,7 +28,7 @@ Selector = Requirements | None
 
 @dataclass(frozen=True, slots=True)
 class Weighted(Generic[T]):
-    """A preference: what is preferred, and how much; a negative weight repels."""
+    """A preference with its weight; negative weights repel."""
 
     weight: int
     term: T
@@ -48,7 +48,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A pod's toleration; an empty ``effect`` stands for all effects, an empty ``key`` with Exists for all taints."""
+    """A pod's toleration. An empty ``effect`` matches all effects, an empty ``key`` with Exists all taints."""
 
     key: str = ""
     operator: str = "Equal"
@@ -58,7 +58,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class NodeTerm:
-    """One alternative of node affinity: demands on the node's labels and on its fields (``metadata.name``)."""
+    """One alternative of node affinity: requirements on the node's labels and fields (``metadata.name``)."""
 
     labels: Requirements = ()
     fields: Requirements = ()
@@ -68,9 +68,9 @@ class NodeTerm:
 class PodTerm:
     """One term of pod (anti-)affinity.
 
-    It is about the pods that ``selector`` selects in the owner's namespace, or else in ``namespaces`` and in those that
-    ``namespace_selector`` selects. ``same`` and ``different`` are keys of the owner's labels whose values the selected
-    pods share or do not share.
+    It applies to pods that ``selector`` selects in ``namespaces`` and in those that ``namespace_selector`` selects, or
+    in the owner's namespace if there are neither. ``same`` and ``different`` are keys of the owner's labels whose
+    values the selected pods share or do not share.
     """
 
     topology_key: str
@@ -96,9 +96,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class PodConstraints:
-    """A pod's demands on its node. ``node_terms`` are alternatives, None if there are none.
+    """A pod's requirements on its node. ``node_terms`` are alternatives, None if there are none.
 
-    ``unreadable`` says what could not be read; then the rest is empty and nothing is ruled out.
+    ``unreadable`` is the part that could not be read; then the rest is empty and excludes nothing.
     """
 
     tolerations: tuple[Toleration, ...] = ()
@@ -114,7 +114,7 @@ class PodConstraints:
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A port that a pod takes on its node; ``address`` 0.0.0.0 is every address."""
+    """A host port of a pod; ``address`` 0.0.0.0 is every address."""
 
     port: int
     protocol: str = "TCP"
@@ -122,18 +122,18 @@ class HostPort:
 
 
 Asked = tuple[tuple[str, int], ...]
-"""Resources by name, and how much of each: devices, huge pages, all that is neither CPU nor memory."""
+"""Amounts by resource name, without CPU and memory: devices, huge pages and so on."""
 
 PODS: Final = "pods"
-"""The resource by which a node says how many pods it takes."""
+"""The resource with the maximum number of pods on a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTraits:
     """A node as constraints see it.
 
-    ``faults`` are conditions for which no pod should be sent there, by name. ``has`` is the allocatable amount of each
-    resource that is neither CPU nor memory, ``PODS`` among them.
+    ``faults`` are conditions that rule out the node, by name. ``has`` is the allocatable amount of each resource except
+    CPU and memory, including ``PODS``.
     """
 
     labels: Labels = field(default_factory=dict)
@@ -144,10 +144,10 @@ class NodeTraits:
 
 @dataclass(frozen=True, slots=True)
 class PodTraits:
-    """A pod as the constraints of others see it, and what ties it to its node beside its constraints.
+    """A pod as constraints of others see it, and its own ties to its node besides constraints.
 
-    ``volumes`` names its PersistentVolumeClaims, ``tolerations`` are all of its own but those that every pod has.
-    ``is_leaving``: it has a deletion timestamp. ``asks`` are its requests beside CPU and memory.
+    ``volumes`` are its PersistentVolumeClaims, ``tolerations`` its own ones without the defaults of every pod.
+    ``is_leaving``: it has a deletion timestamp. ``asks`` are its requests except CPU and memory.
     """
 
     labels: Labels = field(default_factory=dict)

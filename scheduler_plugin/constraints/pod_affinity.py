@@ -1,6 +1,7 @@
-"""Affinity and anti-affinity between pods, as the InterPodAffinity plugin of kube-scheduler judges it.
+"""Inter-pod affinity and anti-affinity, as in kube-scheduler's InterPodAffinity plugin.
 
-A term is about topology: a node counts as the place of a pod if the pod's node has the same value of the topology key.
+A term refers to topology domains: a node counts as a pod's place if the pod's node has the same value of the topology
+key.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Domain = tuple[str, str]
 
 @dataclass(slots=True)
 class PodAffinity:
-    """Inter-pod affinity of one unplaced pod, against the pods that are placed."""
+    """Inter-pod affinity of one unplaced pod, against placed pods."""
 
     affinity_keys: tuple[str, ...] = ()
     attracted: list[set[str]] = field(default_factory=list)
@@ -31,7 +32,7 @@ class PodAffinity:
 
     @property
     def binds(self) -> bool:
-        """True if it rules any node out."""
+        """True if it excludes any node."""
         return bool(self.affinity_keys or self.repelled or self.repelled_by_others)
 
     def hindrance(self, labels: Labels) -> str | None:
@@ -45,7 +46,7 @@ class PodAffinity:
         return None
 
     def weight(self, labels: Labels) -> int:
-        """Preference for a node with these labels."""
+        """Weight of a node with these labels."""
         return sum(weight for (key, value), weight in self.preferred.items() if labels.get(key) == value)
 
     def _is_attracted(self, labels: Labels) -> bool:
@@ -56,13 +57,13 @@ class PodAffinity:
 
 
 def pod_affinity(constraints: PodConstraints, namespace: str, labels: Labels, view: ClusterView) -> PodAffinity:
-    """The pod's affinity, looked up once for all nodes."""
+    """The pod's affinity, computed once for all nodes."""
     affinity = PodAffinity()
     if constraints.affinity:
         _attract(affinity, [resolved(term, labels) for term in constraints.affinity], namespace, labels, view)
     for term in constraints.anti_affinity:
         affinity.repelled.update(_domains(resolved(term, labels), namespace, view, unknown=False))
-    # Anti-affinity holds both ways: what a placed pod demands keeps the new one away as well.
+    # Anti-affinity is symmetric: terms of placed pods repel the new one too.
     for repulsion in view.repulsions(labels):
         if _is_about(repulsion.term, repulsion.namespace, namespace, labels, view, unknown=False):
             affinity.repelled_by_others.update(_values(repulsion.term.topology_key, repulsion.nodes, view))
@@ -73,7 +74,7 @@ def pod_affinity(constraints: PodConstraints, namespace: str, labels: Labels, vi
 
 
 def _attract(found: PodAffinity, terms: list[PodTerm], namespace: str, labels: Labels, view: ClusterView) -> None:
-    # A pod counts only if all terms select it, as in kube-scheduler; one pod per term is not enough.
+    # As in kube-scheduler, a pod counts only if all terms select it.
     matching = [
         pod
         for pod in view.candidates(terms[0].selector)
@@ -83,13 +84,13 @@ def _attract(found: PodAffinity, terms: list[PodTerm], namespace: str, labels: L
     found.attracted = [
         {value for _, value in _values(key, (pod.node for pod in matching), view)} for key in found.affinity_keys
     ]
-    # The first pod of its kind may go anywhere that has the topology keys, or none could ever start.
+    # As in kube-scheduler, the first pod of a self-selecting group fits any node with the topology keys.
     selects_itself = all(_is_about(term, namespace, namespace, labels, view, unknown=True) for term in terms)
     found.is_first = selects_itself and not any(found.attracted)
 
 
 def _domains(term: PodTerm, namespace: str, view: ClusterView, *, unknown: bool) -> Iterator[Domain]:
-    """Topology domains of the pods that the term matches, once for each pod."""
+    """Topology domains of the pods that the term matches, one per pod."""
     about: list[PlacedPod] = [
         pod
         for pod in view.candidates(term.selector)
@@ -110,7 +111,7 @@ def _is_about(  # noqa: PLR0913 - a term, two pods, and the cluster that they ar
 ) -> bool:
     """Return True if the term of a pod in namespace ``owner`` selects a pod with these labels in ``namespace``.
 
-    ``unknown`` is the answer if that depends on labels of the namespace that are not known.
+    ``unknown`` is the result if that depends on unknown namespace labels.
     """
     return selects(term.selector, labels) and _covers(term, owner, namespace, view, unknown=unknown)
 
@@ -120,9 +121,9 @@ def _covers(term: PodTerm, owner: str, namespace: str, view: ClusterView, *, unk
         return namespace == owner
     if namespace in term.namespaces:
         return True
-    # An empty selector selects all namespaces, none at all selects none.
+    # An empty selector selects all namespaces, None selects none.
     if not term.namespace_selector:
         return term.namespace_selector is not None
     namespace_labels = None if view.namespaces is None else view.namespaces.get(namespace)
-    # If it is not known whether the namespace is selected, nothing is ruled out.
+    # With unknown namespace labels nothing is excluded.
     return unknown if namespace_labels is None else meets(term.namespace_selector, namespace_labels)

@@ -1,4 +1,4 @@
-"""Selectors against labels, nodeSelector and node affinity of pods and volumes, and taints and tolerations."""
+"""Label selectors, nodeSelector, node affinity of pods and volumes, taints and tolerations."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from scheduler_plugin.constraints.model import (
 
 
 def _compares(requirement: Requirement, value: str | None, holds: Callable[[int, int], bool]) -> bool:
-    """Gt and Lt: both sides are integers, and there is one value to compare with."""
+    """Gt and Lt: integers on both sides, and one value."""
     if value is None or len(requirement.values) != 1:
         return False
     try:
-        # A label that is no integer satisfies neither Gt nor Lt.
+        # A label that is not an integer matches neither.
         return holds(int(value), int(requirement.values[0]))
     except ValueError:
         return False
@@ -41,7 +41,7 @@ _OPERATORS: Final[dict[str, Callable[[Requirement, str | None], bool]]] = {
 
 
 def meets(requirements: Requirements, labels: Labels) -> bool:
-    """Return True if all requirements hold; one with an unknown operator does not."""
+    """Return True if all requirements hold; unknown operators do not hold."""
     for requirement in requirements:
         holds = _OPERATORS.get(requirement.operator)
         if holds is None or not holds(requirement, labels.get(requirement.key)):
@@ -50,22 +50,22 @@ def meets(requirements: Requirements, labels: Labels) -> bool:
 
 
 def selects(selector: Selector, labels: Labels) -> bool:
-    """Return True if a label selector selects what has these labels; None selects nothing."""
+    """Return True if the selector matches the labels; None matches nothing."""
     return selector is not None and meets(selector, labels)
 
 
 def with_keys(selector: Selector, labels: Labels, same: tuple[str, ...], different: tuple[str, ...] = ()) -> Selector:
-    """The selector with ``matchLabelKeys`` and ``mismatchLabelKeys`` filled in from the owner's labels."""
+    """The selector with ``matchLabelKeys`` and ``mismatchLabelKeys`` resolved by the owner's labels."""
     if selector is None or not (same or different):
         return selector
-    # Keys that the owner does not have are ignored, as the API server does when it fills them in.
+    # As in the API server, keys missing on the owner are ignored.
     shared = [Requirement(key, "In", (labels[key],)) for key in same if key in labels]
     others = [Requirement(key, "NotIn", (labels[key],)) for key in different if key in labels]
     return (*selector, *shared, *others)
 
 
 def term_matches(term: NodeTerm, name: str, node: NodeTraits) -> bool:
-    """Return True if the alternative holds for the node of that name; an empty one holds for no node."""
+    """Return True if the term matches the node; an empty term matches none."""
     # Kubernetes: an empty nodeSelectorTerm matches nothing, unlike an empty label selector.
     if not term.labels and not term.fields:
         return False
@@ -73,19 +73,19 @@ def term_matches(term: NodeTerm, name: str, node: NodeTraits) -> bool:
 
 
 def any_matches(terms: Iterable[NodeTerm], name: str, node: NodeTraits) -> bool:
-    """Return True if one of the alternatives holds."""
+    """Return True if one of the terms matches."""
     return any(term_matches(term, name, node) for term in terms)
 
 
 def node_matches(constraints: PodConstraints, name: str, node: NodeTraits) -> bool:
-    """Return True if nodeSelector and required node affinity hold."""
+    """Return True if nodeSelector and required node affinity match."""
     if not meets(constraints.node_selector, node.labels):
         return False
     return constraints.node_terms is None or any_matches(constraints.node_terms, name, node)
 
 
 def preferred_weight(terms: Iterable[Weighted[NodeTerm]], name: str, node: NodeTraits) -> int:
-    """The sum of the weights of the preferred terms that hold."""
+    """Sum of the weights of matching preferred terms."""
     return sum(preference.weight for preference in terms if term_matches(preference.term, name, node))
 
 
@@ -94,7 +94,7 @@ DISCOURAGING: Final = "PreferNoSchedule"
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Return True if the toleration covers the taint. An operator that is not known here counts as covering it."""
+    """Return True if the toleration covers the taint. Unknown operators count as covering it."""
     if toleration.effect not in ("", taint.effect):
         return False
     if toleration.key not in ("", taint.key):
@@ -106,7 +106,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def untolerated(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]) -> Taint | None:
-    """The first taint that keeps the pod away; None if none does."""
+    """The first taint that excludes the pod; None if none does."""
     for taint in taints:
         if taint.effect in FORBIDDING and not any(tolerates(toleration, taint) for toleration in tolerations):
             return taint
@@ -114,10 +114,10 @@ def untolerated(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]) ->
 
 
 def discouragements(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]) -> int:
-    """The number of PreferNoSchedule taints that the pod does not tolerate; only tolerations of that effect or of all
-    count.
+    """Number of PreferNoSchedule taints that the pod does not tolerate, by tolerations of that effect or of all
+    effects.
     """
-    # As kube-scheduler scores soft taints.
+    # As in kube-scheduler's scoring.
     relevant = [toleration for toleration in tolerations if toleration.effect in ("", DISCOURAGING)]
     return sum(
         1

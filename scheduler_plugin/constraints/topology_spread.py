@@ -1,4 +1,4 @@
-"""Topology spread constraints with DoNotSchedule, as the PodTopologySpread plugin of kube-scheduler judges them."""
+"""Topology spread constraints with DoNotSchedule, as in kube-scheduler's PodTopologySpread plugin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduler_plugin.texts import refusals
 
 @dataclass(frozen=True, slots=True)
 class SpreadLimit:
-    """One constraint: how many pods each domain has, and how many a domain may have at most with the new pod."""
+    """One constraint: pods per domain, and the maximum per domain including the new pod."""
 
     key: str
     counts: dict[str, int]
@@ -32,11 +32,11 @@ class SpreadLimit:
 def spread_limits(
     constraints: PodConstraints, namespace: str, labels: Labels, view: ClusterView
 ) -> tuple[SpreadLimit, ...]:
-    """The limits, counted once for all nodes. Only nodes with the topology keys of all constraints count."""
+    """The limits, computed once for all nodes. Only nodes with the topology keys of all constraints count."""
     if not constraints.spreads:
         return ()
     keys = [spread.topology_key for spread in constraints.spreads]
-    # kube-scheduler leaves out nodes that lack any of the keys.
+    # As in kube-scheduler.
     complete = {name: node for name, node in view.nodes.items() if all(key in node.labels for key in keys)}
     limits = []
     for spread in constraints.spreads:
@@ -49,14 +49,14 @@ def spread_limits(
 
 
 def _limit(spread: Spread, domains: dict[str, str], namespace: str, labels: Labels, view: ClusterView) -> SpreadLimit:
-    """``domains`` are those of the nodes that count."""
+    """``domains`` are those of the counted nodes."""
     selector = with_keys(spread.selector, labels, spread.same)
     counts = dict.fromkeys(domains.values(), 0)
     for pod in view.candidates(selector):
-        # Pods that are being deleted do not count, as in kube-scheduler.
+        # As in kube-scheduler, terminating pods do not count.
         if pod.node in domains and pod.namespace == namespace and not pod.traits.is_leaving:
             counts[domains[pod.node]] += selects(selector, pod.traits.labels)
-    # Fewer domains than ``minDomains``: kube-scheduler then takes the least as 0, so that more domains must come.
+    # As in kube-scheduler, with fewer domains than ``minDomains`` the global minimum is 0.
     least = min(counts.values(), default=0) if len(counts) >= spread.min_domains else 0
     return SpreadLimit(spread.topology_key, counts, int(selects(selector, labels)), least + spread.max_skew)
 

@@ -1,1 +1,1 @@
-"""Moves VMs (S4.8, S4.9): carries out and reports what ``scheduler_plugin.planner`` decides."""
+"""Carries out and reports the migrations that ``scheduler_plugin.planner`` decides (S4.8, S4.9)."""

@@ -1,7 +1,7 @@
-"""Creates the VirtualMachineMigrations that the ledger has reserved room for (S4.9).
+"""Creates the VirtualMachineMigrations for which the ledger has reserved room (S4.9).
 
-A certain refusal gives the room back. An unknown outcome keeps it until the object has been read under its name, which
-was chosen before the creation.
+A certain refusal releases the room. An unknown outcome keeps it until the object was read by its name, which was chosen
+before the creation.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from scheduler_plugin.texts import explanations, logs
 
 READ_INTERVAL: Final = Seconds(1.0)
 CREATE_SETTLE: Final = Seconds(10.0)
-"""A creation that was sent this long ago has landed or never will."""
+"""A creation sent this long ago has landed or never will."""
 
 ABOUT_US: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.TOO_MANY_REQUESTS})
-"""Refusals that an order for any other VM would meet as well."""
+"""Refusals that any other VM would get too."""
 
 
 class MigrationCreator:
@@ -40,14 +40,14 @@ class MigrationCreator:
         self._refusals = refused
 
     async def run(self) -> None:
-        """Works for ever."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._create())
             tasks.create_task(self._read_all())
 
     @property
     def busy_with(self) -> str | None:
-        """The reason why no further migration should be ordered now; None if one may be."""
+        """The reason not to order a migration now; None if there is none."""
         if self._refusals.all_wait(self._context.clock.now()):
             return explanations.ORDER_REFUSED
         doubted = [
@@ -64,7 +64,7 @@ class MigrationCreator:
     async def _carry_out(self, order: CreateMigration) -> None:
         name, move = order.migration, order.move
         reserved = self._context.ledger.migrations.get(name)
-        # The order has waited in a queue; its room may be gone meanwhile.
+        # The order was queued; its room may be gone.
         if reserved is None or reserved.problem is not None:
             self._undo(name, explanations.NOT_WANTED if reserved is None else f"{reserved.problem}")
             return
@@ -72,7 +72,7 @@ class MigrationCreator:
         wanted = MigrationOrder(
             name, move.vm, move.target, move.reason, settings.migration.timeout, settings.migration_bandwidth
         )
-        # Before the call, because it may land even if this task is cancelled during it.
+        # Before the call: it may land even if this task is cancelled during it.
         self._unanswered.sent(name, self._context.clock.now())
         try:
             made = await self._context.writer.create_migration(wanted)
@@ -85,12 +85,12 @@ class MigrationCreator:
             self._refusals.made(move.vm)
             self._unanswered.settled(name)
             self._context.report(MoveAnswered(name, WriteEnd.DONE))
-            # The watch may take a while to show it.
+            # The watch may be late.
             self._context.feed.migrations.learn(made)
 
     def _refused(self, order: CreateMigration, error: ApiRefusedError) -> None:
         name, clock = order.migration, self._context.clock
-        # The object of that name may be our own, from a try whose answer was lost.
+        # It may be our own object, from a try without a response.
         if error.kind in (RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS):
             self._doubt(name, error)
             return
@@ -121,7 +121,7 @@ class MigrationCreator:
             first = await self._context.queues.migration_reads.take()
             for order in (first, *self._context.queues.migration_reads.take_all()):
                 await self._read(order)
-            # A read that was put back is repeated in the next round, not at once.
+            # Requeued reads are repeated in the next round, not at once.
             await self._context.clock.sleep(READ_INTERVAL)
 
     async def _read(self, order: ReadMigration) -> None:
@@ -133,8 +133,7 @@ class MigrationCreator:
                 self._refusals.made(migration.facts.vm)
         except ApiError as error:
             is_absent = isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND
-            # "Does not exist" is believed only ``CREATE_SETTLE`` after a creation went missing: until then it may
-            # still land.
+            # Until ``CREATE_SETTLE`` after a lost creation, it may still land.
             if is_absent and not self._unanswered.may_land(name, self._context.clock.now()):
                 self._note_lost(name)
                 self._undo(name, explanations.NO_SUCH_OBJECT)
@@ -142,8 +141,8 @@ class MigrationCreator:
                 self._context.queues.migration_reads.put(name, order)
 
     def _note_lost(self, name: ObjectName) -> None:
-        """Note a creation that never landed."""
+        """Record a creation that never landed."""
         migration = self._context.ledger.migrations.get(name)
-        # One that the API had made and that is gone again says nothing about its VM.
+        # A migration that was created and deleted says nothing about its VM.
         if migration is not None and migration.creation is Creation.UNSURE:
             self._refusals.lost(migration.vm, self._context.clock.now(), self._context.feed.settings.migration.rest)

@@ -1,9 +1,9 @@
-"""Moves VMs: asks the planner once a second, reserves room, and passes on what to create and to delete (S4.9).
+"""Runs the planner every second, reserves room, and orders creations and deletions (S4.9).
 
-Rules that hold here:
+Rules:
 
 - Room is reserved on the target before the object is created.
-- No memory matters here: a restarted scheduler finds in the API which VMs move, and which moved lately.
+- No state here matters: a restarted scheduler finds in the API which VMs move or have moved.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from scheduler_plugin.texts import explanations, logs
 
 PLAN_INTERVAL: Final = Seconds(1.0)
 FAILED_WAIT: Final = Seconds(30.0)
-"""Wait before the next look after one that failed."""
+"""Wait after a failed planning round."""
 
 LONGEST_NAME: Final = 200
-"""Characters of a VM's name, so that the names of the migration and its pod stay within Kubernetes' limit."""
+"""Maximum length of the VM's name in a migration's name, so that the name of its pod stays within Kubernetes' limit."""
 
 
 class Mover:
-    """Runs the planner and carries its plans out."""
+    """Runs the planner and carries out its plans."""
 
     def __init__(self, context: SchedulerContext, reporter: MigrationReporter, planner: Planner) -> None:
         self._context = context
@@ -47,7 +47,7 @@ class Mover:
         self._remover = MigrationRemover(context)
 
     async def run(self) -> None:
-        """Works for ever."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for work in (self._reconcile(), self._creator.run(), self._remover.run()):
                 tasks.create_task(work)
@@ -63,7 +63,7 @@ class Mover:
     async def _decide(self) -> None:
         try:
             plan = await self._made(self._look())
-        # A mistake of ours is logged and counted, and moves nothing: permits and binds go on.
+        # A bug is logged and counted, and moves nothing: permits and binds go on.
         except Exception:  # noqa: BLE001 - one odd VM must not stop the scheduler for all others
             self._note_failure()
             return
@@ -72,7 +72,7 @@ class Mover:
         if idle is None:
             for move in plan.moves:
                 self._reserve(move)
-        # Also while no VM may be moved: migrations under way must still be able to end.
+        # Even if no VM may move: active migrations must be able to end.
         cancels = {cancel.migration: cancel.why for cancel in plan.cancels} | self._without_vm()
         for name, why in cancels.items():
             self._reporter.cancelling(name, why)
@@ -83,7 +83,7 @@ class Mover:
         self._context.telemetry.migrations.failed_looks.inc()
         self._looks_from = Instant(self._context.clock.now() + FAILED_WAIT)
         self._publish(MovePlan(), explanations.PLANNING_FAILED)
-        # What an earlier look wanted deleted may be needed again.
+        # An earlier plan's deletions may be wrong now.
         self._remover.want({})
 
     def _publish(self, plan: MovePlan, idle: str | None) -> None:
@@ -109,14 +109,14 @@ class Mover:
         }
 
     async def _made(self, look: Look) -> MovePlan:
-        """The plan, without holding the event loop for longer than one step takes."""
+        """Compute the plan without blocking the event loop for longer than one step."""
         while True:
             try:
                 next(look)
             except StopIteration as done:
                 plan: MovePlan = done.value
                 return plan
-            # Between two steps, other tasks answer agents and kube-scheduler.
+            # Let other tasks answer agents and kube-scheduler.
             await asyncio.sleep(0)
 
     def _look(self) -> Look:
@@ -135,20 +135,20 @@ class Mover:
         return least + int(self._context.clock.jitter() * (most - least + 1))
 
     def _idle(self) -> str | None:
-        """The reason why no VM may be moved now; None if VMs may."""
+        """The reason why no VM may move now; None if VMs may."""
         feed = self._context.feed
         if not feed.settings.migration.enabled:
             return explanations.DISABLED
         if feed.migrations.is_missing:
             return explanations.NO_MIGRATIONS
-        # No further order while one has no answer: orders that cannot be carried out must not pile up.
+        # One order at a time: failing orders must not pile up.
         return self._creator.busy_with
 
     def _reserve(self, move: Move) -> None:
         context = self._context
         reservation = context.ledger.apply(MoveWanted(move, self._name_for(move)), context.clock.now())
         context.queues.add(reservation.effects)
-        # The ledger may have changed since the planner looked at it.
+        # The ledger may have changed since planning.
         if not isinstance(reservation.verdict, Fits):
             reason = f"{reservation.verdict.message} {reservation.detail}".rstrip()
             LOG.warning(logs.MOVE_NOT_RESERVED, extra={"vm": str(move.vm), "to": move.target, "reason": reason})
@@ -158,6 +158,6 @@ class Mover:
         context.telemetry.migrations.causes.labels(move.cause.value).inc()
 
     def _name_for(self, move: Move) -> ObjectName:
-        """A name for the migration that no other one of the VM has had."""
-        # A VM moves at most once a second, so the second tells its migrations apart, also after a restart.
+        """A name that no other migration of the VM has had."""
+        # A VM moves at most once a second, so the time is unique, also after a restart.
         return ObjectName(move.vm.namespace, f"{move.vm.name[:LONGEST_NAME]}-{int(self._context.clock.wall()):x}")

@@ -1,4 +1,4 @@
-"""Deletes VirtualMachineMigrations: cancels those that must not go on, and clears away those that are over (S4.9)."""
+"""Deletes VirtualMachineMigrations: cancels unwanted ones, and removes ended ones (S4.9)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DELETE_RETRY: Final = Seconds(5.0)
 
 
 class MigrationRemover:
-    """Deletes what it was last told to; a deletion that fails is repeated while it is still wanted."""
+    """Deletes the migrations of the last ``want``; retries while they are unwanted."""
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
@@ -27,13 +27,13 @@ class MigrationRemover:
         self._any_unwanted = asyncio.Event()
 
     def want(self, unwanted: Mapping[ObjectName, str]) -> None:
-        """Replaces the migrations to delete: their names, and why."""
+        """Replace the migrations to delete: names and reasons."""
         self._unwanted = unwanted
         if unwanted:
             self._any_unwanted.set()
 
     async def run(self) -> Never:
-        """Works for ever."""
+        """Run until cancelled."""
         while True:
             await self._any_unwanted.wait()
             self._any_unwanted.clear()
@@ -41,16 +41,16 @@ class MigrationRemover:
                 await self._context.clock.sleep(DELETE_RETRY)
 
     async def _remove(self, name: ObjectName) -> bool:
-        """Delete the migration if it is still unwanted. Returns False if that failed."""
-        why = self._unwanted.get(name)  # while others were deleted, this one may have become wanted
+        """Delete the migration if it is still unwanted. Return False on failure."""
+        why = self._unwanted.get(name)  # may have changed while others were deleted
         migration = self._context.feed.migrations.facts.get(name)
         if why is None or migration is None or migration.facts.is_leaving:
             return True
         try:
-            # With the UID: a person may have made another one of that name.
+            # With the UID: someone may have recreated it under the same name.
             await self._context.writer.delete_migration(name, migration.facts.uid)
         except ApiError as error:
-            # Gone already is as good as deleted.
+            # Already deleted is fine.
             if not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND):
                 what = {"migration": str(name), "why": why, "reason": str(error)}
                 LOG.warning(logs.NOT_DELETED, extra=what)

@@ -1,7 +1,6 @@
-"""Reports on migrations: Events on the VM, metrics, and one line in the log for each turn.
+"""Reports migrations: Events on the VM, metrics, and a log line for each step.
 
-It reports the difference between two readings of the API. At the first after a start everything that is not older than
-``RECENT`` is reported again.
+It compares two readings of the API. The first after a start reports everything that is not older than ``RECENT`` again.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from scheduler_plugin.texts import events, logs
 from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
 RECENT: Final = Seconds(600.0)
-"""What ended longer ago is no news for a scheduler that has just started."""
+"""Migrations that ended earlier are not reported after a start."""
 
 MOST_TOLD: Final = 5
-"""How many waiting pods or VMs of a node get an Event about one move: Events are for people."""
+"""Maximum number of waiting pods or VMs of a node that get an Event about one move."""
 
 ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
 
 
 class MigrationReporter:
-    """Compare the present objects with the last ones."""
+    """Compares present migrations with those of the last call."""
 
     def __init__(self, context: SchedulerContext, notices: SchedulerEvents) -> None:
         self._context = context
@@ -47,13 +46,13 @@ class MigrationReporter:
         self._stalled: set[ObjectName] = set()
 
     def cancelling(self, name: ObjectName, why: str) -> None:
-        """This scheduler calls the migration off."""
+        """Record that this scheduler cancels the migration."""
         if name not in self._cancelled:
             self._cancelled[name] = why
             LOG.info(logs.CALLED_OFF, extra={"migration": str(name), "reason": why})
 
     def reconcile(self) -> None:
-        """Report what has changed since the last call."""
+        """Report changes since the last call."""
         self._waits.reconcile()
         there = self._context.feed.migrations.facts
         for name, migration in there.items():
@@ -71,7 +70,7 @@ class MigrationReporter:
             gauge.set(phases.count(phase))
 
     def _name_stalled(self, there: Mapping[ObjectName, ClusterMigration]) -> None:
-        """Report a migration that does not begin: it counts no more, and whoever made it can cancel it."""
+        """Report a migration that does not start: it no longer counts, and its creator can cancel it."""
         ledger = self._context.ledger.migrations
         stalled = {name for name, ordered in ledger.items() if ordered.is_stalled and name in there}
         for name in sorted(stalled - self._stalled):
@@ -84,12 +83,12 @@ class MigrationReporter:
 
     def _forget_orders_never_carried_out(self) -> None:
         existing, ordered = self._context.feed.migrations.facts, self._context.ledger.migrations
-        # An order may be called off before its object exists.
+        # An order may be cancelled before its object exists.
         self._cancelled = {name: why for name, why in self._cancelled.items() if name in existing or name in ordered}
 
     def _follow(self, before: ClusterMigration | None, found: ClusterMigration) -> None:
         facts = found.facts
-        # Deleted and made again between two calls.
+        # Recreated between two calls.
         if before is not None and before.facts.uid != facts.uid:
             self._vanished(before)
             before = None
@@ -98,7 +97,7 @@ class MigrationReporter:
             return
         if before is None:
             source, target = self._routes[facts.name]
-            # At the first call after a start, nobody has seen it begin.
+            # After a start it is unknown when it began.
             line = logs.FOUND_UNDER_WAY if self._known is None else logs.STARTED
             what = {"vm": str(facts.vm), "from": source, "to": target, "reason": found.reason}
             LOG.info(line, extra=what)
@@ -108,9 +107,9 @@ class MigrationReporter:
             self._ended(found, is_success=facts.phase is MigrationPhase.SUCCEEDED)
 
     def _tell_who_waits(self, found: ClusterMigration, source: str, target: str) -> None:
-        """A denied VM, or a pod that asks for room, hears that a neighbour moves away (B.14)."""
+        """Write an Event on denied VMs, and on pods waiting for room, that another VM moves away (B.14)."""
         facts = found.facts
-        # A move that a person ordered makes room only by chance.
+        # A person's migration makes room only by chance.
         waiting = waiting_for_room(self._context.ledger, source) if facts.is_ours else []
         for claim in waiting[:MOST_TOLD]:
             vm = self._context.feed.vm_of(claim.pod)
@@ -124,10 +123,10 @@ class MigrationReporter:
         return ended_at is not None and self._context.clock.wall() - ended_at >= RECENT
 
     def _note_route(self, found: ClusterMigration) -> None:
-        """Remember the source and the target of the migration."""
+        """Remember source and target of the migration."""
         in_ledger = self._context.ledger.migrations.get(found.facts.name)
         old = self._routes.get(found.facts.name, (None, None))
-        # The ledger knows where the pods are while they are there; afterwards the route is remembered.
+        # The ledger knows the nodes while the pods exist; afterwards use the remembered ones.
         source = found.source_node or (in_ledger and in_ledger.source) or old[0] or events.UNKNOWN_SOURCE
         target = found.target_node or (in_ledger and in_ledger.goal) or old[1] or events.UNKNOWN_TARGET
         self._routes[found.facts.name] = (source, target)
@@ -136,7 +135,7 @@ class MigrationReporter:
         facts = before.facts
         if not facts.phase.is_over:
             vm = self._context.feed.vms.facts.get(facts.vm)
-            # A migration that vanishes before its end was seen was cancelled, unless its VM runs in its target pod.
+            # Deleted before its end was seen: cancelled, unless the VM runs in its target pod.
             arrived = vm is not None and facts.target_pod == ObjectName(facts.vm.namespace, vm.pod_name or "")
             self._cancelled.setdefault(facts.name, events.DELETED)
             self._ended(before, is_success=arrived)
@@ -152,7 +151,7 @@ class MigrationReporter:
         outcome = "succeeded" if is_success else "cancelled" if cancelled else "failed"
         why = events.CANCELLED.format(why=cancelled) if cancelled else found.why or events.NO_REASON
         numbers = events.migration_numbers(found.total, found.downtime)
-        # Metrics and log lines only for migrations that this process saw end.
+        # Only for migrations that this process saw end.
         if self._known is not None:
             self._count(found, outcome)
             what = {"vm": str(facts.vm), "from": source, "to": target, "reason": numbers if is_success else why}
@@ -174,7 +173,7 @@ class MigrationReporter:
         facts = found.facts
         vm = self._context.feed.vms.facts.get(facts.vm)
         if vm is not None:
-            # A name of its own for each turn: after a restart the same Event is not written twice.
+            # One name per step, so that a restart does not write the same Event twice.
             reason, note = text
             name = f"{facts.name.name}.{facts.uid[:8]}.{reason.removeprefix('Migration').lower()}"
             self._notices.tell(EventRecord(about_vm(vm), reason, note, is_warning=is_warning, name=name))

@@ -1,4 +1,4 @@
-"""Events that say why a person's migration waits for a node: on the migration and on its VM, once for each."""
+"""Events on a person's migration and its VM if it waits for a node, once for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
 
 class WaitReporter:
-    """Looks for target pods that kube-scheduler refuses."""
+    """Reports target pods that kube-scheduler refuses."""
 
     def __init__(self, context: SchedulerContext, notices: SchedulerEvents) -> None:
         self._context = context
@@ -27,7 +27,7 @@ class WaitReporter:
         waiting: set[str] = set()
         for migration in self._context.ledger.migrations.values():
             target = migration.waiting_target
-            # Our own are called off within seconds, and ``reporter`` says why.
+            # Our own are cancelled within seconds, and ``reporter`` reports why.
             if (
                 migration.facts is None
                 or migration.is_ours
@@ -39,7 +39,7 @@ class WaitReporter:
             waiting.add(migration.facts.uid)
             if migration.facts.uid not in self._told:
                 self._tell(migration.facts, self._why(migration, target.refusal))
-        # A migration that stops waiting is reported again the next time it waits.
+        # A migration that stops waiting is reported again next time.
         self._told = waiting
 
     def _why(self, migration: Migration, refusal: str) -> str:
@@ -48,7 +48,7 @@ class WaitReporter:
         claims = (
             [] if account is None else [claim for claim in account.claims if claim.state is not ClaimState.INCOMING]
         )
-        # The node that the VM is on is no target, however much room it has.
+        # The VM's own node is no target.
         left = {claim.node for claim in claims}
         rooms = (room for name, room in ledger.rooms.items() if name not in left)
         return no_room(rooms, Resources.most(claim.size for claim in claims)) or events.REFUSED.format(refusal=refusal)

@@ -1,1 +1,1 @@
-"""Nodes that a pod fits, and how much each is wanted for it. Pure; what nodes hold is the ledger's."""
+"""Verdicts and scores of nodes for pods. Pure; the ledger holds the state."""

@@ -1,7 +1,7 @@
-"""Verdicts and ranks of all nodes for pods of one size: kube-scheduler asks about thousands at once (S4.10).
+"""Cached verdicts and ranks of all nodes for pods of one size: kube-scheduler asks about thousands at once (S4.10).
 
-Nothing is decided here: each node's verdict is ``placement``'s, its rank ``protocol.ranking``'s, both by its
-present room. An index only remembers them until that room changes.
+Verdicts come from ``placement.verdict`` and ranks from ``protocol.ranking``; an index caches them until the node's room
+changes.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from protocol.units import Resources
 from scheduler_plugin.placement.scoring import Ranks, node_rank
 from scheduler_plugin.placement.verdict import FITS, Filtered, Room, Verdict, sort_out, verdict
 
-# A further size costs one look at every node; each that is kept takes about 200 bytes for a node.
+# A new size costs one evaluation of every node; an index takes about 200 bytes per node.
 KEPT: Final = 64
 
 LOGGED: Final = 1_000
-"""How many changes are remembered at least, and twice as many as there are nodes: then about every one has changed."""
+"""Minimum length of the change log, otherwise twice the number of nodes: by then about every node has changed."""
 
 _LAST: Final[NodeRank] = (1, 0.0, 0.0)
-"""Sorts behind the rank of every node with room."""
+"""Sorts after every node with room."""
 
 
 class NodeIndex:
     """Verdict and rank of every known node for pods that claim ``claim``.
 
-    ``stale`` are the nodes to look at again, ``read`` how many changes of the log are among them; ``preferred`` is the
+    ``stale`` nodes must be evaluated again, ``read`` is the position in the change log; ``preferred`` is the number of
     vCPUs of a node that suits a cluster of this size.
     """
 
@@ -44,7 +44,7 @@ class NodeIndex:
         self.preferred = preferred_vcpus(len(rooms), ranking)
         self._verdicts: dict[str, Verdict] = {}
         self._fitting: set[str] = set()
-        # Ranks are numbered: a number is hashed faster, and this runs for thousands of nodes.
+        # Ranks are numbered because integers hash faster, and this runs for thousands of nodes.
         self._numbers: dict[str, int] = {}
         self._nodes: dict[int, dict[str, None]] = {}
         self._number_of: dict[NodeRank, int] = {}
@@ -54,34 +54,34 @@ class NodeIndex:
     def filter(self, names: Sequence[str]) -> Filtered:
         """The ``names`` that the pod fits, in their order."""
         self._refresh()
-        # In a cluster with room this is the usual case, and it takes no look at single nodes.
+        # Fast path in a cluster with room.
         if self._fitting.issuperset(names):
             return Filtered(list(names), {}, {})
         return sort_out(names, self._verdicts)
 
     def fitting(self) -> frozenset[str] | set[str]:
-        """All nodes that the pod fits; do not change them."""
+        """All nodes that the pod fits; do not modify."""
         self._refresh()
         return self._fitting
 
     def scores(self, names: Sequence[str]) -> list[int]:
-        """The extender's score (0..10) of each of ``names``: 0 if the pod does not fit, else at least 1."""
+        """The extender's score (0..10) for each of ``names``: 0 if the pod does not fit, else at least 1."""
         self._refresh()
         numbers = list(map(self._numbers.get, names))
         ranks = {number: self._ranks[number] for number in set(numbers) if number is not None}
         scores = extender_scores(ranks.values())
         score_of: dict[int | None, int] = {None: 0}
-        # 0 is for nodes that do not fit.
+        # 0 means that the pod does not fit.
         score_of |= {number: max(1, scores[rank]) for number, rank in ranks.items()}
         return list(map(score_of.__getitem__, numbers))
 
     def best(
         self, asked: Container[str], most: int, taken: Mapping[str, Resources], shuns: Callable[[str], bool], start: int
     ) -> list[str]:
-        """The ``most`` most wanted of those ``asked`` nodes that the pod fits.
+        """The best ``most`` of those ``asked`` nodes that the pod fits.
 
-        ``taken`` is what of a node is about to be claimed beside its reservations; a node that is left without room by
-        that is a last resort, and so is one that the pod ``shuns``. Of equals the one at ``start`` is the first.
+        ``taken`` is about to be claimed besides reservations. Nodes without room after that, and nodes that the pod
+        ``shuns``, are a last resort. ``start`` chooses the first among equals.
         """
         self._refresh()
         moved = {name: self._rank_beside(name, claim) for name, claim in taken.items() if name in self._numbers}
@@ -89,18 +89,18 @@ class NodeIndex:
         def ranked() -> Iterator[str]:
             for rank in sorted({*self._present, *moved.values()}) if moved else self._present:
                 nodes = self._nodes.get(self._number_of.get(rank, -1), {})
-                # Of equals each pod begins at another one, so that pods that come together spread.
+                # Each pod starts at another of the equal nodes, so that pods created together spread.
                 turn = start % len(nodes) if nodes else 0
                 staying = (name for name in chain(islice(nodes, turn, None), islice(nodes, turn)) if name not in moved)
                 coming = sorted(name for name, moved_to in moved.items() if moved_to == rank)
                 yield from (name for name in chain(coming, staying) if name in asked)
 
-        # Shunned nodes only if there is no other.
+        # Shunned nodes only if there are no others.
         return list(islice(filterfalse(shuns, ranked()), most)) or list(islice(ranked(), most))
 
     def _rank_beside(self, name: str, taken: Resources) -> NodeRank:
         room = self._rooms[name]
-        # It still fits by what is reserved, so it stays in the list, as the last resort.
+        # It still fits by reservations, so it stays as a last resort.
         if not (self._claim + taken).within(room.free):
             return _LAST
         return node_rank(room, self._claim + taken, self._curve, self.preferred)
@@ -127,7 +127,7 @@ class NodeIndex:
         if before is not None:
             del self._nodes[before][name]
             if not self._nodes[before]:
-                # ``_present`` holds only ranks that some node has, so that ``best`` need not walk over past ones.
+                # ``_present`` holds only ranks in use, so that ``best`` need not skip others.
                 del self._present[bisect_left(self._present, self._ranks[before])]
         if number is not None:
             self._numbers[name] = number
@@ -145,17 +145,17 @@ class NodeIndex:
 
 
 class NodeIndexes:
-    """The indexes of the sizes that were asked for last, over rooms whose owner reports every change."""
+    """Indexes of recently used sizes, over rooms whose owner reports every change."""
 
     def __init__(self, rooms: Mapping[str, Room]) -> None:
         self._rooms = rooms
         self._ranking = RankingConfig()
         self._kept: dict[Resources, NodeIndex] = {}
-        # One log for all indexes: a change costs the same however many there are. Each knows how much it has read.
+        # One shared change log, so that a change costs the same for any number of indexes.
         self._changes: list[str] = []
 
     def rank_by(self, ranking: RankingConfig) -> None:
-        """Rank nodes by ``ranking`` from now on."""
+        """Set the ranking."""
         self._ranking = ranking
         self._kept.clear()
 
@@ -166,9 +166,9 @@ class NodeIndexes:
             self._forget_half()
 
     def _forget_half(self) -> None:
-        """Forgets the older half of the log, and the indexes that have not read it."""
+        """Drop the older half of the log, and the indexes that have not read it."""
         half = len(self._changes) // 2
-        # About every node has changed since they were asked for: bringing them up to date would cost as much.
+        # About every node has changed since: an update would cost as much as a new index.
         self._kept = {claim: index for claim, index in self._kept.items() if index.read >= half}
         for index in self._kept.values():
             index.read -= half
@@ -176,7 +176,7 @@ class NodeIndexes:
 
     def of(self, claim: Resources) -> NodeIndex:
         """The index for pods that claim ``claim``."""
-        # Popped and put back: the order of the dictionary is that of the last use.
+        # Reinsert: the dictionary is in order of last use.
         index = self._kept.pop(claim, None)
         if index is None or index.preferred != preferred_vcpus(len(self._rooms), self._ranking):
             index = NodeIndex(claim, self._rooms, self._ranking)

@@ -1,4 +1,4 @@
-"""Score of a node: its room in the terms of ``protocol.ranking``, which alone says how good it is (S2.8b)."""
+"""Score of a node, computed by ``protocol.ranking`` from its room (S2.8b)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from protocol.units import MilliCpu, Resources
 from scheduler_plugin.placement.verdict import Room
 
 
-@lru_cache(maxsize=1024)  # nodes come in few sizes, and every change of one is scored for every size of pod
+@lru_cache(maxsize=1024)  # nodes have few sizes, and every change is scored for every pod size
 def unfitness_of(total: MilliCpu, preferred: float) -> float:
-    """Ratio of a node with ``total`` to reserve to the preferred number of vCPUs (S2.3)."""
+    """Ratio of a node with ``total`` for pods to the preferred number of vCPUs (S2.3)."""
     return unfitness(preferred, max(total.as_cores, 0.001))
 
 
 def node_rank(room: Room, claim: Resources, curve: ScoreCurve, preferred: float) -> NodeRank:
-    """Rank of the node for a pod that claims that much and fits there (S2.8b).
+    """Rank of the node for a pod of size ``claim`` that fits (S2.8b).
 
-    ``preferred`` is the vCPUs of a node that suits the cluster.
+    ``preferred`` is the number of vCPUs of a node that suits the cluster.
     """
     used, mark, total = room.reserved, room.watermark, room.total
     score = percent(
         fraction(used.cpu.value + claim.cpu.value, mark.cpu.value, total.cpu.value, curve),
         fraction(used.mem.value + claim.mem.value, mark.mem.value, total.mem.value, curve),
     )
-    # Ranks are compared as tuples, and the least is the best.
+    # Compared as tuples, lowest first.
     return -score, room.price, unfitness_of(total.cpu, preferred)
 
 
 class Ranks:
-    """Ranks of many nodes for pods that claim ``claim``. Sizes are whole units: nodes often have equal room."""
+    """Ranks of many nodes for pods that claim ``claim``; cached, because nodes often have equal room."""
 
     def __init__(self, claim: Resources, curve: ScoreCurve, preferred: float) -> None:
         self._claim, self._curve, self._preferred = claim, curve, preferred
@@ -51,8 +51,8 @@ class Ranks:
 
 
 def stays_below_watermark(room: Room, claim: Resources) -> bool:
-    """Return True if the node is open and would be under no pressure with ``claim`` added."""
-    # Plain numbers for speed, as in ``verdict``.
+    """Return True if the node is open and stays below its watermark with ``claim`` added."""
+    # Integers for speed, as in ``verdict``.
     used, mark = room.reserved, room.watermark
     fits = used.cpu.value + claim.cpu.value <= mark.cpu.value and used.mem.value + claim.mem.value <= mark.mem.value
     return fits and room.is_open and claim.within(room.free)
@@ -61,12 +61,12 @@ def stays_below_watermark(room: Room, claim: Resources) -> bool:
 def best_target(
     rooms: Mapping[str, Room], claim: Resources, ranking: RankingConfig, draw: Draw, *, nodes: int
 ) -> str | None:
-    """The best of ``rooms`` for a VM that claims that much (S2.8b); None if it fits nowhere below a watermark.
+    """The best of ``rooms`` for a VM of that size (S2.8b); None if it fits nowhere below a watermark.
 
     ``nodes`` is the number of nodes in the whole cluster.
     """
     preferred = preferred_vcpus(nodes, ranking)
     ranks = Ranks(claim, ranking.score, preferred)
-    # Above its watermark, a target would only pass the pressure on.
+    # A target above its watermark would only pass the pressure on.
     targets = {name: ranks.of(room) for name, room in rooms.items() if stays_below_watermark(room, claim)}
     return choose_target(targets, draw)

@@ -1,10 +1,10 @@
-"""The verdict on a pod and a node: ONE function decides for filter and for bind alike (S4.10).
+"""Verdict on a pod and a node, the same for filter and bind (S4.10).
 
-Rules that hold here:
+Rules:
 
-- A pod fits when its claim is within what is free on a node, system reserve left out, for CPU and for memory.
-- ``Refused`` may change when others go (FailedNodes: preemption may help); ``NeverFits`` cannot
-  (FailedAndUnresolvableNodes). A node that the ledger does not know yet is refused, not impossible.
+- A pod fits if its claim is within the node's free room, without the system reserve, for CPU and memory.
+- ``Refused`` may change when other pods leave (FailedNodes: preemption may help); ``NeverFits`` does not
+  (FailedAndUnresolvableNodes). An unknown node is ``Refused``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from scheduler_plugin.texts import refusals
 
 
 class Room(msgspec.Struct, frozen=True, gc=False):
-    """Facts of one node for placement.
+    """Room of one node.
 
-    ``total`` is what pods may reserve there at most, ``free`` the part that new pods and ordinary growth may take,
-    ``for_waking`` another free part, which only VMs that sleep there may take. ``watermark`` is the level above which
-    the node is under pressure. A node that is not ``is_open`` is cordoned: it takes no new pod. ``price`` is per hour.
+    ``total`` is the maximum for pods. ``free`` is available for new pods and ordinary growth, ``for_waking`` only for
+    VMs that sleep there. ``watermark`` is the level above which the node is under pressure. A node that is not
+    ``is_open`` is cordoned. ``price`` is per hour.
     """
 
     node: str
@@ -38,25 +38,25 @@ class Room(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def left(self) -> Resources:
-        """All that is left of ``total``."""
+        """All unreserved room."""
         return self.free + self.for_waking
 
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """The pod may be placed there now."""
+    """The pod fits now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The pod does not fit now, and may when others leave or shrink."""
+    """The pod does not fit now; it may when others leave or shrink."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class NeverFits:
-    """The pod cannot be placed there, even if other pods leave."""
+    """The pod does not fit even if other pods leave."""
 
     message: str
 
@@ -78,10 +78,10 @@ def verdict(room: Room | None, claim: Resources) -> Verdict:
         return UNKNOWN_NODE
     if not room.is_open:
         return CORDONED
-    cpu, mem = claim.cpu.value, claim.mem.value  # plain numbers: this runs for every node of every pending pod
+    cpu, mem = claim.cpu.value, claim.mem.value  # integers for speed: runs for every node of every pending pod
     if cpu <= room.free.cpu.value and mem <= room.free.mem.value:
         return FITS
-    # More than the whole node: no preemption helps, and kube-scheduler need not try one.
+    # More than the whole node: preemption cannot help.
     if cpu > room.total.cpu.value:
         return CPU_TOO_SMALL
     if mem > room.total.mem.value:
@@ -90,13 +90,13 @@ def verdict(room: Room | None, claim: Resources) -> Verdict:
 
 
 def shortage(room: Room, claim: Resources) -> str:
-    """The numbers behind a refusal: what the pod needs, and how much of the node's total is free."""
+    """The numbers of a refusal: the pod's size, and the node's free and total room."""
     return refusals.SHORTAGE.format(claim=claim, room=room)
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """The asked nodes that a pod fits, and the reasons against the others."""
+    """The nodes that a pod fits, and the refusals of the others."""
 
     fits: list[str]
     refused: dict[str, str]
@@ -104,12 +104,12 @@ class Filtered:
 
 
 def filter_nodes(rooms: Mapping[str, Room], names: Sequence[str], claim: Resources) -> Filtered:
-    """``verdict`` for every node of ``names``, in their order."""
+    """``verdict`` for each of ``names``, in their order."""
     return sort_out(names, {name: verdict(rooms.get(name), claim) for name in names})
 
 
 def sort_out(names: Sequence[str], verdicts: Mapping[str, Verdict]) -> Filtered:
-    """``names`` by their verdicts, in their order; those without one are unknown nodes."""
+    """``names`` grouped by verdict, in their order; missing ones are unknown nodes."""
     fits = [name for name in names if verdicts.get(name) is FITS]
     filtered = Filtered(fits, {}, {})
     if len(fits) < len(names):

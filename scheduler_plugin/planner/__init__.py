@@ -1,1 +1,1 @@
-"""Planning of moves: nodes that fill up shed VMs before anyone is denied (S4.8, S4.9). Pure."""
+"""Plans migrations, so that full nodes lose VMs before any VM is denied (S4.8, S4.9). Pure."""

@@ -1,4 +1,4 @@
-"""VMs and pods that wait for room, the moves that make it (B.14), and the node that comes nearest. Pure."""
+"""VMs and pods that wait for room, the moves that make it (B.14), and the node that comes closest. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from scheduler_plugin.texts.amounts import some
 
 
 def waiting_for_room(ledger: Ledger, node: str) -> list[Claim]:
-    """The claims on the node whose VM is denied what it asks for, or whose pod waits for its resize and asks for room.
+    """Claims on the node whose VM is denied, or whose pod waits for a resize with the opt-in label; oldest first.
 
-    Those that leave are not among them. The oldest claim is the first.
+    Does not include VMs that leave.
     """
     book = ledger.nodes.get(node)
     claims = () if book is None else book.claims.values()
-    # A VM on its way out gets its room elsewhere.
+    # A leaving VM gets room elsewhere.
     return [claim for claim in claims if (claim.unmet.any or claim.waits.asked.any) and not claim.is_migrating]
 
 
 def room_being_made(ledger: Ledger, claim: Claim, now: Instant) -> Iterator[str]:
-    """VMs that give room back on the node of a waiting claim, and those that leave it, as sentences."""
+    """Sentences on VMs that shrink for a waiting claim, and on VMs that leave its node."""
     if claim in waiting_for_room(ledger, claim.node):
         for giver in givers(ledger.nodes[claim.node], now):
             if giver.asked_since is not None and giver is not claim:
@@ -42,19 +42,19 @@ def sentence(migration: Migration) -> str:
 
 
 def no_room(rooms: Iterable[Room], need: Resources) -> str:
-    """The sentence about ``rooms``, for people; empty if one of them has room for ``need``."""
+    """Sentence on the nearest of ``rooms``, for people; empty if one of them has room for ``need``."""
     candidates = [room for room in rooms if room.is_open]
     if any(need.within(room.free) for room in candidates):
         return ""
     if not candidates:
         return explanations.NO_OTHER_NODE
-    # The name decides between equals, so that the sentence does not change from look to look.
+    # Ties go by name, so that the sentence is stable.
     nearest = min(candidates, key=lambda room: (_lacking_share(room, need), room.node))
     lacking = some(need.minus_or_zero(nearest.free))
     return explanations.NEAREST.format(need=some(need), node=nearest.node, lacking=lacking)
 
 
 def _lacking_share(room: Room, need: Resources) -> float:
-    """The greater share of CPU or memory that the node lacks of ``need``."""
+    """The larger lack of CPU or memory, as a fraction of ``need``."""
     lacking = need.minus_or_zero(room.free)
     return max(lacking.cpu.value / max(1, need.cpu.value), lacking.mem.value / max(1, need.mem.value))

@@ -1,10 +1,10 @@
-"""The cost of moving a VM, and the VMs that make enough room for the least of it (B.14, S4.8). Pure.
+"""The cost of moving a VM, and the cheapest set of VMs that makes enough room (B.14, S4.8). Pure.
 
-Rules that hold here:
+Rules:
 
-- A cost counts in bytes: what has to be copied, as much again for setting a move up, and more for a VM that is busy.
-- More of a reported metric never makes a VM go sooner, all else equal. A VM whose load is not known goes last.
-- Room beyond what is needed is worth something, up to ``Freedom.welcome``: it delays the next move.
+- The unit is bytes: the memory to copy, a fixed cost of a move, and the load of the VM.
+- All else equal, a higher reported metric never makes a VM move sooner. A VM with an unknown load moves last.
+- Room beyond the need counts up to ``Freedom.welcome``: it delays the next move.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from scheduler_plugin.planner.victims import Victim
 from scheduler_plugin.texts import explanations
 
 SET_UP: Final = 2.5 * 1024**3
-"""Bytes that could be copied while a move is ordered, placed and ended: about ten seconds at 256 MiB a second."""
+"""Bytes that could be copied while a move is ordered, placed and ended: about 10 s at 256 MiB/s."""
 
 PER_LOADED_VCPU: Final = 1.0 * 1024**3
-"""Bytes that weigh as much as one vCPU of load, which notices the move."""
+"""Bytes for one vCPU of load, which the move disturbs."""
 
 AGAIN: Final = 2.0
-"""How much more a move costs for each move of the same VM within the hour before."""
+"""Cost factor for each move of the same VM within the last hour."""
 
 MOST_DOUBLINGS: Final = 16
-"""Of a cost: nothing else is as dear. A float must hold it, however many ended migrations a person has left behind."""
+"""Maximum exponent, so that the cost stays within a float however many ended migrations exist."""
 
 SPARE: Final = Fraction(1, 10)
-"""The share of a node's watermark that is welcome below it, so that the next growth needs no move."""
+"""Share of the watermark that should be free below it, so that the next growth needs no move."""
 
 HALF: Final = Fraction(1, 2)
 
@@ -41,22 +41,21 @@ HasPlace = Callable[[Victim], bool]
 
 @dataclass(frozen=True, slots=True)
 class Freedom:
-    """The room that a node must gain (``excess``), and up to which amount more of it is ``welcome``."""
+    """Room that a node must gain (``excess``), and the amount up to which more is ``welcome``."""
 
     excess: Resources
     welcome: Resources
 
     @classmethod
     def of(cls, excess: Resources, watermark: Resources, slack: Resources, wished: Resources = ZERO) -> Freedom:
-        """The room that a node with this watermark lacks, if all that is ``wished`` above it were granted.
+        """The room that a node with this watermark lacks if everything ``wished`` above it were granted.
 
-        ``slack`` is the room below its watermark that the emptiest target has. Nothing is welcome of a resource that is
-        not short.
+        ``slack`` is the room below the watermark of the emptiest target. Only resources that are short are welcome.
         """
         much = excess.at_least(wished)
         left = slack.minus_or_zero(much)
         spare = Resources(
-            # At most half of what the emptiest target has left: more would only move the pressure there.
+            # At most half of the emptiest target's slack: more would move the pressure there.
             min(watermark.cpu.scaled(SPARE), left.cpu.scaled(HALF)),
             min(watermark.mem.scaled(SPARE), left.mem.scaled(HALF)),
         )
@@ -64,22 +63,22 @@ class Freedom:
         return cls(excess, Resources(most.cpu if excess.cpu else excess.cpu, most.mem if excess.mem else excess.mem))
 
     def share(self, freed: Resources) -> float:
-        """Share of the welcome amount that is gained, 0 to 1: that of the resource with the least."""
+        """Gained share of the welcome amount, 0 to 1, of the resource with the lowest share."""
         pairs = ((freed.cpu.value, self.welcome.cpu.value), (freed.mem.value, self.welcome.mem.value))
-        # The scarcer resource decides: a VM with much memory does not relieve a node that lacks CPU.
+        # The scarcer resource decides: memory does not help a node that lacks CPU.
         return min((min(1.0, gained / much) for gained, much in pairs if much), default=1.0)
 
 
 Selection = Callable[[Sequence[Victim], Freedom | None, HasPlace], Iterable[Victim]]
-"""Chooses the VMs that go, in order, of those that may: enough for the node's need (None: all must go).
+"""Chooses which of the candidate VMs leave, in order: enough for the node's need (None: all).
 
-It asks for a VM's place as late as it can, because the answer may need a look at every node.
+It checks for a target as late as possible, because that may have to evaluate every node.
 """
 
 
 def cost_of(victim: Victim) -> float:
-    """Cost of its move, in bytes; infinite if its load is unknown."""
-    # A VM that has moved within the hour costs double, after two such moves four times as much, and so on.
+    """Cost of its move in bytes; infinite if its load is unknown."""
+    # Doubles for each move within the hour.
     return (SET_UP + victim.to_copy + PER_LOADED_VCPU * victim.load) * AGAIN ** min(victim.moved, MOST_DOUBLINGS)
 
 
@@ -90,19 +89,18 @@ def costs(victim: Victim) -> str:
 
 
 def least_cost(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:
-    """The rule: the VMs that make enough room for the least cost; if not enough can go, all that help."""
+    """The default selection: the cheapest VMs that make enough room; all that help if that is not enough."""
     if need is None:
         return filter(has_place, sorted(victims, key=lambda victim: (cost_of(victim), victim.to_copy, victim.vm)))
     ranked = sorted(victims, key=lambda victim: (_rate([victim], need), victim.to_copy, victim.vm))
     several = enough(ranked, need.excess, has_place)
     alone = next((victim for victim in ranked if need.excess.within(victim.size) and has_place(victim)), None)
-    # Either one VM that is enough by itself or several that are enough together, whichever costs less for what it
-    # frees.
+    # One VM that is enough alone, or several together, whichever costs less per room gained.
     return several if alone is None or _rate(several, need) < _rate([alone], need) else [alone]
 
 
 def in_order(order: Callable[[Victim, Resources | None], tuple[float, ...]]) -> Selection:
-    """VMs one after the other, the least first, until there is enough room; of equals the name decides."""
+    """Select VMs by ``order``, lowest first and ties by name, until there is enough room."""
 
     def select(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:
         excess = None if need is None else need.excess
@@ -113,7 +111,7 @@ def in_order(order: Callable[[Victim, Resources | None], tuple[float, ...]]) -> 
 
 
 def enough(victims: Sequence[Victim], excess: Resources, has_place: HasPlace) -> list[Victim]:
-    """The first of ``victims`` with a place that relieve ``excess`` together; all that help if they are not enough."""
+    """The first of ``victims`` with a target that relieve ``excess`` together; all that help if they are not enough."""
     chosen, left = [], excess
     for victim in victims:
         if not left.any:
@@ -122,7 +120,7 @@ def enough(victims: Sequence[Victim], excess: Resources, has_place: HasPlace) ->
             chosen.append(victim)
             left = left.minus_or_zero(victim.size)
     relieved = Resources.sum(victim.size for victim in chosen)
-    # A later, larger VM may make an earlier one needless.
+    # A later, larger VM may make earlier ones unnecessary.
     for victim in list(chosen):
         if not left.any and excess.within(relieved - victim.size):
             chosen.remove(victim)
@@ -131,11 +129,11 @@ def enough(victims: Sequence[Victim], excess: Resources, has_place: HasPlace) ->
 
 
 def helps(victim: Victim, excess: Resources) -> bool:
-    """Return True if the VM has anything of what the node has too much of."""
+    """Return True if the VM has any of the resources in excess."""
     return excess.at_most(victim.size).any
 
 
 def _rate(victims: Sequence[Victim], need: Freedom) -> float:
-    """Cost of moving them all for each share of what is welcome; infinite if they free none of it."""
+    """Cost of moving them all per welcome share; infinite if they free none."""
     share = need.share(Resources.sum(victim.size for victim in victims))
     return sum(map(cost_of, victims)) / share if share else inf

@@ -1,9 +1,9 @@
-"""The VMs that leave a node in one look, and where they go (S4.8).
+"""The VMs that leave a node in one planning round, and their targets (S4.8).
 
-Rules that hold here:
+Rules:
 
-- First the whole set that would relieve the node is chosen (``cost``); of it as many move as may move at once.
-- A VM that has no place to go is passed over for the next one.
+- First choose the whole set that relieves the node (``cost``), then move as many of it as may move at once.
+- A VM without a target is skipped for the next one.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from scheduler_plugin.planner.victims import Now, Victim, victim_of
 from scheduler_plugin.texts import explanations
 
 LeftAlone = Callable[[ObjectName], str | None]
-"""Why a VM should not be moved just now, whatever its migrations say; None if it may be."""
+"""The reason not to move a VM now, independent of its migrations; None if it may move."""
 
 
 class DrainPlan:
-    """The moves of one look, node after node."""
+    """The moves of one planning round."""
 
     def __init__(self, ledger: Ledger, policy: MigrationPolicy, now: Now, select: Selection) -> None:
         self.moves: list[Move] = []
         self._ledger, self._policy, self._now, self._select = ledger, policy, now, select
 
     def relieve(self, need: RoomNeed, traffic: Traffic, targets: Targets, left_alone: LeftAlone) -> Stuck | None:
-        """Chooses the VMs that leave the node of ``need`` now, or says why none can."""
+        """Choose the VMs that leave the node of ``need`` now, or return why none can."""
         node = need.book.name
         allowed = traffic.may_leave(node, self._policy)
-        # Moves under way relieve the node; that is no news, unless they are not ours and may never end.
+        # Active moves relieve the node and need no report, unless others ordered them: those may never end.
         if not allowed:
             why = traffic.why_full()
             return None if why is None else Stuck(node, why)
@@ -46,7 +46,7 @@ class DrainPlan:
         victims, others = self._victims(need, left_alone, targets)
         moved = 0
         for victim in self._select(victims, need.freedom(targets.slack), targets.has_place):
-            # ``has_place`` held before the moves of this look; an earlier one may have taken the place.
+            # ``has_place`` was checked before the moves of this round, which may have taken the room.
             target = targets.take(node, victim)
             if target is not None:
                 self.moves.append(_move(need, victim, target))
@@ -61,11 +61,11 @@ class DrainPlan:
         return Stuck(node, explanations.unrelieved(len(victims), others, hindrances, None if is_housed else mark))
 
     def _victims(self, need: RoomNeed, left_alone: LeftAlone, targets: Targets) -> tuple[list[Victim], Counter[str]]:
-        """The VMs that may move, by name, and why the other ones may not."""
+        """The VMs that may move, by name, and the reasons against the others."""
         movable: list[Victim] = []
         others: Counter[str] = Counter()
         for arrived, claim in enumerate(need.book.claims.values()):
-            # Ordinary pods stay, and room kept for a VM that arrives has no pod yet.
+            # Skip ordinary pods and reservations of arriving VMs.
             if not claim.runs_vm or claim.state is ClaimState.INCOMING:
                 continue
             victim = victim_of(self._ledger, claim, arrived, self._now, opt_in=self._policy.opt_in)
@@ -91,8 +91,8 @@ class DrainPlan:
 
 
 def _helpful(need: RoomNeed, victims: list[Victim], targets: Targets) -> list[Victim]:
-    """The VMs of ``victims`` whose leaving can give the node's VMs what they want."""
-    # A cordoned node is to be emptied, so every VM that leaves helps.
+    """The ``victims`` that help the node's denied VMs by leaving."""
+    # Cordoned: every VM that leaves helps.
     if need.excess is None:
         return victims
     if need.is_of_waking:
@@ -102,8 +102,8 @@ def _helpful(need: RoomNeed, victims: list[Victim], targets: Targets) -> list[Vi
     has_all = [claim for claim in claims if any(claim.reserved.each(total, ge))]
     too_large = [claim for claim in claims if claim in has_all or not (claim.reserved + claim.unmet).within(total)]
     themselves = [victim for victim in victims if victim.claim in too_large]
-    # A VM that wants more than its whole node moves to a larger one. If there is none, its neighbours go, so that it
-    # gets as much as its node has. Nobody leaves for a VM that has all of it already.
+    # A VM that wants more than its whole node moves to a larger one. If there is none, others leave until it has the
+    # whole node.
     return themselves if has_all or any(map(targets.has_place, themselves)) else victims
 
 

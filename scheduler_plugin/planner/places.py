@@ -1,4 +1,4 @@
-"""Nodes that each VM may move to by the cluster's constraints and by what was learned, in one planning round."""
+"""Nodes that each VM may move to, by constraints and past refusals, in one planning round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler_plugin.planner.refused_targets import RefusedTargets
 
 
 class Places:
-    """Judges VMs against the pods that are placed and those that are on their way."""
+    """Checks VMs against placed pods and pods that are migrating."""
 
     def __init__(self, ledger: Ledger, surroundings: ConstraintContext, refused: RefusedTargets, now: Instant) -> None:
         self._ledger, self._surroundings, self._refused, self._now = ledger, surroundings, refused, now
@@ -25,41 +25,39 @@ class Places:
 
     @cached_property
     def _judge(self) -> Judge:
-        # Made when first needed: in most rounds no VM may leave, and a fleet has many pods.
+        # Built on first use: in most rounds no VM moves, and a fleet has many pods.
         return Judge(_view(self._ledger, self._surroundings))
 
     def judgement(self, claim: Claim, vm: ObjectName) -> NodeConstraints:
-        """Constraints of the VM of ``claim``, applied to each node."""
+        """Constraints of the VM of ``claim`` on each node."""
         judged = self._judgements.get(vm)
         if judged is None:
             judged = self._judgements[vm] = self._judge.judge(self._candidate(claim))
         return judged
 
     def hindrances(self, claim: Claim, vm: ObjectName) -> Callable[[str], str | None]:
-        """Says why the VM of ``claim`` should not be sent to a node, None if it may be: for many nodes at once."""
+        """A function that returns why the VM of ``claim`` should not move to a node, None if it may."""
         judged = self.judgement(claim, vm).hindrance
         if not self._refused.of(vm):
             return judged
         return lambda node: judged(node) or self._refused.why_not(self._ledger, vm, node, self._now)
 
     def shape(self, claim: Claim, vm: ObjectName) -> Shape | None:
-        """The shape that alone decides where the VM of ``claim`` may go; None if other pods or refusals decide as
-        well.
-        """
+        """Cache key of the VM's constraints; None if other pods or past refusals matter too."""
         judged = self.judgement(claim, vm)
         return judged.shape if judged.is_alone and not self._refused.of(vm) else None
 
     def send(self, claim: Claim, vm: ObjectName, node: str) -> None:
-        """The VM is sent to ``node``: later judgements see it there."""
+        """Add the VM to ``node`` for later checks."""
         self._judge.place(self.judgement(claim, vm).candidate, node)
-        # A pod that is sent somewhere changes affinity and spread for all others.
+        # It changes affinity and spread of all others.
         self._judgements.clear()
 
     def _candidate(self, claim: Claim) -> Candidate:
-        """The target pod: the VM's demands, and what its present pod has beside them."""
+        """The target pod: the VM's constraints, and the tolerations and volumes of its present pod."""
         pod, facts = claim.pod, None if claim.vm is None else claim.vm.facts
         constraints, traits = UNCONSTRAINED if facts is None else facts.constraints, pod.traits
-        # What the present pod tolerates beside its VM's own tolerations, the target pod will tolerate as well.
+        # The target pod gets the additional tolerations of the present pod too.
         if traits.tolerations:
             constraints = replace(constraints, tolerations=(*constraints.tolerations, *traits.tolerations))
         volumes = self._surroundings.terms_of(pod.name.namespace, traits.volumes)
@@ -67,7 +65,7 @@ class Places:
 
 
 def _view(ledger: Ledger, surroundings: ConstraintContext) -> ClusterView:
-    """Every pod on its node; room that is kept for a target pod counts as that pod."""
+    """Every pod on its node; a migration's reservation counts as its target pod."""
     nodes = {name: book.facts.traits for name, book in ledger.nodes.items() if book.facts is not None}
     view = ClusterView(nodes, (), surroundings.namespace_labels)
     for name in nodes:
@@ -76,7 +74,7 @@ def _view(ledger: Ledger, surroundings: ConstraintContext) -> ClusterView:
         incoming = ledger.claims.get(migration.reservation_uid)
         if incoming is None or incoming.vm is None:
             continue
-        # The target pod is made from the same object as the present one, so it will look the same to others.
+        # The target pod is made from the same object, so it has the same traits.
         for claim in incoming.vm.claims:
             if claim is not incoming:
                 view.add(PlacedPod(incoming.node, claim.pod.name.namespace, claim.pod.traits))

@@ -1,4 +1,4 @@
-"""Decisions about migrations, the settings for them, and the need of a node."""
+"""Planner results, settings, and the need of a node."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ from scheduler_plugin.texts import explanations
 from scheduler_plugin.texts.amounts import some
 
 GRACE: Final = Seconds(30.0)
-"""A migration ends itself at its time-out; one that is still there this much later is cancelled."""
+"""A migration ends at its timeout; it is cancelled if it still exists this much later."""
 
 SETTLES_SOON: Final = Seconds(10.0)
-"""How long a node is cordoned, or a move needless, at most before that counts: unlike a peak, it does not pass."""
+"""How long a cordon or a needless move must last before it counts, if shorter than ``settle``: neither is a peak."""
 
 SOONEST: Final = Seconds(3.0)
-"""How long a denial, or a pod's deferred resize, lasts at least before VMs move: agents ask again within that time."""
+"""Minimum length of a denial or deferred resize before VMs move: agents ask again within that time."""
 
 MEM_OF_VCPU: Final = Bytes.parse("4Gi")
-"""Memory that is as hard to do without as one vCPU."""
+"""Memory worth one vCPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationPolicy:
-    """Rules for migrations: when VMs are moved, and how many at once.
+    """Settings of migrations: when VMs move, and how many at once.
 
-    ``settle``: pressure that lasts this long moves VMs. ``settle_denied``: so does the denial of a VM that lacks up to
-    one vCPU; of one that lacks more, a denial that is shorter in proportion. Active migrations, people's too, are at
-    most ``out_per_node`` and ``in_per_node`` for each node, and ``per_cluster`` in all (a fraction is one of all nodes,
-    rounded up), as far as the scheduler adds to them.
-    ``timeout`` is how long one may take, ``placement_timeout`` how long its target pod may wait for its node. With
-    ``opt_in`` only VMs that ask for it are moved. With ``enabled`` False the scheduler moves no VM by itself.
+    ``settle``: pressure of this length moves VMs. ``settle_denied``: the same for the denial of up to one vCPU; larger
+    denials move VMs proportionally sooner. The scheduler orders no migration beyond ``out_per_node`` and
+    ``in_per_node`` per node and ``per_cluster`` in all (a fraction is of all nodes, rounded up); migrations by people
+    count too. ``timeout`` is the maximum length of a migration, ``placement_timeout`` the maximum wait of its target
+    pod for a node. ``opt_in``: only VMs that ask for it move. ``enabled`` False: the scheduler moves no VM by itself.
     """
 
     enabled: bool = True
@@ -60,22 +59,22 @@ class MigrationPolicy:
     drain_cordoned: bool = True
 
     def at_once(self, nodes: int) -> int:
-        """The number of migrations that may be active in a cluster of ``nodes`` nodes."""
+        """Maximum number of active migrations in a cluster of ``nodes`` nodes."""
         limit = self.per_cluster
-        # Rounded up: a small cluster may still move one VM.
+        # Rounded up, so that a small cluster can move one VM.
         return ceil(limit * nodes) if isinstance(limit, Fraction) else limit
 
     def denial_settles(self, lacking: Resources) -> Seconds:
-        """The time after which the denial of a VM that lacks ``lacking`` moves VMs."""
-        # A move costs about the same for any VM. It pays once the denial has cost as much (ski rental): what it will
-        # cost yet is not known. If it lacks 1 to 30 vCPUs, the sum is at most twice that of a scheduler that knew.
+        """Minimum length of a denial of ``lacking`` before VMs move."""
+        # Ski rental: a move pays once the denial has cost as much, because its further length is unknown. For 1 to 30
+        # vCPUs the total is at most twice the optimum.
         vcpus = max(lacking.cpu.as_cores, lacking.mem.ratio(MEM_OF_VCPU), 1.0)
         return max(Seconds(self.settle_denied / vcpus), min(SOONEST, self.settle_denied))
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """VMs should leave ``node`` and none can: ``why`` in words, with numbers."""
+    """No VM can leave ``node``, for the reason ``why``."""
 
     node: str
     why: str
@@ -83,7 +82,7 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A migration of ours that must not go on: delete its object, or do not make it."""
+    """Cancel a migration of ours: delete its object, or do not create it."""
 
     migration: ObjectName
     why: str
@@ -91,7 +90,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """The moves to order now. ``forget`` are ended migrations of ours whose objects are no longer needed."""
+    """The moves to order now. ``forget`` are ended migrations of ours to delete."""
 
     moves: tuple[Move, ...] = ()
     stuck: tuple[Stuck, ...] = ()
@@ -101,9 +100,9 @@ class MovePlan:
 
 @dataclass(slots=True, eq=False)
 class MigrationStatus:
-    """``idle`` says why no VM is moved at all (None: the mover is at work).
+    """``idle`` is why no VM moves at all (None: VMs may move).
 
-    ``stuck`` says by node why VMs that should leave it cannot, ``refused`` where VMs were not placed lately.
+    ``stuck`` is why no VM can leave a node, by node; ``refused`` are recent refusals by target nodes.
     """
 
     idle: str | None = explanations.NO_ROUND_YET
@@ -121,20 +120,20 @@ Seen = tuple[Room, Resources, Resources, DeferredResizes, Resources]
 
 
 def seen_of(book: NodeAccount) -> Seen:
-    """All that a node's need is derived from."""
+    """The amounts from which a node's need is computed."""
     return book.room, book.unmet, book.migrating, book.waits, book.asked
 
 
 class LastingExcess:
-    """The part of a node's excess that it has had all through the last ``span`` seconds (> 0)."""
+    """The excess that a node has had throughout the last ``span`` seconds (> 0)."""
 
     def __init__(self, span: Seconds) -> None:
         self.span = span
         self._cpu, self._mem = WindowMax(span), WindowMax(span)
 
     def observe(self, excess: Resources, now: Instant) -> Resources:
-        """Take the excess at ``now``; returns the least of each resource within the span."""
-        # The windows find the greatest value, so they get negative ones.
+        """Add the excess at ``now``; return the minimum of each resource within the span."""
+        # The windows compute maxima.
         self._cpu.add(-excess.cpu.value, now)
         self._mem.add(-excess.mem.value, now)
         return Resources(MilliCpu(-int(self._cpu.max() or 0)), Bytes(-int(self._mem.max() or 0)))
@@ -142,11 +141,11 @@ class LastingExcess:
 
 @dataclass(frozen=True, slots=True)
 class RoomNeed:
-    """A node that VMs should leave since ``since``: as much of them as the ``excess``, or all if that is None.
+    """A node that VMs should leave since ``since``: as many as relieve ``excess``, or all if None.
 
-    ``denied_since`` is when the present denial of a VM there began, None if none is denied. ``seen`` are the amounts in
-    the book that this was derived from: see ``seen_of``. ``lasting`` is None if all must go, or if nothing has to last.
-    ``is_of_waking``: only VMs that wait to wake have been denied room for long enough, and none but them are to leave.
+    ``denied_since`` is when the present denial there began, None if there is none. ``seen`` are the account's amounts
+    that this was computed from (``seen_of``). ``lasting`` is None if all must leave, or without a minimum duration.
+    ``is_of_waking``: only waking VMs were denied for long enough, and only they are to leave.
     """
 
     book: NodeAccount
@@ -158,25 +157,25 @@ class RoomNeed:
     is_of_waking: bool = False
 
     def is_of(self, book: NodeAccount, *, drains: bool) -> bool:
-        """Return True if ``book`` still holds the amounts that this was derived from: then it is still right."""
+        """Return True if ``book`` has not changed since this was computed."""
         is_same = book is self.book and seen_of(book) == self.seen
         return is_same and (self.excess is None) is drains
 
     def freedom(self, slack: Resources) -> Freedom | None:
-        """The amount of room that suffices, and the welcome one; None: all must go.
+        """The room to gain and the welcome amount; None: all must leave.
 
         ``slack`` is the emptiest target's.
         """
         if self.excess is None:
             return None
         book = self.book
-        # What is already on its way out is not asked for twice.
+        # Without what is already leaving.
         return Freedom.of(self.excess, book.room.watermark, slack, book.wished.minus_or_zero(book.migrating))
 
     def due(self, policy: MigrationPolicy, now: Instant) -> RoomNeed | None:
-        """The part of it that has lasted long enough to move VMs and that no VM promises to give; None if none has.
+        """The part that has lasted long enough to move VMs and that no VM is about to free; None if none.
 
-        Denials go first: what is reserved above the watermark denies nobody anything.
+        Denials first: pressure above the watermark denies nobody anything.
         """
         if self.excess is None:
             return self if now - self.since >= min(policy.settle, SETTLES_SOON) else None
@@ -184,18 +183,18 @@ class RoomNeed:
         denied = self._long_denied(policy, now)
         if denied.any:
             return self._after_giving(denied, now)
-        # A client waits for each of these, and their moves cost next to nothing.
+        # A client waits for each of these, and moving a sleeping VM costs next to nothing.
         if (waking := self._long_denied(policy, now, is_of_waking=True)).any:
             return replace(self, is_of_waking=True)._after_giving(waking, now)
         if now - self.since < policy.settle:
             return None
-        # A move for the watermark alone, whoever is denied something just now.
+        # A move for the watermark only, independent of denials.
         return replace(self, denied_since=None)._after_giving(least, now)
 
     def _long_denied(self, policy: MigrationPolicy, now: Instant, *, is_of_waking: bool = False) -> Resources:
-        """The room that VMs have been denied for long enough, and pods that wait for a resize, beyond what leaves.
+        """Room that VMs were denied, and pods have waited for, for long enough, without what is leaving.
 
-        ``is_of_waking``: of VMs that wait to wake alone, for which less is long enough.
+        ``is_of_waking``: only of waking VMs, which wait less long.
         """
         if self.denied_since is None:
             return ZERO
@@ -209,24 +208,24 @@ class RoomNeed:
         )
         pods = ZERO
         if now - self.denied_since >= soonest and not is_of_waking:
-            # What pods ask for is pressure beyond all that VMs are denied.
+            # Pressure beyond the denials of VMs comes from pods.
             pods = pressure.capacity.minus_or_zero(book.unmet.minus_or_zero(book.open_to_denied))
         return (unmet.minus_or_zero(book.open_to_denied) + pods).minus_or_zero(pressure.slack + pressure.migrating)
 
     def _after_giving(self, excess: Resources, now: Instant) -> RoomNeed | None:
-        """The part of ``excess`` that is missing once the node's VMs have given back what they promise."""
+        """The part of ``excess`` that remains after the node's VMs have freed what they offer."""
         missing = excess.minus_or_zero(promised(self.book, now))
         return replace(self, excess=missing) if missing.any else None
 
     @property
     def kept_on_targets(self) -> Fraction:
-        """The share of its watermark that a target must keep free below it."""
-        # A move for the watermark from one full node to another helps nobody.
+        """Share of its watermark that a target must keep free."""
+        # Moving for the watermark from one full node to another does not help.
         return SPARE if self.cause is MoveCause.WATERMARK else Fraction(0)
 
     @property
     def urgency(self) -> tuple[bool, bool, float, str]:
-        """A sort key: nodes that deny, then full ones, then cordoned ones; of equals the one that waits longest."""
+        """Sort key: nodes with denials, then full ones, then cordoned ones; longest wait first."""
         return self.denied_since is None, self.excess is None, self.since, self.book.name
 
     @property

@@ -1,11 +1,11 @@
-"""The planner: decides which migrations to order or cancel now (S4.8, S4.9).
+"""Decides which migrations to order or cancel (S4.8, S4.9).
 
-Rules that hold here:
+Rules:
 
-- ``plan`` decides; nothing is carried out here. Each plan is complete: it repeats what still holds. The planner
-  remembers only how long something has held and what was refused lately; forgetting that (a restart) only delays.
-- A node is relieved of the part of its pressure that has lasted for ``settle``, and sooner of what VMs were denied or
-  pods that wait ask for (``RoomNeed.due``, B.14, B.17). A cordoned node is emptied by the same rules.
+- ``plan`` only decides. Each plan is complete and repeats what still holds. The planner remembers only durations and
+  recent refusals; losing them in a restart only delays.
+- A node loses the pressure that has lasted for ``settle``, and sooner what VMs were denied or pods wait for
+  (``RoomNeed.due``, B.14, B.17). A cordoned node is drained by the same rules.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from scheduler_plugin.planner.victims import Now
 from scheduler_plugin.texts import explanations
 
 Look = Generator[None, None, MovePlan]
-"""A plan that is made step by step."""
+"""A plan that is computed in steps."""
 
 
 def completed(look: Look) -> MovePlan:
-    """The plan, made in one go."""
+    """Run all steps and return the plan."""
     while True:
         try:
             next(look)
@@ -58,17 +58,17 @@ def completed(look: Look) -> MovePlan:
 
 
 CALLED_OFF: Final = Seconds(300.0)
-"""How long a VM is left alone at most after its move was called off: unlike one that has moved, it cost nothing."""
+"""Maximum rest of a VM after its cancelled migration: unlike a finished move, it cost nothing."""
 
 AT_ONCE: Final = 100
-"""How many nodes one look relieves at most: in a cluster that is full everywhere they take turns."""
+"""Maximum number of nodes per round; in a full cluster nodes take turns."""
 
 IN_STEP: Final = 50
-"""How many nodes one step asks whether VMs should leave: a few milliseconds, even if all of them deny VMs."""
+"""Number of nodes checked per step: a few milliseconds, even if all deny VMs."""
 
 
 class Planner:
-    """Plans moves from looks at the ledger. ``select`` chooses the VMs that go."""
+    """Plans moves from the ledger. ``select`` chooses the VMs that leave."""
 
     def __init__(self, select: Selection = least_cost) -> None:
         self._select = select
@@ -92,10 +92,10 @@ class Planner:
         *,
         surroundings: ConstraintContext = NOTHING_KNOWN,
     ) -> Look:
-        """The plan, found in steps. Cheap if no node is under pressure. ``draw`` separates equals.
+        """Compute the plan in steps. Cheap if no node is under pressure. ``draw`` breaks ties.
 
-        Each step relieves one node, or asks ``IN_STEP`` nodes whether VMs should leave. The ledger may change between
-        steps: every move is checked again when its room is reserved. Only one plan is made at a time.
+        Each step relieves one node, or checks ``IN_STEP`` nodes. The ledger may change between steps: every move is
+        checked again when its room is reserved. Only one plan at a time.
         """
         self._notice_vanished(ledger, policy, now.monotonic)
         self._learn_from_failures(ledger, policy, now.monotonic)
@@ -121,17 +121,17 @@ class Planner:
 
     @property
     def unrelieved_since(self) -> Instant | None:
-        """The time since when a node refuses requests without enough VMs leaving it; None if none does."""
+        """Since when a node denies requests without enough VMs leaving; None if none does."""
         return min((need.denied_since for need in self._needs.values() if need.denied_since is not None), default=None)
 
     def _batch(self, policy: MigrationPolicy, now: Instant) -> Generator[None, None, list[RoomNeed]]:
-        """The nodes to relieve in this look, the most urgent first: of many, those that were not found stuck lately."""
+        """The nodes to relieve in this round, most urgent first; nodes stuck in an earlier round come last."""
         if not self._needs:
             self._stuck = {}
             return []
         due: dict[str, RoomNeed] = {}
         for number, (name, need) in enumerate(self._needs.items(), start=1):
-            # Looked at even if no VM may be moved: what has lasted counts once VMs may.
+            # Even if no VM may move now: durations count once VMs may.
             left = need.due(policy, now)
             if left is not None and policy.enabled:
                 due[name] = left
@@ -139,16 +139,16 @@ class Planner:
                 yield
         self._stuck = {name: stuck for name, stuck in self._stuck.items() if name in due}
         if len(due) > AT_ONCE:
-            # A node found stuck in this or an earlier look waits behind those that may still be relieved.
+            # Stuck nodes come after those that may still be relieved.
             turns = {name: turn for turn, name in enumerate(self._stuck, start=1)}
             first = sorted(due, key=lambda name: (turns.get(name, 0), due[name].urgency))[:AT_ONCE]
             due = {name: due[name] for name in first}
         return sorted(due.values(), key=lambda need: need.urgency)
 
     def _notice_vanished(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
-        """A migration that is deleted before it has ended is not wanted: its VM is left alone for a while.
+        """Let a VM rest whose migration was deleted before its end.
 
-        One that was never made, or could not go where it should, says nothing about its VM.
+        Not for migrations that were never created or had a wrong target.
         """
         if not (ledger.migrations or self._active or self._resting or self._misled):
             return
@@ -157,7 +157,7 @@ class Planner:
             for name, migration in ledger.migrations.items()
             if migration.is_active and migration.facts is not None
         }
-        # Those in ``_misled`` had a wrong target, which says nothing about their VM.
+        # Those in ``_misled`` had a wrong target.
         unwanted = [self._active[name] for name in self._active.keys() - ledger.migrations.keys() - self._misled]
         unwanted += [
             migration.vm for name, migration in active.items() if migration.is_leaving and name not in self._misled
@@ -168,7 +168,7 @@ class Planner:
         self._misled &= ledger.migrations.keys()
 
     def _left_alone(self, now: Instant, vm: ObjectName) -> str | None:
-        """The reason why the VM should not be moved just now, by what is remembered."""
+        """The reason not to move the VM now, from earlier rounds."""
         return explanations.RESTING if self._resting.get(vm, now) > now else self.refused_orders.why_not(vm, now)
 
     def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[RoomNeed]:
@@ -177,21 +177,21 @@ class Planner:
             drains = not book.room.is_open and policy.drain_cordoned
             lasting = None if drains else _lasting(previous, policy)
             is_same = previous is not None and previous.lasting is lasting
-            # A node may stay strained for hours without any change; its need is derived once.
+            # A node may stay strained for hours without a change; reuse its need.
             if previous is not None and is_same and previous.is_of(book, drains=drains):
                 yield previous
                 continue
             pressure = book.pressure
             if not drains and not pressure.too_much:
                 continue
-            # What leaves may be enough for those that are denied, and yet too little for the watermark.
+            # Enough may be leaving for denied VMs, but not for the watermark.
             is_denied = not pressure.capacity.within(pressure.slack + pressure.migrating)
             denied_before = None if previous is None else previous.denied_since
             yield RoomNeed(
                 book,
                 seen=seen_of(book),
                 excess=None if drains else pressure.excess,
-                # A cordon is no pressure that lasts, nor has anything lasted through a span that has just been set.
+                # A cordon has no lasting pressure, and nothing has lasted through a new span.
                 since=previous.since if previous is not None and is_same else now,
                 denied_since=(now if denied_before is None else denied_before) if is_denied else None,
                 lasting=lasting,
@@ -201,7 +201,7 @@ class Planner:
         self.refused.note(ledger, (migration.vm, migration.target or ""), why, now, policy.rest)
 
     def _learn_from_failures(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
-        """Learn from failed migrations: one without a place was refused, even if its controller ended it first."""
+        """Learn from failed migrations: one without a target node was refused, even if its controller ended it."""
         self.refused.forget_old(now, policy.rest)
         for migration in self._unplaced.newly_failed(ledger.migrations.values()):
             if migration.name not in self._misled:
@@ -219,16 +219,16 @@ class Planner:
         needless = _needless(ledger, policy, ours)
         self._needless_since = {migration.name: self._needless_since.get(migration.name, now) for migration in needless}
         for migration in ours:
-            # It must have been needless for a while, or orders and cancellations would alternate.
+            # Only after a while, or orders and cancellations would alternate.
             since = self._needless_since.get(migration.name)
             refusal = self._unplaced.gives_up(migration, policy, now, is_current=is_current)
             if refusal is not None and migration.target is not None:
                 if migration.name not in self._misled:
                     self._learn(ledger, migration, refusal, policy, now)
-                # Its end must not make the VM rest: the target was wrong, not the VM.
+                # The target was wrong, so the VM need not rest.
                 self._misled.add(migration.name)
                 yield Cancel(migration.name, explanations.NOT_PLACED.format(node=migration.target, why=refusal))
-            # It cannot go on, so it is cancelled at once.
+            # It cannot go on: cancel at once.
             elif migration.problem is not None and not migration.is_stalled:
                 self._misled.add(migration.name)
                 yield Cancel(migration.name, explanations.CANNOT_GO.format(why=migration.problem))
@@ -246,13 +246,13 @@ def _lasting(previous: RoomNeed | None, policy: MigrationPolicy) -> LastingExces
 
 
 def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) -> list[Migration]:
-    """Of those that have not begun, the ones without which their node is relieved as well; the newest go first."""
+    """Migrations that have not started and whose node is relieved without them, newest first."""
     relieved: dict[str, Resources] = {}
     needless = []
     for migration in reversed(ours):
         uid = None if migration.source_pod is None else ledger.uid_of(migration.source_pod)
         claim = None if uid is None else ledger.claims.get(uid)
-        # One that has begun is finished: it is paid for.
+        # A started migration is finished: its cost is paid.
         if claim is None or migration.phase is not MigrationPhase.PENDING or migration.placed_on is not None:
             continue
         book = ledger.nodes[claim.node]
@@ -267,7 +267,7 @@ def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) ->
 
 
 def _forgotten(ledger: Ledger, policy: MigrationPolicy, now: Now) -> tuple[ObjectName, ...]:
-    """Our objects that are no longer needed."""
+    """Ended migrations of ours that are no longer needed."""
     if not ledger.migrations:
         return ()
     over = {migration.vm: None for migration in ledger.migrations.values() if not migration.is_active}
@@ -275,7 +275,7 @@ def _forgotten(ledger: Ledger, policy: MigrationPolicy, now: Now) -> tuple[Objec
     names = [
         name
         for vm in over
-        # An hour of moves is looked at every second, and next to none of them has become old.
+        # Runs every second over an hour of moves, few of them old.
         if rest.may_forget(migrations := ledger.migrations_of(vm), now)
         for name in rest.forgotten(migrations, now)
     ]

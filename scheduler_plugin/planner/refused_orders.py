@@ -1,8 +1,8 @@
-"""VMs whose migrations the API would not make lately: the planner passes over them for others (S4.9).
+"""VMs whose migrations the API recently refused to create; the planner skips them (S4.9).
 
-A refusal is about one VM until others share its fate: the VM rests as after a migration that failed, the others of its
-namespace wait for seconds (a quota, a policy), and all VMs do so once a second namespace has refused in a row. If it is
-about ourselves (no access, too many requests), all VMs wait and none rests.
+One refusal is about one VM: it rests as after a failed migration, and others of its namespace wait for seconds (quota,
+policy). Once a second namespace refuses in a row, all VMs wait. If a refusal is about us (unauthorized, too many
+requests), all VMs wait and none rests.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ PAUSE: Final = Backoff(Seconds(1.0), Seconds(30.0), spread=1.0)
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """``failures`` in a row; nothing is tried until ``until``."""
+    """``failures`` in a row; no try before ``until``."""
 
     failures: int
     until: Instant
 
 
 class RefusedOrders:
-    """The memory of one planner; a restart forgets it, which costs one order a VM."""
+    """In memory only: a restart costs one order per VM."""
 
     def __init__(self) -> None:
         self._vms: dict[ObjectName, _Wait] = {}
@@ -37,44 +37,44 @@ class RefusedOrders:
         self._all: _Wait | None = None
 
     def refused(self, vm: ObjectName, now: Instant, rest: Rest, jitter: float) -> None:
-        """The API has certainly not made a migration of the VM. ``jitter`` in 0..1 is a random number."""
+        """The API certainly refused a migration of the VM. ``jitter`` is a random number in 0..1."""
         self._rest(vm, now, rest, forgiven=0)
         self._namespaces[vm.namespace] = _longer(self._namespaces.get(vm.namespace), now, jitter)
         self._in_row.add(vm.namespace)
-        # Two namespaces in a row: it is no quota of one of them.
+        # Two namespaces in a row: not a quota of one of them.
         if len(self._in_row) > 1:
             self.refused_all(now, jitter)
 
     def refused_all(self, now: Instant, jitter: float) -> None:
-        """The API takes no order of ours just now, whatever the VM."""
+        """The API takes no orders of ours now."""
         self._all = _longer(self._all, now, jitter)
 
     def lost(self, vm: ObjectName, now: Instant, rest: Rest) -> None:
-        """A creation without an answer has not come to anything."""
-        # The network may have been the reason the first time. From the second in a row on it counts like a refusal:
-        # an API server that ends each one with an error would be asked for the same VM for ever.
+        """A creation without a response never landed."""
+        # The first may be the network. From the second in a row it counts like a refusal: an API server that answers
+        # each with an error would get the same VM for ever.
         self._rest(vm, now, rest, forgiven=1)
 
     def made(self, vm: ObjectName) -> None:
-        """The API has made a migration of the VM."""
+        """The API created a migration of the VM."""
         self._vms.pop(vm, None)
-        # Proves that the API takes migrations, in this namespace too.
+        # So the API takes migrations, in this namespace too.
         self._namespaces.pop(vm.namespace, None)
         self._in_row.clear()
         self._all = None
 
     def why_not(self, vm: ObjectName, now: Instant) -> str | None:
-        """The reason why no migration of the VM should be ordered just now; None if one may be."""
+        """The reason not to order a migration of the VM now; None if there is none."""
         if _waits(self._vms.get(vm), now):
             return explanations.REFUSED_BY_API
         return explanations.REFUSED_NAMESPACE if _waits(self._namespaces.get(vm.namespace), now) else None
 
     def all_wait(self, now: Instant) -> bool:
-        """Return True if no order at all should be given just now."""
+        """Return True if no migration should be ordered now."""
         return _waits(self._all, now)
 
     def forget_old(self, now: Instant, rest: Rest) -> None:
-        """Forgets waits that ended longer ago than the longest wait."""
+        """Drop waits that ended longer ago than the longest wait."""
         self._vms = {vm: wait for vm, wait in self._vms.items() if wait.until + rest.backoff_most > now}
         recent = {name: wait for name, wait in self._namespaces.items() if wait.until + rest.backoff_most > now}
         self._namespaces = recent

@@ -1,6 +1,6 @@
-"""Targets that kube-scheduler has refused lately, VM by VM: what the planner cannot judge it learns (S4.8).
+"""Targets that kube-scheduler recently refused, per VM: reasons that the planner cannot check itself (S4.8).
 
-A pair of a VM and a node that failed is left alone for a while, and for twice as long each time it fails again.
+A failed pair of VM and node is skipped for a while, twice as long after each further failure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.texts import explanations
 
 MOST_PAIRS: Final = 20_000
-"""The oldest are forgotten first."""
+"""The oldest are dropped first."""
 
 Pair = tuple[ObjectName, str]
 """A VM and a node."""
@@ -27,7 +27,9 @@ Likeness = tuple[PodConstraints | None, NodeTraits | None]
 
 @dataclass(frozen=True, slots=True)
 class TargetRefusal:
-    """``failures`` in a row; the pair is left alone until ``until``. ``likeness`` is what VM and node were like."""
+    """``failures`` in a row; skip the pair until ``until``. ``likeness`` are the VM's and node's properties at that
+    time.
+    """
 
     why: str
     failures: int
@@ -36,7 +38,7 @@ class TargetRefusal:
 
 
 class RefusedTargets:
-    """The memory of one planner, of ``most`` pairs; a restart forgets it, which costs one attempt a pair."""
+    """At most ``most`` pairs, in memory only: a restart costs one attempt per pair."""
 
     def __init__(self, most: int = MOST_PAIRS) -> None:
         self._most = most
@@ -49,9 +51,9 @@ class RefusedTargets:
     def note(self, ledger: Ledger, pair: Pair, why: str, now: Instant, rest: Rest) -> None:
         """The VM's target pod was not placed on the node."""
         likeness = _likeness(ledger, *pair)
-        # Dropped first, so that the pair is the newest again.
+        # Reinsert it as the newest.
         previous = self._drop(pair)
-        # Once the VM's demands or the node have changed, the pair counts as new.
+        # A changed VM or node starts over.
         failures = 1 if previous is None or previous.likeness != likeness else previous.failures + 1
         vm, node = pair
         refusal = TargetRefusal(why, failures, Instant(now + rest.after(failures)), likeness)
@@ -60,19 +62,19 @@ class RefusedTargets:
             self._drop(next(iter(self._pairs)))
 
     def why_not(self, ledger: Ledger, vm: ObjectName, node: str, now: Instant) -> str | None:
-        """The reason why the VM should not be sent there again just now; None if it may."""
+        """The reason not to try the node for the VM now; None if there is none."""
         refusal = self._pairs.get((vm, node))
         if refusal is None or refusal.until <= now or refusal.likeness != _likeness(ledger, vm, node):
             return None
         return explanations.REFUSED_LATELY.format(why=refusal.why)
 
     def of(self, vm: ObjectName) -> Mapping[str, TargetRefusal]:
-        """The VM's refusals by node, read only."""
+        """The VM's refusals by node, read-only."""
         return self._of_vm.get(vm, {})
 
     def forget_old(self, now: Instant, rest: Rest) -> None:
-        """Forgets pairs that have not failed again."""
-        # Once a pair could be tried for the longest wait and has not failed, old failures predict nothing.
+        """Drop pairs that have not failed again."""
+        # A pair that could be tried for the longest wait without a failure starts over.
         for pair in [pair for pair, refusal in self._pairs.items() if refusal.until + rest.backoff_most <= now]:
             self._drop(pair)
 

@@ -1,10 +1,10 @@
-"""Targets that VMs may move to in one look, and the migrations already under way.
+"""Targets of VMs in one planning round, and active migrations.
 
-Rules that hold here:
+Rules:
 
-- A target is open, under no pressure, has a place for one more incoming migration, stays below its watermark
-  (``placement.best_target``), and takes the VM by all constraints and by what was learned (``places``).
-- What the VM prefers orders the targets that are left.
+- A target is open, under no pressure, may take one more incoming migration, stays below its watermark
+  (``placement.best_target``), and takes the VM by all constraints and past refusals (``places``).
+- The VM's preferences order the remaining targets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from scheduler_plugin.texts import explanations
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Rule for choosing the best of several targets; ``draw`` separates equals."""
+    """Rule to choose the best of several targets; ``draw`` breaks ties."""
 
     ranking: RankingConfig
     draw: Draw
@@ -42,9 +42,9 @@ class Choice:
 
 @dataclass(slots=True)
 class Traffic:
-    """The number of active migrations, and of those that leave and enter each node. At most ``most`` may be.
+    """Numbers of active migrations: in all, and leaving and entering each node. ``most`` is the limit.
 
-    ``of_others`` are those that a person or another program has ordered.
+    ``of_others`` are those ordered by people or other programs.
     """
 
     most: int
@@ -55,7 +55,7 @@ class Traffic:
 
     @classmethod
     def of(cls, ledger: Ledger, policy: MigrationPolicy) -> Traffic:
-        """All migrations that run now, and those of people that may begin."""
+        """All running migrations, and people's migrations that may start."""
         traffic = cls(policy.at_once(len(ledger.rooms)))
         for migration in ledger.migrations.values():
             if migration.is_active and _counts(ledger, migration):
@@ -65,17 +65,17 @@ class Traffic:
         return traffic
 
     def add(self, source: str | None, target: str | None) -> None:
-        """One more; a node is None if it is not known."""
+        """Add one; an unknown node is None."""
         self.total += 1
         self.leaving.update(() if source is None else (source,))
         self.entering.update(() if target is None else (target,))
 
     def may_leave(self, node: str, policy: MigrationPolicy) -> int:
-        """The number of further VMs that may leave ``node`` now."""
+        """Number of further VMs that may leave ``node`` now."""
         return max(0, min(policy.out_per_node - self.leaving[node], self.most - self.total))
 
     def why_full(self) -> str | None:
-        """The reason why all nodes wait, if migrations of others are part of it: those may never end."""
+        """The reason why all nodes wait, if migrations of others, which may never end, contribute."""
         if self.total < self.most or not self.of_others:
             return None
         return explanations.all_moves_taken(self.most, self.of_others)
@@ -83,18 +83,17 @@ class Traffic:
 
 def _counts(ledger: Ledger, migration: Migration) -> bool:
     account = ledger.vms.get(migration.vm)
-    # A migration of a VM that runs nowhere moves nothing. If it counted, any object in any namespace could stop all
-    # moves for ever.
+    # A migration of a VM without pods moves nothing. Otherwise anyone could block all moves with such objects.
     if account is None or not account.claims:
         return False
-    # One of a person or another program that should have begun long ago counts no more.
+    # A stalled migration of others does not count.
     return migration.is_ours or not migration.is_stalled
 
 
 class Targets:
-    """The nodes that VMs may move to, as they become while moves are decided.
+    """Nodes that VMs may move to, updated while moves are chosen.
 
-    ``kept`` is the share of its own watermark that a target must keep free below it.
+    ``kept`` is the share of its own watermark that a target must keep free.
     """
 
     def __init__(
@@ -108,14 +107,14 @@ class Targets:
         self._unplaceable: dict[Shape, list[Resources]] = {}
 
     def keep(self, share: Fraction) -> None:
-        """From now on, targets must keep that share of their watermark free."""
+        """Set the share of its watermark that a target must keep free."""
         if share != self.kept:
-            # What was too large with another share may have room with this one.
+            # Sizes that were too large may fit with this share.
             self.kept, self._too_large, self._unplaceable = share, [], {}
 
     @cached_property
     def _rooms(self) -> dict[str, Room]:
-        # Looked for when first needed: in most rounds no VM may leave, and a fleet has many nodes.
+        # Computed on first use: in most rounds no VM moves, and a fleet has many nodes.
         strained, entering = self._ledger.strained, self._traffic.entering
         return {
             name: room
@@ -125,7 +124,7 @@ class Targets:
 
     @cached_property
     def slack(self) -> Resources:
-        """The most room below its watermark that a node has at the beginning, of each resource."""
+        """Maximum room below a watermark at the start of the round, per resource."""
         # Plain numbers, because this runs for every node.
         cpu = max((room.watermark.cpu.value - room.reserved.cpu.value for room in self._rooms.values()), default=0)
         mem = max((room.watermark.mem.value - room.reserved.mem.value for room in self._rooms.values()), default=0)
@@ -134,26 +133,26 @@ class Targets:
     def has_place(self, victim: Victim) -> bool:
         """Return True if some target would take the VM."""
         size = victim.size
-        # Targets only fill up in a look, so a size that found no room finds none later.
+        # Targets only fill up during a round, so a size that did not fit will not fit later.
         if _is_as_large(size, self._too_large):
             return False
         shape = self._places.shape(victim.claim, victim.vm)
         if shape is not None and _is_as_large(size, self._unplaceable.get(shape, ())):
             return False
-        # Last, because this may have to judge every node.
+        # Last, because it may have to evaluate every node.
         if next(self._taking(victim, size), None) is not None:
             return True
         if not any(self._has_room(room, size) for room in self._rooms.values()):
             self._too_large = _least(self._too_large, size)
-        # There is room for the size, so it is the constraints of this shape that rule the nodes out.
+        # There is room, so the constraints of this shape exclude the nodes.
         elif shape is not None:
             self._unplaceable[shape] = _least(self._unplaceable.get(shape, ()), size)
         return False
 
     def take(self, source: str, victim: Victim) -> str | None:
-        """Chooses the best target, and counts the move; None if there is none any more.
+        """Choose the best target and count the move; None if there is none any more.
 
-        Of the nodes that take the VM it keeps those that the VM prefers most; of those, placement chooses.
+        Of the nodes that take the VM it keeps the most preferred ones; placement chooses among those.
         """
         size = victim.size
         rooms = self._preferred(victim, {room.node: room for room in self._taking(victim, size)})
@@ -161,7 +160,7 @@ class Targets:
         if name is None:
             return None
         room = self._rooms[name]
-        # What one VM takes in a look is gone for the next one.
+        # Taken for the rest of the round.
         self._rooms[name] = replace(room, reserved=room.reserved + size, free=room.free - size)
         self._places.send(victim.claim, victim.vm, name)
         self._traffic.add(source, name)
@@ -170,10 +169,10 @@ class Targets:
         return name
 
     def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
-        """The reasons against nodes that have room for the first VM, and the number of nodes each concerns."""
+        """Reasons against nodes that have room for the first VM, with the number of nodes for each."""
         for victim in victims:
             size = victim.size
-            # A size that constraints refused while it had room may have none now without being known as too large.
+            # A size that constraints refused may have no room now without being in ``_too_large``.
             rooms = {} if _is_as_large(size, self._too_large) else self._rooms
             large = [name for name, room in rooms.items() if self._has_room(room, size)]
             if large:
@@ -183,7 +182,7 @@ class Targets:
         return Counter()
 
     def _taking(self, victim: Victim, size: Resources) -> Iterator[Room]:
-        """The nodes that take the VM, of that size."""
+        """The nodes that take the VM of that size."""
         hindrance = self._places.hindrances(victim.claim, victim.vm)
         for name, room in self._rooms.items():
             if self._has_room(room, size) and hindrance(name) is None:
@@ -200,7 +199,7 @@ class Targets:
         ) * whole <= mark.mem.value * left
 
     def _preferred(self, victim: Victim, rooms: dict[str, Room]) -> dict[str, Room]:
-        """Those of ``rooms`` that the VM prefers most."""
+        """The ``rooms`` that the VM prefers most."""
         judgement = self._places.judgement(victim.claim, victim.vm)
         if not judgement.prefers:
             return rooms
@@ -214,5 +213,5 @@ def _is_as_large(size: Resources, known: Iterable[Resources]) -> bool:
 
 
 def _least(known: Iterable[Resources], size: Resources) -> list[Resources]:
-    """``known`` and ``size``, without those that are no smaller than it."""
+    """``known`` and ``size``, without sizes that are at least as large as another."""
     return [*(other for other in known if not size.within(other)), size]

@@ -1,9 +1,9 @@
-"""Migrations whose target pod finds no node: given up within seconds, since its VM waits as well (S4.9).
+"""Migrations whose target pod finds no node: cancelled within seconds, because the VM waits too (S4.9).
 
-Rules that hold here:
+Rules:
 
-- A target pod about which kube-scheduler says nothing may wait for ``placement_timeout``.
-- A migration that failed before its target pod had a node was refused as well, however it ended.
+- A target pod without a word from kube-scheduler may wait for ``placement_timeout``.
+- A migration that failed before its target pod had a node counts as refused, however it ended.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ REFUSAL_SETTLE: Final = Seconds(2.0)  # kube-scheduler's first attempt may be to
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Since when a target pod waits, and since when it is refused; None while it does not wait or is not."""
+    """Since when a target pod waits and is refused; None if it does not or is not."""
 
     since: Instant | None = None
     refused_since: Instant | None = None
 
 
 class UnplacedTargets:
-    """Knows which migrations have no place yet, and for how long their target pods have been waiting."""
+    """Tracks migrations without a node, and how long their target pods have waited."""
 
     def __init__(self) -> None:
         self._waits: dict[ObjectName, _Wait] = {}
 
     def gives_up(self, migration: Migration, policy: MigrationPolicy, now: Instant, *, is_current: bool) -> str | None:
-        """The reason why the migration has no future, by its target pod without a node; None if it may go on."""
+        """The reason to cancel a migration whose target pod has no node; None if it may go on."""
         if migration.placed_on is not None or migration.phase is not MigrationPhase.PENDING:
             self._waits.pop(migration.name, None)
             return None
         target = migration.waiting_target
-        # Waits count only while the pods known are current: otherwise the pod may have a node already.
+        # Only with current pods: otherwise the pod may have a node already.
         before = self._waits.get(migration.name, _Wait()) if is_current else _Wait()
         since = None if target is None else now if before.since is None else before.since
         refused = None if target is None or not target.refusal else before.refused_since
@@ -56,7 +56,7 @@ class UnplacedTargets:
         return None
 
     def newly_failed(self, migrations: Iterable[Migration]) -> Iterator[Migration]:
-        """Those that have failed without a place since the last call; forgets all that are gone."""
+        """Migrations that failed without a node since the last call; forgets deleted ones."""
         waits, remaining = self._waits, {}
         for migration in migrations:
             wait = waits.get(migration.name)

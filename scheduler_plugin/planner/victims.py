@@ -1,8 +1,8 @@
-"""VMs of a node that may be moved (S4.8). ``cost`` chooses among them.
+"""VMs of a node that may move (S4.8); ``cost`` chooses among them.
 
-Only what can be moved safely and as a whole: a VM of ours in phase Running, in one pod that is known to be bound, that
-may move, is not on its way already, and does not rest after its last migration. One that sleeps frees nothing, and
-leaves only a node that is drained, or one that has no room for it to wake: it wakes at the target.
+Only VMs of ours that can move safely as a whole: in phase Running, in one bound pod, movable, not migrating, and not
+resting after a migration. A sleeping VM frees nothing: it leaves only a draining node, or one without room for it to
+wake; it wakes at the target.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from scheduler_plugin.ledger.moves import Migration, MoveCause
 from scheduler_plugin.texts import explanations
 
 COPY_TIME: Final = Seconds(5.0)
-"""About how long a migration copies; what the guest changes meanwhile is copied again."""
+"""Approximate length of the copy; memory changed meanwhile is copied again."""
 
 REMEMBERED: Final = Seconds(3600.0)
-"""How long a move makes the next one of the same VM cost more."""
+"""How long a move makes the next one of the same VM more expensive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The present: ``monotonic`` on a clock that never goes back, ``wall`` in seconds since 1970 as the API counts."""
+    """The present time: ``monotonic``, and ``wall`` in Unix seconds like the API."""
 
     monotonic: Instant
     wall: float
@@ -40,11 +40,11 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A VM that may be moved.
+    """A VM that may move.
 
-    ``load`` is its load average in vCPUs (infinite if unknown), ``to_copy`` the bytes that a move copies, as far
-    as is known. ``arrived`` counts the claims of the node from the oldest on, ``moved`` its moves that have ended well
-    within ``REMEMBERED``.
+    ``load`` is its load average in vCPUs (infinite if unknown), ``to_copy`` the bytes to copy, as far as known.
+    ``arrived`` is its index among the node's claims, oldest first; ``moved`` the number of its successful moves within
+    ``REMEMBERED``.
     """
 
     vm: ObjectName
@@ -56,9 +56,9 @@ class Victim:
 
     @property
     def size(self) -> Resources:
-        """Amount that its node is relieved of, and what it needs elsewhere: its size, and what it was denied.
+        """Its size plus what it was denied: what its node gains and a target needs.
 
-        Of one that sleeps, what it wakes with.
+        For a sleeping VM, the size that it wakes with.
         """
         needed = self.claim.reserved + self.claim.unmet
         return needed if not self.claim.sleeps else needed.at_least(self.claim.reserved + self.claim.wake_need.missing)
@@ -66,10 +66,9 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Time for which a VM is left alone after a migration.
+    """Rest of a VM after a migration.
 
-    For ``cooldown`` after it has moved, and after failures in a row for ``backoff``, doubled each time up to
-    ``backoff_most``.
+    ``cooldown`` after a move; after failures in a row ``backoff``, doubled each time up to ``backoff_most``.
     """
 
     cooldown: Seconds = Seconds(3600.0)
@@ -77,19 +76,19 @@ class Rest:
     backoff_most: Seconds = Seconds(3600.0)
 
     def until(self, migrations: Sequence[Migration], now: Now, *, drains: bool) -> float:
-        """The time when the VM may move again, in seconds since 1970.
+        """Time at which the VM may move again, in Unix seconds.
 
-        ``drains``: its node is to be emptied.
+        ``drains``: its node is being drained.
         """
         until, failures, before = -inf, 0, -inf
         for at, migration in _ended(migrations, now):
             if at - before > 2 * self.backoff_most:
-                failures = 0  # earlier failures are forgotten, even if their objects are still there
+                failures = 0  # a success resets failures, even if their objects still exist
             before = at
             if migration.phase is MigrationPhase.SUCCEEDED:
                 failures = 0
-                # A node that must be emptied moves even a VM that has just arrived. One that a drain has moved did not
-                # choose its new node for room, so its neighbours need not wait until it may leave again.
+                # A drain moves even a VM that has just arrived. A VM that arrived by a drain did not choose its node
+                # for room, so it may move again at once.
                 is_free = drains or migration.cause is MoveCause.DRAIN
                 until = -inf if is_free else at + self.cooldown
             else:
@@ -98,7 +97,7 @@ class Rest:
         return until
 
     def after(self, failures: int) -> Seconds:
-        """The wait after that many failures in a row."""
+        """Wait after that many failures in a row."""
         return Backoff(self.backoff, self.backoff_most, spread=0.0).delay(failures, 0.0)
 
     def forgotten(self, migrations: Sequence[Migration], now: Now) -> list[ObjectName]:
@@ -112,11 +111,11 @@ class Rest:
         return [migration.name for at, migration in ended if self._says_nothing(at, migration.phase, last, now.wall)]
 
     def may_forget(self, migrations: Sequence[Migration], now: Now) -> bool:
-        """Return False if surely none of the VM's migrations is ``forgotten`` yet: a cheap look at the usual case."""
+        """Return False if surely none of the VM's migrations is ``forgotten``; a cheap check for the usual case."""
         if len(migrations) != 1:
             return True
         facts, over_since, least = migrations[0].facts, migrations[0].over_since, min(REMEMBERED, 2 * self.backoff_most)
-        # Neither by the date that it says nor since it was seen to be over has it been long enough.
+        # Too recent both by its own date and since it was seen to be over.
         return (
             facts is None
             or over_since is None
@@ -127,12 +126,12 @@ class Rest:
     def _says_nothing(self, at: float, phase: MigrationPhase, last_success: float, wall: float) -> bool:
         if phase is MigrationPhase.SUCCEEDED:
             return at + max(self.cooldown, REMEMBERED) <= wall
-        # The next failure has to count this one, so it is kept for twice the longest wait.
+        # The next failure has to count this one, so keep it for twice the longest wait.
         return at < last_success or at + 2 * self.backoff_most <= wall
 
 
 def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, Migration]]:
-    """Those that have ended, the first to end first, and when that was in seconds since 1970."""
+    """Ended migrations with their end in Unix seconds, earliest first."""
     ended = [
         (_end_of(migration, migration.facts, now), migration)
         for migration in migrations
@@ -142,15 +141,17 @@ def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, Migra
 
 
 def _end_of(migration: Migration, facts: MigrationFacts, now: Now) -> float:
-    """The time when it ended, or was made if its status does not say; at the latest when it was seen to be over."""
+    """Time of its end, or of its creation if its status has no end; at most when it was seen to be over."""
     dated = facts.created_at if facts.ended_at is None else facts.ended_at
     since = migration.over_since
-    # The date comes from the clock of another program. One in the future must not let the VM rest until then.
+    # The date is from another program's clock; one in the future must not prolong the rest.
     return dated if since is None else min(dated, now.wall - (now.monotonic - since))
 
 
 def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
-    """The reason why the scheduler never moves the VM by itself; None if it may. ``opt_in``: it has to ask for it."""
+    """The reason why the scheduler never moves the VM by itself; None if it may. ``opt_in``: only VMs that ask
+    for it.
+    """
     if facts.is_pod:
         return facts.stays_because
     if facts.auto_migration is False:
@@ -161,13 +162,13 @@ def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
 
 
 def moved_lately(migrations: Sequence[Migration], now: Now) -> int:
-    """The number of a VM's migrations that succeeded within ``REMEMBERED``."""
+    """Number of the VM's successful migrations within ``REMEMBERED``."""
     successes = [at for at, migration in _ended(migrations, now) if migration.phase is MigrationPhase.SUCCEEDED]
     return sum(at + REMEMBERED > now.wall for at in successes)
 
 
 def victim_of(ledger: Ledger, claim: Claim, arrived: int, now: Now, *, opt_in: bool) -> Victim | str:
-    """The VM of ``claim`` as one that may be moved, or in words why it cannot be."""
+    """The VM of ``claim`` as a candidate to move, or the reason why it cannot move."""
     facts = None if claim.vm is None else claim.vm.facts
     if facts is None:
         return explanations.NOT_KNOWN
@@ -181,7 +182,7 @@ def victim_of(ledger: Ledger, claim: Claim, arrived: int, now: Now, *, opt_in: b
 
 
 def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
-    """The reason why the VM cannot be moved just now."""
+    """The reason why the VM cannot move now."""
     account, moves = claim.vm, [migration for migration in ledger.migrations_of(facts.name) if migration.is_active]
     if claim.is_migrating or moves:
         return (
@@ -197,14 +198,14 @@ def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
 def _load(claim: Claim) -> float:
     if claim.sleeps:
         return 0.0
-    # A VM whose load is unknown may be the busiest, so it goes last.
+    # An unknown load may be the highest: move it last.
     return inf if claim.metrics is None else claim.metrics.load1
 
 
 def _to_copy(ledger: Ledger, vm: VmFacts, metrics: Metrics | None) -> int:
     size = vm.actual or vm.wakes_with or vm.use
     used = size.mem if metrics is None or metrics.mem_used is None else metrics.mem_used
-    # The newest known rate: what the guest changes while it is copied is copied again.
+    # Newest known rate: memory changed during the copy is copied again.
     dirty_rates = [move.facts.dirty_rate for move in ledger.migrations_of(vm.name) if move.facts is not None]
     rates = [rate for rate in dirty_rates if rate is not None]
     return used.value + (int(rates[-1].value * COPY_TIME) if rates else 0)
