@@ -1,1 +1,1 @@
-"""The scheduler: an extender of kube-scheduler that places postgres VMs, and the permits by which they grow."""
+"""The scheduler: a kube-scheduler extender that places postgres VMs, and the permits by which they grow."""

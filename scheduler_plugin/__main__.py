@@ -42,21 +42,21 @@ from scheduler_plugin.web.explain_guard import GuardedExplanations, explain_acce
 NAME: Final = "autoscale-scheduler"
 CONNECTIONS: Final = 128
 REVIEW_CONNECTIONS: Final = CONCURRENCY
-"""A pool of their own: a flood of tokens must not use up the connections for bindings and permits."""
+"""A separate pool, so that a flood of tokens cannot use up connections for bindings and permits."""
 
 LEADING_CONNECTIONS: Final = 3
-"""For the Lease, its watch, and the slices that lead clients here: nothing else may hold up a renewal."""
+"""For the Lease, its watch and the EndpointSlices, so that nothing else delays a renewal."""
 
 AGENTS_LIMITS: Final = Limits(connections=8192, per_peer=1024, idle=Seconds(75.0))
 EXTENDER_LIMITS: Final = Limits(connections=256, per_peer=256)
 METRICS_LIMITS: Final = Limits(connections=256, per_peer=64)
 
 OPEN_FILES: Final = 32_768
-"""Sockets and files, as far as the system allows: more than the connections of all listeners together."""
+"""File descriptor limit, as far as the system allows: more than the connections of all listeners."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the scheduler until SIGTERM or SIGINT; return the process's exit status."""
+    """Run the scheduler until SIGTERM or SIGINT; return the exit status."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     allow_open_files(OPEN_FILES)
@@ -67,19 +67,19 @@ async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
     telemetry = Telemetry(clock.now)
     file = FollowedFile(options.config, lambda text: parse_settings(text, options.config.parent))
-    # If the first file is refused, the process does not start.
+    # Exit if the first file is invalid.
     settings = file.load()
     telemetry.settings_accepted(file.generation)
     creds = credentials(options.kubeconfig, clock)
     async with (
-        # Separate pools, so that neither a flood of tokens nor a burst of bindings delays a renewal of the Lease.
+        # Separate pools, so that neither tokens nor bindings delay a renewal of the Lease.
         ConnectionPool(creds, CONNECTIONS) as pool,
         ConnectionPool(creds, REVIEW_CONNECTIONS) as review_pool,
         ConnectionPool(creds, LEADING_CONNECTIONS) as leading_pool,
     ):
         api, reviews = DirectApi(pool, creds.token, NAME), TokenReviews(DirectApi(review_pool, creds.token, NAME))
         leading = DirectApi(leading_pool, creds.token, NAME)
-        # The hostname alone is not enough: a container that restarts in its pod keeps it, yet is another writer.
+        # A container that restarts in its pod keeps the hostname but is another writer.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         ports = SchedulerPorts(api, reviews, clock, telemetry, identity)
         is_alone = options.lease is None
@@ -105,26 +105,25 @@ async def _until_told(
 ) -> None:
     """Run the background tasks and the listeners until ``stop``.
 
-    The Lease is released before the listeners close: a TLS client that holds its connection and reads nothing delays
-    their closing by a second.
+    The Lease is released before the listeners close: an idle TLS client delays their closing by a second.
     """
     is_over = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        # The listeners are no part of ``background``: they must still answer while the scheduler retires.
+        # The listeners are not in ``background``: they must answer while the scheduler retires.
         background = [tasks.create_task(work) for work in works]
         tasks.create_task(serve(served, is_over))
         await stop.wait()
-        # Writes must not be in flight when the background tasks end, because then the Lease is released.
+        # No write may be in flight when the background tasks end, because that releases the Lease.
         await retire()
         for task in background:
             task.cancel()
-        # ``cancel`` returns at once, but the Lease is released only while the tasks unwind.
+        # The Lease is released while the tasks unwind.
         await asyncio.wait(background)
         is_over.set()
 
 
 Program = tuple[ActiveService, Callable[[], Coroutine[None, None, None]], Callable[[], Awaitable[object]]]
-"""The scheduler of this process, its background, and what ends the writes in flight."""
+"""The scheduler of this process, its background, and a function that ends writes in flight."""
 
 
 def _alone(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> Program:
@@ -135,7 +134,7 @@ def _alone(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse
 def _replica(
     ports: SchedulerPorts, leading: KubernetesApi, settings: SchedulerSettings, options: argparse.Namespace
 ) -> Program:
-    """One of several replicas; ``leading`` is the API over connections for the Lease and the slices alone."""
+    """One of several replicas; ``leading`` is the API on the connections for the Lease and the EndpointSlices."""
     leadership = Leadership(leading, ports.clock, lease_terms(options), ports.identity)
     namespace = options.lease.namespace
     slices = [ObjectName(namespace, name) for name in options.leader_endpoints]
@@ -163,30 +162,28 @@ def listeners(options: argparse.Namespace, desk: ActiveService, access: ExplainA
 INTERVAL: Final = Seconds(0.5)
 
 LONGEST_START: Final = Seconds(60.0)
-"""A scheduler that waits longer than this for its cluster needs the collector like any other process."""
+"""After this time without a cluster, the garbage collector runs as usual."""
 
 THRESHOLDS: Final = (2_000, 4, 500)
 """See ``gc.set_threshold``; under load Python's own (700, 10, 10) cause several full collections a minute."""
 
 
 async def set_aside(clock: Clock, is_ready: Callable[[], bool]) -> None:
-    """Pause the collector until the cluster has been read, then freeze all objects.
+    """Disable the garbage collector until the cluster has been read, then freeze all objects.
 
-    A full collection looks at every object that was read from the cluster. At 10,000 VMs it stops every answer for a
-    fifth of a second.
+    A full collection visits every object of the cluster: a pause of 0.2 s at 10,000 VMs.
     """
     deadline = clock.now() + LONGEST_START
-    # While the cluster is read, the collector would go through all objects so far again and again, which takes longer
-    # than reading them.
+    # During the first read, repeated collections would take longer than the read itself.
     gc.disable()
     try:
         while not is_ready():
             await clock.sleep(INTERVAL)
             if clock.now() >= deadline:
                 gc.enable()
-        # Frozen objects are still freed when their last reference goes; only the search for cycles skips them.
+        # Frozen objects are still freed by reference count; only the search for cycles skips them.
         gc.freeze()
-        # Garbage of answers is found while it is young; a full collection comes only after millions of objects.
+        # Garbage of requests is collected young; a full collection comes after millions of objects.
         gc.set_threshold(*THRESHOLDS)
     finally:
         gc.enable()

@@ -1,7 +1,7 @@
-"""``python3 -m scheduler_plugin.answers``: check that an installation answers, from a pod, as its callers ask it.
+"""``python3 -m scheduler_plugin.answers``: check from a pod that an installation works, as its clients call it.
 
-``helm test`` runs it in a pod that our own scheduler has to place: that it runs shows that kube-scheduler and the
-extender answer. Then it asks for a permit with the pod's own token, and the webhook as an API server would.
+``helm test`` runs it in a pod placed by our scheduler, so kube-scheduler and the extender work if it runs. It then
+requests a permit with the pod's own token, and calls the webhook as the API server does.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from protocol.messages import ObjectName
 from protocol.runtime.trust import trusting
 
 PATIENCE: Final = 60.0
-"""Seconds until each question must have its right answer: the installation may still be starting."""
+"""Seconds until each check must pass: the installation may still be starting."""
 
 _PAUSE: Final = 1.0
 _TIMEOUT: Final = 5.0
 _NO_VM: Final = "expected the pod of a VM"
 
 Question = Callable[[], str]
-"""Asks once; returns what is wrong, or an empty text. May raise ``httpx.HTTPError``."""
+"""One check; returns the problem, or an empty text. May raise ``httpx.HTTPError``."""
 
 
 class _Refusal(msgspec.Struct):
@@ -45,7 +45,7 @@ class _Review(msgspec.Struct):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask the programs that the options name; return 0 if all answer as they should."""
+    """Check the programs named by the options; return 0 if all pass."""
     flags = _parser()
     options = flags.parse_args(arguments)
     if options.agents and not options.token_file:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with httpx.Client(verify=context, timeout=_TIMEOUT, trust_env=False) as client:
         if options.agents:
             pod = ObjectName(options.namespace, options.pod)
-            # Editors and shells end files with a newline, which a header must not contain.
+            # Strip the newline at the end of the file.
             token = options.token_file.read_text().strip()
             questions["the agents' port"] = lambda: ask_for_permit(client, options.agents, pod, token)
         if options.webhook:
@@ -79,13 +79,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def ask_for_permit(client: httpx.Client, url: str, pod: ObjectName, token: str) -> str:
-    """Asks for a permit for a pod that runs no VM.
+    """Request a permit for a pod that runs no VM.
 
-    The only right answer is that it runs none: the scheduler says so only after it has reviewed the token, matched it
-    with the pod, and found the pod.
+    The expected error is that the pod runs no VM: the scheduler returns it only after it has reviewed the token,
+    matched it with the pod, and found the pod.
     """
     request = {
-        # Nothing of this is granted: it only has to be well formed.
+        # It only has to be well formed; nothing is granted.
         "protoVersion": 4,
         "pod": {"namespace": pod.namespace, "name": pod.name},
         "resources": {"vCPUs": "250m", "mem": 1},
@@ -101,7 +101,7 @@ def ask_for_permit(client: httpx.Client, url: str, pod: ObjectName, token: str) 
 
 
 def ask_webhook(client: httpx.Client, url: str) -> str:
-    """Ask about a pod that runs no VM: it must be allowed, and the answer must carry the request's uid."""
+    """Review a pod that runs no VM: it must be allowed, with the request's uid."""
     uid = str(uuid.uuid4())
     pods = {"version": "v1", "group": ""}
     review = {
@@ -131,7 +131,7 @@ def ask_webhook(client: httpx.Client, url: str) -> str:
 
 
 def until_answered(ask: Question, now: Callable[[], float], pause: Callable[[float], None]) -> str:
-    """Asks until the answer is right, for at most ``PATIENCE``; returns what is still wrong at the end."""
+    """Repeat the check until it passes, for at most ``PATIENCE``; return the last problem."""
     deadline = now() + PATIENCE
     while (problem := _asked(ask)) and now() < deadline:
         pause(_PAUSE)

@@ -1,7 +1,7 @@
 """Assembly of a scheduler from its parts.
 
-Nothing is made at import; ``assemble`` makes everything, from ports that tests replace. The parts that act are made
-afresh for each term (``acting``), so that they know nothing decided in another term.
+``assemble`` creates everything from ports that tests replace; nothing is created at import. The active parts are
+created for each term (``acting``), so that they keep no decision of another term.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from scheduler_plugin.workers.request_writer import RequestWriter
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of an acting scheduler: what to serve and what to keep running."""
+    """An active scheduler: its service and its background tasks."""
 
     context: SchedulerContext
     workers: Workers
@@ -44,15 +44,15 @@ class Parts:
     service: Service
 
     async def run(self, api: KubernetesApi, hold_back: Seconds | None = None) -> None:
-        """Run the background of a scheduler that acts alone, for ever.
+        """Run the background tasks of a scheduler without a Lease, until cancelled.
 
-        Decides nothing until ``hold_back`` after it has read the cluster: its predecessor may have sent a Binding that
-        is still on its way. None: there was no predecessor.
+        Decides nothing until ``hold_back`` after it has read the cluster: a Binding of its predecessor may still be in
+        flight. None: there was no predecessor.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.context.feed.run(api))
             tasks.create_task(self.authenticator.run())
-            # The feed and the reviews run meanwhile; only the decisions wait.
+            # Only decisions wait; the feed and the reviews run.
             if hold_back is not None:
                 await self.context.feed.hold_back(hold_back)
             tasks.create_task(self.workers.run())
@@ -60,7 +60,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerPorts:
-    """Ports of a scheduler. ``identity`` tells its process from all others."""
+    """Ports of a scheduler. ``identity`` is unique to its process."""
 
     api: KubernetesApi
     reviews: TokenReviews
@@ -70,7 +70,7 @@ class SchedulerPorts:
 
 
 def assemble(ports: SchedulerPorts, settings: SchedulerSettings) -> Parts:
-    """Assemble a scheduler that acts alone; nothing runs yet."""
+    """Assemble a scheduler without a Lease; nothing runs yet."""
     ledger, queues = Ledger(), OrderQueues()
     feed = Feed(ledger, queues, ports.telemetry, clock=ports.clock, settings=settings, identity=ports.identity)
     # Without a Lease this process is the leader from the start.
@@ -80,14 +80,14 @@ def assemble(ports: SchedulerPorts, settings: SchedulerSettings) -> Parts:
 
 
 def context_of(ports: SchedulerPorts, feed: Feed, ledger: Ledger, queues: OrderQueues, term: Term) -> SchedulerContext:
-    """The context that all users of ``ledger`` share in ``term``."""
-    # Signed with the term: a write of the same process in an earlier term counts as another writer's.
+    """The context for all users of ``ledger`` in ``term``."""
+    # Signed with the term: writes of this process in an earlier term count as another writer's.
     writer = ClusterWriter(ports.api, term.signed(ports.identity), term.writing)
     return SchedulerContext(ledger, feed, queues, writer, ports.clock, ports.telemetry, MigrationStatus(), term)
 
 
 def acting(context: SchedulerContext, authenticator: TokenAuthenticator) -> Parts:
-    """The parts that act in the context's term; nothing runs yet."""
+    """The active parts of the context's term; nothing runs yet."""
     events = SchedulerEvents(context)
     mover = Mover(context, MigrationReporter(context, events), Planner())
     permits, requests = PermitWriter(context), RequestWriter(context)

@@ -1,4 +1,4 @@
-"""Shared objects of one scheduler's workers: the ledger, what feeds it, queues of work, and ways to the outside."""
+"""Objects shared by a scheduler's workers: the ledger, the feed, order queues, and ports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler_plugin.term import Term
 class SchedulerContext:
     """Objects that a scheduler's parts share in one term.
 
-    Code that uses ``ledger`` more than once for a decision must not await anything in between.
+    Do not await between two uses of ``ledger`` for one decision.
     """
 
     ledger: Ledger
@@ -32,5 +32,5 @@ class SchedulerContext:
     term: Term
 
     def report(self, event: PermitWritten | Fact | Report) -> None:
-        """Book an event that asks for no decision, and queue the orders that follow from it."""
+        """Apply an event without a decision, and queue the resulting orders."""
         self.queues.add(self.ledger.apply(event, self.clock.now()))

@@ -1,6 +1,6 @@
-"""Databases of both kinds, VirtualMachines and pods that opted in, by their objects as the API has them in JSON (pure).
+"""Databases of both kinds, VirtualMachines and opted-in pods, by their JSON objects (pure).
 
-For programs that show both. A pod has containers in its spec, and a VirtualMachine has none.
+For programs that handle both. A pod has containers in its spec, a VirtualMachine has none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocol.pod_database import database_of, parse_pod_database, pod_of
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 
 OPTED_IN: Final = f"{LABEL_ENABLED}=true,!{LABEL_VM_NAME}"
-"""Selects pods that may be databases, and leaves out the pods of VirtualMachines."""
+"""Label selector of pods that may be databases, without pods of VirtualMachines."""
 
 
 def database_in(written: str) -> ObjectName:
@@ -30,7 +30,7 @@ def database_in(written: str) -> ObjectName:
 
 
 def scope_of(database: ObjectName) -> Scope:
-    """The right that reading about the database needs.
+    """The permission needed to read about the database.
 
     >>> scope_of(database_in("shop/pod/pg-1"))
     Scope(namespace='shop', of_pods=True)
@@ -48,7 +48,7 @@ def is_pod(obj: JsonObject) -> bool:
 
 
 def database_name(obj: JsonObject) -> ObjectName:
-    """The name by which people and programs know the database.
+    """The database's name for people and programs.
 
     >>> vm = {"metadata": {"namespace": "shop", "name": "pg-1"}}
     >>> str(database_name(vm)), str(database_name({**vm, "spec": {"containers": [{}]}}))
@@ -58,7 +58,7 @@ def database_name(obj: JsonObject) -> ObjectName:
 
 
 def database_object(database: ObjectName) -> tuple[Resource, ObjectName]:
-    """The object of a database: its kind and name in the API.
+    """Resource and name of the database's object.
 
     >>> kind, name = database_object(ObjectName("shop", "pod/pg-1"))
     >>> kind.plural, str(name)
@@ -69,7 +69,7 @@ def database_object(database: ObjectName) -> tuple[Resource, ObjectName]:
 
 
 def database_url(database: ObjectName) -> str:
-    """The name as the end of a URL's path. The slash within a pod's name stays.
+    """The name as a URL path; the slash in a pod's name stays.
 
     >>> database_url(ObjectName("shop", "pod/pg-1")), database_url(ObjectName("..", "db"))
     ('shop/pod/pg-1', '%2E%2E/db')
@@ -78,7 +78,7 @@ def database_url(database: ObjectName) -> str:
 
 
 def database_node(obj: JsonObject) -> str:
-    """The node that the database is on; empty if it is on none.
+    """The database's node; empty if none.
 
     >>> database_node({"spec": {"containers": [{}], "nodeName": "n1"}}), database_node({"status": {"node": "n2"}})
     ('n1', 'n2')
@@ -87,7 +87,7 @@ def database_node(obj: JsonObject) -> str:
 
 
 def parse_database(obj: JsonObject) -> VirtualMachine:
-    """Reads a pod that opted in, or a VirtualMachine. Raises ``InvalidObjectError``.
+    """Decode an opted-in pod or a VirtualMachine. Raises ``InvalidObjectError``.
 
     >>> metadata = {"annotations": {"autoscaling.neon.tech/bounds": '{"max": {"cpu": 4, "mem": "8Gi"}}'}}
     >>> postgres = {"name": "postgres", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}

@@ -1,6 +1,6 @@
-"""Services that lead to the leader: they select no pods, and the leader writes itself into their EndpointSlices.
+"""Services that point to the leader: they have no selector, and the leader writes itself into their EndpointSlices.
 
-A missing slice is created: Argo CD leaves EndpointSlices out, a restored cluster may lack them, people delete them.
+A missing slice is created: Argo CD excludes EndpointSlices, and backups or people may remove them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ INTERVAL: Final = Seconds(5.0)
 RETRY: Final = Seconds(0.25)
 
 FOR_PEOPLE: Final = frozenset({RefusalKind.FORBIDDEN, RefusalKind.INVALID, RefusalKind.NOT_FOUND})
-"""Refusals that last until a person changes the installation."""
+"""Refusals that last until someone changes the installation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAddress:
-    """Address of a replica: that of its ``pod``, and the ``node`` if known.
+    """IP address of a replica's ``pod``, and its ``node`` if known.
 
-    kube-proxy lets a pod reach itself through a Service only if it knows that the endpoint is on its own node.
+    kube-proxy needs the node for a pod to reach itself through a Service.
     """
 
     address: str
@@ -44,14 +44,14 @@ class ReplicaAddress:
 
 
 class LeaderEndpoints:
-    """The EndpointSlices ``slices``, and the place of this replica."""
+    """The EndpointSlices ``slices``, and the address of this replica."""
 
     def __init__(self, api: KubernetesApi, clock: Clock, slices: Sequence[ObjectName], place: ReplicaAddress) -> None:
         self._api = api
         self._clock = clock
         self._slices = slices
         target: Json = {"kind": "Pod", "namespace": place.pod.namespace, "name": place.pod.name}
-        # Left out if unknown: ``nodeName`` must not be empty.
+        # ``nodeName`` must not be empty.
         node: Json = {"nodeName": place.node} if place.node else {}
         self._endpoint: Json = {
             "addresses": [place.address],
@@ -62,7 +62,7 @@ class LeaderEndpoints:
 
     async def keep(self, term: Term) -> Never:
         """Keep all slices pointing to this replica, until cancelled at the end of the term."""
-        # Checked again and again, so that changes by others (an upgrade of the manifests) do not last.
+        # Check repeatedly: an upgrade of the manifests may reset them.
         due = dict.fromkeys(self._slices, NEVER)
         while True:
             for name in [slice_name for slice_name in self._slices if due[slice_name] <= self._clock.now()]:
@@ -77,7 +77,7 @@ class LeaderEndpoints:
             await self._lead_here(name, term)
         except ApiError as error:
             LOG.warning(logs.NO_CLIENTS, extra={"slice": str(name), "reason": str(error)})
-            # A quick retry cannot help until a person has changed the installation.
+            # Retrying soon does not help before someone changes the installation.
             return INTERVAL if isinstance(error, ApiRefusedError) and error.kind in FOR_PEOPLE else RETRY
         return INTERVAL
 
@@ -92,8 +92,8 @@ class LeaderEndpoints:
             return
         if self._leads_here(endpoint_slice):
             return
-        # One endpoint replaces all: clients must not be sent to two schedulers, nor to one that was stopped and cannot
-        # remove itself. The resourceVersion makes the API server reject the write if somebody else wrote in between.
+        # Replace all endpoints: clients must not reach a second scheduler, or one that stopped and cannot remove
+        # itself. The resourceVersion detects concurrent writes.
         body: Json = {"metadata": {"resourceVersion": version_of(endpoint_slice)}, "endpoints": [self._endpoint]}
         with term.writing(ApiCall("PATCH", path, TIMEOUT, body=body, content_type=MERGE_PATCH)) as call:
             await self._api.call(call)
@@ -101,7 +101,7 @@ class LeaderEndpoints:
 
     async def _make(self, name: ObjectName, term: Term) -> None:
         service = await self._api.call(ApiCall("GET", SERVICES.path(name.namespace, name.name), TIMEOUT))
-        # The Service owns the slice, so that it is deleted with the installation.
+        # Owned by the Service, so that it is deleted with it.
         body = slice_of(service, self._endpoint)
         with term.writing(ApiCall("POST", ENDPOINT_SLICES.path(name.namespace), TIMEOUT, body=body)) as call:
             await self._api.call(call)
@@ -109,12 +109,12 @@ class LeaderEndpoints:
 
     def _leads_here(self, found: JsonObject) -> bool:
         endpoints = items(found, "endpoints")
-        # A subset: the API server may add fields of its own to the endpoint.
+        # The API server may add fields to the endpoint.
         return len(endpoints) == 1 and self._endpoint.items() <= endpoints[0].items()
 
 
 def slice_of(service: JsonObject, endpoint: Json) -> Json:
-    """The EndpointSlice of a Service without a selector, as the chart makes it, with its one endpoint (pure)."""
+    """The EndpointSlice of a Service without a selector, as in the chart, with one endpoint (pure)."""
     name = text(service, "metadata", "name")
     owner: Json = {"apiVersion": "v1", "kind": "Service", "name": name, "uid": text(service, "metadata", "uid")}
     return {
@@ -126,7 +126,7 @@ def slice_of(service: JsonObject, endpoint: Json) -> Json:
             "labels": {
                 "app.kubernetes.io/name": "autoscaling-scheduler",
                 "kubernetes.io/service-name": name,
-                # Kubernetes' own controllers leave slices alone that somebody else manages.
+                # Kubernetes' own controllers ignore slices managed by others.
                 "endpointslice.kubernetes.io/managed-by": "autoscaling-scheduler",
             },
             "ownerReferences": [owner],
@@ -138,8 +138,8 @@ def slice_of(service: JsonObject, endpoint: Json) -> Json:
 
 
 def _port(of_service: Json) -> Json:
-    """The slice's port for a port of the Service: its target, which is a number in the Services of the chart."""
+    """The slice's port for a Service port; the chart's target ports are numbers."""
     target = of_service.get("targetPort")
-    # A named port would have to be looked up in the pod.
+    # A named port is defined in the pod.
     number = target if isinstance(target, int) else of_service.get("port")
     return {"name": text(of_service, "name"), "port": number, "protocol": text(of_service, "protocol") or "TCP"}

@@ -1,7 +1,7 @@
-"""The command line of ``autoscale-scheduler``.
+"""Command line of ``autoscale-scheduler``.
 
-The agents' port and the extender's port have separate certificates: agents come over the network, kube-scheduler comes
-over the pod's loopback and reads the scheme from its own configuration.
+Agents come over the network and kube-scheduler over the pod's loopback interface, with the scheme from its own
+configuration, so each port has its own certificate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scheduler_plugin.term import SETTLE
 Followed = FollowedTls[ssl.SSLContext]
 
 LOOK_EVERY: Final = Seconds(0.5)
-"""How soon a Lease that is given back is taken."""
+"""Polling interval for a released Lease."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -101,16 +101,16 @@ def _object_name(text: str) -> ObjectName:
 
 
 def _seconds(text: str, least: int) -> int:
-    # ``int`` alone would also accept signs, spaces, underscores and digits of other scripts.
+    # ``int`` would also accept signs, spaces, underscores and other digits.
     if not (text.isascii() and text.isdecimal() and least <= int(text) <= 60):
         raise argparse.ArgumentTypeError(f"expected {least} to 60 whole seconds, got {text!r}")
     return int(text)
 
 
 def lease_terms(options: argparse.Namespace) -> LeaseTerms:
-    """Times of the Lease: renewed about four times per duration, and read often enough for a quick succession.
+    """Times of the Lease: about four renewals per duration, and frequent polling by standbys.
 
-    Raises ``ListenError`` if clients could not be led to this replica.
+    Raises ``ListenError`` if clients could not reach this replica.
     """
     if options.leader_endpoints:
         _refuse_other_families(options.pod_ip)
@@ -170,12 +170,12 @@ def agents_tls(options: argparse.Namespace) -> Followed | None:
 
 
 def extender_tls(options: argparse.Namespace) -> Followed | None:
-    """TLS context for kube-scheduler, and the certificate it must show. Raises ``ListenError``."""
+    """TLS context for kube-scheduler with its client certificate's name. Raises ``ListenError``."""
     certificate, key, authority = options.extender_tls_cert, options.extender_tls_key, options.extender_client_ca
     tls = _tls("extender", "extender-", certificate, key, authority)
     if tls is None and authority is not None:
         raise ListenError("--extender-client-ca needs --extender-tls-cert and --extender-tls-key")
-    # Without an authority no certificate is asked for, so its name would never be checked.
+    # Without an authority no client certificate is requested, so its name would not be checked.
     if options.extender_client_name and authority is None:
         raise ListenError("--extender-client-name needs --extender-client-ca")
     return tls

@@ -1,7 +1,7 @@
-"""Orders of the ledger that are not carried out yet: nodes to touch, pods to read, permits and requests to write,
-migrations to create and to read.
+"""Queues of the ledger's orders: nodes to touch, pods to read, permits and requests to write, migrations to create and
+to read.
 
-Losing all of them (a restart) only causes delays.
+Losing them in a restart only delays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 class OrderQueue(Generic[K, V]):
-    """Orders of one kind by their key, oldest first."""
+    """Orders of one kind by key, oldest first."""
 
     def __init__(self) -> None:
         self._orders: dict[K, V] = {}
@@ -29,36 +29,36 @@ class OrderQueue(Generic[K, V]):
         return len(self._orders)
 
     def put(self, key: K, order: V) -> None:
-        """Add an order, or replace the one with the same key without changing its turn."""
-        # A dict keeps the place of a key that is overwritten.
+        """Add an order, or replace the one with the same key in place."""
+        # A dict keeps the position of an overwritten key.
         self._orders[key] = order
         self._any.set()
 
     def find(self, key: K) -> V | None:
-        """The order with this key, which stays in the queue; None if there is none."""
+        """The order with this key, without removing it; None if there is none."""
         return self._orders.get(key)
 
     def drop(self, key: K) -> None:
-        """Forgets an order, if there is one."""
+        """Remove an order, if present."""
         self._orders.pop(key, None)
 
     async def take(self) -> V:
-        """Waits for an order and removes the oldest."""
+        """Wait for an order and remove the oldest."""
         while not self._orders:
-            # Cleared only when empty; ``take_all`` and ``drop`` may leave it set, hence the loop.
+            # ``take_all`` and ``drop`` may leave it set, hence the loop.
             self._any.clear()
             await self._any.wait()
         return self._orders.pop(next(iter(self._orders)))
 
     def take_all(self) -> list[V]:
-        """Removes and returns all orders, oldest first."""
+        """Remove and return all orders, oldest first."""
         orders = list(self._orders.values())
         self._orders.clear()
         return orders
 
 
 class OrderQueues:
-    """All orders that wait. ``requests_seen`` has an event for each pod whose kubelet's answer is awaited."""
+    """All queues. ``requests_seen`` has an event for each pod whose kubelet is awaited."""
 
     def __init__(self) -> None:
         self.wakes: OrderQueue[str, outcomes.RoomFreed] = OrderQueue()
@@ -70,7 +70,7 @@ class OrderQueues:
         self.requests_seen: dict[str, asyncio.Event] = {}
 
     def add(self, effects: Iterable[outcomes.Effect]) -> None:
-        """Queues the ledger's orders."""
+        """Queue the ledger's orders."""
         for effect in effects:
             match effect:
                 case outcomes.RoomFreed(node):
@@ -80,7 +80,7 @@ class OrderQueues:
                 case outcomes.PersistPermit(vm):
                     self.permits.put(vm, effect)
                 case outcomes.RequestsSeen(uid):
-                    # For most pods nobody waits.
+                    # Most pods are not awaited.
                     if uid in self.requests_seen:
                         self.requests_seen[uid].set()
                 case outcomes.CreateMigration(name):
@@ -90,7 +90,7 @@ class OrderQueues:
 
 
 AT_ONCE: Final = 48
-"""Calls under way: less than half of the connections to the API server, the rest is for increases and binds."""
+"""Concurrent calls: less than half of the connections to the API server, to leave some for increases and binds."""
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""Tokens with which a program reads the explanations of other programs."""
+"""Tokens with which a program reads explanations of other programs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from protocol.units import Instant, Seconds
 LOG: Final = logging.getLogger("autoscale.tokens")
 TIMEOUT: Final = Seconds(5.0)
 LASTS: Final = Seconds(3600.0)
-# Half of its life, so that no token expires on the way to its reader, even if clocks differ.
+# Half of its life, so that no token expires in transit, even if clocks differ.
 USED_FOR: Final = Seconds(LASTS / 2)
 TRIED_AGAIN_AFTER: Final = Seconds(30.0)
 
 Tokens = Callable[[str], Awaitable[str]]
-"""audience -> a token for it; empty if there is none."""
+"""Returns a token for an audience; empty if there is none."""
 
 
 async def no_tokens(_: str) -> str:
@@ -35,7 +35,9 @@ async def no_tokens(_: str) -> str:
 
 
 def tokens_of(token_file: Path | None, api: KubernetesApi, own: Callable[[], str | None], clock: Clock) -> Tokens:
-    """The token in a file for every audience, or requested tokens of the service account whose token ``own`` is."""
+    """The token in ``token_file`` for all audiences, or requested tokens of the service account of the token
+    ``own``.
+    """
     if token_file is None:
         return RequestedTokens(api, own, clock)
 
@@ -57,12 +59,12 @@ class RequestedTokens:
 
     async def __call__(self, audience: str) -> str:
         """See ``Tokens``."""
-        # One request at a time for an audience; other audiences do not wait for it.
+        # One request at a time per audience.
         async with self._turns[audience]:
             token, until = self._known.get(audience, ("", Instant(float("-inf"))))
             if self.clock.now() >= until:
                 token = await self._requested(audience)
-                # A failure is remembered, too: otherwise every explanation would wait for the time-out.
+                # Failures are cached too: otherwise every explanation would wait for the timeout.
                 lasts = USED_FOR if token else TRIED_AGAIN_AFTER
                 self._known[audience] = token, Instant(self.clock.now() + lasts)
             return token
@@ -74,7 +76,7 @@ class RequestedTokens:
         body: JsonObject = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            # Nobody but the API server sees our own token: each audience gets one that is of no use elsewhere.
+            # One token per audience, useless elsewhere; only the API server sees our own.
             "spec": {"audiences": [audience], "expirationSeconds": int(LASTS)},
         }
         path = f"{SERVICE_ACCOUNTS.path(account[0])}/{account[1]}/token"
@@ -86,7 +88,7 @@ class RequestedTokens:
 
 
 def shown(token: str) -> dict[str, str]:
-    """The header that shows ``token``; none if it is empty.
+    """Header with ``token``; none if it is empty.
 
     >>> shown("t"), shown("")
     ({'Authorization': 'Bearer t'}, {})

@@ -1,6 +1,6 @@
-"""Common metrics and log lines of this package's programs: its watches, objects that cannot be read, and its settings.
+"""Metrics and log lines shared by this package's programs: watches, unreadable objects, and settings.
 
-Labels are kinds and small fixed sets of words.
+Label values are kinds and small fixed sets.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ KIND_MISSING: Final = "the cluster lacks this optional kind; continuing without 
 
 
 class SettingsTelemetry:
-    """Metrics with a program's ``prefix``, and lines in its ``log``, about its settings."""
+    """Metrics and log lines of a program's settings; metric names start with ``prefix``."""
 
     def __init__(self, prefix: str, log: Logger) -> None:
         self.registry = CollectorRegistry()
-        # Metric names have underscores, the program's own name has hyphens.
+        # Metric names have underscores, program names have hyphens.
         describe_process(self.registry, prefix.replace("_", "-"))
         self._prefix = prefix
         self._log = log
@@ -43,20 +43,20 @@ class SettingsTelemetry:
         return generate_latest(self.registry)
 
     def settings_accepted(self, generation: int) -> None:
-        """New settings are in force; see ``SettingsReport``."""
+        """New settings are active; see ``SettingsReport``."""
         self.reloads.labels("accepted").inc()
         self.refused.set(0)
         self._log.info("settings accepted", extra={"generation": generation})
 
     def settings_refused(self, reason: str) -> None:
-        """A new content was refused, the old settings stay; see ``SettingsReport``."""
+        """New settings were rejected, the old ones stay; see ``SettingsReport``."""
         self.reloads.labels("refused").inc()
         self.refused.set(1)
         self._log.error("settings refused; keeping the previous ones", extra={"reason": reason})
 
 
 class ProgramTelemetry(SettingsTelemetry):
-    """The same of a program that watches the cluster. ``unreadable`` and ``ready`` are help texts of those gauges."""
+    """Adds metrics of watches. ``unreadable`` and ``ready`` are help texts of those gauges."""
 
     def __init__(
         self, prefix: str, log: Logger, unreadable: str, ready: str = "1 once the cluster has been listed"

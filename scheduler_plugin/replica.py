@@ -1,7 +1,7 @@
-"""One of several schedulers: it follows the whole cluster, and acts while it holds the Lease (B.3).
+"""One of several scheduler replicas: it watches the whole cluster, and is active while it holds the Lease (B.3).
 
-A standby keeps a ledger of what it reads, for people to look at. It writes nothing but the Lease, and answers agents
-and kube-scheduler that another leads.
+A standby keeps a ledger for explanations. It writes only the Lease, and tells agents and kube-scheduler that another
+replica leads.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LOG: Final = logging.getLogger("autoscale.replica")
 
 
 class Replica:
-    """One scheduler of several; see ``service.ActiveService`` for its port.
+    """One scheduler replica; implements ``service.ActiveService``.
 
-    ``endpoints`` lead clients to the leader.
+    ``endpoints`` point clients to the leader.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Replica:
         self.authenticator = TokenAuthenticator(ports.reviews.review, ports.clock)
         self._writes = Writes(ports.clock)
         ledger, queues = Ledger(), OrderQueues()
-        # Without an identity: a standby writes no permits that it would have to recognise as its own.
+        # Without an identity: a standby has no permits of its own to recognise.
         self.feed = Feed(ledger, queues, ports.telemetry, clock=ports.clock, settings=settings, identity=None)
         self._following = self._context(ledger, queues, self._term())
         self._acting: Parts | None = None
@@ -60,12 +60,12 @@ class Replica:
 
     @property
     def context(self) -> SchedulerContext:
-        """The ledger that decides, or the one that only follows."""
+        """The leader's context, or the standby's."""
         return self._following if self._acting is None else self._acting.context
 
     def standing(self) -> LeaderStatus:
-        """Return whether this replica acts, and which one leads."""
-        # A leader that ends in order sends its clients elsewhere before the Lease is free.
+        """The leadership status."""
+        # During an orderly shutdown, send clients away before the Lease is free.
         if self._writes.is_closing:
             return LeaderStatus(False, "")
         return LeaderStatus(self._acting is not None and self._acting.context.term.leads, self._leadership.holder)
@@ -78,7 +78,7 @@ class Replica:
         return parts.service
 
     async def run(self) -> None:
-        """Follows and acts until cancelled; then gives the Lease back if that is safe."""
+        """Watch and act until cancelled; then release the Lease if that is safe."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.feed.run(self._ports.api))
@@ -87,19 +87,19 @@ class Replica:
                 tasks.create_task(self._watch.run())
                 tasks.create_task(self._act())
         finally:
-            # A write whose outcome is unknown may still land: then the Lease is left to expire instead.
+            # After a write with an unknown outcome let the Lease expire: the write may still land.
             if await self.retire():
                 await self._leadership.release()
 
     async def retire(self) -> bool:
-        """Begin no further write and wait for those in flight; return True if the Lease can be given back."""
+        """Start no further write and wait for those in flight; return True if the Lease can be released."""
         is_known = await self._writes.close()
         if not is_known and self._leadership.leads:
             LOG.warning(logs.LEASE_KEPT)
         return is_known
 
     async def _seek(self) -> None:
-        """Seek the Lease; only look until the cluster has been read: before that, a leader could answer nothing."""
+        """Acquire the Lease. Until the cluster has been read only watch it: as leader this replica could not decide."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._leadership.run(self.feed.ready))
             await self.feed.ready.wait()
@@ -117,7 +117,7 @@ class Replica:
             if not self._leadership.leads:
                 continue
             async with asyncio.TaskGroup() as tasks:
-                # Whatever is in flight when the Lease passes on is cancelled with the term.
+                # Work in flight when the Lease is lost is cancelled with the term.
                 leading = tasks.create_task(self._lead(self._term()))
                 await self._news.wait()
                 leading.cancel()
@@ -125,15 +125,15 @@ class Replica:
 
     async def _lead(self, term: Term) -> None:
         began = self._ports.clock.now()
-        if self._leadership.term > 1:  # what it sent in its last term may still arrive
+        if self._leadership.term > 1:  # its writes of an earlier term may still land
             await self._ports.clock.sleep(self._leadership.spare)
-        # The installation may have had a scheduler without a Lease until now, and no Lease holds that one back.
+        # The installation may have had a scheduler without a Lease, which no Lease stops.
         if await until_gone(self._ports.api, self._ports.clock, self._leadership.namespace):
             await self._ports.clock.sleep(self._leadership.spare)
-        # Lists that begin after the Lease was won contain everything that the previous leader could write in its term.
-        # A follower's ledger is not enough: it does not know what was answered.
+        # Lists that start after the Lease was acquired contain all writes of the previous leader. The standby's ledger
+        # is not enough: it does not know which responses were sent.
         await self.feed.refresh()
-        # The lists take time: the Lease may have passed on meanwhile.
+        # The Lease may have been lost during the lists.
         if not term.leads:
             return
         ledger, queues = Ledger(), OrderQueues()
@@ -148,7 +148,7 @@ class Replica:
             tasks.create_task(self._endpoints.keep(term))
 
     def _follow(self) -> None:
-        """Return to standing by: a new ledger of what is read from now on, for people to look at."""
+        """Return to standby, with a new ledger for explanations."""
         ledger, queues = Ledger(), OrderQueues()
         self._acting = None
         self._following = self._context(ledger, queues, self._term())
@@ -165,13 +165,13 @@ class Replica:
 LEASE_LOG: Final = logging.getLogger("autoscale.lease")
 
 PAUSE: Final = Seconds(2.0)
-"""Between a watch that has ended and the next one. A watch begins with the Lease as it is, so nothing is missed."""
+"""Between two watches. A watch begins with the present Lease, so nothing is missed."""
 
 
 class LeaseWatch:
-    """Watches the Lease of ``leadership``: a standby learns at once that it was given back, not only at its next read.
+    """Watches the Lease, so that a standby notices its release at once instead of at the next poll.
 
-    The right to watch that one object is enough.
+    Needs permission to watch only that object.
     """
 
     def __init__(self, leadership: Leadership, clock: Clock) -> None:
@@ -179,13 +179,13 @@ class LeaseWatch:
         self._clock = clock
 
     async def run(self) -> Never:
-        """Listens for ever."""
+        """Watch until cancelled."""
         previous = ""
         while True:
             try:
                 await self._listen()
             except (ApiError, UnreadableAnswerError) as error:
-                # Without the right to watch this repeats for ever; the regular reads of the Lease are enough then.
+                # Without permission to watch this fails for ever; polling the Lease is enough then.
                 if str(error) != previous:
                     LEASE_LOG.info(logs.LEASE_NOT_WATCHED, extra={"reason": str(error)})
                 previous = str(error)
@@ -194,12 +194,12 @@ class LeaseWatch:
     async def _listen(self) -> None:
         path, _, name = self._leadership.path.rpartition("/")
         times = WatchTimes.spread(self._clock.jitter())
-        # Kubernetes has no watch of a single object, only of a collection with this selector.
+        # A watch of a single object is a watch of the collection with this selector.
         query = {"fieldSelector": f"metadata.name={name}", **watch_query("", times)}
         async with self._leadership.api.stream(ApiCall("GET", path, times.silence, query=query)) as lines:
             async for line in lines:
                 if _is_given_back(read_event(line)):
-                    # Only a hint: the read that follows decides whether the Lease is free.
+                    # Only a hint: the following read decides.
                     self._leadership.look()
 
 
@@ -212,7 +212,7 @@ def _is_given_back(event: WatchEvent) -> bool:
 PREDECESSOR_LOG: Final = logging.getLogger("autoscale.predecessor")
 
 SELECTOR: Final = "app.kubernetes.io/name=autoscaling-scheduler"
-"""The label of every scheduler's pod, in all manifests."""
+"""Label of all scheduler pods, in all manifests."""
 
 LEASE: Final = "--lease"
 TIMEOUT: Final = Seconds(2.0)
@@ -220,7 +220,7 @@ INTERVAL: Final = Seconds(0.5)
 
 
 def acts_alone(pod: JsonObject) -> bool:
-    """Return True if the scheduler in that pod acts, or may yet act, without a Lease.
+    """Return True if the scheduler in that pod acts without a Lease, now or later.
 
     >>> acts_alone({"spec": {"containers": [{"args": ["--config=a"]}]}})
     True
@@ -234,10 +234,10 @@ def acts_alone(pod: JsonObject) -> bool:
 
 
 async def until_gone(api: KubernetesApi, clock: Clock, namespace: str) -> bool:
-    """Return once no scheduler in ``namespace`` acts without a Lease: True if one had to be waited for.
+    """Wait until no scheduler in ``namespace`` acts without a Lease; return True if it had to wait.
 
-    No Lease holds such a scheduler back. An installation can thus go from one scheduler to two in place, without
-    deleting anything by hand, and two never act.
+    No Lease stops such a scheduler. With this check an installation can change from one scheduler to two replicas in
+    place, and two never act at once.
     """
     previous: object = None
     while True:
@@ -245,11 +245,11 @@ async def until_gone(api: KubernetesApi, clock: Clock, namespace: str) -> bool:
             listed = await api.call(ApiCall("GET", PODS.path(namespace), TIMEOUT, {"labelSelector": SELECTOR}))
             waiting_for: object = [str(name_of(pod)) for pod in items(listed, "items") if acts_alone(pod)]
         except ApiError as error:
-            # If the list fails, one may still act.
+            # One may still act.
             waiting_for = str(error)
         if not waiting_for:
             return previous is not None
-        # Logged only when it changes: this repeats twice a second.
+        # Log changes only: this repeats twice a second.
         if waiting_for != previous:
             PREDECESSOR_LOG.warning(logs.NOT_LEADING, extra={"reason": waiting_for})
         previous = waiting_for

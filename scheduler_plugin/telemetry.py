@@ -1,7 +1,7 @@
-"""The scheduler's metrics, with few labels, and its log, with one line for each event worth reading.
+"""The scheduler's metrics and log.
 
-Labels are nodes, resources and small fixed sets of words: never pods, VMs or peers. The ledger does not report here:
-it returns explanations instead.
+Label values are nodes, resources and small fixed sets: never pods, VMs or peers. The ledger reports nothing here; it
+returns explanations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class LeaderGauges:
-    """Gauges that only the leader sets; a standby replica shows none of them."""
+    """Gauges of the leader only; a standby does not export them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -42,18 +42,18 @@ class LeaderGauges:
         self._leads = False
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        """Creates a gauge; call it before the first term. Children with ``labels`` last for one term: look them up in
+        """Create a gauge; call it before the first term. Children with ``labels`` last for one term: look them up in
         each.
         """
-        # Registered only while this process leads: a deposed leader's numbers are stale.
+        # Registered only while leading: a former leader's values are stale.
         gauge = Gauge(name, text, labels, registry=None)
         self._gauges.append(gauge)
-        # A gauge with labels loses its children; one without can only be set back.
+        # Labelled gauges lose their children; others are reset to 0.
         self._resets.append(gauge.clear if labels else partial(gauge.set, 0.0))
         return gauge
 
     def leads(self, leads: bool) -> None:
-        """This process begins to lead, or leads no more."""
+        """Leadership was gained or lost."""
         # Registering a gauge twice raises.
         if leads is self._leads:
             return
@@ -63,16 +63,16 @@ class LeaderGauges:
                 self._registry.register(gauge)
             else:
                 self._registry.unregister(gauge)
-                # A term must not begin with the numbers of an earlier one.
+                # Reset the values of an earlier term.
                 reset()
 
 
 class MigrationMetrics:
-    """Migrations that were ordered, that are under way, and that have ended."""
+    """Ordered, running and ended migrations."""
 
     def __init__(self, registry: CollectorRegistry, of_leader: LeaderGauges) -> None:
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
-        # Only the leader knows these. Counters and histograms count what this process did, leading or not.
+        # Known to the leader only. Counters and histograms count what this process did, leading or not.
         gauge = of_leader.gauge
         orders = "Attempts to create a migration, by outcome"
         self.orders = counter("autoscale_scheduler_migration_orders", orders, ("outcome",))
@@ -99,7 +99,7 @@ class MigrationMetrics:
 
 
 class RequestMetrics:
-    """The metrics of one process: how writes end, how long agents wait for them, and how many pods are behind."""
+    """Pod resizes: outcomes, how long agents wait, and the number of pods with wrong requests."""
 
     def __init__(self, registry: CollectorRegistry, of_leader: LeaderGauges) -> None:
         self.writes = Counter(
@@ -127,13 +127,13 @@ LOG: Final = logging.getLogger("autoscale.scheduler")
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 WAKES: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
-"""Up to minutes: a VM whose node is full waits until others have given back or moved away."""
+"""Up to minutes: on a full node a VM waits until others have shrunk or moved."""
 
 REQUESTS: Final = (1, 2, 5, 10, 20, 50, 100)
 
 
 class Telemetry(ProgramTelemetry):
-    """The metrics of one scheduler process and its log."""
+    """Metrics and log of one scheduler process."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
         super().__init__(
@@ -165,7 +165,7 @@ class Telemetry(ProgramTelemetry):
             "takeover_seconds", "Time from acquiring the Lease to serving, at the last takeover"
         )
         self.terms = self._counter("terms", "Times this process became the leader")
-        # Only the leader shows these gauges; a replica that loses the Lease stops showing them.
+        # Exported by the leader only.
         self._of_leader = LeaderGauges(self.registry)
         self.migrations = MigrationMetrics(self.registry, self._of_leader)
         self.requests = RequestMetrics(self.registry, self._of_leader)
@@ -181,18 +181,18 @@ class Telemetry(ProgramTelemetry):
             (self.migrations.orders, ("created", "refused", "unknown")),
             (self.migrations.ended, ("succeeded", "failed", "cancelled")),
         ):
-            for word in values:  # 0, not absent, so that the first event counts as an increase
+            for word in values:  # start at 0, so that the first event counts as an increase
                 counter.labels(word)
         self.lease_held = self._gauge("lease_held", "1 while this process holds the Lease")
         self.leading = self._gauge("leading", "1 while this process serves agents and kube-scheduler")
-        # Read from the ledger at each scrape, so that a node that is gone leaves no series behind.
+        # Read at each scrape, so that a deleted node leaves no series.
         self._sums = _Sums()
         self.registry.register(self._sums)
         self.generation = self._gauge("settings_generation", "Number of settings versions accepted")
 
     async def page_of(self, ledger: Ledger) -> bytes:
-        """The metrics in Prometheus's text format, written in a thread: with thousands of nodes that takes long."""
-        # Copied on the event loop: the thread below must not read a ledger that changes.
+        """Metrics in Prometheus's text format, rendered in a thread because thousands of nodes take long."""
+        # Copied on the event loop: the thread must not read a changing ledger.
         self._sums.take(ledger, self._watch_ages(), self._now())
         for agent, count in zip(("heard", "silent"), ledger.scaled_vms(self._now()), strict=True):
             self._scaled.labels(agent).set(count)
@@ -213,7 +213,7 @@ class Telemetry(ProgramTelemetry):
 
     def watch_missing(self, kind: str) -> None:
         """See ``WatchReport``."""
-        # No watch, no age: an alert on old watches would fire for a kind that the cluster lacks.
+        # No age without a watch: an alert would fire for a kind that the cluster lacks.
         self._heard.pop(kind, None)
         self.missing.labels(kind).set(1)
         LOG.warning(KIND_MISSING, extra={"kind": kind})
@@ -229,16 +229,16 @@ class Telemetry(ProgramTelemetry):
         super().settings_accepted(generation)
 
     def became_ready(self, nodes: int, claims: int) -> None:
-        """The cluster has been read for the first time."""
+        """The cluster was read for the first time."""
         self.ready.set(1)
         LOG.info(logs.READY, extra={"nodes": nodes, "claims": claims})
 
     def holds_lease(self, holds: bool) -> None:
-        """This process has won the Lease, and leads as soon as it can, or has lost it."""
+        """The Lease was acquired or lost."""
         self.lease_held.set(holds)
 
     def leads(self, leads: bool, took: Seconds = Seconds(0.0)) -> None:
-        """This process begins to decide, ``took`` after it won the Lease, or decides no more."""
+        """This process became active, ``took`` after it acquired the Lease, or inactive."""
         self._of_leader.leads(leads)
         self.leading.set(leads)
         if leads:
@@ -246,19 +246,19 @@ class Telemetry(ProgramTelemetry):
             self.terms.inc()
 
     def rival_seen(self, vm: ObjectName, writer: str | None) -> None:
-        """Another process wrote a permit while this one was at work: two schedulers, or a person."""
+        """Another process wrote a permit: a second scheduler, or a person."""
         self.rivals.inc()
         LOG.error(logs.RIVAL, extra={"vm": str(vm), "writer": writer})
 
     def permit_written(self, outcome: str, took: Seconds | None = None) -> None:
-        """A permit's write ended; ``took`` if an agent waited for it."""
+        """A permit's write has ended; ``took`` if an agent waited for it."""
         self.write(outcome).inc()
         if took is not None:
             self.persist_seconds.observe(took)
 
 
 class _Sums(Collector):
-    """The sums of every node as they were when the scrape began."""
+    """Sums of every node at the start of the scrape."""
 
     def __init__(self) -> None:
         self._nodes: list[tuple[str, int, tuple[Resources, ...]]] = []
@@ -267,7 +267,7 @@ class _Sums(Collector):
         self._watch_ages: dict[str, float] = {}
 
     def take(self, ledger: Ledger, watch_ages: dict[str, float], now: Instant) -> None:
-        """Copies what the ledger says now."""
+        """Copy the ledger's present sums."""
         self._nodes = [(name, len(book.claims), _amounts(book, now)) for name, book in ledger.nodes.items()]
         self._waiting = ledger.waiting
         self._sleeping = ledger.sleeping_vms

@@ -1,6 +1,6 @@
-"""A term of leadership: from winning the Lease to losing it; for ever if a scheduler acts alone.
+"""A term of leadership: from acquiring the Lease to losing it; for ever without a Lease.
 
-A write begins within the term and carries the instant after which it must not be sent.
+A write starts within the term and carries the deadline after which it must not be sent.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.texts import refusals
 
 SETTLE: Final = Seconds(10.0)
-"""After this time a write whose outcome is unknown has landed or never will."""
+"""A write with an unknown outcome has landed or never will after this time."""
 
 
 class OutOfTermError(ApiUnknownError):
-    """Nothing was sent: this process does not hold the Lease, or is about to give it back."""
+    """Not sent: this process does not hold the Lease, or is about to release it."""
 
 
 class Writes:
-    """Writes of this process in all of its terms: a term may end while its writes are in flight."""
+    """Writes of this process in all terms: a term may end while its writes are in flight."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,12 +34,12 @@ class Writes:
         self.is_closing = False
 
     def begin(self) -> None:
-        """A write begins."""
+        """Count a started write."""
         self._in_flight += 1
         self._idle.clear()
 
     def end(self, *, is_known: bool) -> None:
-        """A write has ended; ``is_known`` is False if its outcome is unknown."""
+        """Count an ended write; ``is_known`` is False if its outcome is unknown."""
         if not is_known:
             self._unknown_at = self._clock.now()
         self._in_flight -= 1
@@ -47,16 +47,16 @@ class Writes:
             self._idle.set()
 
     async def close(self) -> bool:
-        """Begin no further write and wait for those in flight; return True if the outcome of all is known."""
+        """Start no further write and wait for those in flight; return True if all outcomes are known."""
         self.is_closing = True
         if self._in_flight:
             await self._idle.wait()
-        # A write whose outcome is unknown may land within ``SETTLE``; a successor must not act before that.
+        # It may land within ``SETTLE``; a successor must not act before that.
         return self._clock.now() - self._unknown_at >= SETTLE
 
 
 class _Write(AbstractContextManager[ApiCall]):
-    """One write, counted while it lasts. A generator would do the same and cost three times as much."""
+    """One write, counted while it runs. A generator context manager would take three times as long."""
 
     __slots__ = ("_call", "_writes")
 
@@ -69,29 +69,29 @@ class _Write(AbstractContextManager[ApiCall]):
         return self._call
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        # Only an answer of the API server settles a write: after a time-out or a lost connection it may still land.
+        # Only a response settles a write: after a timeout or a lost connection it may still land.
         self._writes.end(is_known=kind is None or issubclass(kind, ApiRefusedError))
 
 
 class Term:
-    """The right to write. Without a ``leadership`` it never ends by itself. ``writes`` are those of the process."""
+    """Permission to write. Without a ``leadership`` it never ends. ``writes`` are those of the process."""
 
     def __init__(self, clock: Clock, leadership: Leadership | None = None, writes: Writes | None = None) -> None:
         self._clock = clock
         self._leadership = leadership
         self._writes = writes or Writes(clock)
-        # To notice a new term: what was decided in one is never written in another, not even by the same process.
+        # Decisions of one term are never written in another, even by the same process.
         self._number = 0 if leadership is None else leadership.term
 
     @property
     def leads(self) -> bool:
-        """True if this term goes on: confirmed writes may be answered."""
+        """True while the term lasts: confirmed writes may be reported to agents."""
         leadership = self._leadership
         return leadership is None or (leadership.leads and leadership.term == self._number)
 
     @property
     def may_write(self) -> bool:
-        """True if a write may begin: the term goes on, and the process is not about to end."""
+        """True if a write may start: the term lasts, and the process is not shutting down."""
         return self.leads and not self._writes.is_closing
 
     def signed(self, identity: str) -> str:
@@ -99,7 +99,7 @@ class Term:
         return identity if self._leadership is None else f"{identity}.{self._number}"
 
     def writing(self, call: ApiCall) -> AbstractContextManager[ApiCall]:
-        """A context manager around a write, which yields the call with its time limits. Raises ``OutOfTermError``."""
+        """Context manager of a write, which yields the call with its deadline. Raises ``OutOfTermError``."""
         return _Write(self._writes, self._limited(call))
 
     async def close(self) -> bool:
@@ -113,7 +113,7 @@ class Term:
             raise OutOfTermError(refusals.NO_LEASE.format(call=call))
         if self._leadership is None:
             return call.within(call.timeout)
-        # A process suspended after this finds the deadline over when it resumes, and sends nothing. The API server
-        # gives the write up after the same time.
+        # A process that is suspended here exceeds the deadline and sends nothing. The API server gives up after the
+        # same time.
         timeout = min(call.timeout, remaining)
         return call.within(timeout, Instant(now + timeout))

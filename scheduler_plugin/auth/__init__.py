@@ -1,1 +1,1 @@
-"""Authentication of agents: bearer tokens, and the pods that each may speak for (B.4)."""
+"""Authentication of agents: bearer tokens, and the pods for which each may request permits (B.4)."""

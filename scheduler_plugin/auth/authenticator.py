@@ -1,4 +1,4 @@
-"""Finds out who holds a bearer token, with as few questions to the API server as possible (TokenReview; B.4)."""
+"""Authenticates bearer tokens with few TokenReviews (B.4)."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from scheduler_plugin.texts import refusals
 
 ACCEPTED_FOR: Final = Seconds(60.0)
 REFUSED_FOR: Final = Seconds(5.0)
-"""Just long enough that a flood of one bad token does not become a flood of reviews."""
+"""Long enough that a flood of one bad token causes few reviews."""
 
 CONCURRENCY: Final = 8
 QUEUE: Final = 64
 LONGEST_WAIT: Final = Seconds(2.0)
-"""Seconds after which a waiting request gets 503: agents give up after 5 seconds."""
+"""A request that waits this long gets 503: agents give up after 5 s."""
 
 REMEMBERED: Final = 20_000
-"""At most this many verdicts of each kind are kept; the oldest go first."""
+"""Maximum number of cached verdicts of each kind; the oldest go first."""
 
 Reviewer = Callable[[str, str], Awaitable[JsonObject]]
 """(token, audience) -> the API server's TokenReview. Raises ``cluster.api.ApiError``."""
 
 
 class OverloadedError(Exception):
-    """More tokens are waiting for a review than will be reviewed in time."""
+    """More tokens wait for a review than can be reviewed in time."""
 
 
 class _Question(msgspec.Struct, eq=False):
-    """A token under review, which ends at ``until`` (seconds since 1970), and the requests that wait for it."""
+    """A token under review, valid until ``until`` (Unix seconds), and the requests that wait for it."""
 
     key: bytes
     token: str
@@ -50,28 +50,28 @@ class _Question(msgspec.Struct, eq=False):
 
     def answer(self, identity: CallerIdentity | None) -> None:
         for waiter in self.waiting:
-            if not waiter.done():  # a waiter may have been cancelled
+            if not waiter.done():  # a waiter may be cancelled
                 waiter.set_result(identity)
 
     def fail(self, error: Exception) -> None:
         for waiter in self.waiting:
             if not waiter.done():
                 waiter.set_exception(error)
-                waiter.exception()  # retrieved: no warning if the waiter is cancelled now
+                waiter.exception()  # retrieved, so no warning if the waiter is cancelled now
 
 
 class _Verdicts:
-    """Cached verdicts on tokens, the oldest first."""
+    """Cached verdicts on tokens, oldest first."""
 
     def __init__(self, kept_for: Seconds) -> None:
         self._kept_for = kept_for
         self._known: OrderedDict[bytes, tuple[CallerIdentity | None, Instant]] = OrderedDict()
 
     def keep(self, key: bytes, identity: CallerIdentity | None, now: Instant, left: Seconds) -> None:
-        """``left`` is the time until the token ends."""
-        # A verdict ends with its token, but lives at least as long as a refusal: clocks differ by seconds.
+        """Cache a verdict. ``left`` is the remaining life of the token."""
+        # A verdict expires with its token, but not before ``REFUSED_FOR``: clocks differ by seconds.
         self._known[key] = identity, Instant(now + min(self._kept_for, max(left, REFUSED_FOR)))
-        # Assigning to an existing key leaves it at its old place.
+        # Assignment alone would keep the old position.
         self._known.move_to_end(key)
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
@@ -84,38 +84,38 @@ class _Verdicts:
 
 
 class TokenAuthenticator:
-    """Authenticates tokens by ``review``. ``run`` must be running: it sends the reviews."""
+    """Authenticates tokens by ``review``. ``run`` sends the reviews, so it must be running."""
 
     def __init__(self, review: Reviewer, clock: Clock) -> None:
         self._review = review
         self._clock = clock
-        # Separate, so that a flood of bad tokens does not push out good ones.
+        # Separate, so that bad tokens cannot evict good ones.
         self._accepted, self._refused = _Verdicts(ACCEPTED_FOR), _Verdicts(REFUSED_FOR)
         self._open: dict[bytes, _Question] = {}
-        # Bounded: a request beyond this gets 503 at once instead of waiting in vain.
+        # Bounded: further requests get 503 at once.
         self._waiting: asyncio.Queue[_Question] = asyncio.Queue(QUEUE)
 
     async def run(self) -> None:
-        """Asks the API server for ever."""
+        """Send reviews until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(CONCURRENCY):
                     tasks.create_task(self._ask())
         finally:
-            # Agents must not wait for an answer that never comes: another scheduler may answer already.
+            # Do not let agents wait: another scheduler may already lead.
             for question in self._open.values():
                 question.fail(ApiUnknownError(refusals.ENDS))
             self._open.clear()
 
     def remembered(self, authorization: str, audience: str) -> CallerIdentity | None:
-        """The owner of the token in an ``Authorization`` header, if a recent verdict says so."""
+        """The owner of the token in an ``Authorization`` header, if cached."""
         token = bearer_token(authorization)
         if token is None:
             return None
         return self._accepted.find(_key(token, audience), self._clock.now())
 
     def is_refused(self, authorization: str | None, audience: str) -> bool:
-        """Return True if the token in an ``Authorization`` header is certainly invalid, judged without a review."""
+        """Return True if the token in an ``Authorization`` header is certainly invalid; sends no review."""
         token = bearer_token(authorization)
         if token is None:
             return True
@@ -127,7 +127,7 @@ class TokenAuthenticator:
     async def identify(self, authorization: str | None, audience: str) -> CallerIdentity | None:
         """The owner of the token in an ``Authorization`` header; None if it is invalid.
 
-        Raises ``OverloadedError``, or ``cluster.api.ApiError`` if the API server gives no answer.
+        Raises ``OverloadedError``, or ``cluster.api.ApiError`` if the API server does not respond.
         """
         token = bearer_token(authorization)
         if token is None:
@@ -136,7 +136,7 @@ class TokenAuthenticator:
         for verdicts in (self._accepted, self._refused):
             if verdicts.has(key, now):
                 return verdicts.find(key, now)
-        # One review per token, however many requests show it meanwhile.
+        # One review per token for all concurrent requests.
         question = self._open.get(key)
         if question is None:
             until = plausible_until(token, audience, self._clock.wall())
@@ -159,7 +159,7 @@ class TokenAuthenticator:
         while True:
             question = await self._waiting.get()
             try:
-                # An agent that has waited this long gives up soon: its review would only delay the others.
+                # Its agent gives up soon; a review would only delay others.
                 if self._clock.now() - question.asked_at > LONGEST_WAIT:
                     raise OverloadedError
                 identity = identity_in(await self._review(question.token, question.audience), question.audience)
@@ -170,10 +170,10 @@ class TokenAuthenticator:
                 left = Seconds(question.until - self._clock.wall())
                 verdicts.keep(question.key, identity, self._clock.now(), left)
                 question.answer(identity)
-            # Last: until the verdict is kept, requests with this token join the open question.
+            # Last: until the verdict is cached, requests with this token join this review.
             del self._open[question.key]
 
 
 def _key(token: str, audience: str) -> bytes:
-    # Only a hash is kept: a dump of the memory must not reveal tokens.
+    # A hash, so that a memory dump reveals no tokens.
     return hashlib.sha256(f"{audience}\n{token}".encode()).digest()

@@ -1,6 +1,6 @@
-"""Check whether a text can be the token of an agent at all, without asking the API server (B.4). Pure.
+"""Check without the API server whether a text can be an agent's token (B.4). Pure.
 
-This only saves reviews and proves nothing: only the API server checks the signature (TokenReview).
+This only saves reviews and proves nothing: the API server checks the signature (TokenReview).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.units import Seconds
 LONGEST_TOKEN: Final = 16 * 1024
 """Characters. Real ones have about 1,300."""
 
-# Clocks differ: a token counts as expired only this long after its time.
+# A token counts as expired this long after its time, because clocks differ.
 LEEWAY: Final = Seconds(3600.0)
 
 _SHORTEST_SIGNATURE: Final = 32  # bytes: that of HS256, the shortest in use
@@ -53,7 +53,7 @@ _CLAIMS: Final = msgspec.json.Decoder(_Claims)
 
 
 def bearer_token(authorization: str | None) -> str | None:
-    """The token in an ``Authorization`` header; None if there is none, or one that is too long."""
+    """The token in an ``Authorization`` header; None if missing or too long."""
     scheme, _, token = (authorization or "").partition(" ")
     token = token.strip()
     # Schemes are case-insensitive (RFC 9110).
@@ -61,8 +61,8 @@ def bearer_token(authorization: str | None) -> str | None:
 
 
 def plausible_until(token: str, audience: str, wall: float) -> float | None:
-    """The time when a token ends that the API server could accept for ``audience`` at ``wall``, both in seconds since
-    1970; None if the API server could not accept it.
+    """Expiry of a token that the API server could accept for ``audience`` at ``wall``, both in Unix seconds; None if it
+    cannot.
     """
     match = _SEGMENTS.fullmatch(token)
     if match is None:
@@ -87,7 +87,7 @@ def _is_of_an_agent(claims: _Claims, audience: str, wall: float) -> bool:
     )
 
 
-# All tokens of a cluster have the same few headers.
+# All tokens of a cluster share a few headers.
 @lru_cache(_REMEMBERED_HEADERS)
 def _names_algorithm(header: str) -> bool:
     # ``none`` is the unsigned token of RFC 7519.

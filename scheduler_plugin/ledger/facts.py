@@ -176,12 +176,12 @@ class RunnerRequests:
 
     @property
     def held(self) -> Resources:
-        """What the kubelet has allocated; the requests if not reported."""
+        """The amount that the kubelet has allocated; the requests if not reported."""
         return self.asked if self.allocated is None else self.allocated
 
     @property
     def secured(self) -> Resources:
-        """What the pod keeps on its node, whatever other schedulers and the kubelet do."""
+        """The amount that the pod keeps on its node, whatever other schedulers and the kubelet do."""
         # While a lower request is in flight, the kubelet reports the larger one but will release it.
         return self.asked if self.allocated is None else self.asked.at_most(self.allocated)
 

@@ -1,1 +1,1 @@
-"""The single writer of the ledger: the verbs of kube-scheduler and the requests of agents."""
+"""The single writer of the ledger: kube-scheduler's verbs and agents' requests."""

@@ -1,9 +1,9 @@
-"""Permits for agents: identify the caller, decide, and persist an increase before it is answered (S4.5, B.4).
+"""Permits for agents: authenticate, decide, and store an increase before the response (S4.5, B.4).
 
-A sidecar speaks for the VM's pod that its token is bound to: same namespace, name and UID. A per-node agent, whose
-service account the settings list, speaks for the pods of the node that its token is bound to. So does a pod that the
-settings admit without a token, for those of its own node. Nobody else speaks for the database in an ordinary pod. No
-usable token is 401, another's pod is 403; neither changes anything.
+A sidecar's token is bound to the VM's pod (namespace, name and UID) and valid for that pod only. A per-node agent, with
+a service account listed in the settings, may request permits for pods on the node that its token is bound to; so may a
+pod that the settings admit without a token, on its own node. Only those two may do so for a database in an ordinary
+pod. An unusable token gets 401, another pod's token 403; neither changes anything.
 """
 
 from __future__ import annotations
@@ -32,21 +32,20 @@ from scheduler_plugin.workers.request_writer import RequestWriter
 
 
 def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> CallerIdentity | None:
-    """Identity of ``pod``, from whose address a request comes; None if it is not admitted."""
-    # A VM's pod is never admitted: programs in a guest must not speak for other VMs. The address of a terminating pod
-    # may soon be another's.
+    """Identity of ``pod``, by the source address of a request; None if it is not admitted."""
+    # Never a VM's pod: programs in a guest must not act for other VMs. The address of a terminating pod may be reused.
     if pod is None or admitted is None or pod.vm is not None or pod.traits.is_leaving or not admitted.admits(pod):
         return None
     account = f"{pod.name.namespace}:{pod.name.name}"
-    # With the pod's node: like any per-node agent it speaks only for VMs on its own node.
+    # With the pod's node, like any per-node agent.
     return CallerIdentity(account, pod.name.namespace, pod.name.name, pod.uid, pod.node, by_address=True)
 
 
 def may_speak_for(who: CallerIdentity, pod: PodFacts, node: str | None, node_agents: frozenset[str]) -> bool:
     """Return True if ``who`` is the agent of ``pod``, whose claim is on ``node``."""
-    # By UID: a pod that was deleted and created again under the same name is another one.
+    # By UID: the pod may have been recreated under the same name.
     if who.pod_uid is not None and who.pod_uid == pod.uid:
-        # Whoever makes a pod can put such a token into it. A database must not reserve for itself what it does not use.
+        # Anyone who creates a pod can mount such a token. A database must not reserve room that it does not use.
         if pod.database is not None:
             return False
         return who.namespace == pod.name.namespace and who.pod == pod.name.name
@@ -55,11 +54,11 @@ def may_speak_for(who: CallerIdentity, pod: PodFacts, node: str | None, node_age
 
 RETRY_AFTER: Final = Seconds(1.0)
 AT_ONCE: Final = Seconds(0.0)
-"""For retries that another scheduler may answer already."""
+"""For retries that another scheduler can answer."""
 
 
 class CallerRefusedError(Exception):
-    """An agent's request is answered with an error: an HTTP status, and when to come again."""
+    """An error response to an agent: HTTP status, message, and when to retry."""
 
     def __init__(self, status: int, message: str, retry_after: Seconds | None = None) -> None:
         super().__init__(message)
@@ -68,14 +67,14 @@ class CallerRefusedError(Exception):
 
 
 class Granted(msgspec.Struct, frozen=True, gc=False):
-    """An answer for an agent, and the slot size in which older versions of the protocol count."""
+    """A response for an agent, and the slot size for older protocol versions."""
 
     response: PluginResponse
     slot_size: Bytes
 
 
 class Permits:
-    """Judges what agents ask for."""
+    """Decides agents' requests."""
 
     def __init__(
         self,
@@ -89,24 +88,24 @@ class Permits:
         self._writer, self._events, self._requests = writer, events, requests
 
     def ask(self, wire: WireRequest, authorization: str | None, address: str) -> Granted | Awaitable[Granted]:
-        """One agent's request from ``address``. Raises ``CallerRefusedError``, at once or when awaited."""
+        """Decide an agent's request from ``address``. Raises ``CallerRefusedError``, at once or when awaited."""
         identity = self.known(authorization, address)
         return self._once_known(wire, authorization) if identity is None else self.judge(wire, identity)
 
     def known(self, authorization: str | None, address: str) -> CallerIdentity | None:
-        """The caller, if it is known without asking the API server. Raises ``CallerRefusedError``."""
+        """The caller, if cached or known by address. Raises ``CallerRefusedError``."""
         context = self._context
-        # Before the list of pods is complete, an existing pod would get 404.
+        # Before the first complete list an existing pod would get 404.
         if not context.ledger.is_ready:
             raise CallerRefusedError(503, refusals.NOT_READY, RETRY_AFTER)
         feed = context.feed
         if authorization is None:
-            # An address that several pods have identifies none of them.
+            # An address shared by several pods identifies none of them.
             return identity_of(feed.addresses.only_pod_at(address), feed.settings.tokenless)
         return self._authenticator.remembered(authorization, feed.settings.audience)
 
     def introduce(self, authorization: str | None, address: str) -> None:
-        """Check the caller before the request itself is read.
+        """Check the caller before its request is read.
 
         Raises ``CallerRefusedError`` if it cannot be an agent.
         """
@@ -131,7 +130,7 @@ class Permits:
         return identity
 
     def judge(self, wire: WireRequest, identity: CallerIdentity) -> Granted | Awaitable[Granted]:
-        """A request of an agent that is known. Raises ``CallerRefusedError``, at once or when awaited."""
+        """Decide a request of an authenticated agent. Raises ``CallerRefusedError``, at once or when awaited."""
         pod = self._pod_of(wire.pod, identity)
         vm = self._context.feed.vm_of(pod)
         if vm is None:
@@ -141,9 +140,9 @@ class Permits:
         except MalformedMessageError as error:
             raise CallerRefusedError(400, str(error)) from None
         ledger = self._context.ledger
-        # The UID tells two pods of one name apart; a token that is bound only to a node has none.
+        # A token bound only to a node has no pod UID.
         agent = identity.pod_uid or identity.account
-        # The pod's requests are raised first: the permit must not exceed what the kubelet has set aside.
+        # Raise the pod's requests first: the permit must not exceed what the kubelet has allocated.
         if ledger.follows_requests and ledger.is_short(pod.uid, request):
             return self._once_covered(pod, vm, request, agent)
         return self._decided(pod, vm, request, agent)
@@ -165,7 +164,7 @@ class Permits:
     ) -> Granted | Awaitable[Granted]:
         context = self._context
         try:
-            # Decided and recorded in one call: nothing may be awaited in between.
+            # Decide and record in one call, without an await in between.
             decision = context.ledger.apply(AgentAsked(pod.uid, request, agent), context.clock.now())
         except outcomes.LedgerError as error:
             raise _refusal(error) from None
@@ -180,10 +179,10 @@ class Permits:
         granted = Granted(decision.response, vm.slot_size)
         if decision.persist is None:
             return self._within_term(granted)
-        # An increase that is answered but not stored would be forgotten by a successor.
+        # A successor would not know an increase that was not stored.
         if decision.persist.before_answer:
             return self._once_stored(vm, decision.persist, granted, decision.wakes_since)
-        # A decrease need not be stored first: a successor that reads the old permit reserves too much, not too little.
+        # A successor that reads the old, larger permit reserves too much, which is safe.
         context.queues.add((decision.persist,))
         return self._within_term(granted)
 
@@ -191,7 +190,7 @@ class Permits:
         self, vm: VirtualMachine, permit: outcomes.PersistPermit, granted: Granted, wakes_since: Instant | None
     ) -> Granted:
         why = await self._writer.store(permit)
-        # If it is unknown whether the permit was stored, its reservation stays, and the agent asks again.
+        # If the outcome is unknown, the reservation stays and the agent retries.
         if why:
             self._events.not_stored(vm, permit.permit, why)
             message = refusals.NOT_STORED.format(vm=permit.vm, why=why)
@@ -201,13 +200,15 @@ class Permits:
         return self._within_term(granted)
 
     def _within_term(self, granted: Granted) -> Granted:
-        """Return the permit if this process still leads; a new leader may lack it. Raises ``CallerRefusedError``."""
+        """Return the response if this process still leads; a new leader may lack the permit. Raises
+        ``CallerRefusedError``.
+        """
         if not self._context.term.leads:
             raise CallerRefusedError(503, refusals.LEADS_NO_MORE, AT_ONCE)
         return granted
 
     def _until_asked_again(self) -> Seconds:
-        # A process that can no longer write sends the agent to the new leader at once.
+        # If this process can no longer write, send the agent to the new leader at once.
         return RETRY_AFTER if self._context.term.may_write else AT_ONCE
 
     def _pod_of(self, name: ObjectName, identity: CallerIdentity) -> PodFacts:
@@ -219,7 +220,7 @@ class Permits:
         if not may_speak_for(identity, claim.pod, claim.node, context.feed.settings.node_agents):
             raise CallerRefusedError(403, refusals.NOT_ITS_AGENT.format(account=identity.account, pod=name))
         if identity.pod_uid is not None and identity.pod_uid not in context.ledger.claims:
-            # The API server and our own cache may accept the token of a node's agent after its pod is gone.
+            # Tokens are accepted for a while after their pod is gone.
             raise CallerRefusedError(404, refusals.TOKENS_POD_UNKNOWN.format(caller=identity))
         if claim.pod.vm is None:
             raise CallerRefusedError(400, refusals.NOT_A_VM.format(pod=name))

@@ -1,7 +1,7 @@
-"""The single writer of the ledger, for kube-scheduler: it decides and records in one step. For agents see ``permits``.
+"""The single writer of the ledger: kube-scheduler's verbs. For agents see ``permits``.
 
-Nothing is awaited between a decision and its recording. API calls come after, and their outcomes are reported to the
-ledger even if the caller has gone away.
+No await between a decision and its recording. API calls come after it, and their outcomes are reported to the ledger
+even if the caller disconnects.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from scheduler_plugin.workers.request_writer import RequestWriter
 
 @dataclass(frozen=True, slots=True)
 class LeaderStatus:
-    """True if this process acts, and the identity of the leader (empty if unknown)."""
+    """``leads``: this process is active. ``leader`` is the leader's identity, empty if unknown."""
 
     leads: bool
     leader: str
 
 
 class StandingByError(Exception):
-    """Another process leads, or none yet."""
+    """Another process leads, or none."""
 
     def __init__(self, standing: LeaderStatus) -> None:
         super().__init__(refusals.NOT_LEADING.format(leader=standing.leader or refusals.LEADER_UNKNOWN))
 
 
 class ActiveService(Protocol):
-    """Port of everything asked over HTTP."""
+    """Port of the HTTP applications."""
 
     @property
     def context(self) -> SchedulerContext:
-        """The context that people look at, whether this process acts or not."""
+        """Context for explanations, whether this process leads or not."""
 
     def standing(self) -> LeaderStatus:
-        """Leadership of this process."""
+        """The leadership status of this process."""
 
     def acting(self) -> Service:
         """The active service. Raises ``StandingByError``."""
@@ -66,7 +66,7 @@ class ActiveService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Executors of the ledger's decisions."""
+    """Background workers that carry out the ledger's decisions."""
 
     tasks: BackgroundTasks
     permits: PermitWriter
@@ -76,15 +76,15 @@ class Workers:
     requests: RequestWriter
 
     async def run(self) -> None:
-        """Works in the background for ever."""
-        # A worker that fails ends all: a scheduler with a part that stands still must restart.
+        """Run until cancelled."""
+        # A failing worker ends all: a scheduler that lacks a part must restart.
         async with asyncio.TaskGroup() as group:
             for worker in (self.tasks, self.permits, self.events, self.mover, self.problems, self.requests):
                 group.create_task(worker.run())
 
 
 class Service:
-    """Verbs of kube-scheduler; ``permits`` are for agents."""
+    """kube-scheduler's verbs; ``permits`` are for agents."""
 
     def __init__(self, context: SchedulerContext, workers: Workers, authenticator: TokenAuthenticator) -> None:
         self.context = context
@@ -103,13 +103,13 @@ class Service:
         """The nodes that fit the pod (advisory). Raises ``LedgerError``."""
         filtered = self.context.ledger.filter(pod, nodes)
         if not filtered.fits:
-            # kube-scheduler may have asked about a sample of the nodes only. If others have room, the pod is retried.
+            # Retry the pod if these nodes are a sample and others have room.
             self.context.report(PodRefused(pod, nodes))
             self._requests.refused_everywhere(pod)
         return filtered
 
     def best(self, pod: PodFacts, asked: Container[str]) -> list[str]:
-        """The best of the asked nodes, as many as the settings say; empty if ``filter`` has to decide.
+        """The best of the ``asked`` nodes, as many as configured; empty if ``filter`` must decide.
 
         Raises ``LedgerError``.
         """
@@ -117,9 +117,9 @@ class Service:
         return [] if most is None else self.context.ledger.best(pod, asked, most)
 
     def simulate(self, pod: PodFacts, nodes: list[ClusterNode]) -> Filtered:
-        """Simulate where the pod would fit; nothing changes.
+        """The ``nodes`` that would fit the pod, without any change.
 
-        Unknown nodes are taken as empty. Raises ``LedgerError``.
+        Unknown nodes count as empty. Raises ``LedgerError``.
         """
         needed, settings = self.context.ledger.claim_of(pod), self.context.feed.settings
         present = self.context.ledger.rooms
@@ -130,26 +130,26 @@ class Service:
         return filter_nodes(rooms, list(rooms), needed)
 
     def preempt(self, pod: PodFacts, candidates: list[PreemptionCandidate]) -> list[str]:
-        """Nodes on which the pod would fit without the victims. Raises ``LedgerError``."""
+        """Nodes that would fit the pod without the victims. Raises ``LedgerError``."""
         ledger = self.context.ledger
-        # kube-scheduler will ask about other nodes: no victim has to go for this pod now, whatever it needs.
+        # kube-scheduler will retry on other nodes: no preemption yet.
         if ledger.is_ready and ledger.is_sent_round(pod.uid):
             return []
         return helped(ledger.rooms, ledger.claims, ledger.claim_of(pod), candidates)
 
     async def bind(self, name: ObjectName, uid: str, node: str) -> str:
-        """Reserve and bind (authoritative). Returns an empty text on success, otherwise the reason against it."""
+        """Reserve and bind (authoritative). Returns an empty text on success, otherwise the reason."""
         try:
-            # kube-scheduler's watch may be ahead of ours.
+            # Its watch may be ahead of ours.
             pod = self.context.feed.pod(name, uid) or await self._unseen_pod(name, uid)
-            # Reserved before the API is asked: another bind could take the same room during the call.
+            # Reserve before the API call: another bind could take the room during it.
             reservation = self.context.ledger.apply(PodToBind(pod, node), self.context.clock.now())
         except (LedgerError, ApiError) as error:
             return str(error)
         self.context.queues.add(reservation.effects)
         if not isinstance(reservation.verdict, Fits):
             return _why_not(reservation.verdict, reservation.detail)
-        # kube-scheduler repeats a bind whose answer it has missed; the pod is bound already then.
+        # kube-scheduler repeats a bind if it lost the response.
         return await self._bind_reserved(pod, node) if reservation.needs_bind else ""
 
     async def _unseen_pod(self, name: ObjectName, uid: str) -> PodFacts:
@@ -161,7 +161,7 @@ class Service:
     async def _bind_reserved(self, pod: PodFacts, node: str) -> str:
         is_settled = False
         try:
-            # If pods' requests follow permits, they are raised before the kubelet admits the pod.
+            # Raise requests, if they follow permits, before the kubelet admits the pod.
             await self._requests.hold(pod.uid)
             await self.context.writer.bind(pod.name, pod.uid, node)
             is_settled = True
@@ -178,14 +178,14 @@ class Service:
             LOG.warning(logs.BIND_IN_DOUBT, extra=details)
             return refusals.BIND_TIMED_OUT.format(error=error)
         finally:
-            # Even if the caller has gone away and this task was cancelled: the binding may still land.
+            # Even if this task was cancelled: the binding may still land.
             if not is_settled:
                 self._tasks.bind_sent(pod.uid)
                 self.context.report(BindEnded(pod.uid, node, WriteEnd.UNKNOWN))
         return ""
 
     async def _conflict(self, pod: PodFacts, node: str, conflict: ApiRefusedError) -> str:
-        """Answer a bind that met a conflict: the pod is bound already, or was replaced, so its state decides."""
+        """Handle a conflict: the pod is already bound, or was replaced, so read it."""
         self.context.report(BindEnded(pod.uid, node, WriteEnd.UNKNOWN))
         try:
             pod_now = await self._tasks.settle(pod.uid, pod.name)

@@ -1,1 +1,1 @@
-"""The scheduler's listeners and routes: the extender verbs, the agents' permits, probes and explanations."""
+"""The scheduler's HTTP listeners and routes: extender verbs, agents' permits, probes and explanations."""

@@ -1,11 +1,11 @@
-"""The agents' side over HTTP: decode, ask the service, encode. No decisions here (S4.4, B.1).
+"""Agents over HTTP: decode, call the service, encode. No decisions here (S4.4, B.1).
 
 200 with a ``PluginResponse``; otherwise ``{"error": ...}`` with 400 (malformed), 401, 403, 404 (unknown pod), 409
-(another agent speaks for the VM), 413 (too long) or 503 with ``Retry-After``.
+(another agent is active), 413 (too long) or 503 with ``Retry-After``.
 
-A batch is answered with 200 and one entry for each request, in their order; with an error if it is no batch, or its
-sender is not known. An entry that is not done after ``HELD`` (its permit is being written) gets 503, so that it does
-not hold up other VMs, and its work goes on.
+A batch gets 200 with one entry per request, in order; an error if it is malformed or its sender is unknown. An entry
+that is not done after ``HELD`` (its permit is being written) gets 503, so that it does not delay other VMs, and its
+work goes on.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from scheduler_plugin.texts import logs, refusals
 from scheduler_plugin.web.hot_paths import BodyError, HotRequest, HotResponse
 
 LONGEST_BODY: Final = 64 * 1024
-"""An agent's request is a few hundred bytes; anything longer is not one."""
+"""An agent's request has a few hundred bytes."""
 
 HELD: Final = Seconds(0.25)
-"""How long the answer to a batch waits for unfinished entries: the API server usually writes within 0.1 s."""
+"""Maximum wait for unfinished entries of a batch: the API server usually writes within 0.1 s."""
 
 _OFFERED: Final = {wire_batches.OFFER: str(wire_batches.MOST_REQUESTS)}
 
@@ -50,13 +50,13 @@ def introduction(service: Service, authorization: str | None, address: str) -> H
 
 
 def request(service: Service, request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
-    """One agent's request of any wire version."""
+    """Handle one agent's request of any protocol version."""
     try:
         wire = decode_request(request.body())
         outcome = service.permits.ask(wire, request.authorization, request.address)
     except _REFUSALS as error:
         return _refused(service, _refusal(error))
-    # Offered only to agents that say they know batches: older ones do not know the header.
+    # Only for agents that know batches; older ones ignore the header.
     headers = _OFFERED if request.knows_batches else {}
     if isinstance(outcome, Granted):
         return HotResponse(_encoded(wire, outcome), headers=headers)
@@ -73,22 +73,22 @@ async def _later(
 
 
 async def batch(service: Service, request: HotRequest) -> HotResponse:
-    """Many requests of one agent, each judged as if it had come alone."""
+    """Handle many requests of one agent, each as if it had come alone."""
     try:
         entries = wire_batches.decode_batch(request.body())
-        # One identity for the whole batch: all its requests come from one agent.
+        # One identity for the whole batch.
         identity = service.permits.known(request.authorization, request.address)
         if identity is None:
             identity = await service.permits.identify(request.authorization)
     except _REFUSALS as error:
         return _refused(service, _refusal(error))
     service.context.telemetry.batches.observe(len(entries))
-    # Judged one after the other without waiting: only what they have to wait for runs concurrently.
+    # Decide in order without waiting; only waits run concurrently.
     return await _together(service, [_entry(service, entry, identity) for entry in entries])
 
 
 def _entry(service: Service, body: bytes, identity: CallerIdentity) -> bytes | asyncio.Task[bytes]:
-    """The answer to one request of a batch, or the task that makes it. Its errors do not affect other entries."""
+    """The response to one request of a batch, or the task that computes it. Its errors do not affect other entries."""
     try:
         wire = decode_request(body)
         outcome = service.permits.judge(wire, identity)
@@ -98,7 +98,7 @@ def _entry(service: Service, body: bytes, identity: CallerIdentity) -> bytes | a
         return _refused_entry(service, _refusal(error))
     except Exception:  # noqa: BLE001 - the boundary between VMs: it is written down and answered
         return _failed_entry()
-    # A task of its own: it goes on when the answer to the batch does not wait for it any longer.
+    # A separate task goes on after the batch's response was sent.
     return asyncio.ensure_future(_entry_later(service, wire, outcome))
 
 
@@ -112,7 +112,7 @@ async def _entry_later(service: Service, wire: WireRequest, waiting: Awaitable[G
 
 
 async def _together(service: Service, found: list[bytes | asyncio.Task[bytes]]) -> HotResponse:
-    """The answer to a batch, after ``HELD`` at the latest; unfinished entries go on in the background."""
+    """The response to a batch, after ``HELD`` at most; unfinished entries go on in the background."""
     tasks = [answer for answer in found if not isinstance(answer, bytes)]
     if tasks:
         try:
@@ -123,7 +123,7 @@ async def _together(service: Service, found: list[bytes | asyncio.Task[bytes]]) 
             raise
     entries = [answer if isinstance(answer, bytes) else _now(service, answer) for answer in found]
     unfinished = [task for task in tasks if not task.done()]
-    # A permit proves that the caller is an agent; the connection then keeps its place.
+    # A permit proves that the caller is an agent, so its connection keeps its slot.
     is_agent = any(wire_batches.is_granted(entry) for entry in entries)
     return HotResponse(
         wire_batches.encode_batch(entries), rest=_ended(unfinished) if unfinished else None, authenticates=is_agent
@@ -134,7 +134,7 @@ async def _until_done(service: Service, tasks: list[asyncio.Task[bytes]]) -> Non
     clock, done = service.context.clock, asyncio.Event()
     until = Instant(clock.now() + HELD)
     gathered = asyncio.gather(*tasks)
-    # ``asyncio.wait_for`` would cancel the tasks at the time-out, and tests could not replace its clock.
+    # ``asyncio.wait_for`` would cancel the tasks, and tests could not replace its clock.
     gathered.add_done_callback(lambda _: done.set())
     await clock.wait(done, until)
 
@@ -159,7 +159,7 @@ def _refused(service: Service, refusal: CallerRefusedError) -> HotResponse:
     service.context.telemetry.refusals.labels(str(refusal.status)).inc()
     headers = {}
     if refusal.retry_after is not None:
-        # Whole seconds: the header allows no fractions.
+        # The header takes whole seconds.
         headers["retry-after"] = str(math.ceil(refusal.retry_after))
         if not refusal.retry_after:  # the next connection reaches the new leader
             headers["connection"] = "close"
@@ -175,10 +175,10 @@ def _refusal(error: Exception) -> CallerRefusedError:
 
 
 def _encoded(wire: WireRequest, granted: Granted) -> bytes:
-    # In the request's version; older ones count memory in slots.
+    # Older versions count memory in slots.
     return encode_response(wire.version, granted.response, granted.slot_size)
 
 
 async def _ended(tasks: list[asyncio.Task[bytes]]) -> None:
-    """Keep a reference to the tasks until they end; agents that ask again get their outcomes."""
+    """Keep references to the tasks until they end; their agents ask again."""
     await asyncio.gather(*tasks)

@@ -1,8 +1,7 @@
-"""The three web applications over one service: agents, extender verbs, and probes with explanations.
+"""Three web applications over one service: agents, extender verbs, and probes with explanations.
 
-They are separate applications on separate listeners. Each says what it answers at ``/openapi.json``. Only the leader
-answers agents and kube-scheduler: a standby says who leads and ends the connection, so that the next one finds the
-leader.
+Each has its own listener and ``/openapi.json``. Only the leader serves agents and kube-scheduler: a standby names the
+leader and closes the connection, so that the next one reaches the leader.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A POST that is no route of FastAPI's: what it takes, and what it answers by status.
+    """A POST that is not a FastAPI route: its request, and its responses by status.
 
-    All schemas are made of the very types that decode and encode the messages.
+    Schemas come from the types that decode and encode the messages.
     """
 
     path: str
@@ -50,8 +49,8 @@ class Operation:
 
 
 def content(of: Any) -> Json:
-    """``content`` of a request or answer in JSON of this type."""
-    # A copy: FastAPI may change what it is given, and the schema is cached.
+    """``content`` of a request or response in JSON of this type."""
+    # Copied, because FastAPI may change it and the schema is cached.
     return {"application/json": {"schema": dict(_schema(of))}}
 
 
@@ -70,13 +69,13 @@ def answers(gives: Mapping[int, tuple[str, Any]]) -> dict[int | str, Json]:
 
 
 def document(app: FastAPI, operations: Sequence[Operation], shapes: Sequence[Any]) -> None:
-    """Extend the page of ``app``: its own routes, these operations, and the schemas of all their types.
+    """Extend the OpenAPI page of ``app`` by these operations and the schemas of their types.
 
-    The page is made when it is first asked for: a scheduler that starts has more urgent work.
+    The page is built on first use, to keep the start short.
     """
 
     def page() -> Json:
-        # The attribute in which FastAPI itself caches the page.
+        # FastAPI's own cache.
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             for operation in operations:
@@ -109,7 +108,7 @@ DatabaseName = Annotated[str, Path(max_length=253 + len(PREFIX))]
 Answer = HotResponse | Awaitable[HotResponse]
 
 _ENCODER: Final = msgspec.json.Encoder()
-# The Service leads a new connection to the leader; this one would stay with the standby.
+# A new connection reaches the leader; this one would stay with the standby.
 _ELSEWHERE: Final = {"retry-after": "0", "connection": "close"}
 _MALFORMED: Final = ("the request is malformed", Problem)
 _AWAY: Final = ("the cluster has not been listed yet: ask again", Problem)
@@ -175,7 +174,7 @@ def agents_app(desk: ActiveService) -> HotPaths:
         "/": HotPath(by_leader(desk, agents.request), agents.LONGEST_BODY, admission, partial(_introduction, desk)),
         PATH: HotPath(by_leader(desk, agents.batch), LONGEST_BATCH, admission, partial(_introduction, desk)),
     }
-    # Permits bypass FastAPI, whose routes cost more than a permit does.
+    # Permits bypass FastAPI, whose routing costs more than a permit.
     return HotPaths(paths, app)
 
 
@@ -184,7 +183,7 @@ def _introduction(desk: ActiveService, authorization: str | None, address: str) 
 
 
 def extender_app(desk: ActiveService) -> HotPaths:
-    """Application for kube-scheduler (:10298); with a bearer token if the settings name a file that holds one."""
+    """Application for kube-scheduler (:10298), with a bearer token if the settings name a token file."""
     app = _app("extender", "kube-scheduler's extender protocol.")
     document(app, VERBS, [])
     handlers: dict[str, Callable[[Service, HotRequest], Answer]] = {
@@ -198,7 +197,7 @@ def extender_app(desk: ActiveService) -> HotPaths:
 
 
 def probes_app(desk: ActiveService) -> FastAPI:
-    """Metrics, probes and explanations (:10297); reads only. A standby answers as well, and says who leads."""
+    """Metrics, probes and explanations (:10297); read-only. A standby serves it too, and names the leader."""
     app = _app("probes", "Metrics, probes and explanations; reads only.")
     _add_probes(app, desk)
     _add_explanations(app, desk)
@@ -225,7 +224,7 @@ def _add_probes(app: FastAPI, desk: ActiveService) -> None:
     async def readyz() -> Response:
         context = desk.context
         if context.ledger.is_ready:
-            # A standby is ready, too: a rolling update waits for that, and the leader's Service selects no pods.
+            # A standby is ready too: a rolling update waits for that, and the leader's Service has no selector.
             standing = desk.standing()
             return PlainTextResponse("ok\n" if standing.leads else f"ok, {StandingByError(standing)}\n")
         missing = ", ".join(context.feed.missing)
@@ -257,7 +256,7 @@ def _app(title: str, description: str) -> FastAPI:
         title=f"autoscale-scheduler {title}",
         description=description,
         version="1",
-        # FastAPI's HTML pages load scripts from a CDN.
+        # FastAPI's docs pages load scripts from a CDN.
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
@@ -282,7 +281,7 @@ def by_leader(desk: ActiveService, answer: Callable[[Service, HotRequest], Answe
 
 
 def leading(desk: ActiveService) -> Admission:
-    """Refuse clients while another process leads, before their bodies are read in vain."""
+    """Refuse clients while another process leads, before their bodies are read."""
 
     def lead(_: str | None) -> HotResponse | None:
         service = _active(desk)

@@ -28,7 +28,7 @@ from protocol.units import Seconds
 from scheduler_plugin.databases import scope_of
 
 OPEN: Final = frozenset({"/metrics", "/healthz", "/readyz", "/openapi.json"})
-"""Prometheus and kubelets ask for these without a token."""
+"""Paths without a token, for Prometheus and the kubelet."""
 
 TIMEOUT: Final = Seconds(3.0)
 _HEADERS: Final = {
@@ -38,13 +38,13 @@ _HEADERS: Final = {
 
 
 class GuardedExplanations:
-    """An ASGI application: ``app`` for callers that ``access`` allows to read what the path is about."""
+    """ASGI application: ``app`` for callers that ``access`` allows to read the databases of the path."""
 
     def __init__(self, app: ASGIApp, access: ExplainAccess) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Handle one request."""
         # ``lifespan`` events have no path.
         if scope["type"] == "http" and scope["path"] not in OPEN:
             request = Request(scope)
@@ -53,13 +53,13 @@ class GuardedExplanations:
                 answer = JSONResponse({"error": denial.error}, denial.status, _HEADERS.get(denial.status))
                 await answer(scope, receive, send)
                 return
-            # Only now: a connection without a valid token must give its place away when others need it.
+            # Only now: a connection without a valid token is closed first when slots are short.
             authenticate(request)
         await self._app(scope, receive, send)
 
 
 def explain_access(token_file: Path | None, api: KubernetesApi, clock: Clock) -> ExplainAccess:
-    """The access that the flag ``--explain-token`` opens; without it the API server decides."""
+    """Access by ``--explain-token``; without it the API server decides."""
     if token_file is not None:
         return TokenInFile(token_file)
 
@@ -73,13 +73,13 @@ def explain_access(token_file: Path | None, api: KubernetesApi, clock: Clock) ->
 
 
 def scope_in(path: str) -> access_reviews.Scope:
-    """The databases that a path is about.
+    """The databases that a path refers to.
 
     >>> scope_in("/explain/shop/db").namespace, scope_in("/explain/shop/pod/pg-1").of_pods, scope_in("/nodes").namespace
     ('shop', True, '')
     """
     parts = path.split("/", 3)
-    # Without a namespace the caller needs the right to read all of them.
+    # Without a namespace: all of them.
     is_about_one = len(parts) > 3 and parts[1] == "explain"
     return scope_of(ObjectName(parts[2], parts[3])) if is_about_one else access_reviews.Scope()
 

@@ -1,6 +1,6 @@
-"""kube-scheduler's extender protocol: decode, ask the service, encode. No decisions here.
+"""kube-scheduler's extender protocol: decode, call the service, encode. No decisions here.
 
-Scores are integers. Only nodes that were asked for are named.
+Scores are integers. Responses name only the nodes of the request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scheduler_plugin.web.hot_paths import Admission, BodyError, HotRequest, Hot
 from scheduler_plugin.web.models import Problem
 
 LONGEST_BODY: Final = 16 * 1024 * 1024
-"""Bytes: a pod and the names of 5,000 nodes take half a MiB, whole nodes some KiB each."""
+"""Bytes. A pod and 5,000 node names take 0.5 MiB, whole nodes some KiB each."""
 
 
 _FILTER: Final = msgspec.json.Decoder(messages.FilterArgs)
@@ -42,8 +42,7 @@ def filter_nodes(service: Service, request: HotRequest) -> HotResponse:
         result = _filtered(service, decoded(_FILTER, request.body()))
     except (LedgerError, ValueError) as error:
         _count(service, "filter", "error")
-        # HTTP 200: kube-scheduler reads the reason from ``Error`` in the body; of any other answer it reports only
-        # the status.
+        # HTTP 200: kube-scheduler reads ``Error`` in the body, but of other statuses reports only the status.
         return _json(messages.ExtenderFilterResult(error=str(error)))
     _count(service, "filter", "done")
     return _json(result)
@@ -53,12 +52,12 @@ def _filtered(service: Service, args: messages.FilterArgs) -> messages.ExtenderF
     if args.nodes is None:
         pod, is_open = _pod(service, args.pod)
         candidates = messages.AskedNodes(args.node_names)
-        # Without preferences any good node will do, and one look-up replaces a filter over thousands.
+        # Without preferences any good node will do, and one lookup replaces a filter over thousands.
         best = service.best(pod, candidates) if is_open else []
         filtered = Filtered(best, {}, {}) if best else service.filter(pod, candidates.names())
         return messages.ExtenderFilterResult(None, filtered.fits, filtered.refused, filtered.never)
-    # A call with whole ``Nodes`` (``nodeCacheCapable: false``, or a simulation) changes nothing: its pod does not
-    # count as waiting, and an unknown node is judged by what the call says of it.
+    # A call with whole ``Nodes`` (``nodeCacheCapable: false``, or a simulation) changes nothing: its pod does not wait,
+    # and an unknown node is judged by the call.
     nodes = [(item, decode_node(item)) for item in args.nodes.items or []]
     simulated = service.simulate(decode_pod(args.pod), [node for _, node in nodes])
     fits = set(simulated.fits)
@@ -67,14 +66,14 @@ def _filtered(service: Service, args: messages.FilterArgs) -> messages.ExtenderF
 
 
 def _pod(service: Service, body: msgspec.Raw) -> tuple[PodFacts, bool]:
-    """The pod, and True if it has no preferences between nodes. Raises ``ValueError``.
+    """The pod, and True if it has no node preferences. Raises ``ValueError``.
 
-    Its needs are not decoded again if the watch has delivered this version.
+    Reuses the decoded pod if the watch has delivered this version.
     """
     header = asked_pod(body)
     feed = service.context.feed
     pod = None if header is None else feed.pod_at(header.name, header.uid, header.version)
-    # A pod that cannot be read may have preferences.
+    # An unreadable pod may have preferences.
     return decode_pod(body) if pod is None else pod, header is not None and not header.has_preferences
 
 
@@ -92,7 +91,7 @@ def prioritize(service: Service, request: HotRequest) -> HotResponse:
 
 
 async def bind(service: Service, request: HotRequest) -> HotResponse:
-    """``/bind``: Reserve, then the binding itself."""
+    """``/bind``: reserve, then bind."""
     try:
         args = decoded(_BINDING, request.body())
         error = await service.bind(ObjectName(args.pod_namespace, args.pod_name), args.pod_uid, args.node)
@@ -103,7 +102,7 @@ async def bind(service: Service, request: HotRequest) -> HotResponse:
 
 
 def preempt(service: Service, request: HotRequest) -> HotResponse:
-    """``/preempt``: the nodes on which the pod would fit once the victims are gone."""
+    """``/preempt``: the nodes that fit the pod without the victims."""
     try:
         args = decoded(_PREEMPTION, request.body())
         offered = _offered(args)
@@ -141,7 +140,7 @@ def _json(result: object) -> HotResponse:
 
 
 def _failed(error: Exception) -> HotResponse:
-    # These verbs have no field for an error: kube-scheduler only sees the status.
+    # These verbs have no error field: kube-scheduler sees only the status.
     status = 503 if isinstance(error, LedgerError) else error.status if isinstance(error, BodyError) else 400
     return HotResponse(_ENCODER.encode({"error": str(error)}), status)
 
@@ -150,12 +149,12 @@ _REFUSAL: Final = HotResponse(msgspec.json.encode(Problem(refusals.BEARER_NEEDED
 
 
 def guarded(desk: ActiveService, admission: Admission) -> Admission:
-    """Admit callers with the token of the settings in force whom ``admission`` admits as well."""
+    """Admit callers with the configured token that ``admission`` admits too."""
     tokens: dict[str, FileToken] = {}
 
     def guard(authorization: str | None) -> HotResponse | None:
         context = desk.context
-        # Read at every call: the settings may name another file at any time.
+        # Read at every call: the settings may change.
         path = context.feed.settings.extender_token_file
         if path is not None and not _shows(
             authorization, tokens.setdefault(path, FileToken(Path(path), context.clock))
@@ -169,9 +168,9 @@ def guarded(desk: ActiveService, admission: Admission) -> Admission:
 def _shows(authorization: str | None, token: FileToken) -> bool:
     try:
         expected = token()
-    # A file that cannot be read lets nobody in.
+    # An unreadable file admits nobody.
     except CredentialsError:
         return False
     token_in_header = (authorization or "").removeprefix("Bearer ")
-    # An empty file must not let in callers without a token. The comparison takes the same time for every token.
+    # An empty file must not admit callers without a token. The comparison is constant-time.
     return bool(expected) and hmac.compare_digest(token_in_header.encode(), expected.encode())

@@ -1,4 +1,4 @@
-"""kube-scheduler's extender protocol: the JSON of its verbs. Keys are the names of Go fields."""
+"""JSON messages of kube-scheduler's extender protocol. Keys are names of Go fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class NodeList(msgspec.Struct, frozen=True):
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
-    """Arguments of ``/filter`` and ``/prioritize``: a pod, and names of nodes or whole nodes."""
+    """Arguments of ``/filter`` and ``/prioritize``: a pod, and node names or whole nodes."""
 
     pod: msgspec.Raw
     nodes: NodeList | None = None
@@ -22,7 +22,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class FilterArgs(msgspec.Struct, frozen=True, rename="pascal"):
-    """``ExtenderArgs`` with undecoded names of nodes: there are thousands, and usually only one is looked up."""
+    """``ExtenderArgs`` with undecoded node names: there are thousands, and usually one is looked up."""
 
     pod: msgspec.Raw
     nodes: NodeList | None = None
@@ -30,18 +30,18 @@ class FilterArgs(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class AskedNodes:
-    """The nodes that a call asks about, found by name without decoding all of them."""
+    """The node names of a call, looked up without decoding them all."""
 
     def __init__(self, names: msgspec.Raw) -> None:
         self._text = bytes(names)
 
     def __contains__(self, name: object) -> bool:
-        """Return True if the name is certainly there. One that is written with escapes is not found."""
-        # With its quotes, so that no name is found inside a longer one.
+        """Return True if the name is certainly there; a name with JSON escapes is not found."""
+        # With quotes, so that no part of a longer name matches.
         return msgspec.json.encode(name) in self._text
 
     def names(self) -> list[str]:
-        """All of them. Raises ``ValueError``."""
+        """All names. Raises ``ValueError``."""
         # Go encodes a nil slice as null.
         return _NAMES.decode(self._text) or []
 
@@ -50,7 +50,7 @@ _NAMES: Final = msgspec.json.Decoder(list[str] | None)
 
 
 class RawNodeList(msgspec.Struct, frozen=True):
-    """Whole nodes that are given back as they came."""
+    """Whole nodes, returned as they came."""
 
     kind: str
     apiVersion: str  # noqa: N815 - the name in the API
@@ -58,7 +58,7 @@ class RawNodeList(msgspec.Struct, frozen=True):
 
 
 class ExtenderFilterResult(msgspec.Struct, frozen=True, rename="pascal"):
-    """Nodes that fit, and the reason against each other one."""
+    """Nodes that fit, and the reasons against the others."""
 
     nodes: RawNodeList | None = None
     node_names: list[str] | None = None
@@ -84,7 +84,7 @@ class ExtenderBindingArgs(msgspec.Struct, frozen=True):
 
 
 class ExtenderBindingResult(msgspec.Struct, frozen=True, rename="pascal"):
-    """Empty if the pod is bound, else why not."""
+    """Empty if the pod is bound, else the reason."""
 
     error: str
 
@@ -122,7 +122,7 @@ class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, rename="pascal"):
-    """A pod, and by node the pods that would be evicted for it."""
+    """A pod, and the pods to evict for it by node."""
 
     pod: msgspec.Raw
     node_name_to_victims: dict[str, Victims] | None = None

@@ -1,6 +1,6 @@
-"""Routes that bypass the framework: its router and validation cost more than a verb or a permit does.
+"""Routes that bypass FastAPI: its routing and validation cost more than a verb or a permit.
 
-A hot path is a POST to exactly its path; other methods are answered with 405, all other paths by the application.
+A hot path is a POST to exactly its path; other methods get 405, other paths go to the application.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JSON: Final = "application/json"
 
 
 class BodyError(ValueError):
-    """The body cannot be used; ``status`` is the answer's."""
+    """The body is unusable; ``status`` is the response's."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -36,8 +36,8 @@ class BodyError(ValueError):
 
 
 class HotRequest(msgspec.Struct, frozen=True, gc=False):
-    """A POST: what a hot path needs of it. ``content`` is the whole body, or what is wrong with it; ``address`` is the
-    peer's IP address. ``knows_batches``: the client has said that it can ask for many VMs at once.
+    """A POST request. ``content`` is the whole body, or its error; ``address`` is the peer's IP address.
+    ``knows_batches``: the client can send batches.
     """
 
     content: bytes | BodyError
@@ -53,10 +53,10 @@ class HotRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class HotResponse(msgspec.Struct, frozen=True, gc=False):
-    """An answer in JSON. A header ``connection`` ends the connection; names of headers are in lower case.
+    """A JSON response. A ``connection`` header closes the connection; header names are in lower case.
 
-    ``rest`` is work that the answer did not wait for; it is awaited once the answer has been sent. A success shows that
-    the client is one that the path is for, unless it does not ``authenticate``.
+    ``rest`` is work that the response does not wait for; it is awaited after the response was sent. A success marks the
+    client as known, unless it does not ``authenticate``.
     """
 
     body: bytes
@@ -67,27 +67,27 @@ class HotResponse(msgspec.Struct, frozen=True, gc=False):
 
 
 Handler = Callable[[HotRequest], HotResponse | Awaitable[HotResponse]]
-"""Answers at once where nothing has to be waited for: that spares a task."""
+"""Returns at once if nothing has to be awaited, which saves a task."""
 
 
 Admission = Callable[[str | None], HotResponse | None]
-"""What is answered to a client that shows this ``Authorization``, before its body is read; None: it is let in."""
+"""Response to a client with this ``Authorization``, before its body is read; None: admitted."""
 
 
 Introduction = Callable[[str | None, str], HotResponse | None]
-"""The same for a client that has not shown yet who it is, with the IP address that it speaks from."""
+"""The same for a client that is not known yet, with its IP address."""
 
 
 def anyone(_: str | None, __: str = "") -> HotResponse | None:
-    """Lets all clients in."""
+    """Admit all clients."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class HotPath:
-    """A handler, the ``longest`` body in bytes that it is given, and who is let in.
+    """A handler, its ``longest`` body in bytes, and its admission.
 
-    ``introduction`` is asked besides ``admission`` until a request on the connection has succeeded.
+    ``introduction`` applies besides ``admission`` until a request on the connection has succeeded.
     """
 
     handler: Handler
@@ -97,14 +97,14 @@ class HotPath:
 
 
 class HotPaths:
-    """An ASGI application: hot ``paths`` before ``rest``."""
+    """ASGI application: hot ``paths`` before ``rest``."""
 
     def __init__(self, paths: Mapping[str, HotPath], rest: ASGIApp) -> None:
         self.paths: Final = paths
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Handle one request."""
         path = self.paths.get(scope["path"]) if scope["type"] == "http" else None
         if path is None:
             await self._rest(scope, receive, send)
@@ -119,7 +119,7 @@ class HotPaths:
             LOG.exception("a request failed")
             answer = _FAILED
         finally:
-            # Also when cancelled: kube-scheduler and agents hear at once that they should ask the next leader.
+            # Also when cancelled, so that clients try the next leader at once.
             if answer.status < 400 and answer.authenticates:
                 authenticate(request)
             await Response(answer.body, answer.status, answer.headers, media_type=JSON)(scope, receive, send)
@@ -145,9 +145,9 @@ async def _answered(request: Request, path: HotPath) -> HotResponse:
 
 
 async def read_body(request: Request, longest: int) -> bytes:
-    """The body. Raises ``BodyError`` if it has more than ``longest`` bytes, or breaks off."""
+    """The body. Raises ``BodyError`` if it has more than ``longest`` bytes or ends early."""
     declared = request.headers.get("content-length", "")
-    # Length first: ``int`` takes quadratic time for many digits, and refuses thousands of them.
+    # Check the length first: ``int`` is quadratic in the digits, and rejects thousands of them.
     if declared.isascii() and declared.isdigit() and len(declared) > len(str(longest)):
         raise too_long(longest)
     if declared.isascii() and declared.isdigit() and int(declared) > longest:
@@ -166,10 +166,10 @@ async def read_body(request: Request, longest: int) -> bytes:
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
-    """The decoded body. Raises ``BodyError`` naming the path of the bad field."""
+    """The decoded body. Raises ``BodyError`` with the path of the bad field."""
     try:
         return decoder.decode(body)
-    # Deeply nested JSON exceeds Python's stack.
+    # Deep nesting exceeds Python's stack.
     except (ValueError, RecursionError) as error:
         raise BodyError(400, field_message(error)) from None
 
@@ -186,4 +186,4 @@ _FAILED: Final = HotResponse(
 _ENDING: Final = HotResponse(
     msgspec.json.encode(Problem("this process ends, ask again")), 503, {"retry-after": "0", "connection": "close"}
 )
-"""For what is still open when the listener's time is over."""
+"""For requests that are still open at shutdown."""

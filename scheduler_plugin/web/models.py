@@ -1,6 +1,6 @@
-"""The shapes of what people read as JSON; the OpenAPI page is made of them.
+"""JSON models of explanations, and the schemas of the OpenAPI page.
 
-Amounts are Kubernetes quantities (``{"cpu": "250m", "mem": "1Gi"}``), spans are in seconds, objects are
+Amounts are Kubernetes quantities (``{"cpu": "250m", "mem": "1Gi"}``), durations are in seconds, objects are
 ``namespace/name``.
 """
 
@@ -11,9 +11,9 @@ import msgspec
 from protocol.wire.wire_messages import WireResources
 
 
-# The garbage collector need not track these: an answer of thousands of rows has no cycles.
+# Untracked by the garbage collector: a response of thousands of rows has no cycles.
 class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A part of an answer."""
+    """A part of a response."""
 
 
 class Problem(Model, frozen=True):
@@ -23,7 +23,7 @@ class Problem(Model, frozen=True):
 
 
 class BatchEntry(Model, frozen=True):
-    """The answer to one request of a batch: a permit if ``status`` is 200, otherwise an error."""
+    """Response to one request of a batch: a permit if ``status`` is 200, otherwise an error."""
 
     status: int
     permit: WireResources | None = None
@@ -41,7 +41,7 @@ class Amounts(Model, frozen=True):
 
 
 class PressureModel(Model, frozen=True):
-    """Excess of a node over its watermark: ``excess`` still has to leave it (S4.8)."""
+    """Pressure of a node; ``excess`` must still leave it (S4.8)."""
 
     logical: Amounts
     capacity: Amounts
@@ -50,7 +50,7 @@ class PressureModel(Model, frozen=True):
 
 
 class UnreadableModel(Model, frozen=True):
-    """An object that cannot be read, so that it counts as its maximum."""
+    """An object that cannot be decoded, so that it counts as its maximum."""
 
     kind: str
     object: str
@@ -64,7 +64,7 @@ class MigrationModel(Model, frozen=True):
     name: str
     vm: str
     phase: str
-    # ``from`` is a keyword of Python.
+    # ``from`` is a keyword.
     source: str | None = msgspec.field(name="from")
     target: str | None = msgspec.field(name="to")
     by_scheduler: bool
@@ -77,9 +77,9 @@ class MigrationModel(Model, frozen=True):
 
 
 class GiftModel(Model, frozen=True):
-    """Room that a VM gave back when its node was short, at ``at`` (RFC 3339).
+    """Room that a VM freed when its node was short, at ``at`` (RFC 3339).
 
-    ``to`` are up to three VMs that lacked it most then; empty if none was denied and the node was only nearly full.
+    ``to`` are up to three VMs that lacked it most; empty if none was denied and the node was only nearly full.
     """
 
     amount: Amounts
@@ -88,12 +88,11 @@ class GiftModel(Model, frozen=True):
 
 
 class PodModel(Model, frozen=True):
-    """Reservation of a pod on its node; ``vm`` and what follows from it are null for a pod that runs none.
+    """Reservation of a pod on its node; ``vm`` and its fields are null for a pod without a VM.
 
-    ``deferred`` is what of ``reserved`` its kubelet has put off until there is room. ``agentSilent``: the agent of its
-    VM was not heard lately; always false where this process does not lead, because agents ask only the leader.
-    ``promised`` is the part of ``denied`` that neighbours are about to give, ``gaveBack`` what its VM gave back last;
-    null if nothing within the hour.
+    ``deferred`` is the part of ``reserved`` that its kubelet has deferred. ``agentSilent``: its VM's agent is silent;
+    always false on a standby, because agents call only the leader. ``promised`` is the part of ``denied`` that other
+    VMs are about to free, ``gaveBack`` what its VM last freed within the hour; null if nothing.
     """
 
     pod: str
@@ -112,10 +111,10 @@ class PodModel(Model, frozen=True):
 
 
 class NodeModel(Model, frozen=True):
-    """A node as a bar; ``stuck`` is why VMs that should leave it cannot.
+    """A node; ``stuck`` is why VMs that should leave it cannot.
 
-    ``denied`` is what its VMs lack of what they asked for, ``promised`` the part of it that others of its VMs were
-    asked for and are about to give back. ``forWaking`` is free besides ``free``, for VMs that sleep there alone.
+    ``denied`` is what its VMs were denied, ``promised`` the part of it that other VMs are about to free. ``forWaking``
+    is room besides ``free``, for VMs that sleep there only.
     """
 
     name: str
@@ -135,9 +134,9 @@ class NodeModel(Model, frozen=True):
 
 
 class NodesModel(Model, frozen=True):
-    """The cluster as the scheduler sees it. ``migrationsIdle`` is why no VM is moved at all.
+    """The cluster as the scheduler sees it. ``migrationsIdle`` is why no VM moves at all.
 
-    ``leading``: this process decides; otherwise ``leader`` does, and only that one knows requests and denials.
+    ``leading``: this process decides; otherwise ``leader`` does, and only the leader knows requests and denials.
     """
 
     ready: bool
@@ -159,12 +158,12 @@ class MetricsModel(Model, frozen=True):
 
 
 class ExplainedPod(Model, frozen=True):
-    """Explanation of a VM pod's reservation and permit: ``reservedBecause`` has each floor of it by its source.
+    """Explanation of a VM pod's reservation and permit: ``reservedBecause`` has its floors by source.
 
-    ``requests`` are those of the guest's container, if they follow the VM; ``requestsSecured`` is what of them the
-    kubelet has set aside. ``promised`` is the part of ``denied`` that neighbours were asked for and are about to give.
-    ``weight`` is what the VM is worth beside others on a node that is short. ``sleep`` says what is reserved for a VM
-    that sleeps or is waking, and what it waits for; null for others.
+    ``requests`` are those of the guest's container, if they follow the VM; ``requestsSecured`` is the part that the
+    kubelet has allocated. ``promised`` is the part of ``denied`` that other VMs are about to free. ``weight`` is the
+    VM's part when its node is short of room. ``sleep`` describes the reservation of a sleeping or waking VM; null for
+    others.
     """
 
     pod: str
@@ -200,10 +199,10 @@ class RefusedTarget(Model, frozen=True):
 
 
 class VmModel(Model, frozen=True):
-    """Explanation of a VM's size: once for each pod that runs it (two while it migrates), and its problems.
+    """Explanation of a VM's size, for each pod that runs it (two during a migration), and its problems.
 
     ``staysBecause`` is why the scheduler may not move it by itself; null if it may. ``leading`` and ``leader`` as in
-    ``NodesModel``. ``makingRoom`` says who moves away for it, ``gaveBack`` what it gave to neighbours last.
+    ``NodesModel``. ``makingRoom`` are VMs that make room for it, ``gaveBack`` what it last freed for others.
     """
 
     vm: str

@@ -1,4 +1,4 @@
-"""Views for people: every node as a bar, which VM moves where, and why a VM has its size. Reads only."""
+"""Explanations for people: nodes with their pods, migrations, and the reasons of a VM's size. Read-only."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from scheduler_plugin.texts import explanations
 from scheduler_plugin.web import models
 
 MOST_UNREADABLE: Final = 100
-"""``/nodes`` gives the reason for this many unreadable objects at most; the metric counts all of them."""
+"""Maximum number of unreadable objects in ``/nodes``; the metric counts all of them."""
 
 
 class Calendar(NamedTuple):
-    """The present on the scheduler's own clock and in seconds since 1970."""
+    """The present time: monotonic and in Unix seconds."""
 
     now: Instant
     wall: float
 
     @classmethod
     def of(cls, clock: Clock) -> Calendar:
-        """The present by ``clock``."""
+        """The present time by ``clock``."""
         return cls(clock.now(), clock.wall())
 
     def stamp(self, at: Instant) -> str:
         """``at`` in RFC 3339."""
-        # Rounded: the clocks are read one after the other, and a moment must not change from look to look.
+        # Rounded, so that the result does not change between calls: the clocks are read one after the other.
         return timestamp(round(self.wall - (self.now - at)))
 
 
@@ -60,12 +60,9 @@ def amount(resources: Resources) -> models.Amounts:
 
 
 def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> models.NodesModel:
-    """Every node with its pods, sorted by name, and every migration that has not ended, the oldest first.
-
-    ``migrationsIdle`` says why no VM is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
-    """
+    """Every node with its pods, by name, and every migration that has not ended, oldest first."""
     ledger, now, today = context.ledger, context.clock.now(), Calendar.of(context.clock)
-    # Agents ask the leader alone: to a standby all of them would look silent.
+    # Agents call only the leader: on a standby all look silent.
     silent = _silent_agents(context) if standing.leads else frozenset()
     active = sorted(
         (migration for migration in ledger.migrations.values() if migration.is_active),
@@ -97,14 +94,14 @@ def _silent_agents(context: SchedulerContext) -> Set[ObjectName]:
 
 
 def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -> models.VmModel | None:
-    """Explanation of the VM, once for each pod that runs it (two while it migrates), and of its last moves.
+    """Explanation of the VM, for each pod that runs it (two during a migration), and of its last moves.
 
-    None if no pod runs it and no problem of its object is known.
+    None if no pod runs it and its object has no known problem.
     """
     ledger, now = context.ledger, context.clock.now()
     uids = [uid for uid, claim in ledger.claims.items() if claim.pod.vm == vm]
     problems = notes_on(context.feed, vm)
-    # A VM whose object cannot be read has problems but perhaps no pod: it is explained as well.
+    # A VM with an unreadable object may have problems but no pod.
     if not uids and not problems:
         return None
     account = ledger.claims[uids[0]].vm if uids else None
@@ -157,7 +154,7 @@ def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) ->
     return models.MigrationModel(
         name=str(found.name),
         vm=str(found.vm),
-        # Without facts the object has not been seen yet: only the progress of its creation is known.
+        # Not seen yet: only the state of its creation is known.
         phase=found.phase.value if found.facts is not None else found.creation.value,
         source=found.source,
         target=found.goal,
@@ -270,7 +267,7 @@ def _metrics(metrics: Metrics) -> models.MetricsModel:
 
 
 def settings_view(settings: SchedulerSettings) -> Json:
-    """Every setting by its name. Files are named, and none is read: there is no secret among settings."""
+    """All settings by name. Files are named, not read, so no secrets are shown."""
     return {field.name: _told(getattr(settings, field.name)) for field in fields(settings)}
 
 
@@ -283,7 +280,7 @@ def _told(value: object) -> object:
         return {str(key): _told(member) for key, member in value.items()}
     if isinstance(value, frozenset | set | list | tuple):
         members = [_told(member) for member in value]
-        # Sets have no order of their own: sorted, two replicas show the same text.
+        # Sorted, so that replicas show the same text.
         return members if isinstance(value, list | tuple) else sorted(members, key=str)
     return _plain(value)
 
@@ -291,14 +288,14 @@ def _told(value: object) -> object:
 def _names(value: object) -> tuple[str, ...] | None:
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__
-    # ``is_dataclass`` is true of classes as well.
+    # ``is_dataclass`` is true for classes too.
     if is_dataclass(value) and not isinstance(value, type):
         return tuple(field.name for field in fields(value))
     return None
 
 
 def _plain(value: object) -> object:
-    # JSON has no type for fractions.
+    # JSON has no fractions.
     if isinstance(value, Fraction):
         return float(value)
     return value if isinstance(value, str | int | float) or value is None else str(value)

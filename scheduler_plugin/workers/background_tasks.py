@@ -1,4 +1,4 @@
-"""Carries out orders of the ledger that no answer waits for: waking waiting pods, and reading pods after lost binds."""
+"""Background orders of the ledger: wake waiting pods, and read pods after binds with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import logs
 
 BIND_SETTLE: Final = Seconds(10.0)
-"""After this time a binding that was sent has landed or never will."""
+"""A binding sent this long ago has landed or never will."""
 
 TIME_STEP: Final = Seconds(5.0)
-"""The interval at which the ledger hears the time."""
+"""Interval of ``TimePassed`` events."""
 
 TOUCH_BACKOFF: Final = Backoff(Seconds(0.5), Seconds(30.0))
-"""Added to the interval of the settings after a round in which a node could not be touched."""
+"""Added to the configured interval after a failed touch of a node."""
 
 READ_INTERVAL: Final = Seconds(1.0)
-"""Between two rounds of reading pods whose binds are still in doubt."""
+"""Interval of reads of pods with a bind in doubt."""
 
 
 class BackgroundTasks:
-    """Wakes waiting pods and settles doubtful binds."""
+    """Wakes waiting pods and settles binds in doubt."""
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
         self._unanswered: RecentWrites[str] = RecentWrites(BIND_SETTLE)
 
     async def run(self) -> None:
-        """Works for ever."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._wake())
             tasks.create_task(self._read())
@@ -54,8 +54,7 @@ class BackgroundTasks:
     async def settle(self, uid: str, pod: ObjectName) -> PodFacts | None:
         """Read a pod and report it to the ledger, unless a bind may still land. Raises ``ApiError``."""
         pod_now = await self._fresh(uid, pod)
-        # "Not bound" is believed only ``BIND_SETTLE`` after a bind went missing: until then it may still land.
-        # "Bound" and "gone" are believed at once.
+        # Until ``BIND_SETTLE`` after a bind was sent, "not bound" may change. "Bound" and "gone" are final.
         if pod_now is not None and pod_now.node is None and self._unanswered.may_land(uid, self._context.clock.now()):
             return pod_now
         self._unanswered.settled(uid)
@@ -68,7 +67,7 @@ class BackgroundTasks:
         except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
-            if self._context.feed.pod(pod, uid) is not None:  # the feed may know its successor of that name already
+            if self._context.feed.pod(pod, uid) is not None:  # the feed may already have another pod of that name
                 self._context.feed.pods.forget(pod)
             return None
         return pod_now if pod_now is not None and pod_now.uid == uid else None
@@ -77,7 +76,7 @@ class BackgroundTasks:
         retries = Retries(TOUCH_BACKOFF)
         while True:
             first = await self._context.queues.wakes.take()
-            # At most one touch of a node per interval, however often room was freed on it.
+            # At most one touch per node and interval.
             errors = await for_each((first, *self._context.queues.wakes.take_all()), self._touch)
             wait = self._context.feed.settings.wake_interval
             failed = [heeded(error.retry_after) for error in errors if error is not None]
@@ -88,7 +87,7 @@ class BackgroundTasks:
             await self._context.clock.sleep(wait)
 
     async def _touch(self, order: RoomFreed) -> ApiError | None:
-        """Touch the node; return the error if it will be tried again."""
+        """Touch the node; return the error if it will be retried."""
         try:
             await self._context.writer.touch_node(order.node, micro_timestamp(self._context.clock.wall()))
         except ApiError as error:
@@ -97,14 +96,14 @@ class BackgroundTasks:
             if isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND:
                 return None
             LOG.warning(logs.NODE_NOT_TOUCHED, extra={"node": order.node, "reason": str(error)})
-            # Repeated for as long as the node exists: a pod that is not woken might wait for ever.
+            # Retry while the node exists: a pod that is not woken might wait for ever.
             self._context.queues.wakes.put(order.node, order)
             return error
         self._context.telemetry.wakes.labels("done").inc()
         return None
 
     async def _pass_time(self) -> Never:
-        """Report the time to the ledger, which ends promises to agents that never asked and wishes of silent ones."""
+        """Report the time to the ledger."""
         while True:
             await self._context.clock.sleep(TIME_STEP)
             if self._context.ledger.is_ready:
@@ -123,6 +122,6 @@ class BackgroundTasks:
             LOG.warning(logs.POD_NOT_READ, extra={"pod": str(order.pod), "reason": str(error)})
             self._context.queues.reads.put(order.uid, order)
         else:
-            # The bind may still land: read again until the outcome is certain.
+            # The bind may still land: read again.
             if self._unanswered.may_land(order.uid, self._context.clock.now()):
                 self._context.queues.reads.put(order.uid, order)

@@ -1,4 +1,4 @@
-"""Events on VirtualMachines, so that ``kubectl describe`` says why a VM does not grow, and where it was moved."""
+"""Events on VirtualMachines, so that ``kubectl describe`` shows why a VM does not grow and where it moved."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from scheduler_plugin.order_queues import OrderQueue
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import events, logs
 
-# Denials, and permits that cannot be stored, are reported on a VM at most once in this time.
+# Minimum interval between events about denials and unstored permits of one VM.
 QUIET: Final = Seconds(300.0)
-# At most five events a second in the whole cluster: they are for people.
+# Five events per second in the whole cluster.
 PAUSE: Final = Seconds(0.2)
 MOST_WAITING: Final = 10_000
-"""Events that wait to be written, half an hour's; more are dropped."""
+"""Maximum number of queued events, half an hour's; more are dropped."""
 
 REMEMBERED: Final = 10_000
-"""The time of the last event is remembered for at most this many VMs; the oldest are forgotten first."""
+"""Maximum number of VMs whose last event is remembered; the oldest go first."""
 
 
 class SchedulerEvents:
-    """Decides which events are worth writing, and writes them in the background."""
+    """Decides which events to write, and writes them in the background."""
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
@@ -36,7 +36,7 @@ class SchedulerEvents:
         self._told_at: dict[ObjectName, Instant] = {}
 
     def denied(self, vm: VirtualMachine, uid: str, wanted: Resources, permit: Resources) -> None:
-        """The VM did not get all that its agent asked for."""
+        """The VM did not get all that its agent requested."""
         if not self._is_due(vm.name):
             return
         explanation = self._context.ledger.explain(uid, self._context.clock.now())
@@ -44,14 +44,14 @@ class SchedulerEvents:
         self.tell(EventRecord(about_vm(vm), *events.growth_denied(wanted, permit, why)))
 
     def not_stored(self, vm: VirtualMachine, permit: Resources, why: str) -> None:
-        """The VM's permit could not be written, so that its agent was not answered."""
+        """The VM's permit could not be written, so its agent got an error."""
         if self._is_due(vm.name):
             self.tell(EventRecord(about_vm(vm), *events.permit_not_stored(permit, why)))
 
     def _is_due(self, vm: ObjectName) -> bool:
-        """Return True if the VM has had no event for a while; if so, it gets one now."""
+        """Return True if the VM had no event for a while, and record one now."""
         now = self._context.clock.now()
-        # Popped and set again: the dict stays in the order of the last events.
+        # Reinsert: the dict is in order of last events.
         told_at = self._told_at.pop(vm, None)
         is_due = told_at is None or now - told_at >= QUIET
         self._told_at[vm] = now if told_at is None or is_due else told_at
@@ -60,14 +60,14 @@ class SchedulerEvents:
         return is_due
 
     def tell(self, notice: EventRecord) -> None:
-        """Queue an event; it replaces one of the same name, or else one about the same object."""
+        """Queue an event; it replaces one with the same name, or else one about the same object."""
         key = f"{notice.path}/{notice.name}" if notice.name else str(notice.about.name)
-        # Users can write thousands of objects with ever new problems. Metrics and ``/explain`` say the same.
+        # Users can create thousands of objects with new problems. Metrics and ``/explain`` have them too.
         if len(self._pile) < MOST_WAITING or self._pile.find(key) is not None:
             self._pile.put(key, notice)
 
     async def run(self) -> Never:
-        """Writes events for ever."""
+        """Write events until cancelled."""
         while True:
             notice = await self._pile.take()
             try:
@@ -78,8 +78,8 @@ class SchedulerEvents:
 
     def _failed(self, notice: EventRecord, error: ApiError) -> None:
         if notice.name is not None and isinstance(error, ApiUnknownError):
-            # Safe to repeat: an event with a name of its own cannot be written twice. Any other one is dropped, because
-            # metrics and ``/explain`` say the same.
+            # A named event can be retried: it cannot be written twice. Others are dropped: metrics and ``/explain``
+            # have them too.
             self.tell(notice)
         elif not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.ALREADY_EXISTS):
             details = {"object": str(notice.about.name), "event": notice.reason, "reason": str(error)}

@@ -1,7 +1,7 @@
-"""Persists permits on VirtualMachine objects: increases before they are answered, decreases later.
+"""Stores permits on VirtualMachine objects: increases before the response, decreases later.
 
-The ledger hears how each write ended, whatever happens to the caller: confirmed, refused, or unsure. Writes for one VM
-go one at a time, newest only.
+The outcome of each write is reported to the ledger, whatever happens to the caller: confirmed, refused, or unknown.
+Writes for one VM go one at a time, newest only.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from scheduler_plugin.texts import explanations, logs
 
 
 class WriteResult(NamedTuple):
-    """Outcome of a write: ``outcome`` as the metric counts it, ``why`` it did not store the permit (empty if it did).
+    """Result of a write: ``outcome`` is the metric's label, ``why`` the reason if the permit was not stored (else
+    empty).
 
-    ``facts`` is the VM as it is stored now, if that is known.
+    ``facts`` is the VM as stored now, if known.
     """
 
     outcome: str
@@ -46,19 +47,21 @@ class PermitWriter:
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
-        # Weak: a turn goes once no task writes or waits.
+        # Weak: removed once no task writes or waits.
         self._turns: WeakValueDictionary[ObjectName, _WriteTurn] = WeakValueDictionary()
 
     async def store(self, order: PersistPermit) -> str:
-        """Write a permit and report to the ledger. Returns an empty text if it is known to be stored, else why not."""
+        """Write a permit and report to the ledger. Return an empty text if it is known to be stored, else the
+        reason.
+        """
         self._drop_older(order)
         began = self._context.clock.now()
         turn = self._turns.setdefault(order.vm, _WriteTurn())
         async with turn.lock:
-            # A newer order overtook this one while it waited for the lock.
+            # A newer order overtook this one.
             if order.revision <= turn.newest:
                 return turn.why if order.revision == turn.newest else explanations.OVERTAKEN
-            # Set before the call: it holds if this task is cancelled.
+            # Set before the call, in case this task is cancelled.
             turn.newest, turn.why = order.revision, explanations.GIVEN_UP
             result = await self._write(order, turn)
             turn.why = result.why
@@ -68,26 +71,26 @@ class PermitWriter:
 
     def _drop_older(self, order: PersistPermit) -> None:
         waiting = self._context.queues.permits.find(order.vm)
-        # A newer one stays: nobody else would carry it out, and the ledger waits for its outcome.
+        # Keep a newer one: the ledger waits for its outcome.
         if waiting is not None and waiting.revision <= order.revision:
             self._context.queues.permits.drop(order.vm)
 
     async def run(self) -> None:
-        """Carries out the decreases that were ordered, for ever."""
+        """Write queued decreases until cancelled."""
         pace = asyncio.Lock()
         async with asyncio.TaskGroup() as tasks:
-            # Several at a time, so that VMs whose writes hang do not hold up the others.
+            # Several at a time, so that hanging writes do not delay other VMs.
             for _ in range(AT_ONCE):
                 tasks.create_task(self._lower(pace))
 
     async def _lower(self, pace: asyncio.Lock) -> Never:
-        """One of several writers; an order is taken and begun in one step, so that no increase overtakes it."""
+        """One of several writers; takes and starts an order in one step, so that no increase overtakes it."""
         while True:
             async with pace:
-                # Under the shared lock, so that all writers together keep the rate of the settings.
+                # Under the shared lock, so that all writers together keep the configured rate.
                 await self._context.clock.sleep(Seconds(1 / self._context.feed.settings.lazy_writes_per_second))
                 order = await self._context.queues.permits.take()
-            # A write that fails is not repeated: the agent's next message orders it again.
+            # Not retried: the agent's next message orders it again.
             await self.store(order)
 
     async def _write(self, order: PersistPermit, turn: _WriteTurn) -> WriteResult:
@@ -98,7 +101,7 @@ class PermitWriter:
         except ApiError as error:
             result = WriteResult("refused" if isinstance(error, ApiRefusedError) else "unknown", str(error))
         finally:
-            # Even if this task is cancelled: otherwise the ledger would wait for the outcome for ever.
+            # Even if this task is cancelled: the ledger waits for the outcome.
             self._report(order, result, turn.version)
         if result.why:
             details = {
@@ -112,11 +115,11 @@ class PermitWriter:
 
     @staticmethod
     def _judged(order: PersistPermit, facts: VmFacts | None) -> WriteResult:
-        """Check that the returned object holds at least what was ordered; at most, if a permit was taken back."""
+        """Check that the returned object has at least the ordered permit; at most, if it was taken back."""
         if facts is None:
             return WriteResult("lost", explanations.VM_GONE)
         permit = facts.permit or ZERO
-        # A webhook may drop or lower the permit, so only the returned object says what is stored.
+        # A webhook may drop or lower the permit.
         covers = permit.within(order.permit) if order.takes_back else order.permit.within(permit)
         if covers and facts.is_permit_known:
             return WriteResult("stored", facts=facts)
@@ -126,17 +129,16 @@ class PermitWriter:
         return WriteResult("altered", why, facts)
 
     async def _stored_facts(self, order: PersistPermit, turn: _WriteTurn) -> VmFacts | None:
-        """The VM with the permit on it; None if there is no such VM any more. Raises ``ApiError``."""
+        """The VM with the stored permit; None if the VM is gone. Raises ``ApiError``."""
         began = self._context.clock.now()
         vm = self._context.feed.vms.facts.get(order.vm)
-        # By UID: the permit must not be written onto another VM of that name. After a conflict the ledger may no longer
-        # want this permit.
+        # By UID: not to another VM of that name. After a conflict the ledger may no longer want this permit.
         while vm is not None and vm.uid == order.uid and self._context.ledger.wants(order):
             turn.version = number(vm.resource_version)
             try:
                 return await self._stored_on(vm, order)
             except ApiRefusedError as error:
-                # After a conflict the VM is read and the write repeated, while an agent would still wait.
+                # After a conflict read the VM and retry while an agent would still wait.
                 if error.kind is not RefusalKind.CONFLICT or self._context.clock.now() - began >= WRITE_TIMEOUT:
                     raise
             vm = await self._context.feed.vms.read(order.vm, self._context.writer.read_vm(order.vm))
@@ -147,26 +149,24 @@ class PermitWriter:
         newest_before = vms.newest
         answer = await self._context.writer.store_permit(vm, order)
         version = version_of(answer)
-        # The API server answers a patch that changes nothing without writing to etcd, so this answer proves nothing
-        # about earlier writes.
+        # A no-op patch does not reach etcd, so its response proves nothing about earlier writes.
         if version == vm.resource_version:
             raise ApiUnknownError(explanations.NO_OP)
-        # A version older than one seen before: the store was restored, and the facts behind the permit may be gone.
-        # Compared only within the kind, because other kinds may be in a store of their own.
+        # An older version than seen before: etcd was restored, and the facts behind the permit may be gone. Compared
+        # within the kind only, because other kinds may be in another store.
         if 0 < number(version) <= newest_before or not self._context.ledger.is_ready:
             raise ApiUnknownError(explanations.RESTORED)
         written = with_permit(vm, order.permit, answer)
         if written is None:
             vm_now = vms.learn(answer)
             return None if vm_now is None else vm_facts(vm_now)
-        # The ledger hears of this write by ``_report``; the watch need not tell it again, unless the store was
-        # restored or the term ended meanwhile.
+        # ``_report`` tells the ledger, so the watch need not, unless etcd was restored or the term has ended.
         is_told = vms.facts.get(vm.name) is vm and self._context.feed.feeds(self._context.ledger)
         (vms.learn_told if is_told else vms.learn_fact)(vm.name, vm.uid, version, written)
         return self._with_permit(vm, order.permit, version) or vm_facts(written)
 
     def _with_permit(self, vm: VirtualMachine, permit: Resources, version: str) -> VmFacts | None:
-        """The ledger's facts of this ``vm``, with the permit; None if it knows another version of it."""
+        """The ledger's facts of this ``vm`` with the permit; None if it knows another version."""
         account = self._context.ledger.vms.get(vm.name)
         facts = None if account is None else account.facts
         if facts is None or facts.uid != vm.uid or not 0 < facts.version == number(vm.resource_version):
@@ -179,9 +179,9 @@ class PermitWriter:
 
 
 class _WriteTurn:
-    """Turn to write for one VM; kept only while a task writes or waits.
+    """Lock and state of one VM's writes, while a task writes or waits.
 
-    ``newest`` is the last revision that was sent, ``version`` what it was written onto, ``why`` it is not stored.
+    ``newest`` is the last revision sent, ``version`` its resourceVersion, ``why`` the reason if it is not stored.
     """
 
     def __init__(self) -> None:

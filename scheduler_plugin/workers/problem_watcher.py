@@ -1,4 +1,4 @@
-"""Events about problems of objects, one for each problem: the difference between two rounds over all objects."""
+"""Events about problems of objects, once per problem, by comparing two rounds over all objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
 INTERVAL: Final = Seconds(10.0)
 AT_ONCE: Final = 256
-"""How many VMs are checked before other tasks get their turn."""
+"""Number of VMs checked before other tasks run."""
 
 
 class ProblemWatcher:
@@ -26,7 +26,7 @@ class ProblemWatcher:
         self._told: set[tuple[str, str]] = set()
 
     async def run(self) -> Never:
-        """Checks all objects every ``INTERVAL``, for ever."""
+        """Check all objects every ``INTERVAL`` until cancelled."""
         while True:
             await self._context.clock.sleep(INTERVAL)
             await self._round()
@@ -38,12 +38,12 @@ class ProblemWatcher:
             current.add(key)
             if key not in self._told:
                 self._events.tell(event)
-        # Replaced, not extended: a problem that went away and comes back is reported again.
+        # Replaced, so that a recurring problem is reported again.
         self._told = current
 
     async def _problems(self) -> AsyncIterator[EventRecord]:
         feed = self._context.feed
-        # Copied, because the feed changes while this generator is suspended.
+        # The feed may change while this generator is suspended.
         for resource, unreadable in list(unreadable_objects(feed)):
             if unreadable.name.name:
                 yield unreadable_event(resource, unreadable)
@@ -52,7 +52,7 @@ class ProblemWatcher:
                 for event in vm_events(vm, feed.settings):
                     yield event
             if count % AT_ONCE == 0:
-                # Answers to agents and kube-scheduler must not wait for a round over thousands of VMs.
+                # Let other tasks answer agents and kube-scheduler.
                 await asyncio.sleep(0)
         for count, pod in enumerate(list(feed.databases.known.values()), start=1):
             for event in pod_events(feed, pod):

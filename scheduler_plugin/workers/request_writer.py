@@ -1,4 +1,4 @@
-"""Writes the requests of VMs' pods: raised before a permit or a bind, lowered later (B.10)."""
+"""Writes the requests of VM pods: raised before a permit or a bind, lowered later (B.10)."""
 
 from __future__ import annotations
 
@@ -22,62 +22,61 @@ from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs
 
 PATIENCE: Final = Seconds(2.0)
-"""Kubelets answer within a second; agents wait for five."""
+"""The kubelet usually responds within 1 s; agents wait for 5 s."""
 
 BEFORE_BIND: Final = Seconds(3.0)
-"""The longest that a bind waits for requests: kube-scheduler waits ten seconds for the bind."""
+"""Maximum delay of a bind by requests: kube-scheduler waits 10 s for it."""
 
 ROUND: Final = Seconds(2.0)
-"""Between two rounds over all pods whose requests are astray."""
+"""Interval of rounds over all pods with wrong requests."""
 
 LOOK_AGAIN: Final = Seconds(300.0)
-"""An API server without ``pods/resize`` is asked again after this time, because it may have been upgraded."""
+"""Retry interval for an API server without ``pods/resize``: it may have been upgraded."""
 
 DISCOVERY_TIMEOUT: Final = Seconds(3.0)
 
 LOOKS_AT_ONCE: Final = 256
-"""How many pods are checked before other tasks get their turn."""
+"""Number of pods checked before other tasks run."""
 
 TRIES: Final = 4
-"""Writes in a row for one pod: it may have changed meanwhile, and after a refusal CPU and memory are tried apart."""
+"""Consecutive writes for one pod: it may have changed, and after a refusal CPU and memory are tried separately."""
 
 WHATEVER_SIZE: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.NOT_FOUND, RefusalKind.TOO_MANY_REQUESTS})
-"""Refusals that smaller requests would meet as well."""
+"""Refusals that smaller requests would get too."""
 
 VERDICTS: Final = frozenset({"Deferred", "Infeasible"})
-"""What kubelets say of requests that they do not grant."""
+"""The kubelet's reasons for refused requests."""
 
 
 class RequestWriter:
-    """The only writer of the requests of VMs' pods."""
+    """The only writer of requests of VM pods."""
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
-        # Weak: a lock goes once no task writes to its pod or waits for that.
+        # Weak: removed once no task writes or waits.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._offered: bool | None = None
         self._looked_at = Instant(0.0)
 
     async def cover(self, uid: str, request: AgentRequest) -> None:
-        """Raises the pod's requests as far as the agent needs and its node, API server and kubelet allow."""
+        """Raise the pod's requests as far as the agent needs and its node, API server and kubelet allow."""
         ledger = self._context.ledger
         if not ledger.is_short(uid, request):
             return
         began = self._context.clock.now()
         async with self._turn(uid):
             await self._carry_out(RaiseWanted(uid, request))
-        # After ``PATIENCE`` the agent is permitted what its pod holds by now, and asks again.
+        # After ``PATIENCE`` the agent gets what the requests cover, and asks again.
         await self._until_kubelet_answers(uid, Instant(began + PATIENCE))
         self._context.telemetry.requests.waited.observe(self._context.clock.now() - began)
 
     async def hold(self, uid: str) -> None:
-        """Raises the requests of a pod before its bind to what its VM has reserved, for at most ``BEFORE_BIND``."""
+        """Before a bind, raise the pod's requests to its VM's reservation, for at most ``BEFORE_BIND``."""
         if not self._context.ledger.is_unheld(uid):
             return
         ended, until = asyncio.Event(), Instant(self._context.clock.now() + BEFORE_BIND)
         async with asyncio.TaskGroup() as tasks:
-            # A bind is never refused because requests could not be raised: the VM starts, and does not grow before
-            # they are.
+            # The bind goes on if requests cannot be raised: the VM starts, but does not grow before they are.
             raising = tasks.create_task(self._raise_reserved(uid, ended))
             await self._context.clock.wait(ended, until)
             # The regular round takes over.
@@ -91,19 +90,19 @@ class RequestWriter:
             ended.set()
 
     def refused_everywhere(self, pod: PodFacts) -> None:
-        """Order the requests of a waiting pod: preemption and cluster autoscalers go by them."""
+        """Order the requests of a waiting pod, for preemption and cluster autoscalers."""
         if self._context.ledger.follows_requests and pod.runner is not None:
             self._context.queues.waiting_requests.put(pod.uid, pod)
 
     async def run(self) -> None:
-        """Follows all reservations, for ever."""
+        """Follow all reservations until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow())
                 tasks.create_task(self._follow_waiting())
         finally:
             for news in self._context.queues.requests_seen.values():
-                news.set()  # wakes those who wait for kubelets, so that they notice the end of the term
+                news.set()  # wake waiters, so that they notice the end of the term
 
     async def _follow(self) -> Never:
         while True:
@@ -112,27 +111,27 @@ class RequestWriter:
             await self._context.clock.sleep(ROUND)
 
     async def _look(self) -> None:
-        """Decide whether requests follow reservations: the settings say so, and the API server can."""
+        """Update whether requests follow reservations, by the settings and the API server."""
         context, now = self._context, self._context.clock.now()
         is_wanted = context.feed.settings.pod_requests
-        # ``None``: not known yet. An upgrade may add ``pods/resize`` at any time.
+        # ``None``: unknown. An upgrade may add ``pods/resize`` at any time.
         if is_wanted and (self._offered is None or (not self._offered and now - self._looked_at >= LOOK_AGAIN)):
             self._looked_at = now
             with suppress(ApiError):
                 is_offered = await offers_pod_resize(context.writer.api)
-                # Logged once, not at each look.
+                # Log once.
                 if not is_offered and self._offered is not False:
                     LOG.warning(logs.NO_RESIZE)
                 self._offered = is_offered
         limits_cpu = context.feed.settings.limits_cpu
-        # Without ``pods/resize`` permits do not wait for requests. While that is unknown, they do.
+        # Permits wait for requests unless ``pods/resize`` is known to be missing.
         context.report(RequestsFollow(is_wanted, can=self._offered is not False, limits_cpu=limits_cpu))
         context.telemetry.requests.followed.set(context.ledger.follows_requests)
 
     async def _round(self) -> None:
         uids = self._context.ledger.requests_astray()
         astray = enumerate(uids, start=1)
-        # All workers draw from one iterator, so that none is idle while pods are left.
+        # A shared iterator keeps all workers busy.
         short = await for_each(range(min(AT_ONCE, len(uids))), lambda _: self._correct(astray))
         self._context.telemetry.requests.short.set(sum(short))
 
@@ -142,7 +141,7 @@ class RequestWriter:
         for count, uid in astray:
             async with self._turn(uid):
                 has_written = await self._carry_out(ResizeDue(uid))
-            # Together the ``AT_ONCE`` workers keep the rate of the settings.
+            # All workers together keep the configured rate.
             if has_written:
                 await self._context.clock.sleep(Seconds(AT_ONCE / self._context.feed.settings.lazy_writes_per_second))
             short += ledger.is_unheld(uid)
@@ -160,11 +159,11 @@ class RequestWriter:
             await self._context.clock.sleep(ROUND if any(to_repeat) else Seconds(0.0))
 
     async def _request_waiting(self, seen: PodFacts) -> PodFacts | None:
-        """Write the requests of a waiting pod; return the pod if that has to be repeated."""
-        # The watch may have a newer version of the pod than the order.
+        """Write the requests of a waiting pod; return the pod if that must be retried."""
+        # The watch may have a newer version.
         pod, outcome = self._context.feed.pod(seen.name, seen.uid) or seen, ""
         with suppress(LedgerError):
-            # Two orders at most: if the API server refuses the first, the second one lowers nothing.
+            # The second order lowers nothing, in case the API server refuses the first.
             for order in self._context.ledger.requests_of_waiting(pod):
                 outcome = await self._write(order)
                 if outcome != "refused":
@@ -172,13 +171,13 @@ class RequestWriter:
         return pod if outcome in {"conflict", "unknown"} else None
 
     async def _carry_out(self, event: RaiseWanted | ResizeDue) -> bool:
-        """Write what ``event`` needs, again if it was refused; return True if anything was sent."""
+        """Write what ``event`` needs, with retries after refusals; return True if anything was sent."""
         for attempt in range(TRIES):
             order, effects = self._context.ledger.apply(event, self._context.clock.now())
             self._context.queues.add(effects)
             if order is None:
                 return bool(attempt)
-            # After an unknown outcome the version for another write may be out of date.
+            # After an unknown outcome the pod's version may be out of date.
             if await self._write(order) in {"written", "unknown"}:
                 break
         return True
@@ -201,7 +200,7 @@ class RequestWriter:
         return outcome
 
     def _note_changed(self, order: ResizePod, found: PodFacts | None) -> None:
-        """Record what a webhook left of the write: the rest counts as refused."""
+        """Record which part of the write a webhook dropped; it counts as refused."""
         runner = None if found is None else found.runner
         if runner is not None and runner.asked != order.size:
             self._context.report(ResizeRefused(order, explanations.CHANGED_BY_API.format(requests=runner.asked)))
@@ -218,12 +217,12 @@ class RequestWriter:
         if not is_conflict:
             self._tell(order, error)
         self._context.report(ResizeRefused(order, "" if is_conflict else str(error), is_final, is_of_size))
-        # The pod may be gone, or the API server was downgraded: ask it again.
+        # The pod may be gone, or the API server was downgraded: check again.
         if error.kind is RefusalKind.NOT_FOUND and self._offered:
             self._offered = None
         if is_conflict:
             with suppress(ApiError):
-                # The next attempt is written onto the version that is read here.
+                # The next attempt uses this version.
                 await self._context.feed.pods.read(order.pod, self._context.writer.read_pod(order.pod))
 
     def _tell(self, order: ResizePod, error: ApiError) -> None:
@@ -232,14 +231,14 @@ class RequestWriter:
 
     async def _until_kubelet_answers(self, uid: str, until: Instant) -> None:
         clock, events = self._context.clock, self._context.queues.requests_seen
-        # Only within the term: after it the kubelet's answer must not lead to a permit.
+        # After the term the kubelet's response must not lead to a permit.
         while self._context.ledger.is_awaited(uid) and clock.now() < until and self._context.term.may_write:
             news = events.setdefault(uid, asyncio.Event())
             try:
                 await clock.wait(news, until)
             finally:
                 # Several may wait for one pod: the first to end removes the event, and another may have added a new
-                # one since.
+                # one.
                 if events.get(uid) is news:
                     del events[uid]
 
@@ -248,7 +247,7 @@ class RequestWriter:
 
 
 async def offers_pod_resize(api: KubernetesApi) -> bool:
-    """Return True if requests of running pods can be changed (``pods/resize``, KEP-1287). Raises ``ApiError``."""
+    """Return True if running pods can be resized (``pods/resize``, KEP-1287). Raises ``ApiError``."""
     resources = await api.call(ApiCall("GET", "/api/v1", DISCOVERY_TIMEOUT))
-    # By the resource, not by the API server's version: a feature gate may switch it on or off.
+    # By the resource, not the version: a feature gate controls it.
     return any(text(resource, "name") == "pods/resize" for resource in items(resources, "resources"))

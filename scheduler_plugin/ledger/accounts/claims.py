@@ -172,7 +172,7 @@ class Claim:
         return is_silent or self.is_migrating or self.left is not None
 
     def need_to_wake(self, unmet: Resources) -> WakeNeed:
-        """What its sleeping VM lacks, ``unmet`` of which was denied; nothing if the VM is awake."""
+        """Resources that its sleeping VM lacks, ``unmet`` of which was denied; nothing if the VM is awake."""
         facts = None if self.vm is None else self.vm.facts
         if self.vm is None or facts is None or facts.wakes_with is None or self.left is not None:
             return NO_WAKE_NEED

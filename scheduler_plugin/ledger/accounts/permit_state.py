@@ -168,7 +168,7 @@ class PermitState:
 
     @property
     def had(self) -> Resources:
-        """What the VM has and its agents hold, without the object."""
+        """The size that the VM has and its agents hold, without the object."""
         return self.in_use.at_least(self.held)
 
     @property
@@ -180,7 +180,7 @@ class PermitState:
 
     @property
     def in_use(self) -> Resources:
-        """What the VM has, or is about to have without asking us, including grants of another scheduler."""
+        """The size that the VM has, or is about to have without asking us, including grants of another scheduler."""
         if self.facts is None:
             return ZERO
         # A shrinking guest still has more than its spec; a growing one has less.
