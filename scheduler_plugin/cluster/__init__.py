@@ -1,1 +1,1 @@
-"""The Kubernetes API as the scheduler sees it: list and watch, translation into facts, and the few writes it makes."""
+"""The scheduler's access to the Kubernetes API: list and watch, decoding into facts, and writes."""

@@ -1,7 +1,6 @@
-"""Feeds the ledger from the API: four informers in, facts and complete lists out.
+"""Feeds the ledger from four informers: complete lists first, then facts.
 
-The ledger gets nothing until all four kinds are listed, then all lists at once; and all of them again whenever a kind
-had to be listed again.
+The ledger gets nothing until all four kinds are listed, then all lists at once; and again whenever a kind was relisted.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from scheduler_plugin.settings.document import SchedulerSettings
 
 
 class PodAddresses:
-    """The pods that have an address of their own, by that address."""
+    """Index of pods by IP address."""
 
     def __init__(self) -> None:
         self._at: dict[str, dict[ObjectName, PodFacts]] = {}
 
     def change(self, before: PodFacts | None, after: PodFacts | None) -> None:
-        """Takes in a change of one pod; ``before`` is None for a new pod, ``after`` for a deleted one."""
+        """Apply a change of one pod; ``before`` is None for a new pod, ``after`` for a deleted one."""
         if before is not None:
             for address in before.addresses:
                 self._at[address].pop(before.name, None)
-                # Addresses come and go for as long as the process runs; empty tables would pile up.
+                # Remove empty entries: addresses come and go for ever.
                 if not self._at[address]:
                     del self._at[address]
         if after is not None:
@@ -56,7 +55,7 @@ class PodAddresses:
     def only_pod_at(self, address: str) -> PodFacts | None:
         """The pod with that address; None if there is none, or more than one."""
         pods = self._at.get(address, {})
-        # When an address is reused, two pods may show it for a moment, and neither is certain to own it.
+        # While an address is reused, two pods may show it, and neither certainly owns it.
         return next(iter(pods.values())) if len(pods) == 1 else None
 
 
@@ -64,11 +63,11 @@ T = TypeVar("T")
 
 
 def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
-    """A node with the policy and the price of the settings (S2.1). One that the price table lacks comes last (S2.5)."""
+    """A node with its policy and price (S2.1). Nodes missing in the price table rank last (S2.5)."""
     keys = (node.name, *node.price_keys)
     price = node_price(keys, Needs(node.allocatable, node.gpus), settings.ranking)
     if is_estimated(keys, settings.ranking):
-        # An estimate must never undercut a node whose price is known (S2.5).
+        # An estimate must not undercut a known price (S2.5).
         price += DEAREST
     return node.facts(settings.policy_of(node.name), price)
 
@@ -77,16 +76,16 @@ class FeedReport(WatchReport, Protocol):
     """Receiver of the feed's reports."""
 
     def became_ready(self, nodes: int, claims: int) -> None:
-        """The cluster has been read for the first time."""
+        """The cluster was read for the first time."""
 
     def rival_seen(self, vm: ObjectName, writer: str | None) -> None:
-        """Another process wrote a permit while this one was at work."""
+        """Another process wrote a permit while this one was active."""
 
 
 class Feed:
-    """The informers of nodes, pods, VMs and migrations, joined with the settings and handed to the ledger.
+    """Informers of nodes, pods, VMs and migrations, joined with the settings, as events for the ledger.
 
-    ``ready`` is set once all has been read.
+    ``ready`` is set once everything was read.
     """
 
     def __init__(  # noqa: PLR0913 - what it joins is what it is
@@ -107,12 +106,12 @@ class Feed:
         self.namespaces: FactInformer[Labels] = FactInformer(NAMESPACES, _ignored, report)
         self.claims: FactInformer[str] = FactInformer(CLAIMS, _ignored, report)
         self.volumes: FactInformer[tuple[NodeTerm, ...]] = FactInformer(VOLUMES, _ignored, report)
-        # Those that the ledger needs, and those that only narrow where VMs may move.
+        # Kinds that the ledger needs, and kinds that only restrict targets of migrations.
         self.informers: tuple[FactInformer[Any], ...] = (self.nodes, self.pods, self.vms, self.migrations)
         self.databases = PodDatabases(report, self._database_changed)
         self._extras: tuple[FactInformer[Any], ...] = (self.namespaces, self.claims, self.volumes)
         for informer in self._all():
-            # A restored store shows in one kind first; the other caches may still hold the history that was lost.
+            # A restored etcd shows in one kind first; the other caches may still have the lost history.
             informer.on_restored = partial(self.restored, informer)
         self.addresses = PodAddresses()
         self._clock = clock
@@ -124,47 +123,47 @@ class Feed:
         self.fill(ledger, queues, identity)
 
     def fill(self, ledger: Ledger, queues: OrderQueues, writer: str | None) -> None:
-        """From now on changes go to this ledger; all that has already been read goes in at once.
+        """Send changes to this ledger from now on, starting with everything read so far.
 
-        ``writer`` alone writes permits; None: another process decides.
+        ``writer`` is the only writer of permits; None: another process decides.
         """
         self._ledger, self._queues, self._writer = ledger, queues, writer
         self._apply(_settings_read(self.settings))
         self._apply(events.RequestsFollow(self.settings.pod_requests, limits_cpu=self.settings.limits_cpu))
-        # A new term gets its ledger while the caches are warm, so there is nothing to wait for.
+        # With warm caches a new term need not wait.
         if not self.missing:
             self._resync()
 
     async def refresh(self) -> None:
-        """Returns once all that was written to the cluster before this call has been read. ``fill`` a ledger then."""
+        """Relist, so that everything written before this call has been read. Then ``fill`` a ledger."""
         self._is_refreshing = True
         try:
             async with asyncio.TaskGroup() as tasks:
                 for informer in self.informers:
                     tasks.create_task(informer.refresh())
         finally:
-            # Also after a failure, or nothing would ever reach the ledger again.
+            # Also after a failure, or the ledger would never be fed again.
             self._is_refreshing = False
 
     async def hold_back(self, span: Seconds) -> None:
-        """Gives the ledger nothing until all kinds were listed, ``span`` has passed, and all were listed once more.
+        """Send nothing to the ledger until all kinds were listed, ``span`` has passed, and all were listed again.
 
-        Everything that an ended process had sent is then known. ``run`` must be running, and nothing listed yet.
+        Then all writes of a predecessor are known. ``run`` must be running, and nothing listed yet.
         """
         await self.refresh()
         self._is_refreshing = True
         await self._clock.sleep(span)
-        # A write that the ended process had in flight may land during the sleep; the second list shows it.
+        # A predecessor's write in flight may land during the sleep; the second list shows it.
         await self.refresh()
         self._hand_over()
 
     async def run(self, api: KubernetesApi) -> None:
-        """Keeps all informers in step for ever."""
+        """Run all informers until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for informer in self.informers:
                 tasks.create_task(informer.run(api, self._clock, partial(self.listed, informer.kind.name)))
             for extra in self._extras:
-                # Neither readiness nor the ledger waits for these kinds.
+                # Neither readiness nor the ledger waits for these.
                 tasks.create_task(extra.run(api, self._clock, _nothing))
             # Most clusters have no postgres in pods, and many lack these kinds.
             await self.databases.appeared.wait()
@@ -172,13 +171,13 @@ class Feed:
                 tasks.create_task(informer.run(api, self._clock, partial(self.databases.listed, informer.kind.name)))
 
     def use(self, settings: SchedulerSettings) -> None:
-        """New settings: every node's compute unit, watermark, reserve and price at once (S4.6, S4.8, S2.8b)."""
+        """Apply new settings to all nodes: compute unit, watermark, reserve and price (S4.6, S4.8, S2.8b)."""
         self.settings = settings
         self._apply(_settings_read(settings))
-        if not settings.pod_requests:  # off at once; on only after the API server has been asked
+        if not settings.pod_requests:  # off at once; on only after a check of the API server
             self._apply(events.RequestsFollow(False))
         if self._ledger.is_ready:
-            # Unit, watermark, reserve and price are part of a node's facts, so every node has to be computed again.
+            # They are part of a node's facts, so compute every node again.
             for node in self.nodes.facts.values():
                 self._apply(events.NodeSeen(node_facts(node, settings)))
 
@@ -187,8 +186,8 @@ class Feed:
         return self._ledger is ledger
 
     def listed(self, kind: str) -> None:
-        """An informer has listed everything; once all have, the ledger takes in the lists."""
-        # A watch that could not be resumed lists again, too; its list has the changes that no event reported.
+        """An informer has listed its kind; once all have, the ledger gets the lists."""
+        # Also after a relist, which has changes that no event reported.
         self._listed.add(kind)
         self._hand_over()
 
@@ -196,8 +195,7 @@ class Feed:
         return self.informers + self._extras + self.databases.informers
 
     def _hand_over(self) -> None:
-        # All four kinds at once: a pod without its VM or node would be judged wrongly. During a refresh some lists are
-        # older than others.
+        # All four kinds at once: a pod without its VM or node would be wrong. During a refresh some lists are older.
         if self.missing or self._is_refreshing:
             return
         self._resync()
@@ -215,10 +213,10 @@ class Feed:
         self._queues.add(self._ledger.apply(event, self._clock.now()))
 
     def restored(self, witness: FactInformer[Any] | None = None) -> None:
-        """The cluster's store was restored: everything is read again. The ``witness``, which noticed, already does."""
-        # Nothing reaches the ledger until every kind has been listed from the restored store.
+        """etcd was restored: relist everything. The ``witness`` that noticed it does so already."""
+        # Feed nothing until every kind was relisted.
         self._listed.clear()
-        # A restored store continues from an older version, so newer facts would look stale.
+        # A restored etcd continues from an older resourceVersion, so newer facts would look stale.
         self._apply(events.VersionsForgotten())
         for informer in self._all():
             if informer is not witness:
@@ -226,33 +224,33 @@ class Feed:
 
     @property
     def missing(self) -> list[str]:
-        """The kinds not listed yet, or not since a restore; the ledger gets nothing while there are any."""
-        # A cluster without the CRD of migrations counts as having listed them.
+        """Kinds not listed yet, or not since a restore; the ledger is not fed while there are any."""
+        # Without the migration CRD they count as listed.
         return sorted({informer.kind.name for informer in self.informers} - self._listed)
 
     @property
     def surroundings(self) -> ConstraintContext:
-        """Everything except the ledger's facts that decides where a VM may go now."""
-        # A cluster always has namespaces, so an empty table means that they could not be listed.
+        """Facts besides the ledger's that restrict the targets of VMs."""
+        # Every cluster has namespaces, so an empty table means that they could not be listed.
         namespaces = self.namespaces.facts or None
         is_current = self.pods.is_current and self.migrations.is_current
         return ConstraintContext(namespaces, self.claims.facts, self.volumes.facts, is_current)
 
     def vm_of(self, pod: PodFacts) -> VirtualMachine | None:
-        """The VM that the pod runs, or the database in it, as far as it is known."""
+        """The VM, or database, that the pod runs, if known."""
         if pod.database is not None:
             return pod.database
         vm = None if pod.vm is None else self.vms.facts.get(pod.vm)
-        # The target of a migration names its VM by a label only, without a UID.
+        # A migration's target names its VM by a label only, without a UID.
         return vm if vm is not None and pod.vm_uid in ("", vm.uid) else None
 
     def pod(self, name: ObjectName, uid: str) -> PodFacts | None:
-        """The pod of that name, if it has been seen and has this UID."""
+        """The pod with this name and UID, if known."""
         pod = self.pods.facts.get(name)
         return pod if pod is not None and pod.uid == uid else None
 
     def pod_at(self, name: ObjectName, uid: str, version: str) -> PodFacts | None:
-        """The pod with this UID in this very version, if that is the one that is known."""
+        """The pod with this name and UID, if it is known in this version."""
         pod = self.pods.at_version(name, version)
         return pod if pod is not None and pod.uid == uid else None
 
@@ -269,11 +267,11 @@ class Feed:
         self.databases.change(change.before, change.after)
         if not self._ledger.is_ready:
             return
-        # A pod of the same name with another UID is another pod, such as a StatefulSet makes: the old one is gone.
+        # Another UID under the same name is another pod, as in a StatefulSet: the old one is gone.
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
             self._apply(events.PodGone(change.before.uid))
         if change.after is not None:
-            # First its database: a pod takes its size from that.
+            # First its database, which determines the pod's size.
             if change.after.database is not None:
                 self._database_changed(change.after.database)
             self._apply(events.PodSeen(change.after))
@@ -290,7 +288,7 @@ class Feed:
             return
         self._watch_for_rivals(change)
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
-            # A permit still to be written was decided for the VM that is gone.
+            # Queued permits were for the deleted VM.
             self._queues.permits.drop(change.name)
         if change.after is None:
             self._apply(events.VmGone(change.name))
@@ -306,7 +304,7 @@ class Feed:
             self._apply(events.MigrationSeen(change.after.facts))
 
     def _watch_for_rivals(self, change: FactChange[VirtualMachine]) -> None:
-        """Only one process may write permits at a time; reports any other."""
+        """Report permits written by another process: only one may write."""
         before, after = change.before, change.after
         if self._writer is None or before is None or after is None or before.permit == after.permit:
             return
@@ -324,4 +322,4 @@ def _ignored(_: FactChange[T]) -> None:
 
 
 def _nothing() -> None:
-    """Nothing waits for a list of such a kind."""
+    """Lists of these kinds trigger nothing."""

@@ -1,4 +1,4 @@
-"""VirtualMachineMigrations of the Kubernetes API: read into facts, and written as orders (S4.9, S4.12)."""
+"""VirtualMachineMigrations: decoding into facts, and creation (S4.9, S4.12)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 class _Spec(msgspec.Struct, frozen=True):
-    # No VirtualMachine's name has a slash; that of a database in a pod has, and pods never move.
+    # A name with a slash is a database in a pod, which never moves.
     vmName: Annotated[str, msgspec.Meta(pattern="^[^/]*$")]  # noqa: N815 - the name in the API
 
 
@@ -68,10 +68,10 @@ class _Migration(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterMigration:
-    """A migration as the API has it: facts for the ledger, and the numbers and reasons that people ask for.
+    """A VirtualMachineMigration: facts for the ledger, and details for people.
 
-    ``reason`` is why a scheduler ordered it; ``why`` is what its latest condition says: of a failed one, what went
-    wrong. ``total`` and ``downtime`` are None until they are known.
+    ``reason`` is why a scheduler ordered it; ``why`` is the message of its latest condition. ``total`` and ``downtime``
+    are None until known.
     """
 
     facts: MigrationFacts
@@ -85,9 +85,9 @@ class ClusterMigration:
 
 @dataclass(frozen=True, slots=True)
 class MigrationOrder:
-    """A migration to create: ``vm`` goes to node ``target``; ``reason`` is for people.
+    """A migration to create: ``vm`` to node ``target``; ``reason`` is for people.
 
-    It is given up after ``timeout``, and sends at most ``bandwidth`` in a second.
+    It is cancelled after ``timeout``, and limited to ``bandwidth`` per second.
     """
 
     name: ObjectName
@@ -99,7 +99,7 @@ class MigrationOrder:
 
 
 def read_migration(obj: JsonObject) -> ClusterMigration:
-    """A VirtualMachineMigration. Raises ``ValueError``."""
+    """Decode a VirtualMachineMigration. Raises ``ValueError``."""
     try:
         migration = msgspec.convert(obj, _Migration)
     except msgspec.ValidationError as error:
@@ -107,7 +107,7 @@ def read_migration(obj: JsonObject) -> ClusterMigration:
     status = migration.status or _Status()
     info = status.info or _Info()
     changes = [(_time(_CHANGED, condition.last_transition_time), condition) for condition in status.conditions or ()]
-    # Conditions have no promised order; the one that changed last says why a migration failed.
+    # Conditions are unordered; the latest one explains a failure.
     last = max(changes, key=lambda change: change[0], default=None)
     return ClusterMigration(
         facts=_facts(migration, status, None if last is None else last[0]),
@@ -129,14 +129,14 @@ def _facts(found: _Migration, status: _Status, changed_at: float | None) -> Migr
         version=number(meta.resourceVersion),
         vm=ObjectName(meta.namespace, found.spec.vmName),
         phase=phase,
-        # The chosen node travels in an annotation, so a restarted scheduler needs no state of its own.
+        # The target is in an annotation, so that a restarted scheduler knows it.
         target=(meta.annotations or {}).get(names.ANNOTATION_TARGET_NODE) or None,
         source_pod=_pod(meta.namespace, status.source_pod_name),
         target_pod=_pod(meta.namespace, status.target_pod_name),
         is_leaving=meta.deletionTimestamp is not None,
-        # People and other tools create migrations, too; only those with our label are ours to cancel.
+        # Only migrations with our label are ours to cancel.
         is_ours=(meta.labels or {}).get(names.LABEL_CREATED_BY) == names.SCHEDULER_NAME,
-        # The API has no end time: that of the latest condition stands for it, or else the creation.
+        # The API has no end time: use the latest condition, or else the creation.
         ended_at=max(created, changed_at or 0.0) if phase.is_over else None,
         created_at=created,
         dirty_rate=_dirty_rate(status.info),
@@ -145,7 +145,7 @@ def _facts(found: _Migration, status: _Status, changed_at: float | None) -> Migr
 
 def _phase(text: str | None) -> MigrationPhase:
     try:
-        # Without a phase the controller has not looked at it yet.
+        # No phase: the controller has not processed it yet.
         return MigrationPhase(text or "Pending")
     except ValueError:
         expected = ", ".join(phase.value for phase in MigrationPhase)
@@ -162,7 +162,7 @@ def _dirty_rate(info: _Info | None) -> Bytes | None:
         return None
     # QEMU reports pages per second.
     rate = ram.dirty_pages_rate * ram.page_size
-    # The field is signed in the API; a negative rate is no measurement.
+    # The field is signed; a negative rate is no measurement.
     return Bytes(rate) if rate >= 0 else None
 
 
@@ -187,23 +187,23 @@ MIGRATIONS: Final = Kind(
     names.MIGRATION_PLURAL,
     f"/apis/{names.VM_GROUP}/{names.VM_VERSION}/{names.MIGRATION_PLURAL}",
     read_migration,
-    # A cluster without the migration CRD is still autoscaled; its VMs just stay where they are.
+    # Without this CRD VMs are autoscaled but do not move.
     is_optional=True,
 )
 
 
 def migrations_path(namespace: str) -> str:
-    """The collection in which a namespace's migrations are created."""
+    """Collection path of a namespace's migrations."""
     return f"/apis/{names.VM_GROUP}/{names.VM_VERSION}/namespaces/{namespace}/{names.MIGRATION_PLURAL}"
 
 
 def migration_path(name: ObjectName) -> str:
-    """The path of one VirtualMachineMigration."""
+    """Path of one VirtualMachineMigration."""
     return f"{migrations_path(name.namespace)}/{name.name}"
 
 
 def migration_body(order: MigrationOrder) -> JsonObject:
-    """The object that orders a migration."""
+    """The object to create."""
     return {
         "apiVersion": f"{names.VM_GROUP}/{names.VM_VERSION}",
         "kind": names.MIGRATION_KIND,

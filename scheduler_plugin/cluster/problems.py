@@ -1,4 +1,4 @@
-"""Problems of the cluster's objects, for people: in an Event on the object and in ``/explain``."""
+"""Problems of the cluster's objects, for Events and ``/explain``."""
 
 from __future__ import annotations
 
@@ -26,25 +26,23 @@ _LONGEST_NAME: Final = 200  # of an object, in the name of an Event: both have a
 
 
 def unreadable_objects(feed: Feed) -> Iterator[tuple[Resource, Unreadable]]:
-    """Every object that cannot be read now."""
+    """All objects that cannot be decoded now."""
     for informer in feed.informers:
         for unreadable in informer.unreadable.values():
             yield _RESOURCES[informer.kind.name], unreadable
 
 
 def unreadable_event(resource: Resource, found: Unreadable) -> EventRecord:
-    """The Event for an object that cannot be read."""
-    # One Event per version of the object: creating the same name again is a 409. The UID tells a recreated object from
-    # the old one.
+    """The Event for an object that cannot be decoded."""
+    # One Event per version of the object: a repeated name is a 409. The UID distinguishes recreated objects.
     name = f"{found.name.name[:_LONGEST_NAME]}.unreadable.{found.uid[:8]}.{found.version or 0}"
     return EventRecord(EventSubject(resource, found.name, found.uid), *events.unreadable(found.reason), name=name)
 
 
 def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[events.EventText]:
-    """Problems of a VM that can be read."""
+    """Problems of a readable VM."""
     problems = [(events.PARTLY_UNREADABLE, problem) for problem in vm.problems]
-    # The unit is set per node, but only the VM's owner can see that it jumps straight to its maximum (S4.6). CPU and
-    # memory of a pod do not move in units.
+    # The compute unit is set per node, but the VM's owner sees its jumps (S4.6). Pods are not resized in units.
     if vm.enabled and not isinstance(vm, PodDatabase):
         unit = misfit(vm.bounds, vm.slot_size, settings.policy_of(vm.node or "").compute_unit)
         problems += [] if unit is None else [(events.UNIT_MISFIT, unit)]
@@ -70,7 +68,7 @@ def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
         return [problem for _, problem in pod_problems(feed, pod)]
     current, bad = feed.vms.facts.get(vm), feed.vms.unreadable.get(vm)
     notes = [] if bad is None else [explanations.VM_UNREADABLE.format(vm=vm, why=bad.reason)]
-    # The cache has a stand-in for an unreadable VM, whose problems mean nothing.
+    # The cached stand-in of an unreadable VM has no meaningful problems.
     if current is not None and bad is None:
         notes += [note for _, note in vm_problems(current, feed.settings)]
     for name, unreadable in feed.pods.unreadable.items():
@@ -94,24 +92,24 @@ def pod_events(feed: Feed, pod: PodFacts) -> list[EventRecord]:
     return [
         EventRecord(about, reason, note, name=_event_name(pod.name, reason, note))
         for reason, note in pod_problems(feed, pod)
-        # Over within seconds, or the fault of the API server. Thousands of these would hold up other events for long.
+        # Temporary, or the API server's fault. Thousands of these would delay other events.
         if note != explanations.NOT_READ_YET
     ]
 
 
 def _event_name(vm: ObjectName, reason: str, note: str) -> str:
-    # The checksum of the note makes one Event per wording: a problem that stays the same is reported once.
+    # The note's checksum makes one Event per wording, so that a lasting problem is reported once.
     return f"{vm.name[:_LONGEST_NAME]}.{reason.lower()}.{zlib.crc32(note.encode()):08x}"
 
 
 def misfit(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
     """The reason why VMs with these bounds cannot be sized well in this unit; None if they can.
 
-    A resource whose bounds are equal is ignored: it never changes.
+    Ignores a resource with equal bounds.
     """
     cpu = _amount_misfit("CPU", bounds.min.cpu, bounds.max.cpu, unit.cpu)
     memory = _amount_misfit("memory", bounds.min.mem, bounds.max.mem, unit.mem)
-    # Memory is plugged in slots, so a unit that is not a multiple of the slot is always rounded.
+    # Memory is plugged in slots, so other units are always rounded.
     if memory is None and bounds.min.mem < bounds.max.mem and not unit.mem.is_multiple_of(slot_size):
         memory = events.SLOTS_MISFIT.format(unit=unit.mem, slot=slot_size)
     return "; ".join(filter(None, (cpu, memory))) or None
@@ -120,7 +118,7 @@ def misfit(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
 def _amount_misfit(what: str, least: Amount, most: Amount, unit: Amount) -> str | None:
     if least.value == most.value:
         return None
-    # Any growth would go straight to the maximum.
+    # Any growth would jump to the maximum.
     if unit.value > most.value - least.value:
         return events.UNIT_TOO_LARGE.format(what=what, unit=unit, least=least, most=most)
     if least.value % unit.value or most.value % unit.value:

@@ -1,7 +1,7 @@
-"""The fields of pods, VirtualMachines, nodes and volumes that constraints are made of, read into constraint types.
+"""Decodes the fields of pods, VirtualMachines, nodes and volumes that constraints refer to.
 
-What cannot be read constrains nothing: a VM with a malformed affinity is still scaled, and kube-scheduler refuses any
-node that breaks a constraint overlooked here.
+Unreadable fields constrain nothing: the VM is still scaled, and kube-scheduler refuses nodes that break a constraint
+missed here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler_plugin.constraints import model
 from scheduler_plugin.texts import explanations
 
 EVERY_POD_TOLERATES: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
-"""The API server adds these tolerations to every pod; nodes in that state are judged by their conditions."""
+"""Tolerations that the API server adds to every pod; such nodes are excluded by their conditions."""
 
 CONSTRAINING: Final = ("affinity", "nodeSelector", "tolerations", "topologySpreadConstraints")
 
@@ -26,25 +26,25 @@ S = TypeVar("S")
 
 
 def pod_constraints(spec: Mapping[str, object]) -> model.PodConstraints:
-    """Node constraints in the ``spec`` of a VirtualMachine, which has the same fields as a pod."""
-    # Most VMs have none of these fields: they share one empty value, and the decoder is not run.
+    """Node constraints in the ``spec`` of a VirtualMachine, which has a pod's fields."""
+    # Fast path: most VMs have none and share one empty value.
     if not any(spec.get(key) for key in CONSTRAINING):
         return model.UNCONSTRAINED
     try:
         return _constraints(msgspec.convert(spec, shapes.ConstrainingSpec))
     except (ValueError, RecursionError) as error:
-        # No reason to call the whole VM unreadable: it is still scaled.
+        # The VM is still scaled.
         return model.PodConstraints(unreadable=f"spec: {field_message(error)}")
 
 
 def pod_traits(
     labels: Mapping[str, str], spec: Mapping[str, object], *, is_leaving: bool, asks: model.Asked = ()
 ) -> model.PodTraits:
-    """A pod as other pods' constraints see it; what cannot be read is left out."""
+    """A pod as constraints of other pods see it, without unreadable parts."""
     try:
         placed = msgspec.convert(spec, shapes.PlacedSpec)
     except (ValueError, RecursionError):
-        # kube-scheduler judges the real object and refuses what was overlooked here.
+        # kube-scheduler checks the real object.
         placed = shapes.PlacedSpec()
     ports = [port for container in placed.containers or () for port in container.ports or ()]
     return placed_traits(labels, placed, ports, is_leaving=is_leaving, asks=asks)
@@ -53,14 +53,14 @@ def pod_traits(
 def placed_traits(
     labels: model.Labels, spec: shapes.Placed, ports: Sequence[shapes.Port], *, is_leaving: bool, asks: model.Asked
 ) -> model.PodTraits:
-    """A pod as other pods' constraints see it, with the ports of all of its containers, and what else it asks for."""
+    """A pod as constraints of other pods see it, with the ports of all containers and its other requests."""
     affinity = spec.affinity or shapes.Affinity()
     traits = model.PodTraits(
         labels=labels,
         anti_affinity=_pod_terms(affinity.pod_anti_affinity),
         host_ports=tuple(_host_ports(ports)),
         volumes=tuple(_claims(spec)),
-        # Without what the API server adds to every pod, a pod may still equal PLAIN_POD.
+        # Without the API server's defaults, so that most pods equal PLAIN_POD.
         tolerations=tuple(
             _toleration(toleration)
             for toleration in spec.tolerations or ()
@@ -69,28 +69,28 @@ def placed_traits(
         is_leaving=is_leaving,
         asks=asks,
     )
-    # All pods without traits share one value, which saves memory.
+    # Shared to save memory.
     return model.PLAIN_POD if traits == model.PLAIN_POD else traits
 
 
 def prefers(spec: shapes.PreferringSpec) -> bool:
-    """Return True if a pod states a preference among nodes: preferred affinity, or a spread that may be violated."""
+    """Return True if a pod has node preferences: preferred affinity or a ScheduleAnyway spread."""
     if spec.affinity is None and not spec.topology_spread_constraints:
         return False
     affinity = spec.affinity or shapes.Affinity()
     affinities = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
     if any(part is not None and part.preferred for part in affinities):
         return True
-    # ScheduleAnyway is a preference. A DoNotSchedule spread filters nodes instead.
+    # ScheduleAnyway is a preference; DoNotSchedule is a filter.
     return any(spread.when_unsatisfiable != "DoNotSchedule" for spread in spec.topology_spread_constraints or ())
 
 
 def node_traits(
     labels: Mapping[str, str], taints: object, conditions: object, has: Mapping[str, int] | None = None
 ) -> model.NodeTraits:
-    """A node by its labels, ``spec.taints``, ``status.conditions``, and its resources besides CPU and memory.
+    """A node's labels, ``spec.taints``, ``status.conditions``, and resources except CPU and memory.
 
-    Entries that cannot be read are left out.
+    Skips unreadable entries.
     """
     states = {condition.type: condition.status for condition in _listed(conditions, shapes.NodeCondition)}
     faults = [explanations.NOT_READY] if states.get("Ready", "True") != "True" else []
@@ -102,12 +102,12 @@ def node_traits(
 
 
 def volume_terms(affinity: object) -> tuple[model.NodeTerm, ...]:
-    """``spec.nodeAffinity`` of a PersistentVolume: alternatives; none if any node reaches it or it is unreadable."""
+    """Alternatives of a PersistentVolume's ``spec.nodeAffinity``; none if any node reaches it or it is unreadable."""
     try:
         parsed = msgspec.convert(affinity or {}, shapes.VolumeAffinity)
     except (ValueError, RecursionError):
         return ()
-    # A volume without required terms is reachable from every node.
+    # No required terms: reachable from every node.
     return _node_terms(parsed.required) or ()
 
 
@@ -131,7 +131,7 @@ def _constraints(found: shapes.ConstrainingSpec) -> model.PodConstraints:
     return model.PodConstraints(
         tolerations=tuple(_toleration(toleration) for toleration in found.tolerations or ()),
         node_selector=tuple(
-            # Sorted, so that equal selectors compare equal whatever the order in the manifest.
+            # Sorted, so that equal selectors compare equal.
             model.Requirement(key, "In", (value,))
             for key, value in sorted((found.node_selector or {}).items())
         ),
@@ -162,7 +162,7 @@ def _constraints(found: shapes.ConstrainingSpec) -> model.PodConstraints:
 
 
 def _toleration(found: shapes.PodToleration) -> model.Toleration:
-    # Equal is the API's default operator. An empty key or effect matches all of them.
+    # Equal is the default operator. An empty key or effect matches all.
     return model.Toleration(found.key or "", found.operator or "Equal", found.value or "", found.effect or "")
 
 
@@ -210,7 +210,7 @@ def _spread(found: shapes.SpreadShape) -> model.Spread:
         _selector(found.label_selector),
         # The API's default.
         1 if found.min_domains is None else found.min_domains,
-        # The API's defaults differ: affinity is honored unless the policy is Ignore, taints only if it is Honor.
+        # API defaults: affinity is honored unless Ignore, taints only if Honor.
         honors_affinity=found.node_affinity_policy != "Ignore",
         honors_taints=found.node_taints_policy == "Honor",
         same=tuple(found.match_label_keys or ()),
@@ -227,6 +227,6 @@ def _host_ports(ports: Sequence[shapes.Port]) -> list[model.HostPort]:
 
 
 def _claims(found: shapes.Placed) -> list[str]:
-    """The names of the pod's PersistentVolumeClaims. Ephemeral volumes do not count: each pod gets a new claim."""
+    """Names of the pod's PersistentVolumeClaims, without ephemeral ones: each pod gets a new claim."""
     claims = [volume.persistent_volume_claim for volume in found.volumes or ()]
     return [claim.claim_name for claim in claims if claim is not None]

@@ -1,6 +1,6 @@
-"""Pods, VirtualMachines, nodes and volumes of the Kubernetes API, as far as constraints are made of them.
+"""Pods, VirtualMachines, nodes and volumes of the Kubernetes API, with the fields that constraints refer to.
 
-Fields are spelled as in the API, and all but those that give a constraint its sense may be absent.
+Fields are spelled as in the API; all except those that define a constraint are optional.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 
 class _Camel(msgspec.Struct, frozen=True, rename="camel"):
-    """Fields are spelled in camel case on the wire, as in the API."""
+    """Camel-case field names, as in the API."""
 
 
 class RequirementShape(_Camel, frozen=True):
@@ -39,7 +39,7 @@ class NodeTermShape(_Camel, frozen=True):
 class NodeTerms(_Camel, frozen=True):
     """A node selector."""
 
-    # Alternatives: one that matches is enough. The expressions within a term must all match.
+    # Alternatives; the expressions within a term must all match.
     node_selector_terms: list[NodeTermShape] | None = None
 
 
@@ -50,7 +50,7 @@ class PreferredNodes(_Camel, frozen=True):
     preference: NodeTermShape
 
 
-# Not camel-cased by the base class: the API's names are too long to use in code, so each field is renamed.
+# The API's names are too long, so each field is renamed.
 class NodeAffinity(msgspec.Struct, frozen=True):
     """``nodeAffinity``."""
 
@@ -100,7 +100,7 @@ class Affinity(_Camel, frozen=True):
 class PodToleration(_Camel, frozen=True):
     """One of ``spec.tolerations``."""
 
-    # With the operator Exists and no key, everything is tolerated.
+    # No key with Exists tolerates everything.
     key: str | None = None
     operator: str | None = None
     value: str | None = None
@@ -149,7 +149,7 @@ class Port(_Camel, frozen=True):
 
     host_port: int | None = None
     protocol: str | None = None
-    # The camel-case rule would make it hostIp.
+    # Not ``hostIp``.
     host_ip: str | None = msgspec.field(default=None, name="hostIP")
 
 
@@ -168,13 +168,13 @@ class VolumeClaim(_Camel, frozen=True):
 class Volume(_Camel, frozen=True):
     """One of ``spec.volumes``."""
 
-    # Only claims tie a pod to nodes, so no other source of a volume is read.
+    # Other sources tie no pod to nodes.
     persistent_volume_claim: VolumeClaim | None = None
 
 
-# Two types satisfy it: PlacedSpec below, and the spec of watched pods, which are read in one pass.
+# Implemented by PlacedSpec, and by the spec of watched pods.
 class Placed(Protocol):
-    """Fields of a pod's spec that other pods' constraints are judged by, beside the ports of its containers."""
+    """Fields of a pod's spec that constraints of other pods refer to, except ports."""
 
     @property
     def volumes(self) -> list[Volume] | None:
@@ -190,7 +190,7 @@ class Placed(Protocol):
 
 
 class PlacedSpec(_Camel, frozen=True):
-    """``Placed`` of an object that has been decoded."""
+    """``Placed`` of a decoded object."""
 
     containers: list[ContainerPorts] | None = None
     volumes: list[Volume] | None = None
@@ -205,7 +205,7 @@ class VolumeAffinity(_Camel, frozen=True):
 
 
 class PreferringSpec(_Camel, frozen=True):
-    """Fields of a pod's spec that may express a preference between nodes."""
+    """Fields of a pod's spec with node preferences."""
 
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadShape] | None = None

@@ -1,6 +1,6 @@
-"""Nodes of the Kubernetes API into facts for the ledger, and the kinds that are watched.
+"""Decodes nodes into facts for the ledger, and defines the watched kinds.
 
-An amount is read as Kubernetes reads it; one that cannot be read raises ``ValueError`` with the path of the field.
+Quantities are parsed as in Kubernetes; errors raise ``ValueError`` with the path of the field.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node as the API has it, before the settings apply. ``price_keys`` are those of its labels."""
+    """A node of the API, before the settings apply. ``price_keys`` are from its labels."""
 
     name: str
     allocatable: Resources
@@ -60,12 +60,12 @@ class ClusterNode:
     capacity: Resources = ZERO
 
     def facts(self, policy: NodePolicy, price: float) -> NodeFacts:
-        """The node with its policy and its price per hour, for the ledger."""
+        """The node with its policy and price per hour."""
         return NodeFacts(self.name, self.allocatable, policy, self.is_open, price, self.traits, self.capacity)
 
 
 def read_node(obj: JsonObject) -> ClusterNode:
-    """A Node; its capacity stands in if its kubelet reports nothing allocatable. Raises ``ValueError``."""
+    """Decode a Node; its capacity is used if its kubelet reports no allocatable. Raises ``ValueError``."""
     try:
         return _cluster_node(msgspec.convert(obj, _Node))
     except (ValueError, RecursionError) as error:
@@ -76,7 +76,7 @@ _NODE: Final = msgspec.json.Decoder(_Node)
 
 
 def decode_node(body: bytes | msgspec.Raw) -> ClusterNode:
-    """A Node from its JSON text. Raises ``ValueError``."""
+    """Decode a Node from JSON. Raises ``ValueError``."""
     try:
         return _cluster_node(_NODE.decode(body))
     except (ValueError, RecursionError) as error:
@@ -85,7 +85,7 @@ def decode_node(body: bytes | msgspec.Raw) -> ClusterNode:
 
 def _cluster_node(found: _Node) -> ClusterNode:
     status, spec = found.status or _NodeStatus(), found.spec or _NodeSpec()
-    # As the API server does by default for a kubelet that reports no allocatable.
+    # As the API server does by default.
     total = ("status.allocatable", status.allocatable) if status.allocatable else ("status.capacity", status.capacity)
     labels = found.metadata.labels or {}
     return ClusterNode(
@@ -101,12 +101,12 @@ def _cluster_node(found: _Node) -> ClusterNode:
 
 def _gpus(path: str, held: Amounts | None) -> int:
     gpus = [(name, count) for name, count in (held or {}).items() if is_accelerator(name)]
-    # Counts of devices are quantities, too; the memory parser reads whole numbers with all suffixes.
+    # Device counts are quantities too.
     return sum(mem_from_wire(f"{path}.{name}", count).value for name, count in gpus)
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._-]+")
-"""A name that needs no quoting."""
+"""Names that need no quoting."""
 
 NODES: Final = Kind("nodes", "/api/v1/nodes", read_node)
 PODS: Final = Kind("pods", "/api/v1/pods", read_pod, at_most=pod_at_most, read_line=watched_pod)
@@ -126,7 +126,7 @@ def pod_path(name: ObjectName) -> str:
 
 
 def _quoted(part: str) -> str:
-    # quote() is slow, and this runs for every write; nearly all names need no quoting.
+    # quote() is slow, and this runs for every write.
     return part if _PLAIN.fullmatch(part) else quote(part, safe="")
 
 
@@ -136,13 +136,13 @@ def read_namespace(obj: JsonObject) -> Labels:
 
 
 def read_claim(obj: JsonObject) -> str:
-    """The name of the volume that the claim is bound to; empty if it is not bound."""
-    # Pods name claims and only volumes have a node affinity, so this is the link between the two.
+    """The volume that the claim is bound to; empty if unbound."""
+    # Links pods, which name claims, to volumes with a node affinity.
     return text(obj, "spec", "volumeName")
 
 
 def read_volume(obj: JsonObject) -> tuple[NodeTerm, ...]:
-    """The alternatives of the volume's node affinity; none if every node reaches it."""
+    """Alternatives of the volume's node affinity; none if every node reaches it."""
     return volume_terms(child(obj, "spec").get("nodeAffinity"))
 
 

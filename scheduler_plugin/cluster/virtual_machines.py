@@ -1,4 +1,4 @@
-"""VirtualMachines of the Kubernetes API into facts for the ledger (S4.2)."""
+"""Decodes VirtualMachines into facts for the ledger (S4.2)."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ Q = TypeVar("Q", MilliCpu, Bytes, int)
 
 
 class ClusterVm(VirtualMachine, frozen=True):
-    """A VirtualMachine with what decides where and whether it may move.
+    """A VirtualMachine with the fields that restrict its migration.
 
-    ``has_overlay``: its guest has an address of its own, which it keeps when it moves. ``is_booting``: its controller
-    says so, and would refuse to move it. ``is_waking``: its phase is ``Running``, and its saved memory is still being
-    read. ``first_requests`` are those of ``podResources``. ``generation`` changes with the spec alone; 0 if the API
-    server does not count it.
+    ``has_overlay``: its guest keeps its IP address when it moves. ``is_booting``: by its controller, which would refuse
+    to move it. ``is_waking``: in phase ``Running`` with its saved memory still being read. ``first_requests`` are those
+    of ``podResources``. ``generation`` changes with the spec only; 0 if not reported.
     """
 
     constraints: PodConstraints = UNCONSTRAINED
@@ -57,10 +56,10 @@ class ClusterVm(VirtualMachine, frozen=True):
 
 
 def read_vm(obj: JsonObject) -> VirtualMachine:
-    """A VirtualMachine. Raises ``ValueError``."""
+    """Decode a VirtualMachine. Raises ``ValueError``."""
     vm, spec = parse_virtual_machine(obj), child(obj, "spec")
     has_overlay = flag(spec, "extraNetwork", "enable") or bool(text(obj, "status", "extraNetIP"))
-    # While the guest boots, the controller gives a condition this reason, and refuses to migrate the VM.
+    # The controller sets this reason while the guest boots, and refuses to migrate the VM.
     booting = any(text(condition, "reason") == names.BOOTING for condition in items(obj, "status", "conditions"))
     return ClusterVm(
         **asdict(vm),
@@ -74,13 +73,13 @@ def read_vm(obj: JsonObject) -> VirtualMachine:
 
 
 def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> VirtualMachine | None:
-    """``vm`` after a write of ``permit`` onto that very version of it was answered; None if more may have changed.
+    """``vm`` after the response to a write of ``permit`` to its version; None if more may have changed.
 
-    A webhook's change shows in the UID, the generation, the labels or the annotations, and this call does not write the
-    status. So the rest of the answer need not be read.
+    A webhook's change shows in the UID, generation, labels or annotations, and this call writes no status, so the rest
+    of the response need not be decoded.
     """
     metadata = answer.get("metadata")
-    # Without a generation a change of the spec does not show, and an object with problems has to be read whole.
+    # Without a generation a spec change does not show, and an object with problems must be decoded whole.
     if not isinstance(vm, ClusterVm) or not vm.generation or vm.problems or vm.unreadable or type(metadata) is not dict:
         return None
     annotations, version = metadata.get("annotations"), metadata.get("resourceVersion")
@@ -97,8 +96,8 @@ def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> Vi
 
 
 def vm_facts(vm: VirtualMachine) -> VmFacts:
-    """A VirtualMachine as the ledger wants it. A resourceVersion that is no number counts as the oldest."""
-    # Without an agent nobody asks before the guest wakes, so what the spec asks for counts as ever.
+    """Facts of a VirtualMachine. A resourceVersion that is not a number counts as the oldest."""
+    # Without an agent no permit controls the wake, so the spec counts.
     sleeps = vm.phase in SLEEPING and vm.enabled and not vm.unreadable
     is_starting = isinstance(vm, ClusterVm) and vm.is_waking
     use = vm.wakes_with if vm.phase in SLEEPING or is_starting else vm.use
@@ -108,11 +107,11 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         version=number(vm.resource_version),
         most=vm.bounds.max,
         use=ZERO if sleeps else use,
-        # A status may still name the size of a guest that has stopped.
+        # The status may still have the size of a stopped guest.
         actual=None if sleeps or vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
         permit=_or_most(vm.permit, vm, _PERMIT),
         holders=decode_holders(vm.annotations.get(names.ANNOTATION_PERMIT_WRITER, "")),
-        # The stand-in for an unreadable permit must not be mistaken for a permit that somebody wrote.
+        # The stand-in of an unreadable permit is not a stored permit.
         is_permit_known=not any(problem.startswith(_PERMIT) for problem in vm.problems),
         pod=ObjectName(vm.name.namespace, vm.pod_name) if vm.pod_name else None,
         stays_because=_stays_because(vm),
@@ -122,7 +121,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         granted=_granted(vm),
         unreadable=vm.unreadable,
         is_bounded=bool(vm.bounds.max.cpu and vm.bounds.max.mem),
-        # A VM that could not be read is a plain VirtualMachine, without the fields below.
+        # An undecodable VM is a plain VirtualMachine.
         constraints=vm.constraints if isinstance(vm, ClusterVm) else UNCONSTRAINED,
         first_requests=vm.first_requests if isinstance(vm, ClusterVm) else None,
         after_restart=vm.after_restart,
@@ -135,15 +134,15 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
 
 
 def weight_of(vm: VirtualMachine) -> int | None:
-    """The weight that the VM's label says; None if it has none, or one that is no whole number from 1 to 100."""
+    """The weight in the VM's label; None if missing or not an integer from 1 to 100."""
     label = vm.labels.get(names.LABEL_WEIGHT, "")
-    # Not every text of digits is short, or of ASCII digits.
+    # Digits may be many, or not ASCII.
     weight = int(label) if len(label) <= len(str(MOST_WEIGHT)) and label.isascii() and label.isdigit() else 0
     return weight if 0 < weight <= MOST_WEIGHT else None
 
 
 def _limit(vm: VirtualMachine) -> Resources:
-    """The most that the VM may have been granted, even before its bounds were lowered."""
+    """Maximum that the VM may have been granted, even before its bounds were lowered."""
     return vm.bounds.max if vm.at_most is None else vm.at_most
 
 
@@ -156,13 +155,12 @@ def _first_requests(spec: JsonObject) -> Resources | None:
 
 
 def _granted(vm: VirtualMachine) -> Resources:
-    """The original scheduler's grant, never more than the VM may have."""
+    """The original scheduler's grant, at most the VM's limit."""
     annotated = vm.annotations.get(names.ANNOTATION_APPROVED)
     if annotated is None or not vm.enabled:
         return ZERO
     try:
-        # The agent uses its grant without asking, under any later scheduler, so it counts as long as it is on the VM
-        # (B.11).
+        # Its agent uses the grant without asking, under any scheduler, so it counts while it is on the VM (B.11).
         return decode_permit(annotated).at_most(_limit(vm))
     except ValueError:
         # An unreadable grant may be anything up to the limit.
@@ -180,30 +178,30 @@ def _stays_because(vm: VirtualMachine) -> str | None:
 
 
 def _auto_migration(vm: VirtualMachine) -> bool | None:
-    """The VM's opt-in to migration, or opt-out, by a label or an annotation; None if it has neither."""
+    """The VM's opt-in or opt-out of migration, by label or annotation; None if it has neither."""
     choices = vm.labels.get(names.AUTO_MIGRATION), vm.annotations.get(names.AUTO_MIGRATION)
-    # An opt-out wins over an opt-in, wherever each of the two is written.
+    # An opt-out wins.
     return False if "false" in choices else True if "true" in choices else None
 
 
 def _or_most(amount: Resources | None, vm: VirtualMachine, path: str) -> Resources | None:
-    """An amount of the object, or the maximum if something at ``path`` cannot be read."""
+    """An amount of the object, or the maximum if something at ``path`` is unreadable."""
     if not vm.problems:
         return amount
     return vm.at_most if any(problem.startswith(path) for problem in vm.problems) else amount
 
 
 def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
-    """A VirtualMachine that cannot be read for ``reason``, from its readable parts. Never raises.
+    """A VirtualMachine that cannot be decoded for ``reason``, from its readable parts. Never raises.
 
-    ``use`` is the largest size in its spec or status; a zero in ``bounds.max`` means no bound.
+    ``use`` is the largest size in its spec or status; zero in ``bounds.max`` means no bound.
     """
     guest, status, labels = child(obj, "spec", "guest"), child(obj, "status"), texts(obj, "metadata", "labels")
     # The CRD's default.
     slot = _read(mem_from_wire, guest.get("memorySlotSize", "1Gi"))
     cpus = _sizes(cpu_from_wire, guest.get("cpus", {}), MilliCpu.cores(1))
     counts = _sizes(slot_count_from_wire, guest.get("memorySlots", {}), 1)
-    # An unreadable size may be the largest, so the others do not bound the VM: hence zero, no bound.
+    # An unreadable size may be the largest: zero, no bound.
     mems = None if counts is None or slot is None else [slot * count for count in counts]
     high = Resources(max(cpus) if cpus else MilliCpu(0), max(mems) if mems else Bytes(0))
     has = Resources(
@@ -225,14 +223,14 @@ def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
         pod_ip=text(status, "podIP") or None,
         phase=text(status, "phase"),
         enabled=labels.get(names.LABEL_ENABLED) == "true",
-        # Its agent goes on with the permit once the VM can be read again, so it counts meanwhile.
+        # Its agent keeps using the permit once the VM is readable.
         permit=_permit_at_most(obj, high),
         unreadable=reason,
     )
 
 
 def _permit_at_most(obj: JsonObject, high: Resources) -> Resources | None:
-    """The permit on the object; ``high`` if it cannot be read, None if there is none."""
+    """The stored permit; ``high`` if unreadable, None if missing."""
     annotated = texts(obj, "metadata", "annotations").get(names.ANNOTATION_PERMIT)
     if annotated is None:
         return None
@@ -243,7 +241,7 @@ def _permit_at_most(obj: JsonObject, high: Resources) -> Resources | None:
 
 
 def _sizes(read: Callable[[str, WireQuantity], Q], given: object, default: Q) -> list[Q] | None:
-    """Every size of a range; None if one of them cannot be read, since the largest is then unknown."""
+    """All sizes of a range; None if one is unreadable, because the largest is then unknown."""
     if not isinstance(given, Mapping):
         return None
     sizes = [default]
@@ -256,7 +254,7 @@ def _sizes(read: Callable[[str, WireQuantity], Q], given: object, default: Q) ->
 
 
 def _read(read: Callable[[str, WireQuantity], Q], quantity: object) -> Q | None:
-    # In Python a bool is an int; in the API true is no amount.
+    # A Python bool is an int, but not a quantity.
     if isinstance(quantity, bool) or not isinstance(quantity, int | float | str):
         return None
     try:

@@ -1,8 +1,8 @@
-"""The Cluster Autoscaler's gRPC expander, which picks the node group to grow by our own prices (S2.8a).
+"""The Cluster Autoscaler's gRPC expander, which picks the node group to grow by our prices (S2.8a).
 
-Rules that hold in this package:
+Rules of this package:
 
-- It never vetoes: whatever goes wrong here, every option that was offered is passed on, and the log says why.
-- ``scaleup``, ``failures`` and ``choice`` are pure; ``wire`` alone knows protobuf, ``service`` alone knows gRPC.
-- It is a program of its own and shares nothing with the scheduler but ``protocol`` and ``program_telemetry``.
+- It never vetoes: on any error it returns all options, and logs why.
+- ``scaleup``, ``failures`` and ``choice`` are pure; only ``wire`` uses protobuf, only ``service`` uses gRPC.
+- It is a separate program that shares only ``protocol`` and ``program_telemetry`` with the scheduler.
 """

@@ -1,6 +1,6 @@
-"""Puts the expander together and runs it until it has to stop.
+"""Assembles and runs the expander.
 
-Everything that runs belongs to one task group; when one part ends in an error, all of it ends.
+All tasks belong to one task group; an error in one ends all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from scheduler_plugin.expander.telemetry import LOG, PriceExpanderTelemetry
 NAME: Final = "autoscale-expander"
 CONNECTIONS: Final = httpx.Limits(max_connections=1, max_keepalive_connections=1)
 STOP_GRACE: Final = 1.0
-"""Seconds for answers in flight when stopping."""
+"""Seconds for requests in flight at shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,9 @@ class Addresses:
 
 @asynccontextmanager
 async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str]) -> AsyncIterator[Addresses]:
-    """An expander with the settings of the file at ``path``, or the defaults without one.
+    """An expander with the settings file at ``path``, or the defaults without one.
 
-    Raises ``FileRefusedError``, ``CredentialsError``, ``OSError``, or ``RuntimeError`` (an address is taken) if it
-    cannot start.
+    Raises ``FileRefusedError``, ``CredentialsError``, ``OSError``, or ``RuntimeError`` (address in use).
     """
     file = None if path is None else FollowedFile(path, parse_settings)
     settings = ExpanderSettings() if file is None else file.load()
@@ -62,7 +61,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
         expander = Expander(ranked, Failures(settings.failures), telemetry, clock)
 
         def take(new: ExpanderSettings) -> None:
-            # Prices and failure rules apply at once. Addresses and certificate paths need a restart.
+            # Prices and failure rules apply at once; addresses and certificate paths need a restart.
             size.fixed = new.cluster_nodes
             expander.judge = partial(judge, new.ranking, size.nodes)
             expander.failures.rules = new.failures
@@ -76,7 +75,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
 
 
 def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) -> HttpApi | None:
-    """Connection to the API of the cluster that we run in; None outside of one. Raises ``CredentialsError``."""
+    """Connection to the API of our own cluster; None outside of one. Raises ``CredentialsError``."""
     # The kubelet sets it in every pod.
     if not environment.get("KUBERNETES_SERVICE_HOST"):
         return None
@@ -97,13 +96,13 @@ async def _serve(
         certificate = followed(settings.tls.files())
         watch_tls(telemetry.registry, [certificate])
         port = server.add_secure_port(settings.listen, credentials(certificate))
-    # Before the start, so that the server is stopped even if something below fails.
+    # Before the start, so that the server is stopped on any error below.
     stack.push_async_callback(server.stop, STOP_GRACE)
     await server.start()
     routes: Mapping[str, Route] = {
         "/metrics": lambda _: HttpResponse(telemetry.page(), content_type=CONTENT_TYPE_PLAIN_0_0_4),
         "/healthz": lambda _: HttpResponse(b"ok\n"),
-        # Ready as soon as it listens: without prices or a node count it still passes options on.
+        # Ready once it listens: without prices or a node count it returns all options.
         "/readyz": lambda _: HttpResponse(b"ok\n"),
     }
     host, metrics_port = host_and_port("metricsListen", settings.metrics_listen)

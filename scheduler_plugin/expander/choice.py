@@ -1,4 +1,4 @@
-"""Ranks of the offered options by the shared ranking library (S2.1-S2.7), and the choice among them."""
+"""Ranks options by the shared ranking library (S2.1-S2.7) and chooses among them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from scheduler_plugin.expander.scaleup import NodeShape, ScaleUp, ScaleUpOption
 
 
 class Rank(NamedTuple):
-    """An option's rank (lower is better); ``is_estimated`` if there is a price table and it lacks the node."""
+    """An option's rank (lower is better); ``is_estimated`` if the price table lacks the node."""
 
-    # First, so that a group without a price in the table comes after all those with one, however cheap its parts seem.
+    # First, so that groups without a price come after all priced ones.
     is_estimated: bool
     value: float
 
@@ -27,14 +27,14 @@ class Rank(NamedTuple):
 LISTED: Final = Rank(False, 0.0)
 
 Judgement = Rank | str
-"""An option's rank, or why it has none."""
+"""An option's rank, or the reason why it has none."""
 
 
 def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_up: ScaleUp) -> Mapping[str, Judgement]:
-    """The rank of each option's group, or why it has none.
+    """The rank of each option's group, or the reason why it has none.
 
-    A node costs what the table says of its group, its pool or its machine type. If the table has none of these, the
-    price of its parts only ranks it among others that the table lacks.
+    A node costs what the table says for its group, pool or machine type. Otherwise the price of its parts ranks it
+    among others that the table lacks.
     """
     options: list[Option] = []
     estimates: set[str] = set()
@@ -45,9 +45,9 @@ def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_
         if why_not or shape is None:
             judged[offered.group] = why_not
             continue
-        # Stands unless a rank replaces it below: the ranking leaves out ranks that are not finite.
+        # The default: the ranking omits ranks that are not finite.
         judged[offered.group] = texts.NOT_A_NUMBER
-        # The most specific first: the table may name the group, its pool or its machine type.
+        # Most specific first.
         names = (offered.group, *shape.price_keys)
         if is_estimated(names, config):
             estimates.add(offered.group)
@@ -70,10 +70,10 @@ def _flaw(offered: ScaleUpOption, shape: NodeShape | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The options that are passed on, and why in one line.
+    """The returned options, and the reason in one line.
 
-    ``learnt`` is what the question revealed about earlier answers; ``unlisted`` are the groups that the price table
-    lacks.
+    ``learnt`` are outcomes of earlier choices that this call revealed; ``unlisted`` are groups missing in the price
+    table.
     """
 
     options: tuple[ScaleUpOption, ...]
@@ -83,13 +83,13 @@ class Verdict:
 
 
 def choose(scale_up: ScaleUp, judgements: Mapping[str, Judgement], failures: Failures, now: Instant) -> Verdict:
-    """Answers one question and remembers the answer. ``judgements`` has an entry for each option's group."""
+    """Choose among the options and remember the choice. ``judgements`` has an entry for each option's group."""
     requested_pods = {pod.key for option in scale_up.options for pod in option.pods}
-    # First: what this question reveals about earlier answers already counts for this choice.
+    # First: outcomes of earlier choices count for this one.
     learnt = failures.asked(requested_pods, now)
     options, why = _best(scale_up.options, judgements, failures, now)
     pods = {pod.key for option in options for pod in option.pods}
-    # Only the pods of the chosen options can expect nodes.
+    # Only pods of the chosen options can expect nodes.
     failures.answered([option.group for option in options], pods, now)
     ranks = {group: rank for group, rank in judgements.items() if isinstance(rank, Rank)}
     unlisted = tuple(option.group for option in scale_up.options if ranks.get(option.group, LISTED).is_estimated)
@@ -100,13 +100,13 @@ def _best(
     offered: Sequence[ScaleUpOption], judgements: Mapping[str, Judgement], failures: Failures, now: Instant
 ) -> tuple[list[ScaleUpOption], str]:
     sound = [option for option in offered if not failures.demoted(option.group, now)]
-    # Groups that failed come after every group that did not, whatever the ranks.
+    # Groups that failed come last, whatever their ranks.
     for options, note in ((sound, ""), (offered, texts.ALL_FAILED)):
-        # Groups without a rank are left out if any of the others has one.
+        # Groups without a rank are used only if no group has one.
         ranks = {option.group: rank for option in options if isinstance(rank := judgements[option.group], Rank)}
         if ranks:
             return _lowest(options, ranks, failures, now, note)
-        # None of them can be judged, so all are passed on: the autoscaler's next expander picks one.
+        # No ranks: return all, so that the autoscaler's next expander picks.
         if options:
             reasons = "; ".join(f"{option.group}: {judgements[option.group]}" for option in options[:3])
             return list(options), texts.NONE_JUDGED.format(note=note, options=len(options), reasons=reasons)
@@ -118,7 +118,7 @@ def _lowest(
 ) -> tuple[list[ScaleUpOption], str]:
     lowest = min(ranks.values())
     tied = [group for group, rank in ranks.items() if _is_equal(rank, lowest)]
-    # All tied groups are named, except to find out which of several suspects fails.
+    # Return all tied groups, except to find out which of several suspects fails.
     chosen = set(failures.one_of(tied, now))
     estimated = texts.ESTIMATED if lowest.is_estimated else ""
     why = texts.LOWEST.format(note=note, rank=lowest, ranks=len(ranks), estimated=estimated)
@@ -126,5 +126,5 @@ def _lowest(
 
 
 def _is_equal(one: Rank, other: Rank) -> bool:
-    # Ranks of equal offers may differ in the last digits of a float.
+    # Tolerate float rounding.
     return one.is_estimated == other.is_estimated and isclose(one.value, other.value, rel_tol=1e-9)

@@ -1,4 +1,4 @@
-"""The number of the cluster's nodes, from the Kubernetes API: the preferred node size depends on it (S2.6)."""
+"""The number of the cluster's nodes, which determines the preferred node size (S2.6)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DECODER: Final = msgspec.json.Decoder(_NodeList)
 
 
 class ClusterSize:
-    """The number of nodes: ``fixed`` by the settings, or as last counted."""
+    """The number of nodes: ``fixed`` by the settings, or the last count."""
 
     def __init__(self, fixed: int | None, api: RawApi | None) -> None:
         """``api`` is that of the cluster that we run in; None outside of one, where nothing can be counted."""
@@ -42,11 +42,11 @@ class ClusterSize:
         self._api = api
 
     def nodes(self) -> int | None:
-        """The number of nodes, None while it is not known."""
+        """The number of nodes; None if unknown."""
         return self.fixed or self._counted
 
     async def follow(self, clock: Clock) -> None:
-        """Counts for ever, or returns at once if there is no cluster to ask."""
+        """Count until cancelled; returns at once outside of a cluster."""
         if self._api is None:
             _log.info(texts.NOT_IN_CLUSTER)
             return
@@ -54,7 +54,7 @@ class ClusterSize:
             try:
                 self._counted = await self._count(self._api)
             except (ApiError, ValueError, RecursionError) as error:
-                # The last count stays; if there is none, no node size is preferred.
+                # Keep the last count; without one no node size is preferred.
                 details = {"nodes": self._counted, "reason": repr(error)}
                 _log.warning(texts.NOT_COUNTED, extra=details)
                 await clock.sleep(RETRY)
@@ -64,5 +64,5 @@ class ClusterSize:
     async def _count(self, api: RawApi) -> int:
         body, _ = await api.raw(ApiCall("GET", NODES.path(), TIMEOUT, query={"limit": "1"}))
         page = _DECODER.decode(body)
-        # One node and the count of the rest: cheap, however large the cluster. Without a rest there is no count.
+        # A page of one node with ``remainingItemCount`` is cheap in any cluster.
         return len(page.items) + (page.metadata.remaining_item_count or 0)

@@ -1,7 +1,7 @@
-"""A question of the Cluster Autoscaler in plain values: groups that can grow, by how many nodes, for which pods (S2.2).
+"""A call of the Cluster Autoscaler as plain values: groups, numbers of new nodes, and pods (S2.2).
 
-The autoscaler has already applied group limits and node selectors and left out pods that do not fit: every option is
-possible as it is.
+The autoscaler has already applied group limits and node selectors and removed pods that do not fit, so every option is
+valid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PodNeeds:
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """A node that a group would add. ``price_keys`` are those of its labels, most specific first; empty if none."""
+    """A node that a group would add. ``price_keys`` are from its labels, most specific first; empty if none."""
 
     price_keys: tuple[str, ...]
     offers: Needs
@@ -30,7 +30,7 @@ class NodeShape:
 
 @dataclass(frozen=True, slots=True)
 class ScaleUpOption:
-    """One group, the number of nodes (>= 0) it would gain, and the pods that would then fit."""
+    """One group, the number of nodes (>= 0) to add, and the pods that would fit."""
 
     group: str
     nodes: int
@@ -39,9 +39,9 @@ class ScaleUpOption:
 
 @dataclass(frozen=True, slots=True)
 class ScaleUp:
-    """One question: the options, and what a new node of each group looks like.
+    """One call: the options, and the shape of a new node of each group.
 
-    ``problems`` has the reason why a group cannot be judged; the group then lacks its shape or some of its pods.
+    ``problems`` are the reasons why groups cannot be ranked; such a group lacks its shape or some of its pods.
     """
 
     options: tuple[ScaleUpOption, ...]

@@ -1,4 +1,4 @@
-"""The gRPC face of the expander: bytes in, bytes out, and never an error that would stop a scale-up (S2.8a)."""
+"""The expander's gRPC service. It never returns an error that would stop a scale-up (S2.8a)."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_u
 SERVICE: Final = "grpcplugin.Expander"
 
 LARGEST_MESSAGE: Final = 128 * 1024**2
-"""What the autoscaler's client allows in either direction."""
+"""The limit of the autoscaler's client in either direction."""
 
 MOST_AT_ONCE: Final = 4
-"""The autoscaler asks one question at a time, and each may take ``LARGEST_MESSAGE`` of memory."""
+"""The autoscaler sends one call at a time, and each may take ``LARGEST_MESSAGE`` of memory."""
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
-    # With SO_REUSEPORT a second process could listen on the same port unnoticed, and get some of the questions.
+    # With SO_REUSEPORT a second process could silently take some of the calls.
     ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", MOST_AT_ONCE),
     ("grpc.max_connection_idle_ms", 300_000),
 )
 
 Judge = Callable[[ScaleUp], Mapping[str, Judgement]]
-"""Ranks every option of a question, or says why one has no rank."""
+"""Ranks every option of a call, or says why one has no rank."""
 
 
 class Expander:
-    """Answers ``BestOptions``. ``judge`` may be replaced at any time."""
+    """Implements ``BestOptions``. ``judge`` may be replaced at any time."""
 
     def __init__(self, judge: Judge, failures: Failures, telemetry: PriceExpanderTelemetry, clock: Clock) -> None:
         self.judge = judge
@@ -54,16 +54,16 @@ class Expander:
         return grpc.method_handlers_generic_handler(SERVICE, {"BestOptions": unary})
 
     async def best_options(self, question: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        """Answers one question, both in protobuf."""
+        """Handle one call, protobuf in and out."""
         began = self._clock.now()
         try:
             scale_up = decode_scale_up(question)
         except MalformedScaleUpError as error:
             self._telemetry.malformed(str(error))
-            # On an error the autoscaler itself passes on every option. ``abort`` raises.
+            # On an error the autoscaler uses every option. ``abort`` raises.
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         try:
-            # The encoding is within the try, too: whatever fails, the answer below has every option.
+            # Includes the encoding: on any failure the response below has every option.
             verdict = choose(scale_up, self.judge(scale_up), self.failures, began)
             answer = _written(verdict.options, verdict.why)
         except Exception:  # noqa: BLE001 - a mistake of ours must not keep pods waiting: everything is passed on
@@ -81,20 +81,20 @@ Followed = FollowedTls[grpc.ServerCertificateConfiguration]
 
 
 def followed(parts: TlsParts) -> Followed:
-    """The files as gRPC takes them, followed as they change."""
+    """The TLS files, reloaded as they change."""
     return FollowedTls("expander", parts, _configuration)
 
 
 def credentials(found: Followed) -> grpc.ServerCredentials:
-    """Server credentials that gRPC asks for at each handshake. Raises ``TlsFilesError``."""
-    # If an authority is configured, clients need a certificate that it has signed.
+    """Server credentials that gRPC reads at each handshake. Raises ``TlsFilesError``."""
+    # With an authority, clients need a certificate signed by it.
     demands = found.parts.authority is not None
     return grpc.dynamic_ssl_server_credentials(found.value(), found.value, require_client_authentication=demands)
 
 
 def _configuration(parts: TlsParts) -> grpc.ServerCertificateConfiguration:
-    """TLS configuration. Raises ``OSError`` and ``ssl.SSLError`` if the files do not belong together."""
-    # gRPC does not check that key and certificate belong together; Python's ssl does.
+    """TLS configuration. Raises ``OSError`` and ``ssl.SSLError`` if the files do not match."""
+    # gRPC does not check that key and certificate match; ssl does.
     server_context(parts)
     certificate, key = ((path or Path()).read_bytes() for path in (parts.certificate, parts.key))
     authority = None if parts.authority is None else parts.authority.read_bytes()

@@ -1,4 +1,4 @@
-"""The expander's settings: one YAML file, taken whole or refused whole with the path of the bad field."""
+"""The expander's settings: one YAML file, accepted or refused as a whole with the path of the bad field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
 
 class ExpanderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Settings of the expander. ``cluster_nodes`` replaces counting the nodes through the Kubernetes API."""
+    """Settings of the expander. ``cluster_nodes`` replaces the count by the Kubernetes API."""
 
     listen: str = "127.0.0.1:10296"
     metrics_listen: str = "0.0.0.0:10295"
@@ -41,12 +41,12 @@ class ExpanderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 def parse_settings(text: str) -> ExpanderSettings:
-    """Reads the YAML ``text``; an empty one means the defaults. Raises ``SettingsError``."""
+    """Parse the YAML ``text``; empty means the defaults. Raises ``SettingsError``."""
     try:
         settings = msgspec.convert(read_yaml(text) or {}, ExpanderSettings)
         for path, address in (("listen", settings.listen), ("metricsListen", settings.metrics_listen)):
             host, _ = host_and_port(path, address)
-            # Plain text to other machines needs an explicit setting.
+            # Plain text over the network must be enabled explicitly.
             if path == "listen" and not settings.tls and not settings.insecure and not is_loopback(host):
                 raise ValueError("tls: expected a certificate and key, as listen is not loopback (or insecure: true)")
     except (ValueError, RecursionError) as error:
@@ -59,5 +59,5 @@ def host_and_port(path: str, address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"{path}: expected HOST:PORT, got {address!r}")
-    # The brackets of an IPv6 address are no part of the host.
+    # Without the brackets of IPv6.
     return host.removeprefix("[").removesuffix("]"), int(port)

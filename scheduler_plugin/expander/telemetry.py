@@ -1,4 +1,4 @@
-"""Metrics and log of the expander: a line and a count for each answer, and the number of nodes it has counted."""
+"""Metrics and log of the expander: a line and a count for each call, and the number of nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN: Final = 5
 
 
 class PriceExpanderTelemetry(SettingsTelemetry):
-    """The metrics of one expander and its log."""
+    """Metrics and log of one expander."""
 
     def __init__(self) -> None:
         super().__init__("autoscale_expander", LOG)
@@ -29,7 +29,7 @@ class PriceExpanderTelemetry(SettingsTelemetry):
             " internal error) or malformed",
             "outcome",
         )
-        # Created at zero, so that the first of each outcome shows as an increase.
+        # At zero, so that the first of each outcome shows as an increase.
         for outcome in ("chosen", "all", "malformed"):
             self._answers.labels(outcome)
         self._failures = self._counter("failed_choices", "Choices whose nodes never appeared")
@@ -37,12 +37,12 @@ class PriceExpanderTelemetry(SettingsTelemetry):
         self._nodes = self._gauge("cluster_nodes", "Nodes counted in the cluster, NaN while unknown")
 
     def watch_cluster_size(self, nodes: Callable[[], int | None]) -> None:
-        """Shows the number of nodes in every scrape from now on."""
+        """Export the number of nodes at every scrape."""
         self._nodes.set_function(lambda: float("nan") if (count := nodes()) is None else count)
 
     def answered(self, scale_up: ScaleUp, verdict: Verdict, took: Seconds) -> None:
-        """A question was answered."""
-        # If all options are passed on, the autoscaler's next expander decides.
+        """A call was answered."""
+        # With all options the autoscaler's next expander decides.
         narrowed = len(verdict.options) < len(scale_up.options)
         self._answers.labels("chosen" if narrowed else "all").inc()
         self._seconds.observe(took)
@@ -63,11 +63,11 @@ class PriceExpanderTelemetry(SettingsTelemetry):
         LOG.info(texts.ANSWERED, extra=details)
 
     def malformed(self, problem: str) -> None:
-        """A question could not be read at all."""
+        """A call could not be decoded."""
         self._answers.labels("malformed").inc()
         LOG.error(texts.MALFORMED, extra={"reason": problem})
 
     def failed(self, offered: int) -> None:
-        """We failed; called while the error is being handled."""
+        """An internal error; called while the exception is handled."""
         self._answers.labels("all").inc()
         LOG.exception(texts.CANNOT_DECIDE, extra={"offered": offered})

@@ -1,4 +1,4 @@
-"""All texts of ``autoscale-expander``: why it answers as it does, and its log lines. Pure.
+"""All texts of ``autoscale-expander``: reasons of choices, and log lines. Pure.
 
 Texts with fields are templates for ``str.format``; mypy checks the fields.
 """

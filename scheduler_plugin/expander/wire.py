@@ -1,4 +1,4 @@
-"""The expander's messages, both generations, to and from plain values (S2.8a)."""
+"""Protobuf messages of the expander, old and new, to and from plain values (S2.8a)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_KUBERNETES: Final = ("Pod", "PodSpec", "Container", "Requirements", "Quantit
 _MESSAGES: Final[dict[str, Fields]] = {
     "BestOptionsRequest": (
         ("options", 1, "many Option"),
-        # Older releases embed the messages here, newer ones have their bytes in 3. On the wire the two are alike.
+        # Older releases embed messages here, newer ones have bytes in field 3; both look the same on the wire.
         ("nodeMap", 2, "map bytes"),
         ("nodeBytesMap", 3, "map bytes"),
     ),
@@ -30,17 +30,17 @@ _MESSAGES: Final[dict[str, Fields]] = {
         ("nodeGroupId", 1, "string"),
         ("nodeCount", 2, "int32"),
         ("debug", 3, "string"),
-        # Likewise: embedded in older releases, bytes in 5 in newer ones.
+        # Likewise, with bytes in field 5.
         ("pod", 4, "many bytes"),
         ("podBytes", 5, "many bytes"),
     ),
     **{name: KUBERNETES[name] for name in _OF_KUBERNETES},
-    # Only the fields that a decision needs; protobuf skips the rest.
+    # Only required fields; protobuf skips the rest.
     "ObjectMeta": only("ObjectMeta", "name", "namespace", "uid", "labels"),
 }
 MESSAGES: Final = message_classes("grpcplugin", _MESSAGES, "proto3")
 
-# The classes are made at run time, so a type checker cannot know their fields.
+# Classes are created at run time, so their fields are untyped.
 _Message = Any
 
 K = TypeVar("K")
@@ -48,24 +48,24 @@ V = TypeVar("V")
 
 
 class MalformedScaleUpError(ValueError):
-    """The request cannot be read; the message says which part."""
+    """The request cannot be decoded; the message names the part."""
 
 
 def decode_scale_up(body: bytes) -> ScaleUp:
-    """Reads a ``BestOptionsRequest`` of either generation. Raises ``MalformedScaleUpError``."""
+    """Decode a ``BestOptionsRequest``, old or new. Raises ``MalformedScaleUpError``."""
     try:
         request = _parse("BestOptionsRequest", body)
     except DecodeError as error:
         raise MalformedScaleUpError(f"expected a BestOptionsRequest: {error}") from None
     reader = _Reader()
     options = tuple(reader.option(option) for option in request.options)
-    # A message may have both generations of a field; the newer one wins.
+    # A message may have both fields; the newer wins.
     shapes = reader.shapes(request.nodeBytesMap or request.nodeMap)
     return ScaleUp(options, shapes, reader.problems)
 
 
 def encode_groups(groups: Iterable[tuple[str, int, str]]) -> bytes:
-    """A ``BestOptionsResponse`` of (group, nodes, why); the autoscaler looks only at the group."""
+    """A ``BestOptionsResponse`` of (group, nodes, why); the autoscaler reads only the group."""
     response: _Message = MESSAGES["BestOptionsResponse"]()
     for group, nodes, why in groups:
         response.options.add(nodeGroupId=group, nodeCount=nodes, debug=why)
@@ -74,7 +74,7 @@ def encode_groups(groups: Iterable[tuple[str, int, str]]) -> bytes:
 
 
 class _Known(dict[K, V]):
-    """A cache that reads each missing value once."""
+    """Cache that computes missing values."""
 
     def __init__(self, read: Callable[[K], V]) -> None:
         super().__init__()
@@ -86,11 +86,11 @@ class _Known(dict[K, V]):
 
 
 class _Reader:
-    """Reads the parts of one request, and collects the problems of each group."""
+    """Decodes the parts of one request, and collects problems by group."""
 
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
-        # The same pod comes in many options, and the same amounts in most nodes: each is read once per request.
+        # Pods repeat in many options, and amounts in most nodes.
         self._pods: _Known[bytes, PodNeeds] = _Known(self._pod)
         self._cpu: _Known[str, MilliCpu] = _Known(MilliCpu.parse)
         self._bytes: _Known[str, Bytes] = _Known(Bytes.parse)
@@ -100,9 +100,9 @@ class _Reader:
         try:
             pods = tuple(map(self._pods.__getitem__, option.podBytes or option.pod))
         except (DecodeError, QuantityError) as error:
-            # This affects only this group: the others are still judged.
+            # Other groups are still ranked.
             self.problems[option.nodeGroupId] = texts.POD_UNREADABLE.format(error=error)
-        # The field is signed on the wire, so it may be negative.
+        # The field is signed.
         return ScaleUpOption(option.nodeGroupId, max(0, option.nodeCount), pods)
 
     def shapes(self, nodes: Mapping[str, bytes]) -> dict[str, NodeShape]:
@@ -122,17 +122,17 @@ class _Reader:
     def _pod(self, body: bytes) -> PodNeeds:
         pod = _parse("Pod", body)
         meta = pod.metadata
-        # A pod without a UID still needs a key by which it is recognized in a later question.
+        # Without a UID use another key to recognise the pod.
         return PodNeeds(meta.uid or f"{meta.namespace}/{meta.name}", self._needs(pod.spec))
 
     def _needs(self, spec: _Message) -> Needs:
-        """The requests that kube-scheduler counts: the pod's greatest need at any moment, and its overhead.
+        """The requests that kube-scheduler counts: the pod's maximum need at any time, plus its overhead.
 
-        A request on the pod itself replaces the sum of its containers.
+        Pod-level requests replace the sum of its containers.
         """
         sidecars, starting = NOTHING, NOTHING
         for container in spec.initContainers:
-            # Init containers run one after the other, beside the sidecars that were started before them.
+            # Init containers run one at a time, with the sidecars started before.
             needs = _plus(sidecars, self._amounts(container.resources.requests))
             starting = _greater(starting, needs)
             if container.restartPolicy == "Always":
@@ -152,7 +152,7 @@ class _Reader:
         return Needs(Resources(cpu, mem), counted.gpus, counted.storage_gb)
 
     def _amounts(self, amounts: Mapping[str, _Message]) -> Needs:
-        # Looking up is much quicker than items(), which protobuf's maps inherit from an abstract class.
+        # Lookups are much faster than items() of protobuf maps.
         cpu, mem, gpus, storage = ZERO.cpu, ZERO.mem, 0, ZERO.mem
         for name in amounts:
             if name == "cpu":
@@ -162,7 +162,7 @@ class _Reader:
             elif name == LOCAL_STORAGE:
                 storage = self._bytes[amounts[name].string]
             elif is_accelerator(name):
-                # Counts of devices are quantities, too.
+                # Device counts are quantities too.
                 gpus += self._bytes[amounts[name].string].value
         return Needs(Resources(cpu, mem), gpus, storage.value / GB)
 

@@ -1,5 +1,5 @@
 """``autoscale-injector``: injects agents into VM pods and manages our certificates (B.4, B.13).
 
-- ``admission`` answers AdmissionReviews of new pods.
+- ``admission`` handles AdmissionReviews of new pods.
 - ``certificates`` issues and publishes certificates, in the replica that holds the Lease.
 """

@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start."""
+    """Run until SIGTERM or SIGINT; return 0 then, 2 if it cannot start."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     return run(NAME, _run(options))
@@ -78,12 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
-    # Settings that are refused at the start end the program; if new ones are refused later, the old ones stay.
+    # Invalid settings end the program at the start; later the old ones stay.
     file = FollowedFile(options.settings, parse_settings)
     settings = file.load()
     access = credentials(options.kubeconfig, clock)
     async with http_client(access, CONNECTIONS, NAME) as http:
-        # Random, so that a restarted pod of the same name is another holder of the Lease.
+        # Random, because a restarted pod keeps its name but is another holder of the Lease.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         api, folder = HttpApi(http, access.token), options.tls_folder
         program = InjectorProgram(api, clock, settings, identity, folder, options.pods)
@@ -94,7 +94,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 async def _serve_webhook(address: str, program: InjectorProgram, stop: asyncio.Event) -> None:
-    """Listens once there is a certificate: until then the API server creates pods without asking (``Ignore``)."""
+    """Listen once there is a certificate; before that the API server skips the webhook (``Ignore``)."""
     await program.serves.wait()
     await serve([Listener("webhook", webhook_app(program.injector), address, program.tls, WEBHOOK_LIMITS)], stop)
 

@@ -1,4 +1,4 @@
-"""The one place where an ``autoscale-injector`` is put together. Nothing is made at import."""
+"""Assembles ``autoscale-injector``. Nothing is created at import."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from scheduler_plugin.injector.telemetry import InjectorTelemetry
 OWN: Final = "injector"
 TIMEOUT: Final = Seconds(3.0)
 RETRY: Final = Seconds(2.0)
-"""The pause after a turn that failed, and while the webhook has no certificate yet."""
+"""Pause after a failed round, and while the webhook has no certificate yet."""
 
 
 class InjectorProgram:
     """One ``autoscale-injector``: its parts and background tasks. ``folder`` has the webhook's certificate.
 
-    With ``follows_pods`` it watches postgres pods.
+    ``follows_pods``: it watches postgres pods.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts of a process
@@ -73,7 +73,7 @@ class InjectorProgram:
         secrets = [settings.secrets, *(certificate.secret for certificate in wanted)]
         self.gathered = GatheredBundle(api, clock, namespace, secrets)
         self.publisher = BundlePublisher(api, self.leadership, settings.config_map, settings.webhook)
-        # One file with both parts can be replaced atomically; of two files a reader could get one old and one new.
+        # A single file can be replaced atomically; with two, a reader could get one old and one new.
         files = folder / "own.pem", folder / "own.pem"
         if settings.certificates.provider == "files":
             files = folder / CERTIFICATE, folder / KEY
@@ -82,7 +82,7 @@ class InjectorProgram:
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Works until cancelled, then releases the Lease if it can."""
+        """Run until cancelled, then release the Lease if possible."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leadership.run())
@@ -91,21 +91,21 @@ class InjectorProgram:
                 if self.follows_pods:
                     tasks.create_task(self.predecessors.run(self.api))
         finally:
-            # So that another replica need not wait for the Lease to run out.
+            # So that another replica need not wait until it expires.
             await self.leadership.release()
 
     def use(self, settings: InjectorSettings) -> None:
-        """New settings, for the agents of pods created from now on."""
+        """Apply new settings to agents of pods created from now on."""
         self.injector.template = settings.template()
 
     def led(self, leads: bool) -> None:
-        """The Lease was gained or lost."""
+        """The Lease was acquired or lost."""
         self.telemetry.leads(leads)
-        # A new holder looks at all certificates at once.
+        # A new holder checks all certificates at once.
         self._wake.set()
 
     def standing(self) -> tuple[bool, str]:
-        """Return whether pods can get an agent, and why not."""
+        """Return whether pods can get an agent, and the reason if not."""
         if not self.serves.is_set():
             return False, texts.NO_CERTIFICATE
         if self.injector.problem:
@@ -115,11 +115,11 @@ class InjectorProgram:
     async def _look_after_certificates(self) -> None:
         pause = Seconds(longest_pause(self.settings.certificates.lives().certificate))
         while True:
-            # Before the turn, so that a change during it makes another turn due.
+            # Before the round, so that a change during it triggers another.
             self._wake.clear()
             trouble = await self._turn()
             self.telemetry.turned(trouble)
-            # Until the leader has filled the Secret, the other replicas wait for it here, so they look often.
+            # Other replicas poll until the leader has filled the Secret.
             wait = pause if self.serves.is_set() and not trouble else min(RETRY, pause)
             await self.clock.wait(self._wake, Instant(self.clock.now() + wait))
 
@@ -128,7 +128,7 @@ class InjectorProgram:
             trouble = await self._certificates()
             if not self.own.exists():
                 return trouble or texts.NO_CERTIFICATE
-            # Raises if certificate and key do not belong together: nothing is served then.
+            # Raises if certificate and key do not match.
             self.tls.value()
         except (ApiError, NotLeadingError, MissingSecretError, OSError) as error:  # TlsFilesError is an OSError
             return str(error) or type(error).__name__
@@ -139,23 +139,23 @@ class InjectorProgram:
     async def _certificates(self) -> str:
         makes, trouble = self.settings.certificates.provider == "self", ""
         if self.leadership.leads and makes:
-            # Stored first, published second: no authority may be trusted whose key could still be lost.
+            # Store first, publish second: no authority may be trusted whose key could still be lost.
             bundle, trouble = await self.keeper.turn()
             trouble = await self.publisher.publish(bundle) or trouble
         elif self.leadership.leads:
-            # Somebody else, such as cert-manager, makes the certificates; we only tell everybody whom to trust.
+            # Another issuer such as cert-manager makes the certificates; only publish the CAs.
             mounted = (self.folder / BUNDLE).read_bytes()
             bundle = await self.gathered.gather(mounted, await self.publisher.published())
             trouble = await self.publisher.publish(bundle) if bundle else texts.NO_AUTHORITY
-        # Every replica serves the webhook; leading does not matter.
+        # Every replica serves the webhook.
         if makes:
             secret = self.settings.secret(OWN)
             await fetch_certificate(self.api, self.settings.namespace, secret, self.own)
         return trouble
 
     async def _learn_version(self) -> None:
-        """Asks until this Kubernetes is known to have native sidecars: it may be upgraded meanwhile."""
-        # Clusters are not downgraded, so one that is new enough is not asked again.
+        """Poll until this Kubernetes has native sidecars; it may be upgraded."""
+        # Clusters are not downgraded.
         while self.injector.problem:
             try:
                 self.injector.problem = no_native_sidecars(await self.api.call(ApiCall("GET", VERSION_PATH, TIMEOUT)))

@@ -1,4 +1,4 @@
-"""The sizes of running and ended postgres pods, for the pods that replace them."""
+"""Sizes of running and ended postgres pods, for the pods that replace them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.databases import OPTED_IN
 
 REMEMBERED: Final = Seconds(3600.0)
-"""Seconds that an ended pod is kept: longer than an upgrade or a lost node takes to replace it."""
+"""How long an ended pod is remembered: longer than an upgrade or a lost node takes to replace it."""
 
 AT_MOST: Final = 4096
-"""Ended pods that are kept, the latest ones."""
+"""Maximum number of ended pods, the latest ones."""
 
 
 class PodSize(msgspec.Struct, frozen=True):
-    """The requests of a pod's postgres container, and the UID of the pod's controller, empty if it has none."""
+    """Requests of a pod's postgres container, and the UID of the pod's controller; empty if none."""
 
     owner: str
     size: Resources
@@ -38,13 +38,13 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 class Predecessors:
-    """Watches postgres pods while ``run`` runs. Kept in memory: after a restart there are no predecessors."""
+    """Watches postgres pods while ``run`` runs. In memory only: after a restart there are no predecessors."""
 
     def __init__(self, clock: Clock, report: WatchReport) -> None:
         self._clock = clock
         kind: Kind[PodSize | None] = Kind(PODS.plural, PODS.path(), _read, labels=OPTED_IN)
         self._pods = FactInformer(kind, self._changed, report)
-        # In the order in which they ended.
+        # In order of their end.
         self._ended: dict[ObjectName, _Ended] = {}
 
     async def run(self, api: KubernetesApi) -> Never:
@@ -52,14 +52,14 @@ class Predecessors:
         await self._pods.run(api, self._clock, lambda: None)
 
     def size_before(self, name: ObjectName, owner: str) -> Resources | None:
-        """The size of the pod of this name (StatefulSets reuse names), or else of its controller's latest ended pod."""
-        # The new pod may be created before the watch reports the end of the old one.
+        """Size of the pod of this name (StatefulSets reuse names), or else of its controller's latest ended pod."""
+        # The watch may report the end of the old pod later.
         if (pod := self._pods.facts.get(name)) is not None:
             return pod.size
         self._forget_old()
         if (ended := self._ended.get(name)) is not None:
             return ended.pod.size
-        # A pod's creator can name any owner, so owners in other namespaces do not count.
+        # Only the same namespace: a pod's creator can name any owner.
         siblings = (
             ended.pod.size
             for sibling, ended in reversed(self._ended.items())
@@ -68,7 +68,7 @@ class Predecessors:
         return next(siblings, None)
 
     def _changed(self, change: FactChange[PodSize | None]) -> None:
-        # Popped first, so that it becomes the last entry.
+        # Reinsert it as the last entry.
         self._ended.pop(change.name, None)
         if change.after is None and change.before is not None:
             self._ended[change.name] = _Ended(self._clock.now(), change.before)

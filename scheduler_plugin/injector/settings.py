@@ -1,6 +1,6 @@
-"""The injector's settings: one YAML file. The settings of agents apply at once; all others need a restart.
+"""The injector's settings: one YAML file. Agents' settings apply at once; others need a restart.
 
-A text is taken whole or refused whole, with the path of the bad field.
+Accepted or refused as a whole, with the path of the bad field.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SERVERS: Final = {
     "injector": (OWN_SERVICE,),
     "expander": ("autoscaling-expander",),
 }
-"""The Services under whose names each of our servers is reached."""
+"""Services of each of our servers."""
 
 KUBE_SCHEDULER: Final = "kube-scheduler"
-"""It calls the extender with a client certificate."""
+"""Calls the extender with a client certificate."""
 
 
 class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """``self``: we make the certificates. ``files``: another program does (cert-manager), and ours and the authorities
+    """``self``: we issue the certificates. ``files``: another program does (cert-manager), and the certificates and CAs
     are mounted.
     """
 
@@ -41,7 +41,7 @@ class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     life: str = "90d"
 
     def lives(self) -> Lives:
-        """The lifetimes as durations. Raises ``SettingsError``."""
+        """Lifetimes as durations. Raises ``SettingsError``."""
         try:
             lives = Lives(parse_duration(self.authority_life), parse_duration(self.life))
         except ValueError as error:
@@ -53,7 +53,7 @@ class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class InjectorLease(LeaseSettings, frozen=True):
-    """The Lease whose holder makes certificates."""
+    """The Lease of the replica that issues certificates."""
 
     name: Name = "autoscaling-injector"
     duration_seconds: WholeSeconds = 15
@@ -61,8 +61,8 @@ class InjectorLease(LeaseSettings, frozen=True):
 
 
 class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Settings of the program. ``namespace`` is that of the installation; ``secrets`` is the Secret of the
-    authorities, with which the names of all others begin.
+    """Settings of the program. ``namespace`` is that of the installation; ``secrets`` is the Secret of the authorities
+    and the prefix of all other Secrets.
     """
 
     agent: InjectedAgentSettings
@@ -75,15 +75,15 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     lease: InjectorLease = InjectorLease()
 
     def template(self) -> AgentTemplate:
-        """Settings that all agents share."""
+        """Settings shared by all agents."""
         return AgentTemplate(self.agent, self.config_map)
 
     def terms(self) -> LeaseTerms:
-        """The terms of the Lease. Raises ``SettingsError``."""
+        """The Lease's terms. Raises ``SettingsError``."""
         return self.lease.terms_in(self.namespace)
 
     def wanted(self) -> list[WantedCertificate]:
-        """Every certificate that there may be; only those whose Secret exists are made."""
+        """All possible certificates; only those whose Secret exists are issued."""
         servers = [
             WantedCertificate(self.secret(name), self._server(name, services)) for name, services in SERVERS.items()
         ]
@@ -94,20 +94,20 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         return f"{self.secrets}-{name}"
 
     def _server(self, name: str, services: tuple[str, ...]) -> Purpose:
-        # All names by which clients in the cluster may call the Service.
+        # All cluster DNS names of the Service.
         suffixes = ("", f".{self.namespace}", f".{self.namespace}.svc", f".{self.namespace}.svc.{self.cluster_domain}")
         dns = [f"{service}{suffix}" for service in services for suffix in suffixes]
-        # The loopback names are for probes and for people who forward a port.
+        # Loopback names for probes and port forwarding.
         return Purpose(f"autoscaling-{name}", (*dns, "localhost"), ("127.0.0.1", "::1"))
 
 
 def parse_settings(text: str) -> InjectorSettings:
-    """Reads the YAML ``text``. Raises ``SettingsError``."""
+    """Parse the YAML ``text``. Raises ``SettingsError``."""
     try:
         settings = msgspec.convert(read_yaml(text) or {}, InjectorSettings)
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
-    # Both raise, so that bad times are refused with the file and not when they are first used.
+    # Both validate the times.
     settings.certificates.lives()
     settings.terms()
     return settings

@@ -1,6 +1,6 @@
-"""Metrics and log of the injector: the outcome of each review, and the state of its certificates.
+"""Metrics and log of the injector: outcomes of reviews, and the state of its certificates.
 
-Labels are small fixed sets of words, never pods or VMs.
+Label values are small fixed sets, never pods or VMs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOG: Final = logging.getLogger("autoscale.injector")
 
 
 class InjectorTelemetry(ProgramTelemetry):
-    """The metrics of one ``autoscale-injector`` process and its log."""
+    """Metrics and log of one ``autoscale-injector`` process."""
 
     def __init__(self) -> None:
         super().__init__("autoscale_injector", LOG, "Pods that cannot be decoded", "1 while pods can get an agent")
@@ -33,9 +33,9 @@ class InjectorTelemetry(ProgramTelemetry):
         self._problem = ""
 
     def turned(self, trouble: str) -> None:
-        """All certificates were looked at; ``trouble`` says what went wrong."""
+        """All certificates were checked; ``trouble`` is the problem, if any."""
         self._turns.labels("failed" if trouble else "done").inc()
-        # A turn comes every few seconds; the same trouble is logged once.
+        # Rounds come every few seconds; log the same problem once.
         if trouble and trouble != self._trouble:
             LOG.warning(texts.TURN_FAILED, extra={"reason": trouble})
         self._trouble = trouble
@@ -47,6 +47,6 @@ class InjectorTelemetry(ProgramTelemetry):
         self._problem = problem
 
     def leads(self, leads: bool) -> None:
-        """The Lease was gained or lost."""
+        """The Lease was acquired or lost."""
         self._leading.set(int(leads))
         LOG.info(texts.LEASE_HELD if leads else texts.LEASE_LOST)

@@ -1,4 +1,4 @@
-"""The injector over HTTP: ``POST /mutate`` for the API server."""
+"""The injector's HTTP endpoint: ``POST /mutate`` for the API server."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from scheduler_plugin.web.models import Problem
 
 MUTATE: Final = "/mutate"
 LONGEST_REVIEW: Final = 8 * 1024 * 1024
-"""Bytes. An object has at most 1.5 MiB in the store, and a review may contain it twice."""
+"""Bytes. An object in etcd has at most 1.5 MiB, and a review may contain it twice."""
 
 
 def webhook_app(injector: Injector) -> HotPaths:
-    """Webhook for the API server: 200 with the answer, 400 or 413 if the review cannot be decoded."""
+    """Webhook for the API server: 200 with the response, 400 or 413 if the review is malformed."""
 
     async def mutate(request: HotRequest) -> HotResponse:
         try:
             response = await injector.answer(request.body())
         except MalformedReviewError as error:
-            # The webhook fails open (``Ignore``): the API server creates the pod, and logs this.
+            # The webhook fails open (``Ignore``): the API server creates the pod and logs this.
             return _problem(texts.NOT_A_REVIEW.format(error=error), 400)
         except BodyError as error:
             return _problem(str(error), error.status)

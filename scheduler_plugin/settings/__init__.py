@@ -1,1 +1,1 @@
-"""The scheduler's settings: the document, its fields, and the file that is followed."""
+"""The scheduler's settings: the document and its fields."""

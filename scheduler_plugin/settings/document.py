@@ -1,7 +1,7 @@
-"""The scheduler's settings: the shape of the ConfigMap in ``deploy/scheduler-deploy.yaml``.
+"""The scheduler's settings, as in the ConfigMap in ``deploy/scheduler-deploy.yaml``.
 
-Both forms are read: the settings themselves, and a manifest with a ConfigMap that holds them under ``config.yaml``.
-A text is accepted or refused as a whole, with the path of every bad field.
+The file is either the settings themselves or a manifest with a ConfigMap that has them under ``config.yaml``. It is
+accepted or refused as a whole, with the path of every bad field.
 """
 
 from __future__ import annotations
@@ -30,22 +30,20 @@ from scheduler_plugin.settings.migration import MigrationSection
 CONFIG_KEY: Final = "config.yaml"
 
 BELOW: Final = "below"
-"""Our kind of error whose message begins with the rest of the path (``document`` if there is none)."""
+"""Our own error type, whose message starts with the rest of the path (``document`` if there is none)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Settings of the scheduler. ``overrides`` are complete policies by the node's name.
+    """Settings of the scheduler. ``overrides`` are complete policies by node name.
 
-    ``node_agents`` are the service accounts (``namespace:name``) whose tokens may speak for every VM on their node,
-    ``tokenless`` are the pods that may do so without a token (None: none may).
-    ``candidates`` is how many nodes filter names at most for a pod without preferences of its own (None: all);
-    ``percent_of_nodes`` (1-100) is the ``percentageOfNodesToScore`` of the kube-scheduler that asks.
-    ``lazy_writes_per_second`` bounds how fast decreased permits are persisted; ``wake_interval`` is the least time
-    between two wake-ups through one node. ``pod_requests``: pods request what is reserved for their VMs (B.10), and
-    ``limits_cpu``: they are limited to it.
-    ``ranking`` is what nodes cost and how they are scored (S2.1, S2.8b).
-    ``migration`` is when VMs are moved, ``migration_bandwidth`` how much memory each sends in a second at most.
+    ``node_agents`` are service accounts (``namespace:name``) whose tokens are valid for all VMs on their node;
+    ``tokenless`` are pods with the same permission without a token (None: none). ``candidates`` is the maximum number
+    of nodes that filter returns for a pod without node preferences (None: all); ``percent_of_nodes`` (1-100) is
+    kube-scheduler's ``percentageOfNodesToScore``. ``lazy_writes_per_second`` limits writes of decreased permits;
+    ``wake_interval`` is the minimum time between two wake-ups through one node. ``pod_requests``: pod requests follow
+    reservations (B.10); ``limits_cpu``: so do CPU limits. ``ranking`` are prices and scores of nodes (S2.1, S2.8b).
+    ``migration`` is when VMs move, ``migration_bandwidth`` the maximum memory per second of each.
     """
 
     scheduler_name: str
@@ -74,7 +72,7 @@ def _ranking(value: object) -> RankingConfig:
     try:
         return parse_ranking(value)
     except RankingConfigError as error:
-        # A kind of its own, because this message begins with the rest of the path; see ``_problem``.
+        # The message starts with the rest of the path; see ``_problem``.
         raise PydanticCustomError(BELOW, "{said}", {"said": str(error)}) from None
 
 
@@ -98,12 +96,12 @@ class _MemLevel(Section):
 
 
 class _WakeReserve(Section):
-    # 0 switches it off.
+    # 0 disables it.
     sleepers: Annotated[int, Field(ge=0, le=1000, strict=True)] = DEFAULT_RESERVE.sleepers
     share: Watermark = DEFAULT_RESERVE.share
 
 
-# Whoever wants no VM to wake switches sleep off.
+# Not 0: to wake no VM, disable sleep.
 _AtOnce = Annotated[int, Field(ge=1, le=10_000, strict=True)]
 
 
@@ -154,7 +152,7 @@ class _Override(Section):
 
     def over(self, node: _Node) -> _Node:
         """``node`` with the given fields replaced."""
-        # All parts are validated already: only the combination is new.
+        # The parts are validated already.
         return _Node.model_construct(
             compute_unit=_over(node.compute_unit, self.compute_unit),
             cpu=_over(node.cpu, self.cpu),
@@ -168,14 +166,14 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def _over(base: M, part: BaseModel) -> M:
-    # What an override leaves out comes from ``nodeDefaults``; null counts as left out.
+    # Missing or null fields come from ``nodeDefaults``.
     overrides = {name: getattr(part, name) for name in part.model_fields_set if getattr(part, name) is not None}
     return base.model_copy(update=overrides)
 
 
 class Tokenless(Section):
-    """The pods whose agents are accepted without a token, as the original autoscaler's have none (B.11): those of
-    ``namespaces`` that have all of ``labels``.
+    """Pods whose agents need no token, as in the original autoscaler (B.11): those of ``namespaces`` with all of
+    ``labels``.
     """
 
     namespaces: Annotated[frozenset[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
@@ -194,7 +192,7 @@ class _Agents(Section):
 
 class _Extender(Section):
     token_file: Annotated[str, Field(min_length=1)] | None = None
-    # Only the best node: every further name costs kube-scheduler time.
+    # Each further node costs kube-scheduler time.
     candidates: Candidates = 1
     percentage_of_nodes_to_score: Annotated[int, Field(ge=1, le=100, strict=True)] = PERCENT
 
@@ -229,7 +227,7 @@ class _Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
-        """A section without content (null in YAML) counts as left out."""
+        """Ignore empty sections (null in YAML)."""
         return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
 
 
@@ -237,7 +235,7 @@ _HERE: Final = PurePath()
 
 
 def parse_settings(text: str, folder: PurePath = _HERE) -> SchedulerSettings:
-    """Reads settings from YAML; names of files in them are relative to ``folder``. Raises ``SettingsError`` with every
+    """Parse settings from YAML; file names in them are relative to ``folder``. Raises ``SettingsError`` with every
     problem.
     """
     try:
@@ -249,20 +247,20 @@ def parse_settings(text: str, folder: PurePath = _HERE) -> SchedulerSettings:
     try:
         return _settings(_Settings.model_validate(document), folder)
     except ValidationError as error:
-        # Every bad field at once, so that an operator can correct the file in one go.
+        # All bad fields at once.
         raise SettingsError(
             *(_problem(fault["loc"], fault["msg"], fault["type"]) for fault in error.errors())
         ) from None
 
 
 def _unwrapped(documents: list[object]) -> object:
-    """The settings in a file: its only document, or what its ConfigMap holds."""
-    # A manifest may have several objects, of which one is the ConfigMap.
+    """The settings in a file: its only document, or the content of its ConfigMap."""
+    # A manifest may have other objects too.
     for document in documents:
         data = document.get("data") if isinstance(document, dict) and document.get("kind") == "ConfigMap" else None
         inner = data.get(CONFIG_KEY) if isinstance(data, dict) else None
         if isinstance(inner, str):
-            # A ConfigMap holds the settings as text, which is YAML itself.
+            # The ConfigMap's value is YAML text.
             return read_yaml(inner)
     return documents[0] if len(documents) == 1 else None
 
@@ -273,14 +271,14 @@ _SAID: Final = {
     "model_type": "expected a mapping",
     "too_short": "expected at least one",
 }
-"""pydantic's kinds of errors whose own words would puzzle a reader of a YAML file."""
+"""pydantic error types whose messages do not suit a YAML file."""
 
 
 def _problem(location: tuple[int | str, ...], message: str, kind: str) -> str:
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    # The message continues the path; ``document`` stands for no further path.
+    # The message continues the path; ``document`` means the root.
     if kind == BELOW:
         return f"{path}.{message}".lstrip(".").replace(".document: ", ": ", 1)
     text = _SAID.get(kind, message).removeprefix("Value error, ")
@@ -291,7 +289,7 @@ def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
     overridden: dict[str, _Node] = {}
     for override in found.node_overrides:
         for node in override.nodes:
-            # Overrides add up: if several name the same node, the last one wins for each field.
+            # If several overrides name a node, the last one wins for each field.
             overridden[node] = override.over(overridden.get(node, found.node_defaults))
     return SchedulerSettings(
         scheduler_name=found.scheduler_name,

@@ -1,7 +1,6 @@
-"""Common types of the settings: sections, quantities and fractions, and how they refuse.
+"""Types of settings: sections, quantities and fractions, and their error messages.
 
-An amount is anything that Kubernetes accepts as a quantity (``2``, ``"250m"``, ``"1Gi"``); every refusal says what was
-expected.
+Amounts are Kubernetes quantities (``2``, ``"250m"``, ``"1Gi"``); every error says what is expected.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _MOST: Final = 1000
 
 
 class Section(BaseModel):
-    """Part of the settings: unknown keys are errors, and names are written in camelCase."""
+    """Part of the settings: unknown keys are errors, names are in camelCase."""
 
-    # ``forbid``: a misspelt setting must not be ignored silently.
+    # ``forbid``: a misspelt setting must not be ignored.
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, arbitrary_types_allowed=True)
 
 
@@ -46,10 +45,10 @@ def _above_zero(amount: A) -> A:
 
 
 def _fraction(value: object) -> Fraction:
-    # In Python YAML's ``true`` is an int, too.
+    # A Python bool is an int.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
         raise ValueError(f"expected a fraction above 0 and at most 1, got {shown(value)}")
-    # From its text: ``Fraction(0.9)`` is the nearest binary number, and watermarks would not be exact.
+    # From its text: ``Fraction(0.9)`` is not exactly 9/10.
     return Fraction(str(value))
 
 

@@ -1,4 +1,4 @@
-"""The settings' section ``migration``: when VMs are moved to other nodes, and how (S4.8, S4.9)."""
+"""Section ``migration`` of the settings: when and how VMs move (S4.8, S4.9)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Count = Annotated[int, Field(ge=1, le=1000)]
 
 class _PerNode(Section):
     out: Count = 1
-    # ``in`` is a keyword of Python.
+    # ``in`` is a keyword.
     into: Count = Field(default=2, alias="in")
 
 
 class MigrationSection(Section):
-    """Document of the section; spans are in seconds."""
+    """The section; durations are in seconds."""
 
     enabled: bool = True
     auto_migration: Literal["optOut", "optIn"] = "optOut"
@@ -44,7 +44,7 @@ class MigrationSection(Section):
     @field_validator("backoff_most_seconds")
     @classmethod
     def _not_below_the_first(cls, most: float, info: ValidationInfo) -> float:
-        # Missing if ``backoffSeconds`` itself was refused: that error is enough.
+        # Missing if ``backoffSeconds`` is invalid, which is reported already.
         least = info.data.get("backoff_seconds", 0.0)
         if most < least:
             raise ValueError(f"expected at least backoffSeconds ({least:g}), got {most:g}")

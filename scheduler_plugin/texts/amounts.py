@@ -1,4 +1,4 @@
-"""Amounts as people say them, in the units and the rounding of the page. Pure."""
+"""Amounts for people, in the units and rounding of the page. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protocol.units import Bytes, MilliCpu, Resources
 _MIB: Final = 1024**2
 _GIB_IN_MIB: Final = 1024
 _LARGE: Final = 10 * _GIB_IN_MIB
-"""From this many MiB on, amounts are in GiB with one decimal; below, in MiB unless they are a multiple of a GiB."""
+"""From this many MiB, amounts are in GiB with one decimal; below in MiB, unless a multiple of a GiB."""
 _HUNDREDTH: Final = 10
 
 
@@ -29,7 +29,7 @@ def vcpus(amount: MilliCpu) -> str:
     >>> vcpus(MilliCpu(2000)), vcpus(MilliCpu(8))
     ('2 vCPU', '0.01 vCPU')
     """
-    # Rounded up: a lack of one thousandth must not read as 0.
+    # Rounded up, so that a lack of one thousandth is not 0.
     return f"{-(-amount.value // _HUNDREDTH) / 100:g} vCPU"
 
 

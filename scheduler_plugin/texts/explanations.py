@@ -176,7 +176,7 @@ def costs(freed: Resources, copied: Bytes, load: float, moved: int) -> str:
 
 
 def named(names: Sequence[str]) -> str:
-    """The first names, and how many more there are.
+    """The first names, and the number of others.
 
     >>> named(["a", "b"]), named(["a", "b", "c", "d"])
     ('a, b', 'a, b, c and 1 more')
@@ -186,16 +186,16 @@ def named(names: Sequence[str]) -> str:
 
 
 def all_moves_taken(most: int, of_others: Sequence[ObjectName]) -> str:
-    """No move may begin beside those of others, which may never end."""
+    """The limit of migrations is reached, with those of others, which may never end."""
     names = named([str(name) for name in sorted(of_others)])
     return f"concurrent migrations are at their limit of {most}; ordered by others: {names}"
 
 
 def unrelieved(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int], full_from: str | None) -> str:
-    """The reason why none of ``movable`` VMs leaves a node, by the numbers of ``others`` that may not move.
+    """The reason why none of ``movable`` VMs leaves a node, with counts of ``others`` that may not move.
 
-    ``full_from`` is the level below which no node has room, with ``hindrances`` as the reasons against those that have;
-    None if one of the VMs has a place to go.
+    ``full_from`` is the level below which no node has room, with ``hindrances`` against nodes that have; None if one of
+    the VMs has a target.
     """
     if movable and full_from is not None:
         reasons = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(hindrances.items()))

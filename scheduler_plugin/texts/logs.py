@@ -1,4 +1,4 @@
-"""The scheduler's log lines; what each is about stands in the fields of the entry. Pure."""
+"""The scheduler's log lines; details are in the fields of the entry. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals of nodes and pods to kube-scheduler, and of requests to agents. Pure."""
+"""Refusals of nodes and pods for kube-scheduler, and of requests for agents. Pure."""
 
 from __future__ import annotations
 
@@ -84,6 +84,6 @@ STILL_WRITTEN: Final = "the permit is still being written; retry"
 
 
 def bind_conflict(pod: object, node: str | None, *, exists: bool, error: object) -> str:
-    """The refusal of a bind that met a conflict: the pod runs on ``node``, or on none."""
+    """Refusal of a bind with a conflict: the pod runs on ``node``, or on none."""
     where = "is gone" if not exists else "is not bound" if node is None else f"runs on node {node}"
     return f"pod {pod} {where}: {error}"

@@ -1,1 +1,1 @@
-"""Pods: their shapes in the Kubernetes API, their requests, and the facts about them for the ledger."""
+"""Pods: API shapes, requests, and facts for the ledger."""

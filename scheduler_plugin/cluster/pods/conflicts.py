@@ -1,6 +1,6 @@
-"""Objects whose controllers also change a pod's requests, or scale on them: such a pod does not grow (B.7).
+"""Objects whose controllers also change a pod's requests or scale on them; such a pod does not grow (B.7).
 
-A kind that the cluster lacks, or that we may not list, counts as absent.
+A kind that is missing, or that we may not list, counts as absent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from protocol.runtime.kubernetes.watches.kinds import Kind
 from scheduler_plugin.texts import explanations
 
 RECONCILE_POD_SPEC: Final = "cnpg.io/reconcilePodSpec"
-"""Annotation of a CloudNativePG Cluster: with ``disabled`` the operator leaves running pods alone."""
+"""CloudNativePG annotation: with ``disabled`` the operator does not change running pods."""
 
 
 class Target(NamedTuple):
@@ -26,7 +26,7 @@ class Target(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """The controller that an object targets, and why its pods must not be resized; empty if they may."""
+    """The targeted controller, and why its pods must not be resized; empty if they may."""
 
     target: Target
     why: str

@@ -24,7 +24,7 @@ _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
 
 class ClusterDatabase(PodDatabase, frozen=True):
-    """A postgres pod and its controller, None if it has none."""
+    """A postgres pod and its controller; None if it has none."""
 
     owner: Target | None = None
 
@@ -32,7 +32,7 @@ class ClusterDatabase(PodDatabase, frozen=True):
 def read_database(pod: JsonObject) -> ClusterDatabase:
     """Parse an opted-in pod. Raises ``InvalidObjectError``."""
     database = parse_pod_database(pod)
-    # The others may have hundreds of kilobytes on each of thousands of pods.
+    # Drop other annotations: they may have hundreds of kilobytes on thousands of pods.
     switch = {name: text for name, text in database.annotations.items() if name == ANNOTATION_RESIZE}
     return ClusterDatabase(**asdict(database) | {"annotations": switch}, owner=_owner(pod, database))
 
@@ -43,7 +43,7 @@ def _owner(pod: JsonObject, database: PodDatabase) -> Target | None:
         return None
     kind, name = text(owner, "kind"), text(owner, "name")
     if kind == "ReplicaSet" and (suffix := database.labels.get(_TEMPLATE_HASH)):
-        # Deployments name their ReplicaSets like this, so these need not be read.
+        # Derive the Deployment from the ReplicaSet's name instead of reading ReplicaSets.
         kind, name = "Deployment", name.removesuffix(f"-{suffix}")
     return Target(database.name.namespace, text(owner, "apiVersion").partition("/")[0], kind, name)
 
@@ -56,7 +56,7 @@ def database_facts(database: PodDatabase, refused: str = "") -> VmFacts:
         version=number(database.resource_version),
         most=database.use if refused else database.bounds.max,
         use=database.use,
-        # Also while postgres restarts: the kubelet keeps the resources allocated.
+        # Also while postgres restarts: the kubelet keeps the allocation.
         actual=database.actual,
         pod=ObjectName(database.name.namespace, database.pod_name or ""),
         stays_because=explanations.ORDINARY_POD,
@@ -73,11 +73,11 @@ class _ConflictKey(NamedTuple):
 
 
 class PodDatabases:
-    """The opted-in pods, and the objects that conflict with resizing them.
+    """Opted-in pods, and the objects that conflict with resizing them.
 
-    ``known`` are their facts by the name of the database, including pods that cannot be resized. ``changed`` is called
-    with each database that may grow again, or must not any more, because another object changed. ``appeared`` is set
-    with the first opted-in pod; before that the other kinds are not watched.
+    ``known`` are their facts by database name, including pods that cannot be resized. ``changed`` is called for each
+    database whose ``refusal`` changed because of another object. ``appeared`` is set with the first opted-in pod;
+    before that the conflicting kinds are not watched.
     """
 
     def __init__(self, report: WatchReport, changed: Callable[[PodDatabase], None]) -> None:
@@ -97,16 +97,16 @@ class PodDatabases:
             del self.known[database_of(before.name)]
 
     def facts(self) -> Iterable[VmFacts]:
-        """The facts of all databases."""
+        """Facts of all databases."""
         return [self.facts_of(pod.database) for pod in self.known.values() if pod.database is not None]
 
     def facts_of(self, database: PodDatabase) -> VmFacts:
-        """The current facts of a database."""
+        """Present facts of a database."""
         return database_facts(database, self.refusal(database))
 
     def refusal(self, database: PodDatabase) -> str:
         """The reason why the database must not grow; empty if it may."""
-        # A single growth that an operator reverts may restart the database.
+        # One growth that an operator reverts may restart the database.
         if self._unread:
             return explanations.NOT_READ_YET
         if database.labels.get(_MANAGED_BY) == "kubeblocks" and database.annotations.get(ANNOTATION_RESIZE) != "true":
@@ -116,7 +116,7 @@ class PodDatabases:
         return next(iter(conflicts.values()), "")
 
     def listed(self, kind: str) -> None:
-        """All objects of a kind have been listed, or the cluster lacks the kind."""
+        """A kind was listed, or the cluster lacks it."""
         self._unread.discard(kind)
         for pod in self.known.values() if not self._unread else ():
             if pod.database is not None:
@@ -129,18 +129,18 @@ class PodDatabases:
             if before is not None and before.why:
                 of_target = self._conflicts[before.target]
                 del of_target[key]
-                # Targets come and go; empty entries would pile up.
+                # Remove empty entries: targets come and go.
                 if not of_target:
                     del self._conflicts[before.target]
             if after is not None and after.why:
                 self._conflicts.setdefault(after.target, {})[key] = after.why
-            # Most autoscalers target no opted-in pod, and finding their pods scans all of these.
+            # Finding their pods scans all opted-in pods, and most autoscalers target none.
             self._tell({conflict.target for conflict in (before, after) if conflict is not None and conflict.why})
 
         return follow
 
     def _tell(self, targets: Set[Target]) -> None:
-        # Once all kinds are listed, ``listed`` goes through all pods.
+        # Before all kinds are listed, ``listed`` handles all pods at the end.
         for pod in self.known.values() if targets and not self._unread else ():
             if isinstance(pod.database, ClusterDatabase) and pod.database.owner in targets:
                 self._changed(pod.database)

@@ -1,6 +1,6 @@
-"""Pods of the Kubernetes API into facts for the ledger. Nothing else looks inside a pod.
+"""Decodes pods into facts for the ledger.
 
-A pod runs a VM only if the VM, or a migration as its controller, owns it by UID. Labels alone prove nothing.
+A pod runs a VM only if the VM, or a migration as its controller, owns it by UID. Labels prove nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.texts import explanations
 
 _LONGEST_REMEMBERED: Final = 4096
-"""Characters. Longer arguments bypass the cache: anybody may create pods with megabytes of them."""
+"""Characters. Longer arguments are not cached: anyone may create pods with megabytes of them."""
 
 
 class _Spec(msgspec.Struct, frozen=True):
@@ -58,9 +58,8 @@ _SPEC: Final = msgspec.json.Decoder(_Spec)
 
 
 def boots_with(containers: list[Container]) -> Resources:
-    """The size with which the guest of these containers boots; zero if they do not say it."""
-    # Only our controller's pods have ``args``. NeonVM's use ``command``, and their guests boot with the VM's least
-    # memory.
+    """Size with which the guest of these containers boots; zero if unknown."""
+    # Only our controller's pods have ``args``. NeonVM's use ``command`` and boot with the VM's minimum memory.
     runner = next((container for container in containers if container.name == RUNNER_CONTAINER), None)
     words = [] if runner is None or not isinstance(runner.args, list) else runner.args
     dump = value_of([word for word in words if isinstance(word, str)], SPEC_FLAG)
@@ -73,7 +72,7 @@ def boots_with(containers: list[Container]) -> Resources:
 def _use(dump: str) -> Resources:
     try:
         guest = _SPEC.decode(unpacked(dump)).guest
-        # The parser wants a whole object; the dump has the guest's part only.
+        # The parser needs a whole object.
         return parse_virtual_machine({"metadata": {"namespace": "", "name": ""}, "spec": {"guest": guest}}).use
     except (ArgumentsError, InvalidObjectError, msgspec.DecodeError, ValueError, RecursionError):
         return ZERO
@@ -84,47 +83,49 @@ TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 def read_pod(obj: JsonObject) -> PodFacts:
-    """A Pod. Raises ``ValueError``."""
+    """Decode a Pod. Raises ``ValueError``."""
     try:
         pod = msgspec.convert(obj, Pod)
         facts = pod_facts(pod)
     except (ValueError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
-    # Other pods' constraints still count a pod that is being deleted, but treat it differently.
+    # Constraints of other pods treat a terminating pod differently.
     is_leaving, asks = bool(text(obj, "metadata", "deletionTimestamp")), other_requests(pod.spec)
     traits = pod_traits(texts(obj, "metadata", "labels"), child(obj, "spec"), is_leaving=is_leaving, asks=asks)
-    # Copying is slow, and most pods are plain.
+    # Avoid the copy for most pods.
     facts = facts if traits is PLAIN_POD and not is_leaving else replace(facts, traits=traits, is_leaving=is_leaving)
     return _with_database(facts, pod, obj) if _may_have_database(facts, pod.metadata) else facts
 
 
 def _may_have_database(facts: PodFacts, meta: Metadata) -> bool:
-    # The usual case first, in the path of each pod.
+    # Fast path for most pods.
     return (meta.labels or {}).get(LABEL_ENABLED) == "true" and facts.vm is None and not facts.finished
 
 
 def _with_database(facts: PodFacts, pod: Pod, obj: JsonObject) -> PodFacts:
-    """A pod without a VM, with the postgres in it if it has opted in."""
+    """The facts with the pod's postgres if it has opted in."""
     if not is_pod_database(obj):
         return facts
     try:
         database = read_database(obj)
         _, around = counted(pod.metadata, pod.spec, pod.status or PodStatus(), database.container)
     except InvalidObjectError as error:
-        # A plain pod: nobody resizes it.
+        # An ordinary pod.
         return replace(facts, unserved=str(error))
-    # A resize that its kubelet defers is what a VM is denied.
+    # A deferred resize counts like a denial of a VM.
     return replace(facts, vm=database.name, vm_uid=facts.uid, around=around, asks_room=True, database=database)
 
 
 def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
-    """A Pod that cannot be read for ``reason``, from its readable parts; its needs are unknown. Never raises."""
+    """Facts of a Pod that cannot be decoded for ``reason``, from its readable parts; its need is unknown. Never
+    raises.
+    """
     name = name_of(obj)
     owners = [_owner_at_most(owner) for owner in items(obj, "metadata", "ownerReferences")]
     meta = PodMetadata(name.name, name.namespace, uid_of(obj), texts(obj, "metadata", "labels"), owners)
     spec = PodSpec(nodeName=text(obj, "spec", "nodeName"), schedulerName=text(obj, "spec", "schedulerName"))
     facts = pod_facts(Pod(meta, spec, PodStatus(text(obj, "status", "phase"))))
-    # The containers were not read, so one of them may be the runner.
+    # Its containers are unknown, so one may be the runner.
     return replace(facts, unreadable=reason, has_runner=True)
 
 
@@ -134,7 +135,7 @@ def _owner_at_most(obj: JsonObject) -> Owner:
 
 
 def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
-    """The facts about a pod. Raises ``ValueError``."""
+    """Facts of a pod. Raises ``ValueError``."""
     meta, status = found.metadata, found.status or PodStatus()
     vm, vm_uid, migration, migration_uid = _run_by(meta)
     requests, around = counted(meta, found.spec, status)
@@ -149,7 +150,7 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
         scheduler=found.spec.schedulerName or "",
         vm_uid=vm_uid,
         migration_uid=migration_uid,
-        # Only a VM's pod has a part beside its guest.
+        # Only a VM's pod has a part outside the guest.
         around=ZERO if vm is None else around,
         unschedulable="" if found.spec.nodeName else _unschedulable(status),
         deferred=deferred(found, status, requests) if vm is None else ZERO,
@@ -157,9 +158,9 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
         traits=traits,
         has_runner=vm is None or any(container.name == RUNNER_CONTAINER for container in found.spec.containers),
         runner=None if vm is None else runner_requests(meta, found.spec, status),
-        # The guest of a migration's target does not boot: it arrives at its present size.
+        # A migration's target does not boot: its guest arrives at its present size.
         boots_with=ZERO if vm is None or migration is not None else boots_with(found.spec.containers),
-        # A pod on the host's network has its node's address, which it shares with others.
+        # A host-network pod shares its node's address.
         addresses=() if found.spec.hostNetwork else _addresses(status),
     )
 
@@ -167,7 +168,7 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
 def _addresses(status: PodStatus) -> tuple[str, ...]:
     if status.phase in TERMINAL:
         return ()
-    # Dual-stack: podIPs has one for each family, and the first of them is podIP again.
+    # Dual-stack: podIPs has one per family, the first equal to podIP.
     addresses = (status.podIP, *(ip.ip for ip in status.podIPs or ()))
     return tuple(dict.fromkeys(address for address in addresses if address))
 
@@ -180,13 +181,12 @@ def _unschedulable(status: PodStatus) -> str:
 
 
 def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, str]:
-    """The VM that the pod runs and the migration that it is the target of, each with its UID.
+    """The VM that the pod runs, and the migration whose target it is, each with UID.
 
-    The VM owns a target only once the migration has succeeded; until then the target's label names the VM. A source
-    has the migration as an owner too, but not as its controller.
+    The VM owns a target only after the migration succeeded; before that the target's label names the VM. A source has
+    the migration as an owner too, but not as its controller.
     """
-    # By group: another group may have a kind of the same name. The group is empty if the owner was read without its
-    # apiVersion.
+    # By group: another group may have the same kind. The group is empty if ``apiVersion`` was not read.
     owners = [
         reference
         for reference in meta.ownerReferences or ()
@@ -198,7 +198,7 @@ def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, 
             migration = ObjectName(meta.namespace, owner.name)
             return ObjectName(meta.namespace, vm) if vm else None, "", migration, owner.uid
     for owner in owners:
-        # The API server takes any owner. A name with a slash is that of a database in a pod, which owns no pods.
+        # The API server accepts any owner. A name with a slash is a database in a pod, which owns no pods.
         if owner.kind == VM_KIND and "/" not in owner.name:
             return ObjectName(meta.namespace, owner.name), owner.uid, None, ""
     return None, "", None, ""
@@ -227,7 +227,7 @@ class _WatchedPod(Pod, frozen=True):
 
 
 class _WatchedEvent(msgspec.Struct, frozen=True):
-    # Any other type fails to decode, which leaves the line to the general path.
+    # Other types fail to decode and take the general path.
     type: Literal["ADDED", "MODIFIED"]
     # ``object`` is a builtin.
     found: _WatchedPod = msgspec.field(name="object")
@@ -251,7 +251,7 @@ _ASKED: Final = msgspec.json.Decoder(_AskedPod)
 
 
 class AskedPod(msgspec.Struct, frozen=True, gc=False):
-    """Version and name of the pod in a text, and whether the pod has preferences (see ``prefers``)."""
+    """Version and name of a pod, and whether it has preferences (see ``prefers``)."""
 
     name: ObjectName
     uid: str
@@ -260,7 +260,7 @@ class AskedPod(msgspec.Struct, frozen=True, gc=False):
 
 
 def asked_pod(body: bytes | msgspec.Raw) -> AskedPod | None:
-    """The pod in question, without its needs, which are known for this version. None if it cannot be decoded."""
+    """Header of the requested pod, whose needs are known for this version. None if it cannot be decoded."""
     try:
         pod = _ASKED.decode(body)
     except (ValueError, RecursionError):
@@ -270,7 +270,7 @@ def asked_pod(body: bytes | msgspec.Raw) -> AskedPod | None:
 
 
 def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
-    """A Pod without what only other pods' constraints see of it. Raises ``ValueError``."""
+    """Decode a Pod without the traits that only constraints of other pods use. Raises ``ValueError``."""
     try:
         return pod_facts(_POD.decode(body))
     except (ValueError, RecursionError) as error:
@@ -282,24 +282,24 @@ _OF_VM: Final = f'"{LABEL_VM_NAME}":'.encode()
 
 
 def watched_pod(line: bytes) -> Watched[PodFacts] | None:
-    """A Pod that appeared or changed, from a line of a watch; None for any other line, for a pod that may have a
-    database, or if it cannot be read.
+    """Decode an added or changed Pod from a watch line; None for other lines, for pods that may have a database, or on
+    errors.
     """
-    # Only the general path reads annotations. A search is much cheaper than decoding such a line here for nothing.
+    # Only the general path reads annotations. A text search is much cheaper than decoding the line twice.
     if _OPTED_IN in line and _OF_VM not in line:
         return None
     try:
-        # The result must equal that of read_pod for the same object: both paths fill one cache.
+        # Must equal the result of read_pod: both fill one cache.
         pod = _WATCHED.decode(line).found
         meta, spec = pod.metadata, pod.spec
         ports = [port for container in spec.containers for port in container.ports or ()]
         is_leaving, asks = bool(meta.deletionTimestamp), other_requests(spec)
         traits = placed_traits(meta.labels or {}, spec, ports, is_leaving=is_leaving, asks=asks)
         facts = pod_facts(pod, traits)
-        # The search missed the label: it depends on how the server spaces its JSON.
+        # The text search depends on the server's JSON spacing and may miss the label.
         if _may_have_database(facts, meta):
             return None
-        # Most lines are about other pods, and copying is slow.
+        # Avoid the copy for most pods.
         facts = replace(facts, is_leaving=True) if is_leaving else facts
     except (ValueError, RecursionError):
         return None

@@ -1,11 +1,11 @@
-"""The requests of a pod as kube-scheduler counts them, and the part that may be changed in place.
+"""A pod's requests as kube-scheduler counts them, and the part that can be resized in place.
 
-Rules that hold here:
+Rules:
 
-- A pod's requests are counted as kube-scheduler counts them: the larger of all containers together (sidecars, that is
-  init containers that restart always, included) and of each init container with the sidecars started before it; plus
-  the overhead. A request on the pod itself replaces the sum of its containers. Missing requests count as nothing.
-- An amount is read as Kubernetes reads it; one that cannot be read raises ``ValueError`` with the path of the field.
+- As in kube-scheduler: the maximum of all containers together (including sidecars, which are init containers that
+  restart always) and of each init container with the sidecars started before it; plus the overhead. Pod-level requests
+  replace the sum of the containers. Missing requests are zero.
+- Quantities are parsed as in Kubernetes; errors raise ``ValueError`` with the path of the field.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ RESTART: Final = "RestartContainer"
 
 
 def runner_requests(meta: shapes.PodMetadata, spec: shapes.PodSpec, status: shapes.PodStatus) -> RunnerRequests | None:
-    """Requests of the guest's container; None if they cannot be changed in place (B.10)."""
+    """Requests of the guest's container; None if they cannot be resized in place (B.10)."""
     runner = next((container for container in spec.containers if container.name == RUNNER_CONTAINER), None)
-    # A pod keeps its QoS class for life: one without requests cannot be given any, and a Guaranteed one would need its
-    # limits changed, too.
+    # A pod's QoS class is immutable: one without requests cannot get any, and a Guaranteed one would need new limits
+    # too.
     if runner is None or status.qosClass != BURSTABLE or spec.resources is not None:
         return None
     resources = runner.resources or shapes.ContainerResources()
     limits = resources.limits or {}
-    # Limits belong to the operator, except for a CPU limit that we wrote ourselves.
+    # Limits belong to the operator, except our own CPU limit.
     ours = resized_by(SCHEDULER_NAME, meta.managedFields or (), "limits") & {"cpu"}
     if (limits.keys() & {"cpu", "memory"}) - ours:
         return None
-    # A kubelet that restarts the container to resize it ends the guest.
+    # A restart of the container ends the guest.
     if any(policy.restartPolicy == RESTART for policy in runner.resizePolicy or ()):
         return None
     status_of_runner = next(
@@ -57,7 +57,7 @@ def runner_requests(meta: shapes.PodMetadata, spec: shapes.PodSpec, status: shap
         problem=_resize_problem(meta, status),
         version=meta.resourceVersion,
         by_us=amounts("requests by us", {name: amount for name, amount in requests.items() if name in written}),
-        # 0: the kubelet does not report the generation, so its status counts as current.
+        # 0: not reported by the kubelet, so its status counts as current.
         is_seen=not 0 < status.observedGeneration < meta.generation,
         cpu_limit=cpu_from_wire("limits of the guest's container", limits["cpu"]) if "cpu" in limits else None,
     )
@@ -73,10 +73,10 @@ def _resize_problem(meta: shapes.Metadata, status: shapes.PodStatus) -> str:
 
 
 def deferred(found: shapes.Pod, status: shapes.PodStatus, requests: Resources) -> Resources:
-    """The part of ``requests`` that the kubelet grants only once others have left the node."""
+    """The part of ``requests`` that the kubelet grants only after others leave the node."""
     if not _resize_is(DEFERRED, found.metadata, status):
         return ZERO
-    # is_feasible=False leaves out the requested sizes: only what the kubelet has already granted counts.
+    # is_feasible=False counts only what the kubelet has granted.
     has, _ = _held(found.spec, status, is_feasible=False)
     return requests.minus_or_zero(has)
 
@@ -86,9 +86,9 @@ def _resize_is(reason: str, meta: shapes.Metadata, status: shapes.PodStatus) -> 
 
 
 def _verdicts(meta: shapes.Metadata, status: shapes.PodStatus) -> Iterator[shapes.Condition]:
-    """The kubelet's verdicts on the present requests, without those on earlier ones."""
+    """The kubelet's verdicts on the present requests."""
     for condition in status.conditions or ():
-        # Older kubelets do not say which generation they judged.
+        # Older kubelets do not report the generation.
         if condition.type == RESIZE_PENDING and (
             not condition.observedGeneration or condition.observedGeneration >= meta.generation
         ):
@@ -98,8 +98,8 @@ def _verdicts(meta: shapes.Metadata, status: shapes.PodStatus) -> Iterator[shape
 def counted(
     meta: shapes.Metadata, spec: shapes.PodSpec, status: shapes.PodStatus, guest: str = RUNNER_CONTAINER
 ) -> tuple[Resources, Resources]:
-    """The requests that kube-scheduler counts for the pod, and the part of them outside the ``guest`` container."""
-    # A resize that the kubelet calls infeasible never happens on this node, so kube-scheduler leaves it out.
+    """The requests that kube-scheduler counts for the pod, and the part outside the ``guest`` container."""
+    # As in kube-scheduler, an infeasible resize does not count.
     return _held(spec, status, guest, is_feasible=not _resize_is(INFEASIBLE, meta, status))
 
 
@@ -113,18 +113,18 @@ def _held(
         for index, container in enumerate(spec.containers)
     ]
     sidecars, starting = _init_sizes(spec, status, is_feasible=is_feasible)
-    # Init containers run before the others, so the larger of the two phases counts, not their sum.
+    # Init containers run first: the maximum of both phases counts.
     counted = (Resources.sum(sizes) + sidecars).at_least(starting)
     counted = _pod_level(spec, status, counted, is_feasible=is_feasible)
     overhead = amounts("spec.overhead", spec.overhead)
-    # If no container has that name, the first one counts as the guest's.
+    # Otherwise the first container counts as the guest's.
     runner = next((index for index, container in enumerate(spec.containers) if container.name == guest), 0)
     beside = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
     return counted + overhead, beside + sidecars + overhead
 
 
 def _init_sizes(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
-    """The sum of all sidecars, and the greatest need of any moment during start."""
+    """The sum of all sidecars, and the maximum need during start."""
     statuses = {container.name: container for container in status.initContainerStatuses or ()}
     sidecars, starting = ZERO, ZERO
     for index, init in enumerate(spec.initContainers or ()):
@@ -132,7 +132,7 @@ def _init_sizes(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: 
         # Of init containers only sidecars can be resized in place.
         sidecar_status = statuses.get(init.name) if is_sidecar else None
         size = _size(f"spec.initContainers[{index}]", init, sidecar_status, is_feasible=is_feasible)
-        # An init container runs beside the sidecars that were started before it.
+        # It runs with the sidecars started before it.
         starting = starting.at_least(sidecars + size)
         if is_sidecar:
             sidecars = sidecars + size
@@ -143,11 +143,11 @@ def _size(path: str, container: shapes.Container, held: shapes.Held | None, *, i
     requests = (
         ZERO if container.resources is None else amounts(f"{path}.resources.requests", container.resources.requests)
     )
-    # A container that has not started, or a kubelet without in-place resize, reports neither.
+    # Not started, or a kubelet without in-place resize.
     if held is None or (held.resources is None and not held.allocatedResources):
         return requests
     has = _has(f"status of {container.name}", held.allocatedResources, held.resources)
-    # During a resize the container may use the largest of its request, its allocation and its actual size.
+    # During a resize the maximum of request, allocation and actual size counts.
     return requests.at_least(has) if is_feasible else has
 
 
@@ -157,7 +157,7 @@ def _has(path: str, allocated: shapes.Amounts | None, actual: shapes.Requests | 
 
 
 def _pod_level(spec: shapes.PodSpec, status: shapes.PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
-    """A request on the pod itself replaces the sum of its containers, for the resources that it names only."""
+    """Pod-level requests replace the sum of the containers for the resources that they name."""
     if spec.resources is None or not spec.resources.requests:
         return counted
     requests = spec.resources.requests
@@ -169,7 +169,7 @@ def _pod_level(spec: shapes.PodSpec, status: shapes.PodStatus, counted: Resource
 
 
 def amounts(path: str, given: shapes.Amounts | None) -> Resources:
-    """The CPU and memory among ``given``, zero if missing. Raises ``ValueError``."""
+    """CPU and memory among ``given``; zero if missing. Raises ``ValueError``."""
     if not given:
         return ZERO
     return Resources(
@@ -182,20 +182,20 @@ LEDGERS: Final = frozenset({"cpu", "memory"})
 
 
 def other_resources(given: Amounts | None) -> Counter[str]:
-    """Amounts of each resource that is not the ledger's, in whole units, rounded up as kube-scheduler does."""
+    """Amounts of all other resources, in whole units, rounded up as in kube-scheduler."""
     counts: Counter[str] = Counter()
     for name, amount in (given or {}).items():
         if name not in LEDGERS:
-            # An amount that cannot be read is skipped: kube-scheduler judges the real object anyway.
+            # Skip unreadable amounts: kube-scheduler checks the real object.
             with suppress(ValueError):
                 counts[name] = mem_from_wire(name, amount).value
     return counts
 
 
 def other_requests(spec: PodSpec) -> tuple[tuple[str, int], ...]:
-    """The pod's requests for such resources, by name."""
+    """The pod's requests for other resources, by name."""
     inits: Sequence[Container] = spec.initContainers or ()
-    # Most pods have none, and the sums below are slow.
+    # Fast path: most pods have none.
     if not (_ask(spec.containers) or _ask(inits)):
         return ()
     running: Counter[str] = Counter()
@@ -205,11 +205,11 @@ def other_requests(spec: PodSpec) -> tuple[tuple[str, int], ...]:
     starting: Counter[str] = Counter()
     for container in inits:
         needed = sidecars + _requests(container)
-        # The maximum of each resource, since init containers run one after the other.
+        # Init containers run one after the other: take the maximum.
         starting |= needed
-        # An init container that always restarts is a sidecar, and keeps running beside all that start after it.
+        # A sidecar keeps running.
         sidecars = needed if container.restartPolicy == "Always" else sidecars
-    # Adding Counters drops zeros: a request for none of a resource constrains nothing.
+    # Adding Counters drops zeros, which constrain nothing.
     return tuple(sorted(((running + sidecars) | starting).items()))
 
 

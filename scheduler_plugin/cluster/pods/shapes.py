@@ -1,6 +1,6 @@
-"""Pods of the Kubernetes API, as far as the ledger looks at them.
+"""Pods of the Kubernetes API, with the fields that the ledger uses.
 
-Fields are spelled as in the API, and all but names may be absent.
+Fields are spelled as in the API; all except names are optional.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from protocol.kubernetes.managed_fields import ManagedFields
 from protocol.wire.wire_quantities import WireQuantity
 
 MOST_PARTS: Final = 1000
-"""An object with more containers, or amounts, than this is not read: it would hold the event loop for long."""
+"""Maximum number of containers or amounts of an object; decoding more would block the event loop."""
 
 Amounts = Annotated[dict[str, WireQuantity], msgspec.Meta(max_length=MOST_PARTS)]
 
@@ -72,7 +72,7 @@ class Container(msgspec.Struct, frozen=True):
     resources: ContainerResources | None = None
     resizePolicy: Annotated[list[ResizePolicy], msgspec.Meta(max_length=MOST_PARTS)] | None = None  # noqa: N815 - the name in the API
     restartPolicy: str | None = None  # noqa: N815 - the name in the API
-    # Untyped: a container whose arguments are malformed is still counted.
+    # Untyped, so that malformed arguments do not hide the container.
     args: object = None
 
 

@@ -1,1 +1,1 @@
-"""The answer to the API server's review of a new pod (B.13)."""
+"""Admission reviews of new pods (B.13)."""

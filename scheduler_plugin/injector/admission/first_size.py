@@ -1,7 +1,7 @@
 """Annotations of a new postgres pod: its template's requests, and a floor if it replaces a larger pod. Pure.
 
 The requests stay as in the template: a larger pod might fit no node, exceed a quota or preempt others. Because of the
-floor the agent asks the scheduler for the larger size once the pod runs. It expires.
+floor the agent requests the larger size once the pod runs. It expires.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from protocol.units import Resources
 
 
 def annotate(pod: Json, before: Resources | None, until: float) -> list[Json]:
-    """The JSON Patch (RFC 6902) that annotates a new pod; ``before`` is the size of the pod that it replaces, if any.
+    """JSON Patch (RFC 6902) that annotates a new pod; ``before`` is the size of the pod that it replaces, if any.
 
-    The floor ends at ``until``, in seconds since 1970. Raises ``InvalidObjectError`` for a pod that cannot be resized.
+    The floor ends at ``until`` (Unix seconds). Raises ``InvalidObjectError`` for a pod that cannot be resized.
     """
-    # Ignored: the creator of a pod could set a minimum other than the template's requests.
+    # Ignored: the creator could set a minimum other than the template's requests.
     owners = {key: text for key, text in annotations_of(pod).items() if key != ANNOTATION_FIRST_REQUESTS}
     database = parse_pod_database({**pod, "metadata": {**child(pod, "metadata"), "annotations": owners}})
     first = {"cpu": database.use.cpu.quantity(), "mem": database.use.mem.quantity()}

@@ -1,4 +1,4 @@
-"""Which pods get the agent, and the JSON Patch that adds it. Pure."""
+"""Decides which pods get the agent, and builds the JSON Patch that adds it. Pure."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ API_ACCESS: Final = "autoscaling-agent-api-access"
 IDENTITY_FOLDER: Final = "/var/run/autoscale"
 ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 IN_OUR_POD: Final = "127.0.0.1"
-"""Our runner forwards the ports that an agent needs of its guest, inside the pod, whatever ports the VM names."""
+"""Our runner forwards the ports that an agent needs to the guest, whatever ports the VM has."""
 
 IN_NEONVMS_POD: Final = "169.254.254.254"
-"""The guest's address in a pod of NeonVM. At the pod's own address is its runner, which forwards only named ports."""
+"""The guest's address in a NeonVM pod, whose runner forwards only ports of the VM."""
 
 DAEMON_PORTS: Final = {IN_OUR_POD: 25184, IN_NEONVMS_POD: 25183}
-"""The port of the daemon in a guest. In a pod of ours 25183 belongs to the runner, which admits only the controller."""
+"""Port of the daemon in the guest. In our pods 25183 belongs to the runner, for the controller only."""
 
 DEFAULT_ACCOUNTS: Final = frozenset({"", "default"})
 
@@ -59,13 +59,13 @@ def _resources() -> dict[str, Any]:
 
 
 class PullSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A Secret for a registry, as a pod names it."""
+    """An image pull Secret."""
 
     name: Name
 
 
 class InjectedAgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Settings of injected agents. ``service_account`` is that of pods that have none of their own; ``env`` adds to the
+    """Settings of injected agents. ``service_account`` is for pods without their own; ``env`` adds environment
     variables, by the names of the agent's settings.
     """
 
@@ -80,7 +80,7 @@ class InjectedAgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class AgentTemplate(NamedTuple):
-    """Settings of all agents; ``authorities`` is the ConfigMap in each namespace whose ``ca.crt`` they trust."""
+    """Settings of all agents; ``authorities`` is the ConfigMap of each namespace with the trusted ``ca.crt``."""
 
     agent: InjectedAgentSettings
     authorities: str
@@ -88,7 +88,7 @@ class AgentTemplate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The pod stays as it is; ``outcome`` says why, and ``why`` is a warning for its creator (empty: none)."""
+    """The pod is unchanged; ``outcome`` is the metric's label, ``why`` a warning for its creator (empty: none)."""
 
     outcome: str
     why: str = ""
@@ -96,7 +96,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class RefusedPod:
-    """The pod must not be created, because ``why``."""
+    """The pod is refused because of ``why``."""
 
     why: str
 
@@ -108,22 +108,22 @@ HAS_AGENT: Final = Left("has_agent")
 
 
 def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | list[Json]:
-    """The JSON Patch (RFC 6902) that adds the agent to a new pod, or why it is left alone or refused."""
+    """JSON Patch (RFC 6902) that adds the agent to a new pod, or why it is left unchanged or refused."""
     spec, labels = child(pod, "spec"), labels_of(pod)
     runners = [container for container in items(spec, "containers") if text(container, "name") == RUNNER_CONTAINER]
-    # Our controller's pods and NeonVM's both have the label and the runner.
+    # Pods of our controller and of NeonVM have both.
     if not labels.get(LABEL_VM_NAME) or not runners:
         return NO_VM
     if (left := _unwanted(spec, labels)) is not None:
         return left
-    # The volumes hold tokens, and other containers that mount these names could read them.
+    # These volumes hold tokens that other containers could mount by name.
     if taken := _reserved_names(spec):
         return RefusedPod(texts.VOLUMES_TAKEN.format(names=", ".join(taken)))
     account, own = text(spec, "serviceAccountName"), template.agent.service_account
-    # The agent would get tokens of the pod's own account, which anybody who may create VMs could choose.
+    # The agent would get tokens of this account, which anyone who may create VMs could choose.
     if account not in {*DEFAULT_ACCOUNTS, own}:
         return Left("own_account", texts.OWN_ACCOUNT.format(account=account, own=own))
-    # No label or annotation is set: NeonVM's controller removes those that the VM lacks.
+    # No label or annotation: NeonVM's controller removes those that the VM lacks.
     return [
         *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template.agent)]),
         *_appended(spec, "volumes", _volumes(template)),
@@ -142,7 +142,7 @@ def _unwanted(spec: Json, labels: Mapping[str, str]) -> Left | None:
         return NOT_ENABLED
     if labels.get(LABEL_INJECT) == "false":
         return OPTED_OUT
-    # The API server may call the webhook again after other webhooks: a second call must change nothing.
+    # A second call after other webhooks must change nothing.
     has_agent = any(text(container, "name") == AGENT_CONTAINER for container in _containers(spec))
     return HAS_AGENT if has_agent else None
 
@@ -152,7 +152,7 @@ def _containers(spec: Json) -> list[Json]:
 
 
 def _reserved_names(spec: Json) -> list[str]:
-    # A mount without a volume counts, too: the agent would bring the volume.
+    # A mount without a volume counts too: the agent would bring the volume.
     mentions = [*items(spec, "volumes")]
     for container in _containers(spec):
         mentions += [*items(container, "volumeMounts"), *items(container, "volumeDevices")]
@@ -165,14 +165,14 @@ _KINDS: Final = ("containers", "initContainers", "ephemeralContainers")
 def _appended(spec: Json, name: str, added: list[Json]) -> list[Json]:
     if not added:
         return []
-    # JSON Patch cannot append to a list that is missing.
+    # JSON Patch cannot append to a missing list.
     if not items(spec, name):
         return [{"op": "add", "path": f"/spec/{name}", "value": added}]
     return [{"op": "add", "path": f"/spec/{name}/-", "value": element} for element in added]
 
 
 def _agent(vm: str, runner: Json, settings: InjectedAgentSettings) -> Json:
-    # The two kinds of pods have their guests at different addresses.
+    # Guests have different addresses in the two kinds of pods.
     guest = IN_OUR_POD if runner.get("command") == [RUNNER_COMMAND] else IN_NEONVMS_POD
     values = {
         "AGENT_MODE": "sidecar",
@@ -183,7 +183,7 @@ def _agent(vm: str, runner: Json, settings: InjectedAgentSettings) -> Json:
         "SCHEDULER_URL": settings.scheduler_url,
         "SCHEDULER_TOKEN_FILE": f"{IDENTITY_FOLDER}/token",
         "SCHEDULER_CA_FILE": f"{IDENTITY_FOLDER}/ca.crt",
-        # Last, so that the settings win over the values above.
+        # Last, so that the settings win.
         **settings.env,
     }
     fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
@@ -193,11 +193,11 @@ def _agent(vm: str, runner: Json, settings: InjectedAgentSettings) -> Json:
         "name": AGENT_CONTAINER,
         "image": settings.image,
         "imagePullPolicy": settings.image_pull_policy,
-        # A native sidecar: the pod ends with its guest, and an agent that ends is started again.
+        # A native sidecar: the pod ends with its guest, and the agent is restarted.
         "restartPolicy": "Always",
         "env": variables,
         "ports": [{"name": "agent-metrics", "containerPort": AGENT_PORT, "protocol": "TCP"}],
-        # No startup probe, or the guest would wait for its agent.
+        # No startup probe, or the guest would wait for the agent.
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": AGENT_PORT}, "initialDelaySeconds": 10},
         "resources": settings.resources,
         "securityContext": settings.security_context,
@@ -210,9 +210,9 @@ def _agent(vm: str, runner: Json, settings: InjectedAgentSettings) -> Json:
 
 
 def _volumes(template: AgentTemplate) -> list[Json]:
-    """The token and the authorities for the scheduler, and those for the API server, which VMs' pods lack.
+    """Token and CA for the scheduler, and token and CA for the API server, which VM pods lack.
 
-    The scheduler's authorities are optional: a VM starts without them, and its agent waits for them.
+    The scheduler's CA is optional: a VM starts without it, and its agent waits for it.
     """
     trusted: Json = {"name": template.authorities, "optional": True, "items": [{"key": "ca.crt", "path": "ca.crt"}]}
     token: Json = {"path": "token", "audience": TOKEN_AUDIENCE, "expirationSeconds": 3600}
@@ -223,7 +223,7 @@ def _volumes(template: AgentTemplate) -> list[Json]:
 
 
 _API_SOURCES: Final[list[Json]] = [
-    # The same as in the volume that Kubernetes itself adds to pods.
+    # As in Kubernetes' own projected volume.
     {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
     {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
 ]
@@ -236,10 +236,10 @@ _DIGITS: Final = re.compile(r"\d+")
 def no_native_sidecars(version: JsonObject) -> str:
     """The reason why no agent can be injected, by the API server's ``/version``; empty if one can.
 
-    A Kubernetes before 1.29 has no init containers with ``restartPolicy: Always``. It would take the agent for an
-    ordinary init container and wait for its end before it starts the guest.
+    Before Kubernetes 1.29 there are no init containers with ``restartPolicy: Always``: the guest would wait for the end
+    of the agent.
     """
-    # Managed clusters have minor versions such as ``29+``.
+    # Managed clusters report minor versions such as ``29+``.
     matches = [_DIGITS.match(text(version, part)) for part in ("major", "minor")]
     numbers = tuple(int(match[0]) for match in matches if match is not None)
     if len(numbers) == len(matches) and numbers >= LEAST_KUBERNETES:

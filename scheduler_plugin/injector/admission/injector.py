@@ -1,5 +1,5 @@
-"""Answers AdmissionReviews: annotates postgres pods, and injects the agent into VM pods. It refuses a VM pod only if it
-mentions the agent's volumes.
+"""Handles AdmissionReviews: annotates postgres pods, and injects the agent into VM pods. Refuses only VM pods that
+mention the agent's volumes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from scheduler_plugin.injector.predecessors import Predecessors
 LOG: Final = logging.getLogger("autoscale.injector")
 
 ACCOUNT_TIMEOUT: Final = Seconds(1.5)
-"""The API server waits five seconds for our answer."""
+"""The API server waits 5 s for the response."""
 
 FLOOR_FOR: Final = Seconds(600.0)
-"""How long a pod keeps its predecessor's size: its cache is empty, so its usage says little about its need."""
+"""How long a pod keeps its predecessor's size: with an empty cache its usage says little about its need."""
 
 
 @dataclass(slots=True)
 class Injector:
-    """``template`` and ``problem`` may be replaced at any time; while there is a ``problem``, no agent is injected.
+    """``template`` and ``problem`` may be replaced at any time; no agent is injected while there is a ``problem``.
 
     ``report`` is called with each outcome.
     """
@@ -48,11 +48,11 @@ class Injector:
     problem: str = texts.VERSION_UNKNOWN
 
     async def answer(self, body: bytes) -> bytes:
-        """The answer to an AdmissionReview. Raises ``MalformedReviewError``."""
+        """Handle an AdmissionReview. Raises ``MalformedReviewError``."""
         question = read_review(body)
         try:
             return await self._answered(question)
-        # A bug of ours must not keep a database from starting: the pod is created unchanged, with a warning.
+        # A bug must not keep a database from starting: allow the pod unchanged, with a warning.
         except Exception:
             LOG.exception(texts.POD_UNCHANGED, extra={"namespace": question.namespace})
             self.report("failed")
@@ -73,10 +73,10 @@ class Injector:
             return refusal(question.uid, texts.REFUSED.format(why=verdict.why))
         if isinstance(verdict, Left):
             return self._left(question, verdict.outcome, verdict.why)
-        # Checked last, so that only pods that would get an agent cause a warning.
+        # Last, so that only pods that would get an agent cause a warning.
         if self.problem:
             return self._left(question, "not_possible", self.problem)
-        # The API server would refuse a pod whose service account does not exist.
+        # The API server would refuse a pod with a missing service account.
         if why := await self._lacks(question.namespace, self.template.agent.service_account):
             return self._left(question, "no_account", why)
         self.report("injected")
@@ -109,5 +109,5 @@ class Injector:
         if not why:
             return answer(question.uid)
         LOG.warning(texts.WITHOUT_AGENT, extra={"namespace": question.namespace, "reason": why})
-        # Shown by kubectl; a controller that creates the pod only logs it, hence the log above.
+        # kubectl shows it; controllers only log it, hence the log above.
         return answer(question.uid, warning=texts.NO_AGENT.format(why=why))

@@ -1,6 +1,6 @@
-"""AdmissionReviews (admission.k8s.io/v1), read and answered. Pure.
+"""AdmissionReviews (admission.k8s.io/v1): decoding and responses. Pure.
 
-The answer is a patch, a warning, or a refusal; the last only for pods that mention the agent's volumes.
+The response is a patch, a warning, or, only for pods that mention the agent's volumes, a refusal.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from protocol.kubernetes.objects import Json
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 LONGEST_WARNING: Final = 250
-"""The API server cuts warnings of more than 256 characters."""
+"""The API server cuts warnings at 256 characters."""
 
 
 class MalformedReviewError(ValueError):
-    """The review cannot be answered; the message names the bad field."""
+    """The review is malformed; the message names the bad field."""
 
 
 class _Request(msgspec.Struct, frozen=True):
     uid: str
     operation: str
     namespace: str = ""
-    # Raw: decoded only if the answer depends on it.
+    # Raw: decoded only if needed.
     object: dict[str, msgspec.Raw] | None = None
 
 
@@ -53,13 +53,13 @@ class PodReview:
 
 
 def read_review(body: bytes) -> PodReview:
-    """The question in a review. Raises ``MalformedReviewError``."""
+    """Decode a review. Raises ``MalformedReviewError``."""
     try:
         request = _REVIEW.decode(body).request
     except (ValueError, RecursionError) as error:
         raise MalformedReviewError(field_message(error)) from None
     pod = None
-    # The webhook may be registered for other operations by mistake; only a new pod can get a container.
+    # The webhook may be registered for other operations by mistake.
     if request.operation == "CREATE" and request.object is not None:
         pod = _pod(request.object)
     return PodReview(request.uid, request.namespace, pod)
@@ -67,18 +67,18 @@ def read_review(body: bytes) -> PodReview:
 
 def _pod(found: dict[str, msgspec.Raw]) -> Json | None:
     try:
-        # A pod that cannot be decoded is allowed: the API server validates it anyway.
+        # Allow it: the API server validates it anyway.
         return {key: msgspec.json.decode(value) for key, value in found.items()}
     except (ValueError, RecursionError):
         return None
 
 
 def answer(uid: str, patch: Sequence[Json] = (), warning: str = "") -> bytes:
-    """The pod may be created, with the operations of ``patch`` (RFC 6902); ``warning`` is shown to its creator."""
+    """Allow the pod, with the operations of ``patch`` (RFC 6902); ``warning`` is shown to its creator."""
     response: Json = {"allowed": True}
     if patch:
         encoded = base64.b64encode(_ENCODER.encode(patch)).decode()
-        # JSON Patch in base64 is the only kind that the API takes.
+        # The API accepts only JSON Patch in base64.
         response |= {"patchType": "JSONPatch", "patch": encoded}
     if warning:
         response["warnings"] = [warning[:LONGEST_WARNING]]
@@ -86,7 +86,7 @@ def answer(uid: str, patch: Sequence[Json] = (), warning: str = "") -> bytes:
 
 
 def refusal(uid: str, why: str) -> bytes:
-    """The pod must not be created, because ``why``."""
+    """Refuse the pod because of ``why``."""
     return _answer(uid, {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": why}})
 
 

@@ -1,1 +1,1 @@
-"""Publishing of certificates, and the bundle gathered if another issuer makes them (B.4)."""
+"""Publishing of certificates, and the CA bundle of another issuer (B.4)."""

@@ -1,4 +1,4 @@
-"""The bundle of trust if cert-manager makes the certificates: gathered from all our Secrets."""
+"""The CA bundle if cert-manager makes the certificates, gathered from all our Secrets."""
 
 from __future__ import annotations
 
@@ -16,45 +16,44 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 OVERLAP: Final = Seconds(600.0)
-"""A kubelet updates the files in a pod within two minutes; the rest is for kubelets that are out of contact."""
+"""The kubelet updates files in a pod within two minutes; the rest is margin for kubelets without contact."""
 
 
 @dataclass(slots=True)
 class GatheredBundle:
-    """``secrets`` in ``namespace`` are those of the certificates, and that of the authority if there is one."""
+    """``secrets`` in ``namespace`` are those of the certificates, and of the authority if there is one."""
 
     api: KubernetesApi
     clock: Clock
     namespace: str
     secrets: Sequence[str]
     _missed: dict[x509.Certificate, Instant] = field(default_factory=dict)
-    """Authorities that are still trusted though no Secret names them, and since when."""
+    """Authorities that are still trusted though no Secret has them, and since when."""
 
     async def gather(self, mounted: bytes, published: bytes) -> bytes:
-        """All authorities that are to be trusted from now on, in PEM, the newest first; empty if there are none.
+        """All authorities to trust from now on, in PEM, newest first; empty if there are none.
 
-        ``mounted`` is the ``ca.crt`` beside the webhook's own certificate. Raises ``ApiError``.
+        ``mounted`` is the ``ca.crt`` next to the webhook's own certificate. Raises ``ApiError``.
         """
         named = authorities(mounted)
         for name in self.secrets:
             secret = await read_secret(self.api, self.namespace, name)
-            # An issuer with a new key uses it for each certificate as that becomes due. So for weeks some are signed
-            # by the old authority and some by the new one, and both are trusted.
+            # An issuer with a new key uses it at each renewal, so both the old and the new authority are in use for
+            # weeks.
             named |= authorities(content(secret or {}).get(BUNDLE, b""))
-        # The published bundle is read from the cluster each time: a new leader continues where the last one ended.
+        # Read from the cluster each time, so that a new leader continues where the last one ended.
         trusted, now = named | self._lingering(authorities(published) - named), self.clock.wall()
         return in_pem({authority for authority in trusted if now < authority.not_valid_after_utc.timestamp()})
 
     def _lingering(self, missed: set[x509.Certificate]) -> set[x509.Certificate]:
         now = self.clock.now()
         self._missed = {certificate: self._missed.get(certificate, now) for certificate in missed}
-        # Long enough for kubelets to bring pods their new certificates, and no longer: the old authority's key may be
-        # compromised.
+        # Long enough for pods to get their new certificates; the old authority's key may be compromised.
         return {certificate for certificate, since in self._missed.items() if now - since < OVERLAP}
 
 
 def authorities(pem: bytes) -> set[x509.Certificate]:
-    """The certificates of a ``ca.crt``; none if it cannot be read."""
+    """The certificates of a ``ca.crt``; none if unreadable."""
     try:
         return set(x509.load_pem_x509_certificates(pem))
     except ValueError:
@@ -62,8 +61,8 @@ def authorities(pem: bytes) -> set[x509.Certificate]:
 
 
 def in_pem(found: set[x509.Certificate]) -> bytes:
-    """One text for one set, the newest first."""
-    # The fingerprint breaks ties: the same set must always give the same text, or it would be rewritten every turn.
+    """PEM text of a set, newest first."""
+    # Ties by fingerprint: the same set must give the same text, or it would be rewritten every round.
     ordered = sorted(
         found,
         key=lambda certificate: (certificate.not_valid_before_utc, certificate.fingerprint(hashes.SHA256())),

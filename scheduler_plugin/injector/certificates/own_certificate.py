@@ -1,6 +1,6 @@
 """The webhook's own certificate, copied from its Secret into a file.
 
-The injector makes that certificate itself, so it cannot wait for a volume that is mounted before it starts.
+The injector issues it itself, so it cannot wait for a volume that is mounted before its start.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from protocol.runtime.certificates.keeper import certificate_in, content, read_s
 
 
 async def fetch_certificate(api: KubernetesApi, namespace: str, name: str, file: Path) -> None:
-    """Writes the pair in the Secret ``name`` into the file that the webhook's listener follows, if it is usable and
-    new. Raises ``ApiError`` and ``OSError``.
+    """Write the pair in the Secret ``name`` to the file that the webhook's listener follows, if it is usable and new.
+    Raises ``ApiError`` and ``OSError``.
     """
     stored = certificate_in(content(await read_secret(api, namespace, name) or {}))
     if stored is not None:
@@ -22,14 +22,14 @@ async def fetch_certificate(api: KubernetesApi, namespace: str, name: str, file:
 
 
 def _replace(file: Path, pem: bytes) -> None:
-    """Atomically, and readable by its owner alone."""
-    # The listener reads the file again after each write.
+    """Replace the file atomically, with permissions for its owner only."""
+    # The listener reloads the file after each write.
     if file.exists() and file.read_bytes() == pem:
         return
     temporary = file.with_suffix(".new")
-    # Created with this mode: before a later chmod others could read the key for a moment.
+    # Created with this mode: a later chmod would leave a moment in which others can read the key.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as out:
         out.write(pem)
-    # The listener sees the old pair or the new one, never half of it.
+    # The listener must not see a partial file.
     temporary.replace(file)

@@ -1,7 +1,7 @@
-"""Hands the bundle of authorities to those who may read no Secret of ours: agents in any namespace, and the API server.
+"""Publishes the CA bundle to agents in any namespace and to the API server, which cannot read our Secrets.
 
-Agents read it from a ConfigMap in their namespace, which is created empty together with their service account and has
-the same name everywhere; no other ConfigMap is ever changed. The API server reads it from the webhook's ``caBundle``.
+Agents read it from a ConfigMap in their namespace, which is created empty with their service account under a fixed
+name; no other ConfigMap is ever changed. The API server reads it from the webhook's ``caBundle``.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ class BundlePublisher:
     webhook: str
 
     async def published(self) -> bytes:
-        """The authorities that the API server trusts so far; empty if none. Raises ``ApiError``."""
+        """The authorities that the API server trusts; empty if none. Raises ``ApiError``."""
         hooks = items(await self._webhook() or {}, "webhooks")
         return b"".join(dict.fromkeys(decoded(text(hook, "clientConfig", "caBundle")) for hook in hooks))
 
     async def publish(self, bundle: bytes) -> str:
-        """Writes the bundle to every copy that differs. Returns which copy could not be written and why; empty if none.
+        """Write the bundle to every outdated copy. Return the failed copy and the reason; empty if none.
 
         Raises ``ApiError`` and ``NotLeadingError``.
         """
         trouble = ""
-        # First: unless the API server trusts the webhook, no pod gets an agent; agents can wait.
+        # First: unless the API server trusts the webhook, no pod gets an agent.
         await self._to_api_server(bundle)
         for copy in await self._copies():
             if texts(copy, "data").get(BUNDLE) != bundle.decode():
                 try:
                     await self._to_namespace(copy, bundle)
                 except ApiError as error:
-                    # One namespace that cannot be written, such as one under deletion, must not hold up the others.
+                    # A namespace that cannot be written, such as a terminating one, must not block others.
                     trouble = f"{name_of(copy)}: {error}"
         return trouble
 
@@ -65,14 +65,14 @@ class BundlePublisher:
 
     async def _to_api_server(self, bundle: bytes) -> None:
         wanted, configuration = base64.b64encode(bundle).decode(), await self._webhook()
-        # An installation may do without the webhook.
+        # The webhook is optional.
         if configuration is None:
             return
         stale = [hook for hook in items(configuration, "webhooks") if text(hook, "clientConfig", "caBundle") != wanted]
         if not stale:
             return
         changed: list[Json] = [{"name": text(hook, "name"), "clientConfig": {"caBundle": wanted}} for hook in stale]
-        # A strategic merge patch keeps the webhook's other fields, merging the list by name.
+        # A strategic merge patch merges the list by name and keeps other fields.
         body: Json = {"metadata": {"resourceVersion": version_of(configuration)}, "webhooks": changed}
         await self._patch(MUTATING_WEBHOOKS.path(name=self.webhook), body, STRATEGIC_PATCH)
         LOG.info(WEBHOOK_TRUSTED, extra={"webhook": self.webhook})
@@ -87,7 +87,7 @@ class BundlePublisher:
 
     async def _copies(self) -> list[Json]:
         copies: list[Json] = []
-        # For a list by one name the API server checks rights to that name only, so the role needs none to others.
+        # A list by name needs permission for that name only.
         query = {"fieldSelector": f"metadata.name={self.config_map}", "limit": str(PAGE)}
         while True:
             page = await self.api.page(ApiCall("GET", CONFIG_MAPS.path(), TIMEOUT, query=query))
