@@ -1,4 +1,4 @@
-"""Groups: how many replicas a workload has and how large each is, decided together (S1, S3).
+"""Groups: replica counts and sizes of workloads, decided together (S1, S3).
 
-A program of its own, ``autoscale-groups``: the scheduler never imports it, and it holds no reservation.
+A separate program, ``autoscale-groups``: the scheduler never imports it, and it holds no reservations.
 """

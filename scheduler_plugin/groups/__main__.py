@@ -1,4 +1,4 @@
-"""``autoscale-groups``: how many replicas, and how large each (S1, S3). Run with ``--help``."""
+"""``autoscale-groups``: replica counts and sizes of workloads (S1, S3). Run with ``--help``."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ LIMITS: Final = Limits(connections=256, per_peer=64)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT and returns 0; 2 if it cannot start."""
+    """Run until SIGTERM or SIGINT; return 0 then, 2 if it cannot start."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     return run(NAME, _run(options))
@@ -86,15 +86,15 @@ async def _run(options: argparse.Namespace) -> None:
     settings = GroupsSettings() if file is None else file.load()
     access = credentials(options.kubeconfig, clock)
     async with (
-        # Two clients: the first one sends our credentials for the API server, which no other program must see.
+        # Two clients: the first sends our API server credentials, which no other program must see.
         http_client(access, CONNECTIONS, NAME) as http,
-        # Agents and the scheduler answer inside the cluster, so a proxy from the environment must not be used.
+        # In-cluster only, so ignore a proxy in the environment.
         httpx.AsyncClient(limits=CONNECTIONS, trust_env=False) as to_programs,
     ):
         api = HttpApi(http, access.token)
         tokens = tokens_of(options.explain_token, api, access.token, clock)
         agents = HttpMemberAgents(to_programs, options.agents_port, tokens)
-        # The random part tells two processes on one host apart, such as one before and after a restart.
+        # Random, because a restarted process keeps the hostname.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         denials = HttpDenials(to_programs, options.scheduler, clock, tokens)
         program = assemble(api, clock, settings, identity, PeerPrograms(agents, denials))

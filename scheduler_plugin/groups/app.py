@@ -1,4 +1,4 @@
-"""Assembles an ``autoscale-groups``. Importing this module creates nothing."""
+"""Assembles ``autoscale-groups``. Nothing is created at import."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scheduler_plugin.groups.telemetry import GroupsTelemetry
 
 @dataclass(slots=True)
 class GroupsProgram:
-    """One ``autoscale-groups``. The Tortoises' ``configuration`` is replaced while the program runs."""
+    """One ``autoscale-groups``. The Tortoises' ``configuration`` can change at any time."""
 
     context: GroupsContext
     cache: Cache
@@ -39,7 +39,7 @@ class GroupsProgram:
     recommender: VmRecommender | None = None
 
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
-        """Works until cancelled; then releases the Lease if it can."""
+        """Run until cancelled, then release the Lease if possible."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cache.run(api, clock))
@@ -50,43 +50,43 @@ class GroupsProgram:
                 if self.recommender is not None:
                     tasks.create_task(self.recommender.run(lambda: self.context.settings.recommender == "agents"))
         finally:
-            # Without the release a successor would wait until the Lease runs out.
+            # So that a successor need not wait until it expires.
             await self.leadership.release()
 
     def use(self, settings: GroupsSettings) -> None:
-        """Puts new settings in force and queues every group."""
+        """Apply new settings and queue every group."""
         self.context.settings, self.configuration = settings, settings.configuration()
         self.enqueue_all()
 
     def enqueue_all(self) -> None:
-        """Queues every group."""
+        """Queue every group."""
         for controller in self.controllers.values():
             controller.enqueue_all()
 
     def page(self) -> bytes:
-        """The metrics as they are now."""
-        # Counted at each scrape, so the numbers cannot lag behind the caches.
+        """The metrics."""
+        # Counted at each scrape, in step with the caches.
         for kind, controller in self.controllers.items():
             self.telemetry.take(kind, self.cache.objects(controller.kind).values())
         return self.telemetry.page()
 
     def led(self, leads: bool) -> None:
-        """The Lease was gained or lost."""
+        """The Lease was acquired or lost."""
         self.telemetry.leads(leads)
-        # A follower keeps its caches but writes nothing, so any group may need a write when it takes over.
+        # A standby writes nothing, so any group may need a write now.
         if leads:
             self.enqueue_all()
 
     async def _say_ready(self) -> None:
-        # Ready means that every kind has been listed; before that nothing is decided.
+        # Ready once every kind was listed.
         await self.cache.synced.wait()
         self.telemetry.became_ready()
 
 
 @dataclass(frozen=True, slots=True)
 class PeerPrograms:
-    """Programs that this one asks: the ``agents`` of VMs, without which it handles no groups of VMs, and the scheduler
-    for its ``denials``, without which only kubelets say that a node has no room for a primary.
+    """Other programs to query: the ``agents`` of VMs, without which groups of VMs are not handled, and the scheduler's
+    ``denials``, without which only kubelets report that a primary's node is full.
     """
 
     agents: MemberAgents | None = None
@@ -99,14 +99,14 @@ NO_PEERS: Final = PeerPrograms()
 def assemble(
     api: KubernetesApi, clock: Clock, settings: GroupsSettings, identity: str, peers: PeerPrograms = NO_PEERS
 ) -> GroupsProgram:
-    """Assembles one program; nothing runs yet."""
+    """Assemble the program; nothing runs yet."""
     telemetry = GroupsTelemetry()
     cache = Cache((*AROUND, PODS, HVPAS, TORTOISES), telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
     writer = Writer(api, leadership, clock, telemetry.writes)
     context = GroupsContext(cache, writer, clock, telemetry, settings)
     program = GroupsProgram(context, cache, leadership, telemetry, settings.configuration())
-    # Set afterwards: the leadership needs the program's methods, and the program needs the leadership.
+    # Set afterwards: the two refer to each other.
     leadership.on_change, leadership.on_restored = program.led, cache.read_again
     hvpas = HvpaPolicy()
     policies: tuple[GroupPolicy, ...] = (hvpas, TortoisePolicy(lambda: program.configuration))

@@ -1,6 +1,6 @@
-"""The settings of ``autoscale-groups``: a YAML file, followed while the program runs.
+"""Settings of ``autoscale-groups``: a YAML file, reloaded when it changes.
 
-Everything but the Lease changes without a restart. A file is accepted or refused as a whole.
+Everything except the Lease applies without a restart. Accepted or refused as a whole.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ class GroupsLease(LeaseSettings, frozen=True):
 
 
 class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Settings of the program. Every group is reconciled after ``interval_seconds`` at the latest.
+    """Settings of the program. Every group is reconciled at least every ``interval_seconds``.
 
-    ``recommender``: ``agents`` recommends for Hvpas of VMs from what the agents say, whatever an HPA controller and a
-    VPA recommender of the cluster say of them. ``tortoise`` is the global configuration of all Tortoises, in upstream's
-    names.
+    ``recommender``: with ``agents``, recommend for Hvpas of VMs from agents' reports, overriding the cluster's HPA
+    controller and VPA recommender. ``tortoise`` is the Tortoises' global configuration, in upstream's names.
     """
 
     lease: GroupsLease = GroupsLease()
@@ -45,7 +44,7 @@ class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     tortoise: dict[str, Any] = {}
 
     def configuration(self) -> Configuration:
-        """The Tortoises' global configuration. Raises ``SettingsError``."""
+        """Global configuration of Tortoises. Raises ``SettingsError``."""
         try:
             return read_configuration(self.tortoise)
         except ConfigurationError as error:
@@ -53,12 +52,12 @@ class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
 
 def parse_settings(text: str) -> GroupsSettings:
-    """Reads the YAML ``text``; an empty one means the defaults. Raises ``SettingsError``."""
+    """Parse the YAML ``text``; empty means the defaults. Raises ``SettingsError``."""
     try:
         settings = msgspec.convert(read_yaml(text) or {}, GroupsSettings)
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
-    # Checked here, so that a bad file is refused as a whole and the old settings stay in force.
+    # Validate here, so that a bad file is refused as a whole.
     settings.lease.terms()
     settings.configuration()
     return settings

@@ -1,6 +1,6 @@
-"""The metrics and the log of the groups' program: few labels, and one line for each thing worth reading.
+"""Metrics and log of the groups program.
 
-Labels are kinds and small fixed sets of words, never names of groups: those are in status, events and ``/explain``.
+Label values are kinds and small fixed sets, never names of groups: those are in status, events and ``/explain``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOG: Final = logging.getLogger("autoscale.groups")
 
 
 class GroupsTelemetry(ProgramTelemetry):
-    """The metrics of one ``autoscale-groups`` process and its log."""
+    """Metrics and log of one ``autoscale-groups`` process."""
 
     def __init__(self) -> None:
         super().__init__("autoscale_groups", LOG, "Objects that cannot be decoded")
@@ -33,21 +33,21 @@ class GroupsTelemetry(ProgramTelemetry):
         self.count = self._gauge("count", "Groups", "kind")
 
     def take(self, kind: str, groups: Collection[JsonObject]) -> None:
-        """Counts the groups of one kind, and those that scale nothing by reason, as they are now."""
+        """Count the groups of one kind, and the stopped ones by reason."""
         self.count.labels(kind).set(len(groups))
         reasons = Counts(why for group in groups if (why := stopped_because(group)))
-        # Reasons that no group has any more must be set to 0: a gauge keeps its last value.
+        # Reset reasons that no group has any more.
         previous = {labels for labels in self._stopped if labels[0] == kind}
         self._stopped |= {(kind, reason) for reason in reasons}
         for labels in previous | {(kind, reason) for reason in reasons}:
             self.stopped.labels(*labels).set(reasons[labels[1]])
 
     def leads(self, leads: bool) -> None:
-        """The Lease was gained or lost."""
+        """The Lease was acquired or lost."""
         self.leading.set(int(leads))
         LOG.info(texts.LEASE_HELD if leads else texts.LEASE_LOST)
 
     def became_ready(self) -> None:
-        """The cluster has been read for the first time."""
+        """The cluster was read for the first time."""
         self.ready.set(1)
         LOG.info(texts.READY)

@@ -1,7 +1,7 @@
 """All texts of ``autoscale-groups``: conditions, Events, explanations and log lines. Pure.
 
-A text without a choice is a template for ``str.format``; mypy checks the fields. Errors of fields stand with the
-parsers, and help texts of metrics beside the metrics in ``telemetry``.
+Texts without a choice are templates for ``str.format``; mypy checks the fields. Errors of fields are in the parsers,
+help texts of metrics in ``telemetry``.
 """
 
 from __future__ import annotations
@@ -190,5 +190,5 @@ def not_resized(pods: Sequence[str], why: str) -> str:
 
 
 def other_size(pods: Sequence[str], total: int) -> str:
-    """Pods, of all in ``total``, whose size is not the one that was ordered."""
+    """Pods, out of ``total``, with another size than ordered."""
     return f"{len(pods)} of {total} pods have another size: {named(pods)}"

@@ -1,6 +1,6 @@
-"""What the program answers over HTTP: ``/metrics``, ``/healthz``, ``/readyz`` and ``/explain/NAMESPACE/KIND/NAME``.
+"""HTTP endpoints: ``/metrics``, ``/healthz``, ``/readyz`` and ``/explain/NAMESPACE/KIND/NAME``.
 
-An explanation is read from the caches as they are: the recommendation, the decision, and what held it back (S1.11).
+Explanations come from the caches: the recommendation, the decision, and what withheld it (S1.11).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scheduler_plugin.groups.objects.targets import InvalidTargetError, workload
 
 
 def explanation(watches: GroupWatches, policy: GroupPolicy, group: JsonObject) -> Json:
-    """The account of one group as JSON."""
+    """Explanation of one group."""
     summary, facts = _summary(policy.kind, group), watches.facts(policy, group)
     desired = watches.desired(policy, group)
     if desired is None:
@@ -80,7 +80,7 @@ Name = Annotated[str, Path(max_length=253)]
 
 
 def groups_app(program: GroupsProgram) -> FastAPI:
-    """The only application: nothing here changes anything."""
+    """The application; read-only."""
     app = probes_app(
         "autoscale-groups",
         "Why groups are as many and as large as they are.",
@@ -100,8 +100,8 @@ def groups_app(program: GroupsProgram) -> FastAPI:
 
 
 def _explained(program: GroupsProgram, kind: str, name: ObjectName) -> Json | None:
-    """The account of the group; None if there is no such kind or group. ``kind`` is in lower case."""
-    # Kinds in any case, as kubectl takes them.
+    """Explanation of the group; None if there is no such kind or group. ``kind`` is in lower case."""
+    # Case-insensitive, as in kubectl.
     resource = next((resource for resource in (HVPAS, TORTOISES, VM_GROUPS) if resource.kind.lower() == kind), None)
     group = None if resource is None else program.cache.get(resource, name)
     if resource is None or group is None:
@@ -109,6 +109,6 @@ def _explained(program: GroupsProgram, kind: str, name: ObjectName) -> Json | No
     controller = program.controllers.get(resource.kind)
     if isinstance(controller, GroupController):
         return explanation(program.watches, controller.policy, group)
-    # A VirtualMachineGroup has members instead of a target.
+    # Members instead of a target.
     status = child(group, "status")
     return {**_summary(VM_GROUPS, group), "members": items(status, "members"), "scaling": child(status, "scaling")}

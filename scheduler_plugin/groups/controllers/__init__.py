@@ -1,1 +1,1 @@
-"""The I/O side of groups: the caches, the loops that reconcile each group, and the writes."""
+"""Controllers of groups: caches, reconcile loops and writes."""

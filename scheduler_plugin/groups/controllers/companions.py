@@ -1,8 +1,8 @@
-"""The HPA and the VPA beside a group: created, adopted and put back, or left alone because they are someone else's.
+"""The HPA and VPA of a group: created, adopted and restored, or refused if they belong to others.
 
-One without a controller, under the name that ours would have, is adopted if it refers to the same workload: the group
-sets its spec until the group is gone, and then it is restored from a record in an annotation. Only ``spec`` and the
-record are ours.
+An existing one without a controller, under the name that ours would have, is adopted if it has the same target: the
+group sets its spec, and restores it from a record in an annotation when the group goes. The group changes only ``spec``
+and the record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scheduler_plugin.groups.objects.writes import Write, creation, difference, 
 
 @dataclass(eq=True, unsafe_hash=True)
 class StopError(Exception):
-    """Nothing may be scaled: ``reason`` in CamelCase, ``message`` for people."""
+    """Scaling stops: ``reason`` in CamelCase, ``message`` for people."""
 
     reason: str
     message: str
@@ -35,9 +35,9 @@ class StopError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ScalableTarget:
-    """A target that can be scaled, as its ``template`` says, and what to write of the objects beside the group.
+    """A target that can be scaled, as in its ``template``, and the writes to its HPA and VPA.
 
-    ``sizes`` are those that running pods were resized to, as long as the template is as it was then.
+    ``sizes`` are those that running pods were resized to, valid until the template changes.
     """
 
     desired: DesiredState
@@ -51,13 +51,13 @@ class ScalableTarget:
 def companions(facts: GroupFacts, desired: DesiredState) -> tuple[Write, ...]:
     """Writes that bring the HPA and the VPA to their desired state.
 
-    Raises ``StopError`` if one is missing or about another workload, ``ForeignObjectError`` if one is another
-    controller's, and ``TooLargeError`` if one could not be put back.
+    Raises ``StopError`` if one is missing or has another target, ``ForeignObjectError`` if another controller owns one,
+    and ``TooLargeError`` if one could not be restored later.
     """
     writes = []
     for resource, companion in desired.beside.items():
         obj = facts.hpa if resource is HORIZONTAL_AUTOSCALERS else facts.vpa
-        # One that the group owns gets its reference rewritten below, so it needs no check.
+        # The reference of an owned one is overwritten below.
         if obj is not None and (companion.spec is None or not is_owned_by(obj, facts.group)):
             _refuse_other_workload(resource, obj, facts.group, desired)
         if companion.spec is not None:
@@ -70,17 +70,17 @@ def companions(facts: GroupFacts, desired: DesiredState) -> tuple[Write, ...]:
 def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name: str, spec: Json) -> Write | None:
     """The write that gives the object ``name`` its ``spec``; None if it has it.
 
-    Raises ``ForeignObjectError`` if the object belongs to another controller, and ``TooLargeError``.
+    Raises ``ForeignObjectError`` if another controller owns the object, and ``TooLargeError``.
     """
     object_name, what = ObjectName(name_of(owner).namespace, name), resource.kind
     if found is None:
         return creation(resource, owner, name, spec)
     old = child(found, "spec")
-    # Defaults that the API server filled in beside our fields do not count as a difference. null removes a field.
+    # Defaults added by the API server are no difference. null removes a field.
     fields: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
     fields |= {name: None for name in OPTIONAL if name in old and name not in spec}
     if is_owned_by(found, owner):
-        # The garbage collector deletes it with its group, so there is nothing to put back later.
+        # It is deleted with its group, so there is nothing to restore.
         body: Json = {"spec": fields}
         return Write(what, resource, object_name, body, version=version_of(found)) if fields else None
     refuse_foreign(found, resource, owner)
@@ -88,14 +88,14 @@ def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name
 
 
 OPTIONAL: Final = ("behavior", "resourcePolicy")
-"""Fields of an HPA's and a VPA's spec that are removed once the group no longer sets them."""
+"""Fields of an HPA's or VPA's spec that are removed once the group no longer sets them."""
 
 
 def _refuse_other_workload(resource: Resource, found: JsonObject, group: JsonObject, desired: DesiredState) -> None:
-    """Raises ``StopError`` if an HPA or a VPA is about neither the group nor its target: it is in use elsewhere."""
+    """Raise ``StopError`` if an HPA or VPA refers neither to the group nor to its target."""
     refuse_foreign(found, resource, group)
     subject = about(found, resource)
-    # An HPA may point to the group's `/scale` or scale the target itself; both are fine.
+    # An HPA may refer to the group's `/scale` or to the target itself.
     if subject not in (desired.target, TargetRef(api_group(group), text(group, "kind"), name_of(group).name)):
         what = str(subject).strip() or "nothing"
         raise StopError(
@@ -105,7 +105,7 @@ def _refuse_other_workload(resource: Resource, found: JsonObject, group: JsonObj
 
 
 def managed(facts: GroupFacts, found: ScalableTarget, decision: PolicyDecision) -> tuple[Write, ...]:
-    """Writes beside the scaling that are safe to repeat: a new HPA, annotations of the target."""
+    """Idempotent writes besides the scaling: a new HPA, annotations of the target."""
     writes: list[Write] = []
     companion, new = found.desired.hpa, decision.new_hpa
     if companion is not None and new is not None and facts.hpa is None:
@@ -119,7 +119,7 @@ def managed(facts: GroupFacts, found: ScalableTarget, decision: PolicyDecision) 
 
 
 def hpa_changes(hpa: JsonObject | None, wanted: Json) -> Json:
-    """The fields of the HPA's spec that are not as they are ``wanted``."""
+    """Fields of the HPA's spec that differ from ``wanted``."""
     if hpa is None:
         return {}
     spec = child(hpa, "spec")
@@ -127,28 +127,28 @@ def hpa_changes(hpa: JsonObject | None, wanted: Json) -> Json:
 
 
 def hpa_write(facts: GroupFacts, wanted: Json) -> Write | None:
-    """Sets the fields of the group's HPA that are not as ``wanted``; None if all are.
+    """The write that sets the group's HPA to ``wanted``; None if nothing differs.
 
-    One that the group did not make itself gets a record of what it was. Raises ``TooLargeError``.
+    An adopted HPA gets a record of its earlier spec. Raises ``TooLargeError``.
     """
     hpa, fields = facts.hpa, hpa_changes(facts.hpa, wanted)
     if hpa is None or not fields:
         return None
     companion = None if facts.desired is None else facts.desired.hpa
-    # `may_be_missing` marks an HPA that the group makes itself: it has no earlier spec to record.
+    # `may_be_missing`: the group created it, so there is no earlier spec.
     if companion is None or companion.may_be_missing:
         return Write("autoscaler", HORIZONTAL_AUTOSCALERS, name_of(hpa), {"spec": fields}, version=version_of(hpa))
     return adapted("autoscaler", HORIZONTAL_AUTOSCALERS, hpa, facts.group, fields)
 
 
 def released(resource: Resource, found: JsonObject, group: JsonObject | None, desired: DesiredState | None) -> bool:
-    """Return True if an HPA or a VPA whose record names the group is to be put back.
+    """Return True if an HPA or VPA whose record names the group must be restored.
 
-    ``group`` is None if it is gone, ``desired`` if it cannot be read: then nothing is put back.
+    ``group`` is None if it is gone, ``desired`` is None if its spec is invalid; then nothing is restored.
     """
     if group is None or is_leaving(group):
         return True
-    # An invalid spec may still mean to use it, and nothing is lost until someone corrects the spec.
+    # An invalid spec may still refer to it; wait until it is corrected.
     if desired is None:
         return False
     companion = desired.beside.get(resource)
@@ -156,8 +156,8 @@ def released(resource: Resource, found: JsonObject, group: JsonObject | None, de
 
 
 def inbox(kind: Resource, facts: GroupFacts, found: ScalableTarget) -> Write | None:
-    """Sets the group's own ``/scale`` back to the present replicas, from which an HPA that recommends to the group
-    computes its next count. The caller adds the version, because writing the status changes it.
+    """Reset the group's own ``/scale`` to the present replicas, from which an HPA computes its next count. The caller
+    adds the version, because the status write changes it.
     """
     replicas = found.template.replicas
     recommends = found.desired.hpa is not None and found.desired.hpa_asks_group
@@ -167,18 +167,18 @@ def inbox(kind: Resource, facts: GroupFacts, found: ScalableTarget) -> Write | N
 
 
 LARGEST: Final = 64 * 1024
-"""The largest record, in characters: all annotations of an object together may have 256 KiB."""
+"""Maximum record size in characters: all annotations of an object together may have 256 KiB."""
 
 
 class TooLargeError(ValueError):
-    """The object cannot be put back later, because its record would be too large; it is not changed then."""
+    """The record would be too large, so the object is not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
     """The record: kind and name of the group, and fields of the spec ``before`` it and as ``written`` by it.
 
-    A field that is in ``written`` alone was not there before; None in ``written`` is one that was removed.
+    A field that is only in ``written`` did not exist before; None in ``written`` was removed.
     """
 
     kind: str
@@ -188,7 +188,7 @@ class Original:
 
     @property
     def text(self) -> str:
-        """The annotation. Raises ``TooLargeError``."""
+        """The annotation's text. Raises ``TooLargeError``."""
         group = {"kind": self.kind, "name": self.name}
         body = {"group": group, "before": dict(self.before), "written": dict(self.written)}
         encoded = json.dumps(body, separators=(",", ":"), sort_keys=True)
@@ -198,7 +198,7 @@ class Original:
 
 
 def original_of(found: JsonObject) -> Original | None:
-    """The record of an HPA or a VPA; None if it has none that can be read."""
+    """The record of an HPA or VPA; None if missing or unreadable."""
     try:
         body = json.loads(annotations_of(found)[ANNOTATION_ORIGINAL])
     except (KeyError, ValueError, RecursionError):
@@ -209,11 +209,11 @@ def original_of(found: JsonObject) -> Original | None:
 
 
 def changed(found: JsonObject, group: JsonObject, fields: JsonObject) -> Original:
-    """The record once ``group`` has written ``fields`` to the spec of the object."""
+    """The record after ``group`` wrote ``fields`` to the object's spec."""
     record, spec = original_of(found) or Original("", "", {}, {}), child(found, "spec")
     before, written = dict(record.before), dict(record.written)
     for name, value in fields.items():
-        # On the first write, or after someone else has changed the field, the present value is what goes back later.
+        # On the first write, or after a change by others, the present value is restored later.
         if name not in written or not _is(spec.get(name), written[name]):
             before.pop(name, None)
             before |= {name: spec[name]} if name in spec else {}
@@ -222,29 +222,28 @@ def changed(found: JsonObject, group: JsonObject, fields: JsonObject) -> Origina
 
 
 def adapted(what: str, resource: Resource, found: JsonObject, group: JsonObject, fields: Json) -> Write:
-    """Sets fields of an adopted object's spec, with the record of what they were. Raises ``TooLargeError``."""
-    # The record is written in the same patch as the change, so no crash comes between.
+    """Set fields of an adopted object's spec, with a record of their values. Raises ``TooLargeError``."""
+    # In the same patch, so that a crash cannot lose the record.
     record: Json = {"annotations": {ANNOTATION_ORIGINAL: changed(found, group, fields).text}}
     return Write(what, resource, name_of(found), {"metadata": record, "spec": fields}, version=version_of(found))
 
 
 def put_back(resource: Resource, found: JsonObject) -> Write | None:
-    """Makes the object what it was, but for what others have changed since; None if it has no record."""
+    """Restore the object, without fields that others have changed since; None if it has no record."""
     record, spec = original_of(found), child(found, "spec")
     if record is None:
         return None
     restored = dict(spec)
     for name, value in record.written.items():
-        # A field that others have changed since is theirs and stays.
+        # Keep fields that others have changed since.
         if _is(spec.get(name), value):
             restored.pop(name, None)
             restored |= {name: record.before[name]} if name in record.before else {}
     least, most = restored.get("minReplicas"), restored.get("maxReplicas")
-    # Someone else has set one of the bounds since, and the API refuses an HPA with min > max: if `maxReplicas` is the
-    # one that goes back, it gives way, else `minReplicas` does.
+    # The API refuses min > max, which can happen if someone else changed one of them: the restored one gives way.
     if isinstance(least, int) and isinstance(most, int) and least > most:
         restored |= {"maxReplicas": least} if most != spec.get("maxReplicas") else {"minReplicas": most}
-    # null in a merge patch removes an annotation.
+    # null removes an annotation.
     ours = (ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY)
     body: Json = {"metadata": {"annotations": dict.fromkeys(ours)}}
     if patch := difference(spec, restored):
@@ -253,9 +252,7 @@ def put_back(resource: Resource, found: JsonObject) -> Write | None:
 
 
 def _is(found: object, written: object) -> bool:
-    """Return True if a field still has what was written; the API may have filled in more, or spelled an amount
-    otherwise.
-    """
+    """Return True if a field still has the written value, despite added defaults or another spelling of a quantity."""
     if isinstance(found, Mapping) and isinstance(written, Mapping):
         return all(_is(found.get(name), value) for name, value in written.items())
     if isinstance(found, list) and isinstance(written, list):
@@ -265,7 +262,7 @@ def _is(found: object, written: object) -> bool:
     if not isinstance(found, str | int | float) or not isinstance(written, str | int | float):
         return False
     try:
-        # `1000m` and `1` are the same amount.
+        # `1000m` equals `1`.
         return parse_quantity(found) == parse_quantity(written)
     except QuantityError:
         return False

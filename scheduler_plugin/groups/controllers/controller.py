@@ -1,7 +1,7 @@
-"""The controllers' common ground: the cached objects of the cluster, guarded writes, and a queue of names.
+"""Shared by all controllers: caches, guarded writes, and work queues.
 
-- Objects are raw JSON, without the fields that no group reads. Whoever needs one decodes it and reports what is wrong.
-- Each write ends within the time that the Lease leaves. No write is retried here.
+- Objects are raw JSON without unused fields. Their users decode them and report errors.
+- Each write ends before the Lease does. Writes are not retried here.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _NONE: Final[Mapping[ObjectName, Json]] = {}
 
 
 class Cache:
-    """The objects of several kinds. Listeners are called in order and only take notes."""
+    """Cached objects of several kinds. Listeners run in order and must only take notes."""
 
     def __init__(self, kinds: Iterable[Resource], report: WatchReport) -> None:
         self._listeners: dict[Resource, list[Listener]] = {}
         self._listed: set[Resource] = set()
-        # `dict.fromkeys` drops kinds that are named twice. Optional: a missing kind counts as empty, so that the
-        # program runs without VPAs.
+        # `dict.fromkeys` drops duplicates. Optional: a missing kind counts as empty, so that the program runs without
+        # VPAs.
         self._informers: dict[Resource, FactInformer[Json]] = {
             kind: FactInformer(
                 Kind(kind.plural, kind.path(), partial(worth_keeping, kind), is_optional=True),
@@ -57,48 +57,48 @@ class Cache:
 
     @property
     def missing(self) -> list[str]:
-        """The kinds that have not been listed yet."""
+        """Kinds that were not listed yet."""
         return sorted(kind.plural for kind in self._informers if kind not in self._listed)
 
     def lacks(self, kind: Resource) -> bool:
-        """Return True if the cluster has no such kind."""
+        """Return True if the cluster lacks the kind."""
         informer = self._informers.get(kind)
         return informer is not None and informer.is_missing
 
     def objects(self, kind: Resource) -> Mapping[ObjectName, Json]:
-        """All objects of a kind by name. Do not change them."""
+        """All objects of a kind by name; do not modify."""
         informer = self._informers.get(kind)
         return _NONE if informer is None else informer.facts
 
     def get(self, kind: Resource, name: ObjectName) -> Json | None:
-        """One object; None if there is none."""
+        """One object; None if missing."""
         return self.objects(kind).get(name)
 
     def listen(self, kind: Resource, listener: Listener) -> None:
-        """Calls ``listener`` with every later change of an object of that kind."""
+        """Call ``listener`` on every later change of an object of that kind."""
         self._listeners.setdefault(kind, []).append(listener)
 
     def learn(self, kind: Resource, found: JsonObject) -> None:
-        """Takes the object that the API returned for a write."""
+        """Store the object that the API returned for a write."""
         informer = self._informers.get(kind)
         if informer is not None:
-            # The next look must not see the object as it was before our own write.
+            # The next reconcile must see our own write.
             informer.learn(found)
 
     def read_again(self) -> None:
-        """The cluster's store was restored: all is listed again."""
+        """Relist everything: etcd was restored."""
         for informer in self._informers.values():
             informer.read_again()
 
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
-        """Keeps all kinds up to date, for ever."""
+        """Run all watches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for kind, informer in self._informers.items():
                 tasks.create_task(informer.run(api, clock, partial(self._was_listed, kind)))
 
     def _was_listed(self, kind: Resource) -> None:
         self._listed.add(kind)
-        # Decide nothing before every kind has been listed: a target that is not listed yet looks deleted.
+        # Wait for all kinds: a target that is not listed yet looks deleted.
         if not self.missing:
             self.synced.set()
 
@@ -108,21 +108,21 @@ class Cache:
 
 
 def worth_keeping(kind: Resource, found: JsonObject) -> Json:
-    """The object without its ``managedFields``; only the metadata of a Deployment's ReplicaSet; only the fields of a
-    pod that sizes and kills are read from.
+    """The object without ``managedFields``; of ReplicaSets of Deployments only the metadata; of pods only fields about
+    sizes and OOM kills.
 
-    A cluster has up to ten old ReplicaSets for each Deployment, of 20 KiB each in memory, and none is ever scaled.
+    A Deployment has up to ten old ReplicaSets of 20 KiB each, which are never scaled.
     """
     if kind is PODS:
         return kept_pod(found)
-    # `managedFields` can be larger than the rest of the object, and only a fight needs it.
+    # `managedFields` can be larger than the rest, and only conflicts need it.
     metadata = {name: value for name, value in child(found, "metadata").items() if name != "managedFields"}
     has_keeper = kind is REPLICA_SETS and kept_by(found)
     return {"metadata": metadata} if has_keeper else {**found, "metadata": metadata}
 
 
 PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
-"""Refusals that only say that the cache was behind."""
+"""Refusals that only mean that the cache is stale."""
 
 TIMEOUT: Final = Seconds(3.0)
 COMPONENT: Final = "autoscale-groups"
@@ -132,9 +132,9 @@ JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Each method raises ``NotLeadingError``, ``ApiRefusedError`` or ``ApiUnknownError``.
+    """All methods raise ``NotLeadingError``, ``ApiRefusedError`` or ``ApiUnknownError``.
 
-    ``writes`` counts every write by what is written and outcome: ``done``, ``refused`` or ``unknown``.
+    ``writes`` counts writes by kind and outcome: ``done``, ``refused`` or ``unknown``.
     """
 
     api: KubernetesApi
@@ -143,13 +143,13 @@ class Writer:
     writes: Counter
 
     async def do(self, write: Write) -> JsonObject:
-        """Carries out one write; returns the object, or its Scale, as it is now."""
+        """Send a write; return the new object, or its Scale."""
         return await self._call(write.what, _creation(write.path, write.body) if write.creates else _patch(write))
 
     async def rehearse(self, write: Write) -> None:
-        """Asks whether the API would accept a patch, and changes nothing (``dryRun``).
+        """Send a patch as a dry run.
 
-        An admission webhook without support for dry runs refuses the request; then only the write itself can tell.
+        A webhook without support for dry runs refuses it; then only the write itself can tell.
         """
         try:
             await self._call("rehearsal", _patch(write, {"dryRun": "All"}))
@@ -158,31 +158,31 @@ class Writer:
                 raise
 
     async def delete(self, resource: Resource, found: JsonObject) -> None:
-        """Deletes the object as it was ``found``; 409 if it has changed, or another one has taken its name."""
+        """Delete the object ``found``; 409 if it has changed or was replaced."""
         name = name_of(found)
-        # A process may stall between checking the Lease and sending, and wake when another one leads. The preconditions
-        # make the API refuse to delete anything newer.
+        # A process may stall after checking the Lease and continue when another leads. The preconditions protect
+        # anything newer.
         preconditions: Json = {"uid": uid_of(found), "resourceVersion": version_of(found)}
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         path = resource.path(name.namespace, name.name)
         await self._call("delete", ApiCall("DELETE", path, TIMEOUT, body=body, content_type=JSON))
 
     async def tell(self, event: EventRecord) -> None:
-        """Records an event; one that is refused is dropped. Raises ``ApiUnknownError`` and ``NotLeadingError``."""
+        """Create an event; a refused one is dropped. Raises ``ApiUnknownError`` and ``NotLeadingError``."""
         body = event_body(event, micro_timestamp(self.clock.wall()), COMPONENT)
         try:
             await self._call("event", _creation(event.path, body))
-        # Events only inform; a refused one must not stop a scaling.
+        # A refused event must not stop a scaling.
         except ApiRefusedError:
             return
 
     async def _call(self, what: str, call: ApiCall) -> JsonObject:
-        # No longer than the Lease is ours: a later request could overlap with a successor's writes.
+        # Within the Lease: a later request could overlap with a successor's writes.
         in_time = call.within(self.leadership.allowed(call.timeout))
         try:
             response = await self.api.call(in_time)
         except ApiError as error:
-            # Unknown: a request without an answer may still have been carried out.
+            # Unknown: a request without a response may have been executed.
             self.writes.labels(what, "refused" if isinstance(error, ApiRefusedError) else "unknown").inc()
             raise
         self.writes.labels(what, "done").inc()
@@ -190,24 +190,24 @@ class Writer:
 
 
 def _creation(path: str, body: Json) -> ApiCall:
-    # A creation cannot have a version as a precondition. Names are fixed, so the API refuses a second one; a late one
-    # is collected with its owner, which is named by UID.
+    # A creation has no version precondition. Names are fixed, so a second one is refused; a late one is
+    # garbage-collected with its owner, named by UID.
     return ApiCall("POST", path, TIMEOUT, body=body, content_type=JSON)
 
 
 def _patch(write: Write, query: Mapping[str, str] | None = None) -> ApiCall:
-    # Containers are a list: a JSON merge patch would replace all of them, a strategic one finds them by name.
+    # A strategic merge patch merges containers by name; a JSON merge patch would replace the list.
     kind = STRATEGIC_PATCH if write.merges_lists else MERGE_PATCH
     return ApiCall("PATCH", write.path, TIMEOUT, query=query or {}, body=write.guarded_body, content_type=kind)
 
 
-# More than one, so that a group whose look waits for the API does not hold up all others.
+# Several, so that a slow group does not block the others.
 WORKERS: Final = 4
 
 
 @dataclass(slots=True)
 class GroupsContext:
-    """Objects that all controllers share. ``settings`` are replaced while the program runs."""
+    """Objects shared by all controllers. ``settings`` can change at any time."""
 
     cache: Cache
     writer: Writer
@@ -217,12 +217,12 @@ class GroupsContext:
 
     @property
     def interval(self) -> Seconds:
-        """Time between reconciles of a group."""
+        """Interval of reconciles of a group."""
         return Seconds(self.settings.interval_seconds)
 
 
 class QueuedController(ABC):
-    """Looks at the groups of one ``kind``, each by itself; subclasses implement ``reconcile``."""
+    """Reconciles groups of one ``kind``; subclasses implement ``reconcile``."""
 
     def __init__(self, context: GroupsContext, kind: Resource) -> None:
         self.kind = kind
@@ -230,25 +230,25 @@ class QueuedController(ABC):
         self._queue = WorkQueue(context.clock)
 
     def enqueue(self, name: ObjectName) -> None:
-        """Queues one group."""
+        """Queue one group."""
         self._queue.add(name)
 
     def enqueue_all(self) -> None:
-        """Queues every group."""
+        """Queue every group."""
         for name in self._context.cache.objects(self.kind):
             self._queue.add(name)
 
     async def run(self) -> None:
-        """Works until cancelled."""
-        # Before the first list every target would seem to be missing.
+        """Run until cancelled."""
+        # Before the first list every target seems missing.
         await self._context.cache.synced.wait()
         async with asyncio.TaskGroup() as workers:
             for _ in range(WORKERS):
-                # Errors of the API and a lost Lease are expected; any other exception is logged too. Both are retried.
+                # API errors and a lost Lease are expected; other exceptions are logged. All are retried.
                 workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
 
     async def _do(self, write: Write) -> Json:
-        """Carries out one write; returns the object as it is now, which the cache learns. Raises as ``Writer``."""
+        """Send a write; return the new object, which is cached. Raises as ``Writer``."""
         written = dict(await self._context.writer.do(write))
         self._context.cache.learn(write.resource, written)
         return written
@@ -265,4 +265,4 @@ class QueuedController(ABC):
 
     @abstractmethod
     async def reconcile(self, name: ObjectName) -> None:
-        """Looks at one group and writes what is due. Raises ``ApiError`` and ``NotLeadingError``."""
+        """Reconcile one group. Raises ``ApiError`` and ``NotLeadingError``."""

@@ -1,4 +1,4 @@
-"""The scheduler's denials of postgres pods, from its ``/explain``: the pod itself does not show them."""
+"""The scheduler's denials of postgres pods, from its ``/explain``; the pods do not show them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Denials(Protocol):
     """The scheduler's denials."""
 
     async def of(self, pod: ObjectName) -> DeniedRoom | None:
-        """The current denial of the database in ``pod``; None if there is none, or the scheduler does not answer."""
+        """The present denial of the database in ``pod``; None if there is none, or the scheduler does not respond."""
 
 
 class _LackingAmounts(msgspec.Struct, frozen=True):
@@ -60,12 +60,12 @@ class HttpDenials:
             answer = await self.http.get(f"{self.scheduler.rstrip('/')}{path}", headers=headers, timeout=_TIMEOUT)
             pods = msgspec.json.decode(answer.raise_for_status().content, type=_ExplainedDatabase).pods
             return next((self._denial(account) for account in pods if account.denied_for_seconds is not None), None)
-        # Unknown without an answer: the next reconcile asks again.
+        # Retried by the next reconcile.
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
             return None
 
     def _denial(self, account: _ExplainedPod) -> DeniedRoom:
         lacks = Resources(cpu_from_wire("cpu", account.denied.cpu), mem_from_wire("mem", account.denied.mem))
         since = self.clock.wall() - (account.denied_for_seconds or 0.0)
-        # Whole seconds, so that the condition's message does not change with each reconcile.
+        # Whole seconds, so that the condition's message is stable.
         return DeniedRoom(lacks, datetime.fromtimestamp(round(since), UTC))

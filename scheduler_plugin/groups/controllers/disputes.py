@@ -1,8 +1,8 @@
-"""Fights: someone else keeps overwriting what a group has written, and the group keeps writing it again (pure).
+"""Fights: another writer keeps overwriting what a group writes (pure).
 
-- A field that no longer has what was written is a revert, counted once for each write.
-- After ``REVERTS`` reverts the fields are left alone, for longer each time; then one write tries again.
-- This lives in memory only: a successor finds out again after a few writes.
+- A field that no longer has the written value is a revert, counted once per write.
+- After ``REVERTS`` reverts the fields are left alone, with backoff; then one write tries again.
+- In memory only: a successor detects a fight again after a few writes.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ REVERTS: Final = 3
 WAITS: Final = Backoff(Seconds(300.0), Seconds(3600.0), spread=0.0)
 
 STANDS: Final = Seconds(3600.0)
-"""A write that stands for this long ends the fight."""
+"""A write that is kept for this long ends the fight."""
 
 SETTLES: Final = Seconds(300.0)
-"""How long after a new attempt the fight is still reported."""
+"""How long a fight is still reported after a new attempt."""
 
 REMEMBERED: Final = 10_000
-"""At most this many writes are remembered."""
+"""Maximum number of writes to remember."""
 
 UNKNOWN: Final = "another writer"
 
 Key = tuple[Resource, ObjectName, str]
-"""An object, and the word for what was written to it (``Write.what``)."""
+"""An object, and the kind of write to it (``Write.what``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The last write: the ``fields`` of the object, what the API made of them, and ``at`` what time.
+    """The last write: its ``fields``, their values as stored by the API, and its time ``at``.
 
-    ``noticed``: since when they differ, None while they stand. ``lost`` are those that differed last, ``manager`` is
-    who has overwritten them, once it is known. ``uid`` is the object's, empty if its answer did not say.
+    ``noticed``: since when they differ, None while they do not. ``lost`` are the fields that differed last, ``manager``
+    is who has overwritten them, if known. ``uid`` is the object's; empty if not returned.
     """
 
     fields: Json
@@ -58,88 +58,88 @@ class Claim:
 
     @property
     def is_fight(self) -> bool:
-        """True if the write was reverted often enough to be a fight."""
+        """True if the write was reverted often enough."""
         return self.reverts >= REVERTS
 
     @property
     def until(self) -> Instant:
-        """The time until which the fields are left alone."""
+        """Time until which the fields are left alone."""
         if not self.is_fight or self.noticed is None:
             return self.at
-        # Left alone for longer each time; then one write tries again.
+        # Backoff, then one write tries again.
         return Instant(self.noticed + WAITS.delay(self.reverts - REVERTS + 1, 0.0))
 
     def is_over(self, now: Instant) -> bool:
-        """Return True if the claim is too old to prove anything."""
+        """Return True if the write is too old to count."""
         return now - max(self.at, self.until, self.noticed or self.at) >= STANDS
 
     def is_of_another(self, found: JsonObject) -> bool:
-        """Return True if the object was made after the one that was written."""
+        """Return True if the object was recreated since."""
         return bool(self.uid) and uid_of(found) not in ("", self.uid)
 
 
 @dataclass(slots=True)
 class Disputes:
-    """The last writes to objects that others may write too, and what became of them."""
+    """Last writes to objects with other possible writers."""
 
     _claims: dict[Key, Claim] = field(default_factory=dict)
 
     def wrote(self, write: Write, after: JsonObject, now: Instant) -> None:
-        """A patch was carried out, and the object is as ``after`` says."""
+        """Record a patch and its result ``after``."""
         key = (write.resource, write.name, write.what)
         if write.creates or write.what not in _WORDS:
             return
         old = self._claims.pop(key, None)
-        # An expired claim, or one on a deleted object of the same name, has nothing to do with a new fight.
+        # Not the same fight if expired or on a deleted object of the same name.
         old = None if old is None or old.is_over(now) or old.is_of_another(after) else old
         if len(self._claims) >= REMEMBERED:
             self._claims.clear()
-        # Nobody fights over the record in the metadata, unless annotations are all that is written.
+        # Ignore the record in the metadata, unless only annotations are written.
         body = {name: value for name, value in write.body.items() if name != "metadata"} or write.body
         fields = body if old is None else child({"all": _merged(old.fields, body)}, "all")
-        # Compare later with what the API stored: it may normalise or complete the fields.
+        # Compare with what the API stored: it may normalise or complete the fields.
         claim = Claim(fields, part_of(after, fields), now, uid=uid_of(after))
         self._claims[key] = (
             claim if old is None else replace(claim, reverts=old.reverts, lost=old.lost, manager=old.manager)
         )
 
     def look(self, resource: Resource, found: JsonObject, now: Instant) -> None:
-        """Notices what was overwritten in the object."""
+        """Detect overwritten fields of the object."""
         for key, claim in list(self._of(resource, name_of(found))):
             present = part_of(found, claim.fields)
             stands = present == claim.stored
             if claim.is_over(now) or claim.is_of_another(found):
                 del self._claims[key]
-            # A revert counts once for each write, however often it is seen.
+            # A revert counts once per write.
             elif not stands and claim.noticed is None:
                 self._claims[key] = replace(
                     claim, reverts=claim.reverts + 1, noticed=now, lost=_lost(claim.fields, claim.stored, present)
                 )
             elif stands and claim.noticed is not None:
-                # The fields are back although nobody here wrote them.
+                # Someone else restored the fields.
                 self._claims[key] = replace(claim, at=now, noticed=None)
 
     def held_until(self, write: Write, now: Instant) -> Instant | None:
-        """The time until which the write has to wait; None if it may go now."""
+        """The time until which the write must wait; None if it may be sent."""
         claim = self._claims.get((write.resource, write.name, write.what))
         return None if claim is None or now >= claim.until else claim.until
 
     def held(self, resource: Resource, name: ObjectName, now: Instant) -> frozenset[str]:
-        """Parts of the object that are left alone at the moment, by the words of its writes."""
+        """Kinds of writes to the object that must wait."""
         return frozenset(key[2] for key, claim in self._of(resource, name) if now < claim.until)
 
     def unnamed(self, resource: Resource, name: ObjectName) -> bool:
-        """Return True if the manager that overwrites fields of the object is still to be found."""
+        """Return True if the manager that overwrites fields of the object is still unknown."""
         return any(claim.is_fight and not claim.manager for _, claim in self._of(resource, name))
 
     def name(self, resource: Resource, found: JsonObject) -> None:
-        """Finds out who overwrites fields of the object, from its ``managedFields``."""
+        """Find out from its ``managedFields`` who overwrites fields of the object."""
         for key, claim in list(self._of(resource, name_of(found))):
             if claim.is_fight and not claim.manager:
                 self._claims[key] = replace(claim, manager=manager_of(found, claim.lost) or UNKNOWN)
 
     def fights(self, resource: Resource, name: ObjectName, now: Instant) -> Iterator[tuple[str, Claim]]:
-        """Parts of the object that are fought over, by the words of its writes."""
+        """Present fights over the object, by kind of write."""
         for key, claim in self._of(resource, name):
             if claim.is_fight and (claim.noticed is not None or now - claim.at < SETTLES):
                 yield key[2], claim
@@ -152,7 +152,7 @@ class Disputes:
 
 
 def told(resource: Resource, name: str, what: str, claim: Claim, at: float) -> str:
-    """The fight over one object's fields for people; ``at`` is when it is tried again, in seconds since 1970."""
+    """A sentence on the fight over an object's fields; ``at`` is the next attempt in Unix seconds."""
     fields = ", ".join(sorted(child(claim.lost, "spec"))) if what in ("autoscaler", resource.kind) else what
     subject = f"{fields} of {resource.kind} {name}"
     again = texts.LEFT_ALONE.format(time=timestamp(at)) if claim.noticed is not None else texts.WRITTEN_AGAIN
@@ -170,11 +170,11 @@ _WORDS: Final = (
     "HorizontalPodAutoscaler",
     "VerticalPodAutoscaler",
 )
-"""The writes to objects that others may write too."""
+"""Writes to objects with other possible writers."""
 
 
 def part_of(found: object, fields: object) -> object:
-    """The part of ``found`` at the places of ``fields``; entries of lists are found by their names, if they have some.
+    """The part of ``found`` with the paths of ``fields``; list entries are matched by name, if they have one.
 
     >>> part_of({"a": 1, "b": [{"name": "x", "c": 2, "d": 3}, {"name": "y"}]}, {"b": [{"name": "x", "c": 9}]})
     {'b': [{'name': 'x', 'c': 2}]}
@@ -203,7 +203,7 @@ def _are_named(fields: Sequence[object]) -> bool:
 
 
 def _merged(old: object, new: object) -> object:
-    """The fields of both: entries of lists by their names, if they have some; otherwise those of ``new``."""
+    """Fields of both: list entries by name, if they have one; otherwise those of ``new``."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
     if isinstance(old, list) and isinstance(new, list) and _are_named(old) and _are_named(new):
@@ -213,7 +213,7 @@ def _merged(old: object, new: object) -> object:
 
 
 def manager_of(found: JsonObject, fields: Json) -> str:
-    """The manager that wrote one of ``fields`` last, by ``managedFields``, not this program; empty if unknown."""
+    """The manager, other than us, that last wrote one of ``fields`` by ``managedFields``; empty if unknown."""
     entries = [
         entry
         for entry in items(found, "metadata", "managedFields")
@@ -226,13 +226,13 @@ OURSELVES: Final = "autoscale-groups"
 
 
 def _owns(owned: object, fields: object) -> bool:
-    """Return True if ``fieldsV1`` has one of the fields; an empty entry owns a field as a whole."""
+    """Return True if ``fieldsV1`` contains one of the fields; an empty entry owns the whole field."""
     if not isinstance(owned, Mapping):
         return False
     if isinstance(fields, Mapping) and owned:
         return any(_owns(owned.get(f"f:{key}"), value) for key, value in fields.items())
     if isinstance(fields, list) and owned and _are_named(fields):
-        # `fieldsV1` names an entry of a list by its merge key: `k:{"name":"app"}`.
+        # `fieldsV1` names list entries by merge key: `k:{"name":"app"}`.
         keys = (f"k:{json.dumps({'name': entry['name']}, separators=(',', ':'))}" for entry in fields)
         return any(_owns(owned.get(key), entry) for key, entry in zip(keys, fields, strict=True))
     return True

@@ -1,7 +1,7 @@
-"""Reconciles the groups of one kind: gathers the facts, judges them, and writes the result.
+"""Reconciles groups of one kind: gathers facts, decides, and writes.
 
-- Every write of an existing object is for the version that was judged. What fails is judged again after a pause.
-- One group is the unit of failure.
+- Every write carries the resourceVersion that was read. Failures are retried after a pause.
+- Groups fail independently.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from scheduler_plugin.groups.objects.writes import Intent, Write, progress, resi
 LOG: Final = logging.getLogger(__name__)
 
 REMEMBERED: Final = 10_000
-"""At most this many writes that change nothing are remembered."""
+"""Maximum number of no-op writes to remember."""
 
 
 class GroupController(QueuedController):
-    """Runs the groups of one kind."""
+    """Reconciles the groups of one kind."""
 
     def __init__(
         self, context: GroupsContext, policy: GroupPolicy, watches: GroupWatches, denials: Denials | None = None
@@ -61,30 +61,30 @@ class GroupController(QueuedController):
         self._unchanged: dict[str, tuple[Json, Json]] = {}
 
     async def reconcile(self, name: ObjectName) -> None:
-        """Looks at one group and writes what is due. Raises ``ApiError`` and ``NotLeadingError``."""
+        """Reconcile one group. Raises ``ApiError`` and ``NotLeadingError``."""
         kind, context = self.kind, self._context
         group = context.cache.get(kind, name)
-        # Followers only keep their caches, so that a successor can begin at once.
+        # A standby only keeps its caches.
         if not context.writer.leadership.leads:
             return
-        # Before the check below: a group that is being deleted must also put back what it changed.
+        # Before the check below: a terminating group must restore its changes too.
         await self._put_back(name, group)
         if group is None or is_leaving(group):
             return
-        # Any exception counts as failed, also one that this method does not handle.
+        # Also counts exceptions that are not handled here.
         outcome = "failed"
         try:
             facts = await self._with_denial(await self._with_fights(self._watches.facts(self.policy, group)))
-            # Wall time, because a policy's memory outlives the process.
+            # Wall time, because a policy's memory survives the process.
             now = datetime.fromtimestamp(context.clock.wall(), UTC)
             facts, tandem = in_tandem(facts, now)
             result = reconcile(self.policy, facts, now)
             await self._carry_out(facts, result)
-            # A group that is stopped writes nothing.
+            # A stopped group writes nothing.
             await self._keep_in_tandem(TandemWrites() if result.problem else tandem)
             outcome = "stopped" if result.problem else "done"
         except ApiRefusedError as error:
-            # The `PASSING` ones only say that the cache was behind: the next look sees the newer object.
+            # `PASSING`: the cache was stale, so the next reconcile sees the newer object.
             if error.kind not in PASSING:
                 await self._give_up(name, str(error))
             raise
@@ -93,17 +93,17 @@ class GroupController(QueuedController):
         self._queue.add(name, context.interval)
 
     def enqueue_all(self) -> None:
-        """Queues every group, and deleted ones that left an HPA or a VPA changed."""
+        """Queue every group, and deleted ones that left a changed HPA or VPA."""
         super().enqueue_all()
-        # Groups that are gone are in no cache, only in the records on HPAs and VPAs.
+        # Deleted groups are only in the records on HPAs and VPAs.
         for name in self._watches.holders(self.kind.kind):
             self._queue.add(name)
 
     async def _put_back(self, name: ObjectName, group: JsonObject | None) -> None:
-        """Restores the objects that the group changed and no longer refers to.
+        """Restore objects that the group changed and no longer refers to.
 
-        A refusal holds up no other object. It is raised if the group is going or the cache was behind; otherwise the
-        group carries on.
+        A refusal does not block other objects. It is raised if the group is terminating or the cache was stale;
+        otherwise the reconcile continues.
         """
         desired = None if group is None else self._watches.desired(self.policy, group)
         failed: ApiRefusedError | None = None
@@ -115,7 +115,7 @@ class GroupController(QueuedController):
                 await self._do(write)
             except ApiRefusedError as error:
                 if group is None or is_leaving(group) or error.kind in PASSING:
-                    # Raised after the loop, so that one refusal does not keep the others from being put back.
+                    # Raised after the loop, so that the others are restored.
                     failed = error
                     continue
                 LOG.warning(texts.NOT_PUT_BACK, extra={"object": str(write.name), "why": str(error)})
@@ -123,7 +123,7 @@ class GroupController(QueuedController):
             raise failed
 
     async def _with_fights(self, facts: GroupFacts) -> GroupFacts:
-        """The facts with the fields left alone for now, because another writer keeps overwriting them, and why."""
+        """The facts with fields to leave alone because another writer keeps overwriting them, and the reasons."""
         now, wall = self._context.clock.now(), self._context.clock.wall()
         paused: set[str] = set()
         fights: list[str] = []
@@ -134,7 +134,7 @@ class GroupController(QueuedController):
                 continue
             name = name_of(obj)
             self._disputes.look(resource, obj, now)
-            # Ask only once for each fight: the cache has no `managedFields`, so it takes a request.
+            # One request per fight: the cache has no `managedFields`.
             if self._disputes.unnamed(resource, name):
                 self._disputes.name(resource, await self._with_managers(resource, obj))
             paused |= self._disputes.held(resource, name, now)
@@ -151,9 +151,9 @@ class GroupController(QueuedController):
         return replace(facts, denied=await self._denials.of(primary))
 
     async def _with_managers(self, resource: Resource, found: JsonObject) -> JsonObject:
-        """The object with its ``managedFields``, which the cache leaves out.
+        """The object with ``managedFields``, which the cache drops.
 
-        It is listed by its name, because the watch already needs the right to list and a GET would need another one.
+        A list by name, because GET would need another permission than the watch.
         """
         name = name_of(found)
         query = {"fieldSelector": f"metadata.name={name.name}"}
@@ -161,18 +161,18 @@ class GroupController(QueuedController):
         try:
             listed = await self._context.writer.api.call(call)
         except ApiRefusedError:
-            # The manager's name only helps people; without it the fight is still reported.
+            # Report the fight without the manager's name.
             return found
         return next(iter(items(listed, "items")), found)
 
     async def _carry_out(self, facts: GroupFacts, found: ReconcileResult) -> None:
         for write in found.upkeep:
             await self._keep_up(write)
-        # Rehearse a scaling that was refused for good: otherwise each look would write its intent and drop it again.
+        # A refused scaling is sent as a dry run first: otherwise each reconcile would write its intent and drop it
+        # again.
         if found.intent is not None and condition_of(facts.group, WRITABLE):
             await self._rehearse(facts, found.intent)
-        # The status with memory and intent comes before the target, for the version that was judged: of two processes
-        # that judge the same group, one is refused.
+        # Write memory and intent to the status before the target: of two processes with the same group, one is refused.
         group = await self._write_status(facts.group, found.status)
         about = (self.kind, facts.group)
         event = stopped(*about, found.problem) if found.problem else contested(*about, found.status)
@@ -182,7 +182,7 @@ class GroupController(QueuedController):
             if (on_hpa := hpa_write(facts, found.intent.hpa)) is not None:
                 await self._do(on_hpa)
             await self._scale(group, facts.target, facts.desired.target.resource, found.intent)
-            # Without this write a successor would find the intent and carry it out again.
+            # Otherwise a successor would repeat the intent.
             group = await self._write_status(group, without_intent(group, found.intent))
         if found.drop is not None:
             await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, found.drop)
@@ -190,7 +190,7 @@ class GroupController(QueuedController):
             unresized = await self._pods.bring(facts.target, facts.desired.target.resource, found.sizes)
             group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
         if found.inbox is not None:
-            # Writing the status changed the version of the group.
+            # The status write changed the version.
             await self._context.writer.do(replace(found.inbox, version=version_of(group)))
 
     async def _keep_in_tandem(self, tandem: TandemWrites) -> None:
@@ -202,25 +202,25 @@ class GroupController(QueuedController):
             await self._context.writer.tell(EventRecord(_about(CNPG_CLUSTERS, cluster), "Switchover", tandem.why))
 
     async def _keep_up(self, write: Write) -> None:
-        """Writes an object beside the group, unless the write is known not to change its spec."""
+        """Write to the group's HPA or VPA, unless the write is known to be a no-op."""
         current = self._context.cache.get(write.resource, write.name)
-        # A value that the API server considers equal (`1000m` for `1`) differs from ours at every look. The same body
-        # for the same spec changes nothing, so it is not sent again.
+        # An equal value in another spelling (`1000m` for `1`) always differs from ours. Do not repeat a no-op for the
+        # same spec.
         if current is not None and self._unchanged.get(write.path) == (write.body, child(current, "spec")):
             return
         if self._disputes.held_until(write, self._context.clock.now()) is not None:
             return
         after = await self._do(write)
         self._unchanged.pop(write.path, None)
-        # The API server leaves the resourceVersion as it is if a patch changes nothing.
+        # A no-op patch keeps the resourceVersion.
         if version_of(after) == write.version:
-            # Starting over is simpler than eviction and costs one more write for each object.
+            # Clearing is simpler than eviction and costs one more write per object.
             if len(self._unchanged) >= REMEMBERED:
                 self._unchanged.clear()
             self._unchanged[write.path] = (write.body, child(after, "spec"))
 
     async def _rehearse(self, facts: GroupFacts, intent: Intent) -> None:
-        """Raises ``ApiRefusedError`` if a scaling would be refused again: then its intent need not be written."""
+        """Raise ``ApiRefusedError`` if the scaling would be refused again."""
         if facts.target is None or facts.desired is None:
             return
         kind, writer = facts.desired.target.resource, self._context.writer
@@ -240,7 +240,7 @@ class GroupController(QueuedController):
             write = scale(target, kind, remaining.replicas)
             scaled_to = await self._context.writer.do(write)
             self._disputes.wrote(write, scaled_to, self._context.clock.now())
-            # `/scale` returns a Scale, so the cache would keep the old object.
+            # `/scale` returns a Scale, not the object.
             name = name_of(target)
             call = ApiCall("GET", kind.path(name.namespace, name.name), TIMEOUT)
             self._context.cache.learn(kind, await self._context.writer.api.call(call))
@@ -250,7 +250,7 @@ class GroupController(QueuedController):
     def _count_scaling(self, intent: Intent) -> None:
         scalings, kind = self._context.telemetry.scalings, self.kind.kind
         if intent.replicas is not None:
-            # Index 0 is the number before, 1 the number after.
+            # Before and after.
             scalings.labels(kind, "horizontal", "up" if intent.replicas[1] > intent.replicas[0] else "down").inc()
         if intent.after:
             scalings.labels(kind, "vertical", "up" if intent.grows else "down").inc()
@@ -261,9 +261,9 @@ class GroupController(QueuedController):
         return response
 
     async def _give_up(self, name: ObjectName, why: str) -> None:
-        """A write was refused for good: reports that, and decides again next time."""
+        """Report a write that was refused for good; the next reconcile decides again."""
         group = self._context.cache.get(self.kind, name)
-        # Without a resourceVersion the write would have no precondition.
+        # The write needs a precondition.
         if group is not None and text(group, "metadata", "resourceVersion"):
             await self._write_status(group, refused(group, why, self._context.clock.wall()))
 
@@ -272,16 +272,16 @@ _LONGEST: Final = 200  # of an object's name, in the name of an event: both have
 
 
 def scaled(kind: Resource, group: JsonObject, intent: Intent) -> EventRecord:
-    """That a scaling was carried out."""
+    """Event for a completed scaling."""
     note = str(intent)
-    # Deterministic, so the API server refuses the same event a second time (409).
+    # Deterministic, so that a repeated event is a 409.
     code = zlib.crc32(f"{uid_of(group)}{intent.at}{note}".encode())
     name = f"{name_of(group).name[:_LONGEST]}.scaled.{code:08x}"
     return EventRecord(_about(kind, group), "Scaled", note, is_warning=False, name=name)
 
 
 def stopped(kind: Resource, group: JsonObject, problem: StopError) -> EventRecord | None:
-    """Notice that scaling has stopped, and why; None if ``group`` said so already."""
+    """Event for stopped scaling; None if ``group`` has reported it already."""
     able = condition_of(group, ABLE)
     if (text(able, "reason"), text(able, "message")) == (problem.reason, problem.message):
         return None
@@ -289,30 +289,30 @@ def stopped(kind: Resource, group: JsonObject, problem: StopError) -> EventRecor
 
 
 def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRecord | None:
-    """That another writer keeps overwriting what the group writes; None unless that is new in ``status``."""
+    """Event for a fight with another writer; None unless it is new in ``status``."""
     before, after = (text(condition_of(about, CONTESTED), "message") for about in (group, {"status": status}))
     return EventRecord(_about(kind, group), CONTESTED, after) if after and not before else None
 
 
 def without_intent(group: JsonObject, intent: Intent) -> Json:
-    """The group's status once ``intent`` is carried out."""
+    """The group's status after ``intent`` was carried out."""
     status = _replaced(group, WRITABLE, [])
     if intent.replicas is not None:
         status["replicas"] = intent.replicas[1]
     if intent.after:
-        # A change of sizes answers all kills before it.
+        # A resize answers all earlier OOM kills.
         status[SIZED] = intent.at
     return {**status, "lastScaled": write_intent(intent)}
 
 
 def refused(group: JsonObject, why: str, wall: float) -> Json:
-    """The group's status once a write was refused for good: the intent is given up. ``wall`` in seconds since 1970."""
+    """The group's status after a write was refused for good, without its intent. ``wall`` in Unix seconds."""
     writable = condition(group, WRITABLE, "False", "Refused", why)
     return stamped(_replaced(group, WRITABLE, [writable]), timestamp(wall))
 
 
 def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
-    """The group's status with what was refused of its pods' sizes; ``why`` is empty if nothing was."""
+    """The group's status with the refused pod resizes; ``why`` is empty if none was refused."""
     if not why and not condition_of(group, RESIZABLE):
         return child(group, "status")
     resizable = [condition(group, RESIZABLE, "False", "Refused", why)] if why else []
@@ -320,7 +320,7 @@ def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
 
 
 def _replaced(group: JsonObject, kind: str, new: list[Json]) -> Json:
-    """The group's status without its intent, and with ``new`` instead of its condition ``kind``."""
+    """The group's status without its intent, and with ``new`` in place of condition ``kind``."""
     status = {key: value for key, value in child(group, "status").items() if key != "intent"}
     others = [existing for existing in items(status, "conditions") if text(existing, "type") != kind]
     return {**status, "conditions": [*others, *new]}

@@ -1,7 +1,7 @@
-"""What the agents of a group's VMs say: how the database is, and how busy the VM (S4.3).
+"""State of databases and load of VMs, from the agents of a group's VMs (S4.3).
 
-Only the agent beside a VM reaches its guest. It answers on a port of the VM's pod. Databases are looked at no more
-often than needed: each look costs the guest a query.
+Only the agent next to a VM reaches its guest; it serves a port of the VM's pod. Databases are queried no more often
+than needed, because each query costs the guest time.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class MemberAgents(Protocol):
     """The agents of VMs."""
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
-        """Present status of the VM's database; None if the agent cannot be asked, or does not know."""
+        """Present state of the VM's database; None if the agent does not respond, or does not know."""
 
     async def use(self, vm: JsonObject) -> GuestUse:
-        """Recent usage of the VM; empty if the agent cannot be asked."""
+        """Recent use of the VM; empty if the agent does not respond."""
 
     async def cpu_count(self, vm: JsonObject) -> AgentCpuCount | None:
-        """CPU time that the agent has counted for the VM since it started."""
+        """CPU time that the agent has counted for the VM since its start."""
 
 
 class _Database(msgspec.Struct, frozen=True, rename="camel"):
@@ -66,7 +66,7 @@ class _Explanation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class HttpMemberAgents:
-    """Agents over HTTP, at ``port`` of their VMs' pods."""
+    """Agents over HTTP, at ``port`` of the pods of their VMs."""
 
     http: httpx.AsyncClient
     port: int = AGENT_PORT
@@ -101,14 +101,14 @@ class HttpMemberAgents:
         if not address:
             return None
         try:
-            # The token's audience is the namespace, so an agent of another one cannot reuse it.
+            # The audience is the namespace, so that an agent of another one cannot reuse the token.
             headers = shown(await self.tokens(audience_of_agents(name_of(vm).namespace)))
             answer = await self.http.get(f"http://{address}:{self.port}{path}", headers=headers, timeout=_TIMEOUT)
-            # A guest controls part of the answer, so a huge one is not decoded.
+            # A guest controls part of the response: do not decode a huge one.
             if not answer.is_success or len(answer.content) > LARGEST:
                 return None
             return msgspec.json.decode(answer.content, type=kind)
-        # A bad answer counts as none: the next look asks again.
+        # Retried by the next reconcile.
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
             return None
 
@@ -121,15 +121,15 @@ def _bytes(given: str | None) -> Bytes | None:
 
 
 SETTLED: Final = Seconds(10.0)
-"""How old an answer of a replica that serves may be."""
+"""Maximum age of the state of a serving replica."""
 
 SOON: Final = Seconds(1.9)
-"""The same for one that starts or drains, because a step waits for it."""
+"""The same for a starting or draining one, which a step waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The last question to a database and its answer. ``heard_at`` is when it last gave one, or was first asked."""
+    """Last query of a database and its result. ``heard_at`` is the time of its last result, or of the first query."""
 
     at: Instant
     heard_at: Instant
@@ -137,7 +137,7 @@ class _Asked:
 
 
 class MemberLooks:
-    """The last answer of every database that was asked, and the load of every VM over a window."""
+    """Last states of databases, and the load of VMs over a window."""
 
     def __init__(self, agents: MemberAgents, clock: Clock) -> None:
         self._agents = agents
@@ -146,7 +146,7 @@ class MemberLooks:
         self._windows: dict[str, LoadWindow] = {}
 
     async def look(self, vms: Iterable[tuple[JsonObject, Seconds]]) -> dict[str, DatabaseLook]:
-        """Database status of ``vms``, by UID; each answer may be as old as stated beside it."""
+        """States of databases of ``vms``, by UID, each at most as old as given."""
         now = self._clock.now()
         wanted = {uid_of(vm): (vm, oldest) for vm, oldest in vms}
         earlier = self._asked
@@ -154,7 +154,7 @@ class MemberLooks:
         answers = await asyncio.gather(*(self._agents.database(vm) for vm in stale))
         for vm, answer in zip(stale, answers, strict=True):
             before = self._asked.get(uid_of(vm))
-            # A database that never answered counts as silent since the first question.
+            # Never answered: silent since the first query.
             heard_at = now if answer is not None or before is None else before.heard_at
             self._asked[uid_of(vm)] = _Asked(now, heard_at, answer)
         return {
@@ -166,20 +166,20 @@ class MemberLooks:
         """Mean busy CPUs of each VM over the last ``span``, by UID; None if unknown."""
         queried = list(vms)
         answers = await asyncio.gather(*(self._agents.cpu_count(vm) for vm in queried))
-        # After the answers: a slow agent must not date its count too early.
+        # After the responses, so that a slow agent's count is not dated too early.
         now = self._clock.now()
         for vm, answer in zip(queried, answers, strict=True):
             before = self._windows.get(uid_of(vm), LoadWindow(span))
-            # The window may have changed in the group's spec since the last look.
+            # The group's spec may have changed the window.
             self._windows[uid_of(vm)] = replace(before, span=span).after(answer, now)
         return {uid_of(vm): self._windows[uid_of(vm)].mean(now) for vm in queried}
 
     def forget_load(self, uid: str) -> None:
-        """Drops the counts of a VM that does not serve."""
-        # They would mix booting and copying with the load of clients.
+        """Drop the counts of a VM that does not serve."""
+        # Booting and copying is no load of clients.
         self._windows.pop(uid, None)
 
     def forget(self, uid: str) -> None:
-        """The VM is gone."""
+        """Drop a deleted VM."""
         self._asked.pop(uid, None)
         self.forget_load(uid)

@@ -1,9 +1,9 @@
-"""Resizes running pods in place to the sizes of their group, through ``pods/resize`` (S1.1).
+"""Resizes running pods in place to the sizes of their group, by ``pods/resize`` (S1.1).
 
-- All pods of the target get the same sizes, each as often as it differs: a pod that is made again has the template's
-  sizes and is resized again.
-- Of a database standbys grow first: the primary waits until the kubelets of those that are ready have done it or
-  objected, and shrinks before them. So a failover finds no smaller standby.
+- All pods of the target get the same sizes, whenever they differ: a recreated pod starts with the template's sizes and
+  is resized again.
+- Of a database, standbys grow first: the primary waits until the kubelets of the ready standbys have applied or refused
+  the resize; it shrinks before them. So a failover finds no smaller standby.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OVERLOADED: Final = frozenset({RefusalKind.TOO_MANY_REQUESTS, RefusalKind.UNAVA
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """Sizes of a pod that are left alone ``until`` then, and ``why``. Without ``objection`` that is all of them."""
+    """Sizes of a pod to leave alone ``until`` then, because of ``why``. All sizes if there is no ``objection``."""
 
     until: Instant
     why: str
@@ -53,12 +53,12 @@ class _Hold:
 
 
 _Key = tuple[str, workload.Resource | None]
-"""A pod's uid, and the resource that is left alone; None: the pod."""
+"""A pod's UID, and the held resource; None: the whole pod."""
 
 
 @dataclass(slots=True)
 class PodResizer:
-    """Resizes the pods of one target at a time. ``pods`` gives a target's. Raises as ``Writer``."""
+    """Resizes the pods of one target at a time. ``pods`` returns a target's pods. Raises as ``Writer``."""
 
     writer: Writer
     cache: Cache
@@ -67,15 +67,15 @@ class PodResizer:
     _holds: dict[_Key, _Hold] = field(default_factory=dict)
 
     async def bring(self, target: JsonObject, kind: Resource, sizes: tuple[SizedContainer, ...]) -> str:
-        """Asks every pod of ``target`` that differs for ``sizes``; returns which do not get them and why, else
-        nothing.
+        """Resize every pod of ``target`` that differs to ``sizes``; return which pods are refused and why, else an
+        empty text.
 
-        A refusal that only says that the cache is behind is raised once all other pods have been asked.
+        A refusal because of a stale cache is raised after all other pods.
         """
         if not sizes:
-            # Without sizes of its own the group leaves running pods to their template.
+            # Without sizes, pods keep those of their template.
             return ""
-        # Taken once, so that all pods of one round are judged by the same time.
+        # One time for the whole round.
         now, behind, unresized = self.writer.clock.now(), None, list[tuple[str, str]]()
         self._holds = {key: hold for key, hold in self._holds.items() if hold.until + LONGEST > now}
         pods = [pod for pod in self.pods(target) if not is_leaving(pod)]
@@ -83,8 +83,8 @@ class PodResizer:
             try:
                 await self._bring(pod, sizes, now)
             except ApiRefusedError as error:
-                # A conflict or a pod that is gone: the cache is behind, and the other pods are still asked. Of an API
-                # server that is overloaded they are not.
+                # A conflict or deleted pod means a stale cache: continue with the others. Stop if the API server is
+                # overloaded.
                 if error.kind not in PASSING:
                     raise
                 behind = error
@@ -97,7 +97,7 @@ class PodResizer:
     def _in_order(
         self, pods: list[JsonObject], primary: JsonObject | None, sizes: Sequence[SizedContainer], now: Instant
     ) -> list[JsonObject]:
-        """``pods`` in the order in which they are resized, without a ``primary`` that has to wait."""
+        """``pods`` in the order to resize them, without a ``primary`` that must wait."""
         standbys = [pod for pod in pods if pod is not primary]
         if primary is None:
             return pods
@@ -106,7 +106,7 @@ class PodResizer:
         return standbys if any(self._is_growing(pod, sizes, now) for pod in standbys) else [*standbys, primary]
 
     def _is_growing(self, pod: JsonObject, sizes: Sequence[SizedContainer], now: Instant) -> bool:
-        """Return True if the pod's kubelet has neither given it ``sizes`` nor objected, and may do either soon."""
+        """Return True if the pod's kubelet has neither applied nor refused ``sizes`` and may do so soon."""
         is_answered = objection_of(pod) is not None or any(self._is_active(key, sizes, now) for key in self._of(pod))
         return holds(pod, "Ready") and not is_answered and reached(pod, sizes) != RESOURCES
 
@@ -121,24 +121,24 @@ class PodResizer:
                     requested = without(requested, resource)
             requested = cpu_first(pod, requested)
         else:
-            # Withdrawn at once: it blocks the pod's next resize, and a deferred one those of other pods, too.
+            # Revert at once: it blocks the pod's next resize, and if deferred also room on the node.
             requested = tuple(has for has in objection.actual if by_name(sizes, has.name) is not None)
         write = resize_pod(pod, requested)
         if write is None or self._is_left_alone(pod, write, now):
             return
         earlier = self._of(pod)
-        # Before the write, because its outcome may stay unknown.
+        # Before the write, whose outcome may stay unknown.
         if objection is not None:
             self._hold(pod, objection.resources, objection, now)
         try:
             after = await self.writer.do(write)
         except ApiRefusedError as error:
             if error.kind in PASSING:
-                # The objection may be out of date as well.
+                # The objection may be out of date too.
                 self._holds = {key: hold for key, hold in self._holds.items() if key[0] != uid_of(pod)} | earlier
             if error.kind in _OVERLOADED or error.kind in PASSING:
                 raise
-            # Any other refusal is about this pod alone and must not hold up the others.
+            # Other refusals are about this pod only.
             refused = refused_by_api(pod, requested, error.refusal)
             self._hold(pod, refused.resources if objection is None else (None,), refused, now)
             return
@@ -151,38 +151,38 @@ class PodResizer:
         hold = self._holds.get(key)
         if hold is None or now >= hold.until:
             return False
-        # An objection to more than is wanted now says nothing.
+        # Irrelevant if less is wanted now.
         return hold.objection is None or key[1] is None or hold.objection.is_about(key[1], sizes)
 
     def _of(self, pod: JsonObject) -> dict[_Key, _Hold]:
-        """The holds of the pod, that of all its sizes first."""
+        """Holds of the pod, the one of all sizes first."""
         keys: list[_Key] = [(uid_of(pod), resource) for resource in (None, *RESOURCES)]
         return {key: self._holds[key] for key in keys if key in self._holds}
 
     def _drop_reached(self, pod: JsonObject, sizes: Sequence[SizedContainer]) -> None:
-        """Drop the holds on sizes that the pod has: the resize was carried out after all."""
+        """Drop holds on sizes that the pod has reached after all."""
         holds = self._of(pod)
-        # Most pods have no hold, and quantities take long to parse.
+        # Fast path: most pods have no hold.
         resources = reached(pod, sizes) if holds else ()
         for key, hold in holds.items():
             _, resource = key
             if hold.objection is None:
                 continue
-            # A size that the pod has says nothing about an objection to a larger one.
+            # It says nothing about an objection to a larger size.
             is_met = resource in resources and hold.objection.is_about(resource, sizes)
             if is_met or (resource is None and resources == RESOURCES):
                 del self._holds[key]
 
     def _drop_refused(self, pod: JsonObject, sizes: Sequence[SizedContainer], now: Instant) -> None:
-        """Drop the API server's refusals after a write that it accepted."""
+        """Drop refusals of the API server after it accepted a write."""
         for key, hold in self._of(pod).items():
-            # The write left out what is still held.
+            # The write did not contain what is still held.
             if hold.objection is not None and hold.objection.pause == REFUSED and not self._is_active(key, sizes, now):
                 del self._holds[key]
 
     def _is_left_alone(self, pod: JsonObject, write: Write, now: Instant) -> bool:
-        """Return True if all sizes of the pod are left alone: another writer keeps overwriting them, or they cannot
-        be put back.
+        """Return True if all sizes of the pod are held: another writer keeps overwriting them, or they cannot be
+        reverted.
         """
         until = self.disputes.held_until(write, now)
         if until is not None:
@@ -195,7 +195,7 @@ class PodResizer:
         for resource in resources:
             key = (uid_of(pod), resource)
             previous = self._holds.get(key)
-            # A withdrawal that was not answered is sent again: still the same objection.
+            # A retried revert: still the same objection.
             if previous is not None and previous.objection == objection and now < previous.until:
                 continue
             failures = 1

@@ -1,9 +1,8 @@
-"""What a policy is given and returns, and the policy of Hvpas: the HPA and the VPA beside one, and what both recommend
-(S1.1, S1.10).
+"""The interface of policies, and the policy of Hvpas: combined recommendations of an HPA and a VPA (S1.1, S1.10).
 
-- ``desired`` says what belongs to a group without looking at the cluster; ``decide`` decides from the present objects.
-- A policy keeps nothing but caches between two calls: its memory is in ``PolicyDecision.status``, which becomes the
-  object's status. What cannot be read there counts as never remembered.
+- ``desired`` depends on the group only; ``decide`` on the present objects.
+- A policy keeps only caches between calls: its memory is in ``PolicyDecision.status``, which becomes the object's
+  status. Unreadable parts count as missing.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ BY_AGENTS: Final = ("SizedByAgents", "OptedIn", texts.SIZED_BY_AGENTS)
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """An HPA or VPA beside a group. ``spec`` is what it has to be; None: the decision says what becomes of it, and
-    unless it ``may_be_missing`` it has to be there. ``goes_along``: one that a decision makes goes with the group.
+    """The HPA or VPA of a group. ``spec`` is its required spec; None: the decision sets it, and it must exist unless it
+    ``may_be_missing``. ``goes_along``: one created by a decision is deleted with the group.
     """
 
     name: str
@@ -66,13 +65,13 @@ class Companion:
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """Objects that belong to a group. ``in_place``: pods are resized as they run, and the template stays. ``sizes``:
-    the group writes sizes, so no other may. ``by_agents``: the agents of the nodes size the target's pods, so the group
-    must not; ``may_be_by_agents`` is False if the group is of no use then. ``floors``: standbys among such pods get the
-    size of their primary as their floor.
+    """Objects of a group, and what it may write.
 
-    ``hpa_asks_group``: the HPA recommends to the group and scales nothing itself. ``remarks`` are conditions that hold
-    as long as the spec is so: type, reason and message.
+    ``in_place``: pods are resized in place, the template stays. ``sizes``: the group writes sizes, so nobody else may.
+    ``by_agents``: node agents size the target's pods, so the group must not; ``may_be_by_agents`` is False if that
+    leaves nothing to do. ``floors``: standbys among such pods get the size of their primary as floor.
+    ``hpa_asks_group``: the HPA recommends to the group and scales nothing. ``remarks`` are conditions that follow from
+    the spec: type, reason, message.
     """
 
     target: TargetRef
@@ -88,12 +87,12 @@ class DesiredState:
 
     @property
     def beside(self) -> dict[Resource, Companion]:
-        """The HPA and the VPA by their kinds, those that there should be."""
+        """The HPA and VPA by kind, if required."""
         pairs = ((HORIZONTAL_AUTOSCALERS, self.hpa), (VERTICAL_AUTOSCALERS, self.vpa))
         return {kind: companion for kind, companion in pairs if companion is not None}
 
     def beside_agents(self, pods: Iterable[JsonObject]) -> DesiredState:
-        """The same for a target with these ``pods``: as long as agents size any of them, the group sizes none."""
+        """This state for a target with these ``pods``: while agents size any of them, the group sizes none."""
         if not any(map(is_pod_database, pods)):
             return self
         return replace(self, in_place=False, by_agents=True, remarks=(*self.remarks, BY_AGENTS))
@@ -103,12 +102,11 @@ class DesiredState:
 class PolicyDecision:
     """Decision of a policy.
 
-    ``status`` is its part of the status, memory included; ``unwritten`` is that part if no part of the decision
-    can be written, because sizes come in steps; None: the same. ``hpa`` are fields of the HPA's spec that it sets,
-    ``new_hpa`` is the spec of one to be made; ``drops_hpa``: one of the group's own is to go. ``annotations`` are the
-    target's; None removes one. ``waits_for`` says which recommendation is missing, empty if none is. ``remarks`` are
-    conditions that hold now: type, reason and message. ``pods_differ`` says how pods differ from what was ordered,
-    empty if they do not.
+    ``status`` is its part of the status, including memory; ``unwritten`` replaces it if rounding leaves nothing to
+    write (None: the same). ``hpa`` are fields of the HPA's spec to set, ``new_hpa`` the spec of one to create;
+    ``drops_hpa``: delete the group's own HPA. ``annotations`` are the target's; None removes one. ``waits_for`` is the
+    missing recommendation, empty if none. ``remarks`` are present conditions: type, reason, message. ``pods_differ`` is
+    how pods differ from the order, empty if they do not.
     """
 
     decision: WorkloadDecision
@@ -125,13 +123,12 @@ class PolicyDecision:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """One group and the objects around it. ``desired`` is None, and ``fault`` says why, if the group cannot be
-    read.
+    """One group and its objects. ``desired`` is None, with the reason in ``fault``, if the group is invalid.
 
-    ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
-    group's do to it; both empty if there are none. ``pods`` are the target's. ``pause`` is how long after a scaling
-    nothing new is decided. ``held`` are writes (by ``Write.what``) to leave alone, because another writer keeps
-    overwriting them; ``fights`` has the sentences. ``denied`` is what the scheduler denies the primary of a Cluster.
+    ``rivals`` are other groups with the same target, ``others`` describes the effect of foreign HPAs and VPAs on it;
+    both empty if there are none. ``pods`` are the target's. ``pause`` is the time after a scaling without new
+    decisions. ``held`` are writes (``Write.what``) to leave alone because another writer keeps overwriting them;
+    ``fights`` are the sentences about it. ``denied`` is the scheduler's denial for the primary of a Cluster.
     """
 
     group: JsonObject
@@ -150,25 +147,25 @@ class GroupFacts:
 
 
 class GroupPolicy(Protocol):
-    """One kind of group, that of objects of ``kind``."""
+    """Policy of groups of ``kind``."""
 
     kind: Resource
 
     def desired(self, group: JsonObject) -> DesiredState:
-        """Objects that belong to the group. Raises ``InvalidSpecError``."""
+        """Objects of the group. Raises ``InvalidSpecError``."""
 
     def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
-        """The decision now for a target that is as ``workload`` says. Raises ``InvalidSpecError``."""
+        """Decide for the target ``workload``. Raises ``InvalidSpecError``."""
 
 
 T = TypeVar("T")
 
 REMEMBERED: Final = 10_000
-"""At most this many decoded objects are cached."""
+"""Maximum number of cached decoded objects."""
 
 
 class HvpaPolicy:
-    """``GroupPolicy`` of Hvpas. Decoded specs are cached by generation, because decoding is slow."""
+    """``GroupPolicy`` of Hvpas. Decoded specs are cached by generation."""
 
     kind: Resource = HVPAS
 
@@ -190,16 +187,16 @@ class HvpaPolicy:
         )
 
     def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
-        """Combine both recommendations. One that cannot be decoded counts as missing."""
+        """Combine both recommendations. An undecodable one counts as missing."""
         hvpa, before = self._decoded(facts.group), memory_of(child(facts.group, "status"))
         recommendations, missing = _recommendations(hvpa, facts)
         spec = hvpa.spec
-        # A plan of sizes and replicas would never change anything without sizes, such as those of a Cluster.
+        # Without sizes, as for a Cluster, a plan of both would never change anything.
         is_of_pods = read_reference(hvpa.target, "spec.targetRef").resource in OF_PODS
         if spec.mode is HvpaMode.EFFECTIVE_INTERVALS and is_of_pods and not workload.containers:
             spec = replace(spec, mode=HvpaMode.HPA_BIASED, settle=Seconds(0.0))
         decision, after = decide_hvpa(spec, workload, recommendations, before, now)
-        # For a decision that rounds to nothing: without a scaling the delays must not start.
+        # If rounding leaves nothing to write, the delays must not start.
         unscaled = replace(after, last_up=before.last_up, last_down=before.last_down)
         status, unwritten = ({"mode": spec.mode.value, **memory_json(memory)} for memory in (after, unscaled))
         differ = "" if workload.pods is None else workload.pods.difference
@@ -208,11 +205,11 @@ class HvpaPolicy:
     def _decoded(self, group: JsonObject) -> Hvpa:
         uid, generation = uid_of(group), whole(group, "metadata", "generation")
         cached = self._read.get(uid)
-        # A spec never changes without its generation.
+        # The generation changes with the spec.
         if cached is not None and cached[0] == generation:
             return cached[1]
         hvpa = decode(group)
-        # Starting over is simpler than eviction: each object is decoded once more.
+        # Clearing is simpler than eviction.
         if len(self._read) >= self._remembered:
             self._read.clear()
         self._read[uid] = (generation, hvpa)
@@ -220,7 +217,7 @@ class HvpaPolicy:
 
 
 def _overlaps(spec: HvpaSpec) -> tuple[tuple[str, str, str], ...]:
-    """A remark on the first two intervals that share a number of replicas."""
+    """A remark on the first two overlapping intervals."""
     for one, other in combinations([interval.within(spec.replicas) for interval in spec.intervals], 2):
         if one[0] <= other[1] and other[0] <= one[1]:
             message = texts.INTERVALS_OVERLAP.format(one=f"{one[0]}-{one[1]}", other=f"{other[0]}-{other[1]}")
@@ -229,7 +226,7 @@ def _overlaps(spec: HvpaSpec) -> tuple[tuple[str, str, str], ...]:
 
 
 def _recommendations(found: Hvpa, facts: GroupFacts) -> tuple[Recommendations, str]:
-    """Recommendations of the HPA and the VPA, and what is missing if there are none."""
+    """Recommendations of the HPA and the VPA, and the missing one if there are none."""
     hpa, vpa = facts.hpa, facts.vpa
     horizontal = None if hpa is None or found.hpa is None else horizontal_of(hpa)
     vertical, fault = None, ""
@@ -246,7 +243,7 @@ def _recommendations(found: Hvpa, facts: GroupFacts) -> tuple[Recommendations, s
 
 
 def memory_json(memory: ScalingTimes) -> Json:
-    """The memory as JSON, without parts that are empty."""
+    """The memory as JSON, without empty parts."""
     pods = {
         "past": _entries(memory.pods.past),
         "differSince": _plain(memory.pods.differ_since),
@@ -274,7 +271,7 @@ def _plain(value: object) -> object:
 
 
 def memory_of(status: JsonObject) -> ScalingTimes:
-    """Decode the output of ``memory_json``."""
+    """Decode the result of ``memory_json``."""
     pods = child(status, "pods")
     return ScalingTimes(
         parse_moment(status.get("lastScaleUpTime")),
@@ -289,7 +286,7 @@ def memory_of(status: JsonObject) -> ScalingTimes:
 def _read(kind: type[T], source: JsonObject, name: str) -> tuple[T, ...]:
     entries = []
     for entry in items(source, name):
-        # A bad entry is skipped; the others still count.
+        # Skip bad entries.
         with suppress(ValueError):
             entries.append(msgspec.convert(entry, kind))
     return tuple(entries)

@@ -1,7 +1,7 @@
-"""What to write for one group now, from all that is known of it (S1.1, S1.11).
+"""Computes the writes for one group from its facts (S1.1, S1.11).
 
-- Whatever is wrong becomes a condition of the group, and then nothing is scaled.
-- The same facts give the same result; its writes are absolute values, so repeating them is safe.
+- Any problem becomes a condition of the group, and stops scaling.
+- Equal facts give equal results; writes are absolute values, so repeating them is safe.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ from scheduler_plugin.groups.objects.writes import (
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """The writes to make, in this order: ``upkeep`` of the objects beside the group, the whole ``status``, the
-    ``intent``, the deletion of the HPA ``drop``, and the ``inbox``. ``sizes`` are what running pods should have if they
-    are resized in place.
+    """Writes in order: ``upkeep`` of the HPA and VPA, the whole ``status``, the ``intent``, deletion of the HPA
+    ``drop``, and the ``inbox``. ``sizes`` are the sizes of running pods, if resized in place.
     """
 
     status: Json
@@ -81,23 +80,23 @@ ACTIVE: Final = "ScalingActive"
 LIMITED: Final = "ScalingLimited"
 
 WRITABLE: Final = "TargetWritable"
-"""False once a write was refused for good; it goes when a scaling has been carried out."""
+"""False once a write was refused for good; removed by a successful scaling."""
 
 RESIZABLE: Final = "PodsResizable"
-"""False while the API refuses the resize of a running pod."""
+"""False while the API refuses to resize a running pod."""
 
 AS_ORDERED: Final = "PodsAsOrdered"
-"""False while pods differ in number, readiness or size from what the group ordered."""
+"""False while pods differ from the order in number, readiness or size."""
 
 CONTESTED: Final = "Contested"
-"""True while another writer keeps overwriting what the group writes."""
+"""True while another writer keeps overwriting the group's writes."""
 
 SIZED: Final = "lastSized"
-"""When sizes were last changed, in the template or of running pods."""
+"""Time of the last change of sizes, in the template or of running pods."""
 
 
 def reconcile(policy: GroupPolicy, facts: GroupFacts, now: datetime) -> ReconcileResult:
-    """The result for the group now: its status, and the writes behind it."""
+    """The status and writes for the group."""
     try:
         return _scalable(policy, facts, _target(facts), now)
     except StopError as problem:
@@ -117,7 +116,7 @@ def _target(facts: GroupFacts) -> ScalableTarget:
         raise StopError("TargetLeaving", texts.TARGET_LEAVING.format(target=reference))
     if facts.rivals:
         raise StopError("TargetTaken", texts.TARGET_SHARED.format(target=reference, rivals=" and ".join(facts.rivals)))
-    # A target that scales itself would be a second writer of its replicas.
+    # A self-scaling target is another writer of its replicas.
     if child(facts.target, "spec", "scaling"):
         raise StopError("TargetTaken", texts.TARGET_SCALES_ITSELF.format(target=reference))
     if facts.others:
@@ -146,7 +145,7 @@ def _scalable(policy: GroupPolicy, facts: GroupFacts, target: ScalableTarget, no
     status = child(facts.group, "status")
     old_status: Json = {**status, **mirror(target)}
     unfinished = read_intent(status)
-    # Finish a scaling that has begun before deciding anything new.
+    # Finish a started scaling first.
     if unfinished is not None and not progress(unfinished, target.template).is_overtaken:
         return ReconcileResult(old_status, target.upkeep, unfinished, sizes=target.sizes)
     # Recommendations do not reflect the last scaling yet.
@@ -164,23 +163,22 @@ def _scalable(policy: GroupPolicy, facts: GroupFacts, target: ScalableTarget, no
 
 
 def _workload(facts: GroupFacts, target: ScalableTarget, now: datetime) -> Workload:
-    """The target as a workload with the sizes that were ordered, and its pods as they are."""
+    """The target as a workload with its ordered sizes, and its present pods."""
     status = child(facts.group, "status")
     refused = bool(condition_of(facts.group, RESIZABLE))
     try:
         pods = running_pods(target.target, target.kind, facts.pods, target.sizes, refused=refused)
     except ValueError as error:
         raise StopError("TargetUnreadable", texts.POD_UNREADABLE.format(target=target, error=error)) from None
-    # With resizing in place, sizes that pods have and the template lacks may be the group's own, so they are not taken
-    # for admission defaults.
+    # If pods are resized in place, sizes missing in the template may be ours, not admission defaults.
     template = target.template if target.desired.in_place else with_defaults(target.template, facts.pods)
     workload = WorkloadDecision(containers=target.sizes).applied(_with_kills(template, facts.pods, status, now))
     return replace(workload, pods=pods)
 
 
 def _with_kills(workload: Workload, pods: Iterable[JsonObject], status: JsonObject, now: datetime) -> Workload:
-    """With the kills of each container for lack of memory that came after sizes were last changed."""
-    # A time in the future comes from another clock: every kill may have come after the last change of sizes.
+    """The workload with OOM kills of each container after the last change of sizes."""
+    # A future time is from another clock: count every kill.
     sized = parse_timestamp(status.get(SIZED)) or 0.0
     sized = sized if sized <= now.timestamp() else 0.0
     last: dict[str, dict[str, float]] = {}
@@ -200,19 +198,19 @@ def _decided(
     kind: Resource, facts: GroupFacts, target: ScalableTarget, decided: PolicyDecision, now: datetime
 ) -> ReconcileResult:
     sizes, group, at = target.sizes, facts.group, timestamp(now.timestamp())
-    # Contested writes are left out only after the decision, so that the policy's memory still learns.
+    # Drop contested writes after the decision, so that the policy's memory still learns.
     decision, paused = decided.decision, _held(facts, target)
     containers = () if paused & {"requests", "bounds"} else achievable(target.target, target.kind, decision.containers)
     replicas = None if "replicas" in paused else decision.replicas
     decision = replace(decision, replicas=replicas, containers=containers)
-    # Sizes in place live in the status; the template stays as it is.
+    # Sizes of in-place resizes are in the status.
     if target.desired.in_place and target.kind in TEMPLATED:
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
     hpa = {} if "autoscaler" in facts.held else hpa_changes(facts.hpa, decided.hpa)
-    hpa_write(facts, hpa)  # only for its TooLargeError: nothing must be written then
+    hpa_write(facts, hpa)  # only for its TooLargeError, before anything is written
     intent = intent_of(decision, target.template, at, hpa)
-    # Sizes come in steps, so a decision may round to no change at all.
+    # Rounding to steps may leave no change.
     is_unwritten = decided.decision.changes and intent is None and sizes == target.sizes
     carried_over = {name: value for name, value in child(group, "status").items() if name in ("lastScaled", SIZED)}
     if sizes != target.sizes:
@@ -237,11 +235,11 @@ def _decided(
 
 
 def _held(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
-    """Writes to leave alone: those that another writer overwrites, and those that compete with an HPA or a VPA which
+    """Writes to leave alone: those that another writer overwrites, and those that compete with an HPA or VPA which
     another writer keeps acting on the target.
     """
     target, paused = scaled.desired.target, facts.held
-    # An HPA that scales the target itself writes the same replicas; one that asks the group does not.
+    # An HPA that scales the target itself writes the same replicas.
     if HORIZONTAL_AUTOSCALERS.kind in paused and facts.hpa is not None:
         paused |= {"replicas"} if about(facts.hpa, HORIZONTAL_AUTOSCALERS) == target else set()
     if VERTICAL_AUTOSCALERS.kind in paused and facts.vpa is not None:
@@ -252,13 +250,13 @@ def _held(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
 def _rests(status: JsonObject, pause: timedelta, now: datetime) -> bool:
     """Return True if the last scaling, or resize in place, is less than ``pause`` ago."""
     times = (parse_timestamp(moment) for moment in (child(status, "lastScaled").get("at"), status.get(SIZED)))
-    # A time in the future comes from another clock and delays nothing.
+    # A future time is from another clock and delays nothing.
     return any(at is not None and 0 <= now.timestamp() - at < pause.total_seconds() for at in times)
 
 
 def _stopped(facts: GroupFacts, problem: StopError, now: datetime) -> ReconcileResult:
-    """Nothing is scaled: memory stays, and an intent is given up."""
-    # What the intent was decided from no longer holds.
+    """Nothing is scaled: keep the memory, drop the intent."""
+    # The intent's basis no longer holds.
     status = {key: value for key, value in child(facts.group, "status").items() if key != "intent"}
     able = condition(facts.group, ABLE, "False", problem.reason, problem.message)
     others = [existing for existing in items(status, "conditions") if text(existing, "type") != ABLE]
@@ -266,8 +264,8 @@ def _stopped(facts: GroupFacts, problem: StopError, now: datetime) -> ReconcileR
 
 
 def mirror(found: ScalableTarget) -> Json:
-    """Status of the group for ``/scale``: an HPA that recommends to it reads pods and replicas there."""
-    # A VM has no selector for an HPA to read.
+    """Status of the group's ``/scale``, from which a recommending HPA reads pods and replicas."""
+    # A VM has no selector.
     selector = {} if found.kind is VIRTUAL_MACHINES else {"targetSelector": selector_of(found.target)}
     return {"replicas": found.template.replicas, **selector}
 
@@ -275,7 +273,7 @@ def mirror(found: ScalableTarget) -> Json:
 def resized(
     status: JsonObject, desired: DesiredState, template: tuple[SizedContainer, ...]
 ) -> tuple[SizedContainer, ...]:
-    """Sizes that running pods were resized to, as long as the template is as it was then."""
+    """Sizes that running pods were resized to, until the template changes."""
     if not desired.in_place:
         return ()
     try:
@@ -285,12 +283,12 @@ def resized(
         )
     except ValueError:
         return ()
-    # A template changed since then makes pods of other sizes, so the old ones no longer count.
+    # A changed template creates pods of other sizes.
     return sizes if before == template else ()
 
 
 def merged_sizes(old: tuple[SizedContainer, ...], new: tuple[SizedContainer, ...]) -> tuple[SizedContainer, ...]:
-    """``old`` with what ``new`` gives, by name."""
+    """``old`` updated by ``new``, by name."""
     merged = {container.name: container for container in old}
     for container in new:
         merged[container.name] = container.over(merged.get(container.name))
@@ -298,14 +296,14 @@ def merged_sizes(old: tuple[SizedContainer, ...], new: tuple[SizedContainer, ...
 
 
 def written_sizes(sizes: tuple[SizedContainer, ...], template: tuple[SizedContainer, ...]) -> Json:
-    """Sizes that running pods were resized to, and from which template, as fields of the status."""
+    """Status fields with the sizes that running pods were resized to, and the template at that time."""
     parts = {"inPlace": sizes, "template": template}
     written = {name: [write_container(container) for container in part] for name, part in parts.items()}
     return {"sizes": written} if sizes else {}
 
 
 def shown(kept: WithheldChange) -> Json:
-    """A wish that did not go through, for people (S1.11)."""
+    """A withheld change, for people (S1.11)."""
     return {
         "subject": kept.subject,
         "wanted": str(kept.wanted),
@@ -318,7 +316,7 @@ def shown(kept: WithheldChange) -> Json:
 def conditions(
     group: JsonObject, desired: DesiredState, decided: PolicyDecision, fights: Sequence[str] = ()
 ) -> list[Json]:
-    """The conditions of a group that is scaled. ``fights`` says who keeps overwriting what the group writes."""
+    """Conditions of a scaled group. ``fights`` are sentences on other writers."""
     withheld = decided.decision.kept
     active = ("False", "NoRecommendation", decided.waits_for) if decided.waits_for else ("True", "Recommended", "")
     limited = ("False", "AsWanted", "")
@@ -334,7 +332,7 @@ def conditions(
             for kind, reason, message in (*desired.remarks, *decided.remarks)
         ),
         *([condition(group, CONTESTED, "True", "Overwritten", "; ".join(fights))] if fights else []),
-        # A decision says nothing about writes, so their conditions are carried over.
+        # Keep conditions about writes.
         *(
             existing
             for existing in items(group, "status", "conditions")
@@ -344,7 +342,7 @@ def conditions(
 
 
 def whole_status(group: JsonObject, status: Json, conditions: list[Json], now: datetime) -> Json:
-    """``status`` with those conditions, for the generation of the group that was looked at."""
+    """``status`` with these conditions, for the group's generation."""
     generation = whole(group, "metadata", "generation")
     body: Json = {**status, "observedGeneration": generation, "conditions": conditions}
     return stamped(body, timestamp(now.timestamp()))

@@ -22,7 +22,7 @@ Remark = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class TandemWrites:
-    """Writes to a group's pods and Cluster. ``why``: the reason for the promotion."""
+    """Writes to a group's pods and Cluster. ``why`` is the reason of a promotion."""
 
     floors: tuple[Write, ...] = ()
     promotion: Write | None = None
@@ -38,7 +38,7 @@ def may_change_places(facts: GroupFacts) -> ObjectName | None:
 
 
 def in_tandem(facts: GroupFacts, now: datetime) -> tuple[GroupFacts, TandemWrites]:
-    """The writes for a target whose pods agents size, and the facts, with a condition if the primary is denied."""
+    """Writes for a target whose pods agents size, and the facts, with a condition if the primary is denied."""
     desired, tandem = facts.desired, _tandem(facts)
     if desired is None or facts.target is None or tandem is None:
         return facts, TandemWrites()

@@ -1,4 +1,4 @@
-"""The policy of Tortoises: the HPA that one manages and its VPA, or a floor of a VM (S3.1, S3.7)."""
+"""The policy of Tortoises: a managed HPA and a VPA, or the floor of a VM (S3.1, S3.7)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory
 
 
 class TortoisePolicy:
-    """``GroupPolicy`` of Tortoises. ``configuration`` gives the cluster's global configuration as it is now."""
+    """``GroupPolicy`` of Tortoises. ``configuration`` returns the present global configuration."""
 
     kind: Resource = TORTOISES
 
@@ -42,12 +42,12 @@ class TortoisePolicy:
         self._configuration = configuration
 
     def desired(self, group: JsonObject) -> DesiredState:
-        """An HPA, attached or of its own, that scales the target, and a VPA of its own; a VM has neither."""
+        """An HPA, attached or its own, that scales the target, and its own VPA; neither for a VM."""
         tortoise = parse_tortoise(group, self._configuration())
         target = read_reference(tortoise.target, "spec.targetRefs.scaleTargetRef")
         if tortoise.is_vm:
             return DesiredState(target, hpa_asks_group=False)
-        # A Tortoise makes its own HPA only while its mode is not Off and something scales horizontally.
+        # It creates its own HPA only if its mode is not Off and something scales horizontally.
         hpa = Companion(tortoise.hpa, may_be_missing=tortoise.spec.autoscaler is None, goes_along=tortoise.deletes_all)
         vpa = Companion(f"tortoise-monitor-{name_of(group).name}", vpa_spec({}, tortoise.target))
         ignored = texts.IGNORED.format(names=", ".join(tortoise.spec.configuration.ignored))
@@ -55,7 +55,7 @@ class TortoisePolicy:
         return DesiredState(target, hpa, vpa, hpa_asks_group=False, may_be_by_agents=False, remarks=remarks)
 
     def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
-        """Combine the memory of its slots and the VPA's recommendation."""
+        """Combine the memory of its slots with the VPA's recommendation."""
         tortoise = parse_tortoise(facts.group, self._configuration())
         return _floored(tortoise, facts, now) if tortoise.is_vm else _scaled(tortoise, facts, workload, now)
 
@@ -65,7 +65,7 @@ def _scaled(tortoise: Tortoise, facts: GroupFacts, workload: Workload, now: date
     autoscaler = None if hpa is None else read_autoscaler(hpa)
     vertical, missing = _recommended(facts.vpa)
     observed = ObservedAutoscalers(autoscaler, vertical, None if hpa is None else metrics_missing_since(hpa))
-    # A workload whose controller has never reported a status counts as ready.
+    # Without a status of its controller it counts as ready.
     if not child(facts.target or {}, "status"):
         workload = replace(workload, ready=workload.replicas)
     memory = read_memory(child(facts.group, "status"), configuration)
@@ -96,7 +96,7 @@ def _floored(tortoise: Tortoise, facts: GroupFacts, now: datetime) -> PolicyDeci
 
 
 def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> Json | None:
-    """Spec of the Tortoise's own HPA, if there should be one; an attached one belongs to others and is never made."""
+    """Spec of the Tortoise's own HPA, if required; an attached one is never created."""
     if decided.autoscaler is None or found.spec.autoscaler is not None:
         return None
     behavior = {"behavior": found.behavior} if found.behavior else {}
@@ -104,7 +104,7 @@ def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> Json | None:
 
 
 def _recommended(vpa: JsonObject | None) -> tuple[VerticalRecommendation | None, str]:
-    """The VPA's recommendation, or the reason why it is not used."""
+    """The VPA's recommendation, or the reason why it is unusable."""
     try:
         recommendation = None if vpa is None else vertical_of(vpa)
     except ValueError as error:

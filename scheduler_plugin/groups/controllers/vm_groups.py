@@ -1,6 +1,6 @@
-"""Reconciles every VirtualMachineGroup: its VMs, the read endpoint (a Service and an EndpointSlice, S4.3), the status.
+"""Reconciles VirtualMachineGroups: VMs, read endpoint (Service and EndpointSlice, S4.3), and status.
 
-One group is the unit of failure.
+Groups fail independently.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ from scheduler_plugin.groups.objects.vm_group import (
 from scheduler_plugin.groups.objects.writes import Write
 
 UNSETTLED: Final = Seconds(1.0)
-"""How soon a group is looked at again whose replicas start or leave: their databases send no events."""
+"""Interval of reconciles while replicas start or drain: their databases send no events."""
 
 LOAD_INTERVAL: Final = Seconds(5.0)
-"""How often a group that scales itself is looked at."""
+"""Interval of reconciles of a group that scales itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One group as it is: the object, its spec, its members, and its read endpoint. ``decision`` is how it scales
-    itself, None if it does not; it does not while ``rivals`` write its replicas.
+    """One group: object, spec, members, and read endpoint. ``decision`` is its own scaling, None if it does not scale
+    itself; it does not while ``rivals`` write its replicas.
     """
 
     found: Json
@@ -75,12 +75,12 @@ class _Seen:
 
 
 class VmGroupController(QueuedController):
-    """Runs the groups of VMs."""
+    """Reconciles the groups of VMs."""
 
     def __init__(
         self, context: GroupsContext, agents: MemberAgents, writers: Callable[[ObjectName], Sequence[str]]
     ) -> None:
-        """``writers`` names other writers of a group's replicas."""
+        """``writers`` returns other writers of a group's replicas."""
         super().__init__(context, VM_GROUPS)
         self._writers = writers
         self._looks = MemberLooks(agents, context.clock)
@@ -89,16 +89,15 @@ class VmGroupController(QueuedController):
         context.cache.listen(VIRTUAL_MACHINES, self._vm_changed)
 
     async def reconcile(self, name: ObjectName) -> None:
-        """Looks at one group and writes what is due. Raises ``ApiError`` and ``NotLeadingError``."""
+        """Reconcile one group. Raises ``ApiError`` and ``NotLeadingError``."""
         obj = self._context.cache.get(VM_GROUPS, name)
-        # Only the leader acts. All progress is in the objects (names, marks, the slice), so a successor goes on from
-        # there.
+        # Leader only. All progress is in the objects (names, marks, slice), so a successor can continue.
         if obj is None or is_leaving(obj) or not self._context.writer.leadership.leads:
             return
         try:
             group = parse_vm_group(obj)
         except InvalidGroupError as error:
-            # The rest of the status stays: members may serve although the spec is broken.
+            # Keep the rest of the status: members may serve despite a broken spec.
             refused = {**child(obj, "status"), **refused_status(obj, str(error), self._now())}
             await self._write_status(obj, refused)
             self._count("stopped")
@@ -108,20 +107,20 @@ class VmGroupController(QueuedController):
         plan = plan_group(group.spec, observed.members, bool(group.primary_uid), self._taken(group))
         await self._carry_out(observed, plan)
         self._count("stopped" if plan.fault else "done")
-        # Starting or draining databases send no events, so the group is looked at again soon.
+        # Databases send no events, so reconcile soon.
         settled = len(plan.serving) == group.spec.replicas and not plan.held_back
-        # A group that scales itself needs a look as often as its load window has samples.
+        # Its load window needs regular samples.
         interval = self._context.interval if group.scaling is None else LOAD_INTERVAL
         self._queue.add(name, interval if settled else plan.look_again or UNSETTLED)
 
     async def _scaled(self, seen: _Seen) -> _Seen:
-        """The group after it has scaled itself, or as it was if nothing changes."""
+        """The group after scaling itself; unchanged if there is nothing to do."""
         group = seen.group
         if group.scaling is None:
             return seen
-        # Replicas have one writer: while another one writes them, the group only reports that.
+        # Only one writer of replicas: report the other one.
         if rivals := tuple(self._writers(group.name)):
-            # The condition in the status shows that an earlier look has recorded it.
+            # The condition shows that an earlier reconcile recorded it.
             message, able = taken_by(rivals), condition_of(seen.found, ABLE)
             if (text(able, "reason"), text(able, "message")) != (TAKEN, message):
                 await self._tell(seen, TAKEN, message, is_warning=True)
@@ -131,21 +130,20 @@ class VmGroupController(QueuedController):
         if decision.replicas == current:
             return replace(seen, decision=decision)
         remembered = {**child(seen.found, "status"), "scaling": scaling_status(decision)}
-        # Written before the scaling: if the process dies in between, the scaling is late, but no successor scales twice
-        # within the delays.
+        # Before the scaling: after a crash the scaling is late, but no successor scales twice within the delays.
         updated = await self._write_status(seen.found, remembered)
         body: Json = {"spec": {"replicas": decision.replicas}}
-        # For the version after the status write; the API would refuse the old one.
+        # With the version after the status write.
         scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(updated))
         await self._context.writer.do(scale)
         direction = "up" if decision.replicas > current else "down"
         self._context.telemetry.scalings.labels(VM_GROUPS.kind, "horizontal", direction).inc()
         await self._tell(seen, "Scaled", texts.SCALED.format(before=current, decision=decision))
-        # `/scale` answers with a Scale only, so the group is read again.
+        # `/scale` returns a Scale only.
         again = await read_object(self._context.writer.api, VM_GROUPS, group.name)
         if again is not None:
             self._context.cache.learn(VM_GROUPS, again)
-        # The plan below must use the new count, whatever the read has returned.
+        # The plan needs the new count, whatever was read.
         scaled = replace(group, spec=replace(group.spec, replicas=decision.replicas))
         return replace(seen, found=again or seen.found, group=scaled, decision=decision)
 
@@ -159,12 +157,12 @@ class VmGroupController(QueuedController):
             (
                 vm,
                 SETTLED
-                # A replica that drains is listed until the slice is written, and its sessions matter now.
+                # A draining replica is listed until the slice is written, and its sessions matter now.
                 if uid_of(vm) in listed and ANNOTATION_DRAINING not in child(vm, "metadata", "annotations")
                 else SOON,
             )
             for vm in vms
-            # The primary is never drained and not in the endpoint, so its database need not be asked.
+            # The primary is never drained nor in the endpoint, so do not query it.
             if name_of(vm).name != member_name(group.name.name, Role.PRIMARY)
         ]
         looks = await self._looks.look(queries)
@@ -176,17 +174,17 @@ class VmGroupController(QueuedController):
         return _Seen(found, group, tuple(present), endpoint)
 
     async def _loaded(self, members: Sequence[Member], vms: Sequence[Json], scaling: GroupScaling) -> list[Member]:
-        """The members with the loads of the replicas that serve; that of booting and copying is none."""
+        """The members with the loads of serving replicas."""
         serving = {member.uid for member in replicas_of(members) if member.available}
         for member in members:
             if member.uid not in serving:
-                # A window that spans a restart would count booting and copying as load.
+                # A window across a restart would count booting and copying.
                 self._looks.forget_load(member.uid)
         loads = await self._looks.loads((vm for vm in vms if uid_of(vm) in serving), scaling.window)
         return [replace(member, busy_cores=loads.get(member.uid)) for member in members]
 
     def _taken(self, group: VmGroup) -> frozenset[str]:
-        # Twice the maximum: replicas that leave still use their numbers.
+        # Twice the maximum: leaving replicas still use their numbers.
         name, numbers = group.name, range(MOST_REPLICAS * 2)
         names = [
             member_name(name.name, Role.PRIMARY),
@@ -197,25 +195,24 @@ class VmGroupController(QueuedController):
 
     async def _carry_out(self, seen: _Seen, plan: GroupPlan) -> None:
         group, namespace = seen.group, seen.group.name.namespace
-        # Refusals are collected: a quota that refuses one new member must not hold up marks, the endpoint and
-        # deletions.
+        # Collect refusals: a quota that refuses one member must not block marks, the endpoint and deletions.
         refusals = await self._make(seen, plan)
         for stays in plan.stay:
             await self._mark(namespace, stays, None)
             await self._tell(seen, "MemberStays", texts.MEMBER_STAYS.format(vm=stays.name))
         for going in plan.drain:
-            # The mark comes before the endpoint drops the replica, so that a successor knows why it is not listed.
+            # Mark before the endpoint drops the replica, so that a successor knows why it is not listed.
             await self._mark(namespace, going.member, self._now())
             await self._tell(seen, "MemberDrains", texts.MEMBER_DRAINS.format(vm=going.member.name, why=going.because))
         await offer(self._context.writer, group, seen.endpoint, plan)
-        # Deletion comes last: the read endpoint must not list a VM that is gone.
+        # Delete last: the read endpoint must not list a deleted VM.
         for gone in plan.delete:
             vm = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, gone.member.name))
-            # Another VM may have taken the name since.
+            # The name may have been reused.
             if vm is not None and uid_of(vm) == gone.member.uid:
                 await self._context.writer.delete(VIRTUAL_MACHINES, vm)
             await self._tell(seen, "MemberDeleted", texts.MEMBER_DELETED.format(vm=gone.member.name, why=gone.because))
-        # A conflict or an existing name only means that the cache is behind; people need not know.
+        # Do not report a stale cache.
         unwritten = [texts.NOT_MADE.format(vm=vm, why=why) for vm, why in refusals.items() if why.kind not in PASSING]
         if seen.endpoint.foreign:
             unwritten += [texts.FOREIGN_ENDPOINT.format(object=seen.endpoint.foreign)]
@@ -223,12 +220,12 @@ class VmGroupController(QueuedController):
         if seen.decision is not None:
             status["scaling"] = scaling_status(seen.decision)
         await self._write_status(seen.found, status)
-        # Raised after everything else is written, so that the queue retries.
+        # Raise last, so that the queue retries.
         if refusals:
             raise next(iter(refusals.values()))
 
     async def _make(self, seen: _Seen, plan: GroupPlan) -> dict[str, ApiRefusedError]:
-        """Makes the VMs of new members; refusals by name, to be raised in the end."""
+        """Create the VMs of new members; return refusals by name."""
         refusals: dict[str, ApiRefusedError] = {}
         for new in plan.create:
             name = ObjectName(seen.group.name.namespace, new.name)
@@ -251,14 +248,14 @@ class VmGroupController(QueuedController):
         await self._context.writer.tell(EventRecord(subject, reason, note, is_warning=is_warning))
 
     def _group_changed(self, change: FactChange[Json]) -> None:
-        """Our own writes of the status are no news."""
+        """Ignore our own status writes."""
         generations = [whole(obj, "metadata", "generation") for obj in (change.before, change.after) if obj is not None]
-        # A new or deleted group has one side only; two equal generations mean a status write.
+        # A new or deleted group has one side; equal generations mean a status write.
         if len(set(generations)) != 1 or len(generations) != 2:
             self._queue.add(change.name)
 
     def _vm_changed(self, change: FactChange[Json]) -> None:
-        # Both sides: the owner of a VM may have changed.
+        # The owner of a VM may have changed.
         owners = [controller_of(vm or {}) for vm in (change.before, change.after)]
         before, after = (
             [ObjectName(change.name.namespace, text(owner, "name"))] if text(owner, "kind") == VM_GROUPS.kind else []
@@ -268,7 +265,7 @@ class VmGroupController(QueuedController):
         for group in (*before, *after):
             self._queue.add(group)
         if change.after is None and change.before is not None:
-            # A VM that is made again under this name has another UID, so nothing else would drop the entry.
+            # A recreated VM has another UID.
             self._looks.forget(uid_of(change.before))
 
     def _now(self) -> str:
@@ -277,7 +274,7 @@ class VmGroupController(QueuedController):
 
 @dataclass(frozen=True, slots=True)
 class ReadEndpoint:
-    """The two objects of one group, None if there is none. ``foreign`` names the one that belongs to others."""
+    """The Service and EndpointSlice of one group; None if missing. ``foreign`` names one that belongs to others."""
 
     service: Json | None
     slice: Json | None
@@ -285,24 +282,23 @@ class ReadEndpoint:
 
     @property
     def listed(self) -> frozenset[str]:
-        """The UIDs of the VMs that it offers to new clients."""
+        """UIDs of the VMs that it offers to new clients."""
         return frozenset() if self.foreign else listed_uids(self.slice or {})
 
 
 async def look_at_endpoint(api: KubernetesApi, group: VmGroup) -> ReadEndpoint:
-    """The group's read endpoint as it is now. Raises ``ApiError``."""
+    """Read the group's endpoint. Raises ``ApiError``."""
     name, kinds = endpoint_name(group.name), (SERVICES, ENDPOINT_SLICES)
-    # Read at each look, so that a deleted one is made again without watching every Service of the cluster.
+    # Read every time instead of watching every Service of the cluster.
     service, slice_ = await asyncio.gather(*(read_object(api, kind, name) for kind in kinds))
     pairs = zip(kinds, (service, slice_), strict=True)
-    # A Service or slice of that name that belongs to others is left alone. The other one is not written either: it
-    # could send the clients of others to the replicas.
+    # Leave a foreign one alone, and its counterpart too: it could send foreign clients to the replicas.
     foreign = [f"{kind.kind} {name.name}" for kind, obj in pairs if obj is not None and not is_of(obj, group)]
     return ReadEndpoint(service, slice_, foreign[0] if foreign else "")
 
 
 async def offer(writer: Writer, group: VmGroup, found: ReadEndpoint, plan: GroupPlan) -> None:
-    """Makes the read endpoint list the replicas that serve. Raises as ``Writer``."""
+    """Update the read endpoint to the serving replicas. Raises as ``Writer``."""
     if found.foreign:
         return
     name, wanted = endpoint_name(group.name), endpoint_slice(group, plan)
@@ -311,17 +307,17 @@ async def offer(writer: Writer, group: VmGroup, found: ReadEndpoint, plan: Group
     if found.slice is None:
         await writer.do(Write("endpoint", ENDPOINT_SLICES, name, wanted, creates=True))
     elif differs(found.slice, wanted):
-        # Labels and owner stay as they are; only these two fields change.
+        # Labels and owner stay.
         body: Json = {key: wanted[key] for key in ("endpoints", "ports")}
         await writer.do(Write("endpoint", ENDPOINT_SLICES, name, body, version=version_of(found.slice)))
 
 
 async def read_object(api: KubernetesApi, resource: Resource, name: ObjectName) -> Json | None:
-    """One object as it is now, None if there is none. Raises ``ApiError``."""
+    """Read one object; None if missing. Raises ``ApiError``."""
     try:
         return dict(await api.call(ApiCall("GET", resource.path(name.namespace, name.name), TIMEOUT)))
     except ApiRefusedError as error:
-        # No other refusal must pass for a missing object: the caller would create it.
+        # Other refusals do not mean missing: the caller would create it.
         if error.kind is not RefusalKind.NOT_FOUND:
             raise
         return None

@@ -1,4 +1,4 @@
-"""Recommends for Hvpas whose targets are VMs, from what their agents say (S1.1)."""
+"""Recommendations for Hvpas with VM targets, from the reports of agents (S1.1)."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ HISTORY: Final = "containers"
 
 
 class VmRecommender:
-    """The recommender of one process."""
+    """Recommends for Hvpas of VMs."""
 
     def __init__(
         self, context: GroupsContext, watches: GroupWatches, agents: MemberAgents, policy: GroupPolicy
     ) -> None:
-        """``policy`` is that of the groups to recommend for."""
+        """``policy`` is that of the groups."""
         self._policy = policy
         self._context = context
         self._watches = watches
@@ -63,15 +63,14 @@ class VmRecommender:
         self._kills: dict[str, int] = {}
 
     async def run(self, is_on: Callable[[], bool]) -> Never:
-        """Looks at every group each interval, while ``is_on``, for ever."""
+        """Process every group each interval, while ``is_on``, until cancelled."""
         await self._context.cache.synced.wait()
         while True:
-            # Checked at each round: the Lease may come and go, and the settings may be switched while the program
-            # runs.
+            # Checked every round: Lease and settings may change.
             if self._context.writer.leadership.leads:
-                # A copy: the cache may change while a group is awaited.
+                # Copied, because the cache may change meanwhile.
                 for group in list(self._context.cache.objects(self._policy.kind).values()):
-                    # If the settings leave recommending to the cluster, remove our own notes.
+                    # If switched off, remove our annotations.
                     await self._reconcile(group, self._recommend if is_on() else self._take_back)
             await self._context.clock.sleep(self._context.interval)
 
@@ -80,16 +79,16 @@ class VmRecommender:
             await act(self._watches.facts(self._policy, group))
         except (ApiError, NotLeadingError) as error:
             LOG.info(texts.NOT_RECOMMENDED, extra={"group": str(name_of(group)), "reason": str(error)})
-        except Exception:  # one group must not end the program of all others
+        except Exception:  # one group must not stop the others
             LOG.exception(texts.RECOMMENDING_FAILED, extra={"group": str(name_of(group))})
 
     async def _recommend(self, facts: GroupFacts) -> None:
-        # The cluster's own VPA recommender and HPA controller look after pods.
+        # Pods are left to the cluster's own VPA recommender and HPA controller.
         if facts.desired is None or facts.target is None or facts.desired.target.resource in OF_PODS:
             return
         vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))
-        # By UID: a VM that was made again under the same name is another guest.
+        # By UID: a recreated VM is another guest.
         by_uid = {uid_of(vm): answer for vm, answer in zip(vms, answers, strict=True)}
         usage = [*uses(vms, by_uid)]
         if facts.hpa is not None:
@@ -100,30 +99,30 @@ class VmRecommender:
     async def _take_back(self, facts: GroupFacts) -> None:
         for kind, autoscaler in ((HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa)):
             if autoscaler is not None and has_note(autoscaler):
-                # None removes the annotation.
+                # None removes it.
                 await self._annotate(kind, autoscaler, {ANNOTATION_RECOMMENDATION: None})
 
     async def _horizontal(self, hpa: JsonObject, replicas: list[ReplicaUse]) -> None:
         previous = self._desires.get(uid_of(hpa), Desires())
         now = self._context.clock.wall()
-        # Desired counts of the last minutes live in memory only, as in an HPA controller.
+        # In memory only, as in the HPA controller.
         recommendation, self._desires[uid_of(hpa)] = horizontal(
             rules_of(hpa), len(replicas), lambda _: replicas, previous, now
         )
         await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(replicas), recommendation), {})
 
     def _killed(self, said: Mapping[str, GuestUse]) -> Bytes | None:
-        """The most memory that a guest had in which the kernel has killed a process since the last look; else None.
+        """Largest memory of a guest in which the kernel OOM-killed a process since the last round; None if none.
 
-        Neither the first count of a guest nor one that fell, because the guest has booted, says that a kill is recent.
+        The first count of a guest, and a count that fell because the guest rebooted, prove no recent kill.
         """
         had: list[Bytes] = []
         for uid, use in said.items():
             before = self._kills.get(uid)
-            # Unknown is not zero, so an earlier count stays.
+            # Unknown is not zero: keep the earlier count.
             if use.kills is not None:
                 self._kills[uid] = use.kills
-                # The total counts: the kernel ran out of all memory of the guest, whatever one process used.
+                # The guest's total: the kernel ran out of all of it.
                 size = use.memory_total or use.memory
                 if before is not None and use.kills > before and size is not None:
                     had.append(size)
@@ -133,7 +132,7 @@ class VmRecommender:
         if not any(amounts):
             return
         now = self._context.clock.wall()
-        # The history is in an annotation of the VPA, so a restart forgets nothing.
+        # Stored in an annotation of the VPA.
         history = decode_history(_kept(vpa), HISTORY, now=now)
         after = observed(history, VM_CONTAINER, amounts, now)
         if killed_at is not None:
@@ -141,16 +140,16 @@ class VmRecommender:
         recommendation = vertical(after, len(amounts))
         if recommendation is None:
             return
-        # No spaces: all annotations of an object share 256 KiB.
+        # Compact: all annotations of an object share 256 KiB.
         encoded = json.dumps({HISTORY: encode_history(after)}, separators=(",", ":"))
         await self._note(VERTICAL_AUTOSCALERS, vpa, vpa_status(recommendation), {ANNOTATION_USE_HISTORY: encoded})
 
     async def _note(self, kind: Resource, about: JsonObject, status: Json, more: Json) -> None:
-        """Notes ``status`` and ``more`` on the object, if it does not have them yet."""
-        # In an annotation: a status has one writer, and the cluster's HPA controller writes that of every HPA.
+        """Store ``status`` and ``more`` in annotations, if they differ."""
+        # In an annotation, because the cluster's HPA controller writes the status of every HPA.
         wanted = {**note(stamped(status, timestamp(self._context.clock.wall()))), **more}
         current = annotations_of(about)
-        # An unchanged recommendation must not cost a write at each look.
+        # Do not write an unchanged recommendation.
         if any(current.get(name) != value for name, value in wanted.items()):
             await self._annotate(kind, about, wanted)
 
@@ -161,7 +160,7 @@ class VmRecommender:
 
 
 def _kept(vpa: JsonObject) -> Json:
-    """The decoded history; empty if there is none or it cannot be decoded."""
+    """The stored history; empty if missing or undecodable."""
     try:
         decoded = json.loads(annotations_of(vpa).get(ANNOTATION_USE_HISTORY, "{}"))
     except (ValueError, RecursionError):

@@ -1,7 +1,6 @@
-"""The objects around a group: which groups refer to which objects, which pods a target has, and which groups to
-reconcile when one changes.
+"""References between groups and objects: which groups to reconcile when an object changes, and the pods of targets.
 
-A change only updates the references and puts the names of groups into the queues of their kinds.
+A change only updates references and queues groups.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ V = TypeVar("V")
 
 
 class Index(Generic[K, V]):
-    """Values by key, each under any number of keys; a key without values is dropped, or they would pile up."""
+    """Values by key, each under any number of keys; empty keys are removed."""
 
     def __init__(self) -> None:
         self._at: dict[K, set[V]] = {}
 
     def at(self, key: K) -> Set[V]:
-        """The values at ``key``."""
+        """Values at ``key``."""
         return self._at.get(key, frozenset())
 
     def __iter__(self) -> Iterator[K]:
-        """The keys that have values."""
+        """Keys with values."""
         return iter(self._at)
 
     def move(self, value: V, before: Iterable[K], after: Iterable[K]) -> None:
-        """Moves ``value`` from the keys ``before`` to those ``after``."""
+        """Move ``value`` from the keys ``before`` to ``after``."""
         for key in before:
             values = self._at.get(key, set())
             values.discard(value)
@@ -69,43 +68,43 @@ class _Reference(NamedTuple):
 
 
 class References:
-    """The references of all groups, by group and by object."""
+    """References of all groups, by group and by object."""
 
     def __init__(self) -> None:
         self._of_group: dict[GroupKey, _Reference] = {}
         self._by_object: Index[Key, GroupKey] = Index()
 
     def set(self, group: GroupKey, created: str, target: Key | None, others: Iterable[Key] = ()) -> None:
-        """Replace the references of the group, which was ``created`` then."""
-        # A group whose target has changed must not stay listed at the old one.
+        """Replace the references of the group with creation time ``created``."""
+        # Remove it from an earlier target.
         self.drop(group)
         keys = frozenset(others) | (frozenset() if target is None else {target})
         self._of_group[group] = _Reference(created, target, keys)
         self._by_object.move(group, (), keys)
 
     def drop(self, group: GroupKey) -> None:
-        """The group is gone."""
+        """Remove a deleted group."""
         record = self._of_group.pop(group, None)
         self._by_object.move(group, () if record is None else record.keys, ())
 
     def target_of(self, group: GroupKey) -> Key | None:
-        """Target of the group, if known."""
+        """The group's target, if known."""
         record = self._of_group.get(group)
         return None if record is None else record.target
 
     def targets_in(self, namespace: str) -> frozenset[Key]:
-        """Targets of a namespace's groups."""
+        """Targets of the namespace's groups."""
         targets = (record.target for record in self._of_group.values())
         return frozenset(key for key in targets if key is not None and key[2].namespace == namespace)
 
     def groups_at(self, key: Key) -> list[GroupKey]:
-        """Every group that refers to the object."""
+        """Groups that refer to the object."""
         return sorted(self._by_object.at(key), key=str)
 
     def scaling(self, key: Key | None, but: GroupKey | None = None) -> list[str]:
-        """Kind and name of every group that scales the object, the oldest first, without one of them."""
+        """Kind and name of all groups that scale the object, except ``but``, oldest first."""
         groups = () if key is None else self._by_object.at(key)
-        # Oldest first: the message names the same groups at each look.
+        # Oldest first, so that the message is stable.
         claims = sorted((self._of_group[group].created, *group) for group in groups if group != but)
         return [f"{kind} {name.name}" for _, kind, name in claims if self._of_group[kind, name].target == key]
 
@@ -116,7 +115,7 @@ def key_of(resource: Resource, name: ObjectName) -> Key:
 
 
 class PodIndex:
-    """All pods that the cache knows. ``on_kill`` is called with a pod in which a container ran out of memory."""
+    """Index of all cached pods. ``on_kill`` is called with a pod in which a container was OOM-killed."""
 
     def __init__(self, cache: Cache, on_kill: Callable[[JsonObject], None]) -> None:
         self._cache = cache
@@ -125,13 +124,13 @@ class PodIndex:
         cache.listen(PODS, self._changed)
 
     def of(self, target: JsonObject) -> list[Json]:
-        """The pods of a Deployment, StatefulSet, ReplicaSet or Cluster, by name."""
+        """Pods of a Deployment, StatefulSet, ReplicaSet or Cluster, by name."""
         selector, namespace = pod_selector(target), name_of(target).namespace
         labels = strings(selector, "matchLabels").items()
-        # A pod has to carry all of the labels, so the shortest list is enough to look through.
+        # A pod needs all labels, so scan the shortest list.
         names = min((self._by_label.at((namespace, key, value)) for key, value in labels), key=len, default=None)
         if names is None:
-            # A selector with `matchExpressions` alone names no label to look up.
+            # A selector with only `matchExpressions` has no label to look up.
             names = {name for name in self._cache.objects(PODS) if name.namespace == namespace}
         pods = (self._cache.get(PODS, name) for name in sorted(names, key=str))
         return [pod for pod in pods if pod is not None and selects(selector, labels_of(pod))]
@@ -142,19 +141,19 @@ class PodIndex:
             for pod in (change.before, change.after)
         )
         self._by_label.move(change.name, before, after)
-        # Only new kills: a pod's status repeats the last one in every event.
+        # Only new kills: every event repeats the last one.
         if change.after is not None and set(killed_in(change.after)) - set(killed_in(change.before or {})):
             self._on_kill(change.after)
 
 
 AROUND: Final = (*TARGET_KINDS.values(), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
-"""Every kind that a group may refer to."""
+"""Kinds that a group may refer to."""
 
 NO_VPAS: Final = ("SizesUnknown", "KindMissing", texts.NO_VPAS)
 
 
 class GroupWatches:
-    """The references between the groups of all ``policies`` and the objects of the cluster."""
+    """References between the groups of all ``policies`` and the cluster's objects."""
 
     def __init__(
         self, context: GroupsContext, policies: Iterable[GroupPolicy], controllers: Mapping[str, QueuedController]
@@ -172,22 +171,22 @@ class GroupWatches:
             cache.listen(kind, partial(self._object_changed, kind))
 
     def facts(self, policy: GroupPolicy, group: JsonObject) -> GroupFacts:
-        """All that is known of one group and of the objects around it."""
+        """Facts of one group and its objects."""
         try:
             desired = policy.desired(group)
         except InvalidSpecError as error:
             return GroupFacts(group, fault=str(error))
-        # Without the kind no VPA could ever be written; the condition says so instead of stopping the group.
+        # Without the VPA CRD a condition says so instead of stopping the group.
         if desired.vpa is not None and self._cache.lacks(VERTICAL_AUTOSCALERS):
             desired = replace(desired, vpa=None, remarks=(*desired.remarks, NO_VPAS))
         name, kind = name_of(group), desired.target.resource
         beside: dict[Resource, JsonObject | None] = {}
         for resource, companion in desired.beside.items():
             autoscaler = self._cache.get(resource, ObjectName(name.namespace, companion.name))
-            # What agents say of VMs counts before the status; beside pods that is the cluster's own.
+            # For VMs, our annotation takes precedence over the status.
             beside[resource] = autoscaler if autoscaler is None or kind in OF_PODS else as_noted(autoscaler)
         target = self._cache.get(kind, ObjectName(name.namespace, desired.target.name))
-        # Pods of a VM follow the VM.
+        # A VM's pods follow it.
         pods = () if target is None or kind not in OF_PODS else self.pods.of(target)
         return GroupFacts(
             group,
@@ -202,19 +201,19 @@ class GroupWatches:
         )
 
     def desired(self, policy: GroupPolicy, group: JsonObject) -> DesiredState | None:
-        """Objects that belong to the group; None if it cannot be decoded."""
+        """Objects of the group; None if it is invalid."""
         try:
             return policy.desired(group)
         except InvalidSpecError:
             return None
 
     def holders(self, kind: str) -> list[ObjectName]:
-        """The groups of that kind, deleted ones too, that have changed an HPA or a VPA that they do not own."""
-        # Kept from the records on the objects, so that it includes a group that was deleted while no process ran.
+        """Groups of that kind, including deleted ones, that have changed an HPA or VPA which they do not own."""
+        # From the records on the objects, so it includes groups deleted while no process ran.
         return [name for of_kind, name in self._held if of_kind == kind]
 
     def held_by(self, kind: str, name: ObjectName) -> list[tuple[Resource, JsonObject]]:
-        """The HPAs and VPAs that the group has changed and does not own."""
+        """HPAs and VPAs that the group has changed and does not own."""
         changed = sorted(self._held.at((kind, name)), key=str)
         pairs = ((resource, self._cache.get(resource, object_name)) for resource, object_name in changed)
         return [(resource, obj) for resource, obj in pairs if obj is not None and not is_leaving(obj)]
@@ -226,7 +225,7 @@ class GroupWatches:
         return [*self._references.scaling(key), *(f"{HORIZONTAL_AUTOSCALERS.kind} {hpa}" for hpa in hpas)]
 
     def _other_writers(self, group: JsonObject, desired: DesiredState) -> Iterator[str]:
-        """HPAs and VPAs other than the group's that act on its target.
+        """Foreign HPAs and VPAs that act on the group's target.
 
         A group without an HPA writes sizes only, and one that sizes nothing leaves sizes to others.
         """
@@ -237,19 +236,19 @@ class GroupWatches:
                 yield texts.SCALED_BY.format(kind=HORIZONTAL_AUTOSCALERS.kind, names=names)
         if desired.sizes:
             vpas = self._foreign(VERTICAL_AUTOSCALERS, key, group, "" if desired.vpa is None else desired.vpa.name)
-            # A VPA with mode Off only recommends, so it disturbs nobody.
+            # With mode Off it only recommends.
             modes = [texts.SIZING_MODE.format(name=name, mode=mode) for name, vpa in vpas if (mode := sizing_mode(vpa))]
             if modes:
                 yield texts.SIZED_BY.format(kind=VERTICAL_AUTOSCALERS.kind, names=", ".join(modes))
 
     def _foreign(self, kind: Resource, key: Key, group: JsonObject, own: str) -> Iterator[tuple[str, JsonObject]]:
         for name, autoscaler in self._autoscalers_of(kind, key):
-            # By name as well: the group does not own an HPA or VPA that it adopted.
+            # Also by name: an adopted one is not owned.
             if name != own and not is_owned_by(autoscaler, group):
                 yield name, autoscaler
 
     def _autoscalers_of(self, kind: Resource, key: Key) -> Iterator[tuple[str, JsonObject]]:
-        """Every HPA, or every VPA, that is about the object and stays."""
+        """HPAs, or VPAs, that refer to the object and are not terminating."""
         names = sorted((name for of_kind, name in self._autoscalers.at(key) if of_kind is kind), key=str)
         for name in names:
             autoscaler = self._cache.get(kind, name)
@@ -258,17 +257,19 @@ class GroupWatches:
 
     def _group_changed(self, policy: GroupPolicy, change: FactChange[Json]) -> None:
         kind, name = policy.kind.kind, change.name
-        if _is_status_only(change):  # most are our own: another look at once would undo the pause after a refusal
+        if _is_status_only(
+            change
+        ):  # usually our own write: an immediate reconcile would undo the pause after a refusal
             return
         before = self._references.target_of((kind, name))
         if change.after is None or is_leaving(change.after):
-            # References of a group that is being deleted must not block another one that takes over its target.
+            # A terminating group must not block another one that takes over its target.
             self._references.drop((kind, name))
         else:
             created = text(change.after, "metadata", "creationTimestamp")
             self._references.set((kind, name), created, *self._keys(policy, change.after))
         self._enqueue(kind, name)
-        # The old target matters too: its other groups may have waited for this one to leave.
+        # Also the old target, for which other groups may wait.
         for key in {before, self._references.target_of((kind, name))} - {None}:
             self._target_changed(key)
 
@@ -277,7 +278,7 @@ class GroupWatches:
         if kind not in REFERENCES:
             return
         autoscaler, sides = (kind, change.name), (change.before, change.after)
-        # The record may have moved to another group, which may be gone.
+        # The record may name another group now.
         before, after = ([] if obj is None else _holders(change.name, obj) for obj in sides)
         self._held.move(autoscaler, before, after)
         for holder in after:
@@ -296,15 +297,15 @@ class GroupWatches:
 
     def _ran_out_of_memory(self, pod: JsonObject) -> None:
         for key in self._references.targets_in(name_of(pod).namespace):
-            # The cache drops the owner of a pod, so its workload is found through the selectors of the targets.
+            # Find the workload by selectors: the cache drops owners of pods.
             target = self._cache.get(TARGET_KINDS[key[:2]], key[2])
             if target is not None and selects(pod_selector(target), labels_of(pod)):
                 self._enqueue_all(key)
 
     def _target_changed(self, key: Key | None) -> None:
-        """Another writer of the object has come or gone."""
+        """A writer of the object was added or removed."""
         self._enqueue_all(key)
-        # A group of VMs that scales itself stops while someone else writes its replicas, and goes on after that.
+        # A self-scaling group stops while others write its replicas.
         if key is not None and key[:2] == (VM_GROUPS.group, VM_GROUPS.kind):
             self._enqueue(VM_GROUPS.kind, key[2])
 
@@ -318,15 +319,14 @@ class GroupWatches:
 
 
 def _holders(name: ObjectName, autoscaler: JsonObject) -> list[GroupKey]:
-    """Kind and name of the group whose record an HPA or a VPA has, if it has one."""
+    """Kind and name of the group in the record of an HPA or VPA, if any."""
     original = original_of(autoscaler)
     return [] if original is None else [(original.kind, ObjectName(name.namespace, original.name))]
 
 
 def _is_status_only(change: FactChange[Json]) -> bool:
     versions = [(uid_of(obj), whole(obj, "metadata", "generation")) for obj in (change.before, change.after) if obj]
-    # The same UID and generation: only the status or the metadata has changed. The start of a deletion is news,
-    # whatever the generation says.
+    # Same UID and generation: only status or metadata changed. The start of a deletion counts.
     return len(versions) == 2 and versions[0] == versions[1] and not is_leaving(change.after or {})
 
 

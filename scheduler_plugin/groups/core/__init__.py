@@ -1,8 +1,8 @@
-"""What decides for groups: pure policies over the shared words of ``workload``.
+"""Pure policies of groups, with the common types of ``workload``.
 
 A policy is ``decide(spec, workload, recommendations, memory, now) -> (decision, memory)``:
 
-- The same input gives the same output. ``now`` is an aware ``datetime``, because the memory outlives the process.
-- ``memory`` is all that a policy must not forget. It is written to the object's status.
-- A decision says what to write. If that is less than was wanted, a ``WithheldChange`` says by which rule.
+- Equal input gives equal output. ``now`` is an aware ``datetime``, because the memory survives the process.
+- ``memory`` is everything that a policy must remember. It is stored in the object's status.
+- A decision says what to write. If that is less than wanted, a ``WithheldChange`` names the rule.
 """

@@ -1,7 +1,7 @@
-"""Standbys that agents keep at their primary's size, so that a failover finds one that is large enough.
+"""Keeps standbys at their primary's size, so that a failover finds one that is large enough.
 
 - Each standby gets the primary's desired size as its floor. The primary never waits for it: failovers are rare.
-- If the primary's node is full, a standby that already has the size may be promoted.
+- If the primary's node is full, a standby that has the size may be promoted.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.tortoise.floor import renewed
 
 FLOOR_LIFE: Final = timedelta(minutes=10)
-"""A promoted standby keeps its floor at most this long, then follows its own load."""
+"""A promoted standby loses its floor after this time and follows its own load."""
 
 PATIENCE: Final = timedelta(minutes=5)
-"""How long a primary must be denied before a standby is promoted; VMs migrate away within a minute."""
+"""How long a primary must be denied before a promotion; moving VMs away takes less than a minute."""
 
 PAUSE: Final = timedelta(hours=1)
-"""The pause after any change of the primary: each refuses writes for seconds."""
+"""Minimum time between changes of the primary: each refuses writes for seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One postgres. ``wanted`` is its desired size, ``actual`` its actual one (None if unknown), ``most`` its maximum.
-    ``denied_since``: since when its node has no room for ``wanted``, None if it has.
+    """One postgres: ``wanted`` size, ``actual`` size (None if unknown), and ``most``, its maximum. ``denied_since``:
+    since when its node lacks room for ``wanted``, None if it does not.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Instance:
     denied_since: datetime | None = None
 
     def has_room_for(self, size: Resources) -> bool:
-        """Return True if it is ready and actually has that size."""
+        """Return True if it is ready and has that size."""
         return self.is_ready and self.denied_since is None and self.actual is not None and size.within(self.actual)
 
 
@@ -55,7 +55,7 @@ class DeniedRoom:
 
 
 class Switchover(StrEnum):
-    """The outcome for a denied primary: ``PROMOTED``, or the reason why no standby is."""
+    """Outcome for a denied primary: ``PROMOTED``, or the reason against a promotion."""
 
     WAITING = "Waiting"
     NOT_ALLOWED = "NotAllowed"
@@ -67,7 +67,7 @@ class Switchover(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """State of a Cluster. ``changed_at``: when its primary last changed, None if never."""
+    """State of a Cluster. ``changed_at``: last change of its primary, None if never."""
 
     allows_switchover: bool
     is_healthy: bool
@@ -76,7 +76,7 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class SwitchoverDecision:
-    """The decision for a primary denied since ``since``; with ``PROMOTED``, ``to`` is the standby."""
+    """Decision for a primary denied since ``since``; with ``PROMOTED``, ``to`` is the standby."""
 
     outcome: Switchover
     since: datetime
@@ -91,7 +91,7 @@ class Tandem:
     standbys: tuple[Instance, ...]
 
     def with_denial(self, denial: DeniedRoom | None) -> Tandem:
-        """This tandem with the scheduler's denial. The pod does not show it: agents request only what is permitted."""
+        """With the scheduler's denial, which the pod does not show: agents request only what is permitted."""
         if denial is None:
             return self
         since = min(denial.since, self.primary.denied_since or denial.since)
@@ -99,7 +99,7 @@ class Tandem:
         return replace(self, primary=replace(self.primary, wanted=wanted, denied_since=since))
 
     def new_floors(self, now: datetime) -> Mapping[str, Floor]:
-        """The floors to write, by the standby's name."""
+        """Floors to write, by standby."""
         size = self.primary.wanted
         floors = (
             (standby, renewed(standby.floor, size.at_most(standby.most), now, FLOOR_LIFE)) for standby in self.standbys
@@ -107,7 +107,7 @@ class Tandem:
         return {standby.name: floor for standby, floor in floors if floor != standby.floor and floor is not None}
 
     def switchover(self, cluster: ClusterState, now: datetime) -> SwitchoverDecision | None:
-        """The decision now; None if the primary's node has room."""
+        """The decision; None if the primary's node has room."""
         since = self.primary.denied_since
         if since is None:
             return None
@@ -117,7 +117,7 @@ class Tandem:
         able = [standby.name for standby in self.standbys if standby.has_room_for(self.primary.wanted)]
         if not able:
             return SwitchoverDecision(Switchover.NO_STANDBY, since)
-        # The first by name, since nothing here ranks them.
+        # Any of them: the first by name.
         return SwitchoverDecision(Switchover.PROMOTED, since, min(able))
 
     def sentence(self, decision: SwitchoverDecision) -> str:

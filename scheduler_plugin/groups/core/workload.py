@@ -1,7 +1,7 @@
-"""The words that all group policies share: what a workload is, what is recommended, and what is decided.
+"""Types shared by all group policies: workloads, recommendations and decisions.
 
-- A workload has replicas, all of one shape: the same containers with the same sizes. A VM has one container.
-- Every amount is optional: a container may set no request, a recommendation may leave a resource out.
+- A workload has equal replicas with the same containers and sizes. A VM has one container.
+- Every amount is optional: a container may have no request, a recommendation may omit a resource.
 - CPU and memory share one code path: loop over ``RESOURCES`` and read ``sizes[resource]``.
 """
 
@@ -20,7 +20,7 @@ Resource = Literal["cpu", "memory"]
 """A resource by its Kubernetes name."""
 
 RESOURCES: Final[tuple[Resource, ...]] = ("cpu", "memory")
-"""Everything that a container is sized in."""
+"""Resources of container sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +42,23 @@ class ResourceList:
         return self.cpu is not None or self.memory is not None
 
     def __iter__(self) -> Iterator[tuple[Resource, Amount]]:
-        """Those that are given, CPU first."""
+        """Amounts that are set, CPU first."""
         return ((name, amount) for name in RESOURCES if (amount := self[name]) is not None)
 
     @classmethod
     def of(cls, value: Callable[[Resource], int | None]) -> ResourceList:
-        """The ``value`` of each resource, in thousandths of a vCPU or bytes; None leaves it out."""
+        """``value`` of each resource, in thousandths of a vCPU or bytes; None omits it."""
         cpu, memory = (value(resource) for resource in RESOURCES)
         return cls(None if cpu is None else MilliCpu(cpu), None if memory is None else Bytes(memory))
 
     def with_value(self, resource: Resource, value: int | None) -> Self:
-        """The same with ``resource`` at ``value`` thousandths of a vCPU or bytes, or without it."""
+        """With ``resource`` at ``value`` thousandths of a vCPU or bytes, or without it."""
         if resource == "cpu":
             return replace(self, cpu=None if value is None else MilliCpu(value))
         return replace(self, memory=None if value is None else Bytes(value))
 
     def map(self, change: Callable[[Resource, Amount], int | None]) -> ResourceList:
-        """These entries, each changed to the value that ``change`` returns; None leaves one out."""
+        """Each entry changed by ``change``; None omits it."""
         return ResourceList.of(lambda name: None if (amount := self[name]) is None else change(name, amount))
 
     def over(self, other: ResourceList) -> ResourceList:
@@ -74,7 +74,7 @@ NOTHING: Final = ResourceList()
 
 @dataclass(frozen=True, slots=True)
 class SizedContainer:
-    """One container of every replica: its name, requests and limits."""
+    """One container of every replica: name, requests and limits."""
 
     name: str
     requests: ResourceList = NOTHING
@@ -82,7 +82,7 @@ class SizedContainer:
 
     @property
     def sizes(self) -> ResourceList:
-        """Size of each replica: the requests, which default to the limits as in Kubernetes."""
+        """Requests, which default to the limits as in Kubernetes."""
         return self.requests.over(self.limits)
 
     def over(self, other: SizedContainer | None) -> SizedContainer:
@@ -94,25 +94,24 @@ class SizedContainer:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """A container that was killed for lack of memory: when last (an aware time), and when last in each pod."""
+    """A container that was OOM-killed: last time (aware), and last time in each pod."""
 
     container: str
     at: datetime
     by_pod: tuple[datetime, ...] = ()
 
     def pods_since(self, begin: datetime) -> int:
-        """In how many pods it was killed after ``begin``."""
-        # A kill that names no pods counts as one.
+        """Number of pods in which it was killed after ``begin``."""
+        # Without pods it counts as one.
         return sum(at > begin for at in self.by_pod or (self.at,))
 
 
 @dataclass(frozen=True, slots=True)
 class RunningPods:
-    """The pods of a workload as they are.
+    """The actual pods of a workload.
 
-    ``ready`` of them serve. ``sizes`` are the mean requests of each of their containers, sidecars included.
-    ``difference`` says how they differ from the order, empty if they do not. ``refused`` has the greatest size that any
-    of them has of what was ordered and refused.
+    ``ready`` is their number. ``sizes`` are mean requests by container, including sidecars. ``difference`` is how they
+    differ from the order, empty if they do not. ``refused`` is the maximum that any pod has of refused sizes.
     """
 
     ready: int
@@ -123,11 +122,10 @@ class RunningPods:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A Deployment, a StatefulSet or a group of VMs, as it is.
+    """A Deployment, a StatefulSet or a group of VMs.
 
-    ``replicas`` is how many its spec asks for, ``ready`` how many serve; both are zero or more.
-    ``out_of_memory`` has the last kill for lack of memory of each container since the last vertical scaling.
-    ``pods`` is None if nothing is known of them: then they count as what was ordered.
+    ``replicas`` is the desired count, ``ready`` the number that serve; both >= 0. ``out_of_memory`` are the last OOM
+    kills by container since the last vertical scaling. ``pods`` is None if unknown: then they count as ordered.
     """
 
     replicas: int
@@ -138,8 +136,7 @@ class Workload:
 
     @property
     def serving(self) -> int:
-        """Number of replicas that share the load."""
-        # At least one, because needs are divided by it.
+        """Number of replicas that share the load; at least 1, because needs are divided by it."""
         return max(1, self.replicas if self.pods is None else self.pods.ready)
 
     def container(self, name: str) -> SizedContainer | None:
@@ -156,27 +153,27 @@ C = TypeVar("C", "SizedContainer", "ContainerRecommendation")
 
 
 def by_name(containers: Iterable[C], name: str) -> C | None:
-    """The first of ``containers`` with that name; None if there is none."""
+    """The first of ``containers`` with that name; None if none."""
     return next((container for container in containers if container.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class SizeBounds:
-    """Bounds of each resource; a missing one is unbounded. The lower bound wins over the upper."""
+    """Bounds by resource; a missing one is unbounded. The lower bound wins."""
 
     least: ResourceList = NOTHING
     most: ResourceList = NOTHING
 
     def clamp(self, resource: Resource, value: int) -> int:
-        """The value nearest to ``value`` that is within the bounds of ``resource``."""
+        """``value`` clamped to the bounds of ``resource``."""
         least, most = self.least[resource], self.most[resource]
         capped = value if most is None else min(value, most.value)
-        # Applied last, so the lower bound wins.
+        # Last, so that the lower bound wins.
         return capped if least is None else max(capped, least.value)
 
 
 UNBOUNDED: Final = SizeBounds()
-"""No bound at all."""
+"""No bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +189,15 @@ class ReplicaBounds:
 
 
 ONE_REPLICA: Final = ReplicaBounds(1, 1)
-"""Neither fewer nor more than one."""
+"""Exactly one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecommendation:
     """Recommended size of one container: VPA's ``containerRecommendations``.
 
-    ``target`` is the size to give, ``lower`` and ``upper`` the sizes outside of which a change is urgent, ``uncapped``
-    the target before the resource policy's bounds.
+    ``target`` is the size to set; outside ``lower`` and ``upper`` a change is urgent; ``uncapped`` is the target
+    without the resource policy's bounds.
     """
 
     name: str
@@ -212,9 +209,9 @@ class ContainerRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class VerticalRecommendation:
-    """Recommended size of each container: VPA's ``status.recommendation``, or that of our own recommender.
+    """Recommended container sizes: VPA's ``status.recommendation``, or our recommender's.
 
-    ``replicas`` is the number of replicas whose use it describes; None is that of the workload now.
+    ``replicas`` is the replica count whose use it describes; None: the present one.
     """
 
     containers: tuple[ContainerRecommendation, ...] = ()
@@ -227,9 +224,9 @@ class VerticalRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUse:
-    """Need of the mean ready pod: its use over its target, in thousandths of a vCPU or bytes.
+    """Use over target of the mean ready pod, in thousandths of a vCPU or bytes.
 
-    ``container`` is empty if whole pods are measured. It does not depend on what pods request.
+    ``container`` is empty for whole pods. It does not depend on requests.
     """
 
     resource: Resource
@@ -241,9 +238,9 @@ class MeasuredUse:
 class HorizontalRecommendation:
     """Recommended replica count: HPA's ``status.desiredReplicas`` and the bounds of its spec.
 
-    ``limited`` is HPA's condition ScalingLimited for lack of replicas: without ``max`` it would have asked for more.
-    ``ratios`` are use over target of the resources that it measures against requests, if it reports them; ``uses`` is
-    the same in amounts. ``cuts`` is how much larger each ratio may be: an HPA cuts its percentage to a whole number.
+    ``limited`` is HPA's condition ScalingLimited: without ``max`` it would want more. ``ratios`` are use over target of
+    resources measured against requests, if reported; ``uses`` the same in amounts. ``cuts`` is how much larger each
+    ratio may be, because an HPA truncates percentages.
     """
 
     desired: int
@@ -257,14 +254,14 @@ class HorizontalRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class Recommendations:
-    """Output of both recommenders; None if one has none, or is not to be trusted."""
+    """Output of both recommenders; None if missing or unusable."""
 
     horizontal: HorizontalRecommendation | None = None
     vertical: VerticalRecommendation | None = None
 
 
 class Rule(StrEnum):
-    """By which rule something wanted was not done (S1.11): the reason in status, in Kubernetes' spelling."""
+    """The rule that withheld a change (S1.11): a condition reason."""
 
     WEIGHT = "Weight"
     POLICY = "Policy"
@@ -278,7 +275,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WithheldChange:
-    """One wish that did not go through, or only in part: what was wanted, what is kept, and by which rule (S1.11).
+    """A change that was withheld, or made in part: wanted and kept value, and the rule (S1.11).
 
     ``subject`` is ``replicas``, or container and resource: ``postgres/cpu``. ``kept`` is None if nothing is set.
     """
@@ -292,10 +289,10 @@ class WithheldChange:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDecision:
-    """Changes to write now. None, or no container, leaves it as it is.
+    """Changes to write; None, or no container, changes nothing.
 
-    ``containers`` holds only those that change, and of each only the amounts to write. ``explanation`` says in
-    sentences why there are this many replicas of this size.
+    ``containers`` has only changed containers with the amounts to write. ``explanation`` are sentences about this count
+    and size.
     """
 
     replicas: int | None = None
@@ -309,14 +306,14 @@ class WorkloadDecision:
         return self.replicas is not None or bool(self.containers)
 
     def applied(self, workload: Workload) -> Workload:
-        """``workload`` as it is once this decision is written."""
+        """``workload`` after this decision."""
         changed = [(by_name(self.containers, old.name) or old).over(old) for old in workload.containers]
         replicas = workload.replicas if self.replicas is None else self.replicas
         return replace(workload, replicas=replicas, containers=tuple(changed))
 
 
 def after_kill(used: Bytes) -> Bytes:
-    """A fifth more than was ``used``, and 100 MB more at least.
+    """20 % more than was ``used``, and at least 100 MB more.
 
     >>> after_kill(Bytes(200_000_000)), after_kill(Bytes(1_000_000_000))
     (Bytes(value=300000000), Bytes(value=1200000000))

@@ -1,1 +1,1 @@
-"""How Kubernetes spells the objects that groups read and write: pure decoding and encoding."""
+"""Objects that groups read and write, as in the Kubernetes API: pure decoding and encoding."""

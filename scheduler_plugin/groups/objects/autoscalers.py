@@ -1,7 +1,7 @@
-"""HPAs and VPAs: what one recommends, how ours are made, and the HPA that a Tortoise manages (S1.1, S3.1, S3.6).
+"""HPAs and VPAs: recommendations, specs of ours, and the HPA of a Tortoise (S1.1, S3.1, S3.6).
 
-Our HPA has the group itself as its scale target: the HPA controller writes the desired count into the group's
-``/scale``, where it changes nothing, and the group scales the real target. Our VPA has ``updateMode: "Off"``.
+Our HPA targets the group itself: the HPA controller writes the desired count to the group's ``/scale``, which changes
+nothing, and the group scales the real target. Our VPA has ``updateMode: "Off"``.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from scheduler_plugin.groups.objects.targets import TargetRef, api_group, read_a
 
 
 def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
-    """The HPA's recommendation; None before its first look, or while its ``ScalingActive`` is False."""
+    """The HPA's recommendation; None before its first evaluation, or while ``ScalingActive`` is False."""
     status = child(hpa, "status")
     desired = status.get("desiredReplicas")
-    # False means that the HPA computes nothing, mostly for lack of metrics, so its desired count is stale.
+    # False: the HPA computes nothing, usually without metrics, so its desired count is stale.
     if not isinstance(desired, int) or why_blind(hpa) or whole(hpa, "spec", "maxReplicas") < 1:
         return None
     limited = condition_of(hpa, "ScalingLimited")
@@ -47,7 +47,7 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
         desired=desired,
         min=least_replicas(hpa),
         max=whole(hpa, "spec", "maxReplicas"),
-        # Other reasons, such as TooFewReplicas, do not ask for more replicas.
+        # Other reasons, such as TooFewReplicas, do not ask for more.
         limited=(text(limited, "status"), text(limited, "reason")) == ("True", "TooManyReplicas"),
         ratios=tuple((resource, used / target) for resource, used, target in utilisations),
         cuts=tuple((resource, 1 / target) for resource, _, target in utilisations),
@@ -56,7 +56,7 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
 
 
 def _utilisations(hpa: JsonObject) -> list[tuple[Resource, int, int]]:
-    """Utilisation and target, in percent, of each resource that the HPA measures in whole pods, if it has both."""
+    """Utilisation and target, in percent, of each resource measured in whole pods, if both are set."""
     targets = {text(metric, "resource", "name"): metric for metric in items(hpa, "spec", "metrics")}
     percents = {}
     for metric in items(hpa, "status", "currentMetrics"):
@@ -69,25 +69,25 @@ def _utilisations(hpa: JsonObject) -> list[tuple[Resource, int, int]]:
 
 
 def _uses(hpa: JsonObject) -> Iterator[MeasuredUse]:
-    """Mean use over target of what the HPA measures against requests, in whole pods or in one container of each."""
+    """Mean use over target of resources measured against requests, in whole pods or one container."""
     spec = {_measured(metric): metric for metric in items(hpa, "spec", "metrics")}
     for metric in items(hpa, "status", "currentMetrics"):
         source, container, name = _measured(metric)
         target = whole(spec.get((source, container, name), {}), source, "target", "averageUtilization")
         for resource in RESOURCES:
             if resource == name and target > 0 and (used := _average(metric, source, resource)) is not None:
-                # `target` is in percent, hence the factor of 100.
+                # `target` is in percent.
                 yield MeasuredUse(resource, Fraction(used * 100, target), container)
 
 
 def _measured(metric: JsonObject) -> tuple[str, str, str]:
-    """The field of the metric, the container that it is about (empty: whole pods), and the resource."""
+    """The metric's field, container (empty: whole pods), and resource."""
     source = "containerResource" if "containerResource" in metric else "resource"
     return source, text(metric, source, "container"), text(metric, source, "name")
 
 
 def _average(metric: JsonObject, source: str, resource: Resource) -> int | None:
-    """``averageValue`` in thousandths of a vCPU or bytes; None if the HPA does not say it of a utilisation."""
+    """``averageValue`` in thousandths of a vCPU or bytes; None if not reported."""
     current = child(metric, source, "current")
     if "averageUtilization" not in current:
         return None
@@ -99,50 +99,50 @@ def _average(metric: JsonObject, source: str, resource: Resource) -> int | None:
 
 
 def least_replicas(hpa: JsonObject) -> int:
-    """``spec.minReplicas``, 1 if it is left out."""
+    """``spec.minReplicas``, 1 by default."""
     minimum = child(hpa, "spec").get("minReplicas")
     return minimum if isinstance(minimum, int) else 1
 
 
 def why_blind(hpa: JsonObject) -> str:
-    """The HPA's reason for recommending nothing; empty if it gives none."""
+    """The HPA's reason for recommending nothing; empty if none."""
     active = condition_of(hpa, "ScalingActive")
     return f"{text(active, 'reason')}: {text(active, 'message')}" if text(active, "status") == "False" else ""
 
 
 REFERENCES: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCALERS: "targetRef"}
-"""The field in which each kind refers to its workload."""
+"""Field with the target, by kind."""
 
 
 def about(autoscaler: JsonObject, resource: kinds.Resource) -> TargetRef:
-    """The workload that an HPA scales or a VPA recommends for."""
+    """The target of an HPA or VPA."""
     reference = child(autoscaler, "spec", REFERENCES[resource])
     return TargetRef(api_group(reference), text(reference, "kind"), text(reference, "name"))
 
 
 def hpa_spec(template: JsonObject, group: JsonObject) -> Json:
-    """The spec of an HPA that recommends for ``group``: what the template says, about the group itself."""
+    """Spec of an HPA that recommends for ``group``: the template with the group as target."""
     reference = {name: text(group, name) for name in ("apiVersion", "kind")}
     return {"minReplicas": 1, **template, "scaleTargetRef": {**reference, "name": text(group, "metadata", "name")}}
 
 
 DISTRUSTED: Final = ("ConfigUnsupported", "ConfigDeprecated", "LowConfidence")
-"""Each of these conditions, while it is True, makes a recommendation unbelievable."""
+"""Conditions that make a recommendation unusable while True."""
 
 
 def is_believable(conditions: Mapping[str, str]) -> bool:
-    """Return True if a recommendation beside these conditions can be used: ``True``, ``False`` or ``Unknown`` by type.
+    """Return True if a recommendation with these condition statuses by type is usable.
 
     >>> is_believable({"RecommendationProvided": "True"}), is_believable({"LowConfidence": "True"})
     (True, False)
     """
     distrusted = any(conditions.get(kind) == "True" for kind in DISTRUSTED)
-    # A VPA that reports no such condition is believed.
+    # Usable without such a condition.
     return not distrusted and conditions.get("RecommendationProvided", "True") == "True"
 
 
 def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
-    """The VPA's recommendation; None while it has none, or doubts. Raises ``ValueError`` for bad amounts."""
+    """The VPA's recommendation; None if missing or unusable. Raises ``ValueError`` for bad quantities."""
     if not is_believable(
         {text(condition, "type"): text(condition, "status") for condition in items(vpa, "status", "conditions")}
     ):
@@ -151,7 +151,7 @@ def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
     for i, row in enumerate(items(vpa, "status", "recommendation", "containerRecommendations")):
         path = f"status.recommendation.containerRecommendations[{i}]"
         names = ("target", "lowerBound", "upperBound", "uncappedTarget")
-        # A recommender that has seen no use yet recommends zero: only amounts above it count.
+        # Zero means that the recommender has no data yet.
         amounts = (
             read_amounts(child(row, name), f"{path}.{name}").map(lambda _, amount: amount.value or None)
             for name in names
@@ -161,16 +161,16 @@ def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
 
 
 def why_silent(vpa: JsonObject) -> str:
-    """The reason why the VPA has no usable recommendation; empty if it gives none."""
+    """The reason why the VPA has no usable recommendation; empty if none."""
     doubts = (condition for condition in items(vpa, "status", "conditions") if text(condition, "type") in DISTRUSTED)
     why = (f"{text(doubt, 'type')}: {text(doubt, 'message')}" for doubt in doubts if text(doubt, "status") == "True")
     return next(why, "")
 
 
 def sizing_mode(vpa: JsonObject) -> str:
-    """The update mode of a VPA that sizes pods; empty if it only recommends (``Off``).
+    """Update mode of a VPA that sizes pods; empty if ``Off``.
 
-    Every mode but ``Off`` sizes pods, also one that a later VPA adds. Without a mode, VPA sizes them too.
+    Every mode except ``Off`` sizes pods, including future ones and a missing one.
 
     >>> sizing_mode({"spec": {"updatePolicy": {"updateMode": "InPlace"}}}), sizing_mode({})
     ('InPlace', 'Auto')
@@ -180,19 +180,19 @@ def sizing_mode(vpa: JsonObject) -> str:
 
 
 def vpa_spec(template: JsonObject, target: JsonObject) -> Json:
-    """The spec of a VPA that recommends sizes for the object that ``target`` refers to, and changes none."""
+    """Spec of a VPA that recommends for ``target`` and changes nothing."""
     return {
         **template,
         "targetRef": dict(target),
-        # Off: the group writes the sizes itself, so the VPA must not.
+        # Off: the group writes the sizes.
         "updatePolicy": {**child(template, "updatePolicy"), "updateMode": "Off"},
     }
 
 
 def read_autoscaler(hpa: JsonObject) -> Autoscaler:
-    """The numbers and metrics of its spec. What is missing reads as the API server's default."""
+    """Bounds and metrics of the spec, with the API server's defaults."""
     spec = child(hpa, "spec")
-    # The API server's default for a missing minimum is 1.
+    # The API server's default.
     least = whole(spec, "minReplicas") or 1
     return Autoscaler(
         least, max(least, whole(spec, "maxReplicas")), tuple(_metric(metric) for metric in items(spec, "metrics"))
@@ -200,7 +200,7 @@ def read_autoscaler(hpa: JsonObject) -> Autoscaler:
 
 
 def write_autoscaler(autoscaler: Autoscaler) -> Json:
-    """The fields of an HPA's spec that are managed, whole.
+    """The managed fields of an HPA's spec.
 
     >>> write_autoscaler(Autoscaler(3, 9, (ContainerTarget("app", "cpu", 70),)))["metrics"][0]["containerResource"]
     {'name': 'cpu', 'container': 'app', 'target': {'type': 'Utilization', 'averageUtilization': 70}}
@@ -210,10 +210,10 @@ def write_autoscaler(autoscaler: Autoscaler) -> Json:
 
 
 def metrics_missing_since(hpa: JsonObject) -> datetime | None:
-    """Since when the HPA says that it cannot read its metrics; None while it can, or has not said."""
+    """Since when the HPA reports that it cannot read its metrics; None if it does not."""
     active = condition_of(hpa, "ScalingActive")
     reason = text(active, "reason")
-    # Other reasons, such as ScalingDisabled, do not mean that metrics are missing.
+    # Not for other reasons, such as ScalingDisabled.
     is_lacking = reason.startswith("FailedGet") or reason == "InvalidMetricSourceType"
     return parse_moment(active.get("lastTransitionTime")) if is_lacking and text(active, "status") == "False" else None
 
@@ -222,7 +222,7 @@ def _metric(found: Json) -> Metric:
     container = child(found, "containerResource")
     resource = next((resource for resource in RESOURCES if resource == text(container, "name")), None)
     if text(found, "type") == "ContainerResource" and resource is not None:
-        # 0: no utilisation, so the target is an amount and the metric stays as it is.
+        # 0: the target is an amount, so keep the metric.
         target = whole(container, "target", "averageUtilization")
         return ContainerTarget(text(container, "container"), resource, target or None, {} if target else found)
     if text(found, "type") == "Resource":

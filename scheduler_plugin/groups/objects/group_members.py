@@ -1,10 +1,10 @@
-"""The VMs of a VirtualMachineGroup, and its read endpoint: how they are made, and how they are read (pure).
+"""VMs and read endpoint of a VirtualMachineGroup: encoding and decoding (pure).
 
-- A member's VM is the template's with the group as its owner, labels that name group and role, and the wish to stand on
-  another node than the others (preferred, so that a full cluster still runs them all).
-- A replica gets the address of its primary on the kernel command line, which every NeonVM passes to its guest.
-- Clients of the headless Service ``GROUP-read`` reach the replicas that serve. A draining one stays in its slice as
-  ``terminating``, so that its clients keep their connections, and is not ``ready``, so that no new ones come.
+- A member's VM is made from the template, with the group as owner, labels for group and role, and a preferred
+  anti-affinity to other members.
+- A replica gets its primary's address on the kernel command line, which every NeonVM passes to its guest.
+- The headless Service ``GROUP-read`` has the serving replicas. A draining one stays in the slice as ``terminating``, so
+  that clients keep their connections, and not ``ready``, so that no new ones come.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
     template = group.template if new.role is Role.PRIMARY else group.replica_template
     spec = child(template, "spec")
     guest = child(spec, "guest")
-    # Appended, so that the template's own arguments stay.
+    # Appended to the template's arguments.
     if new.source:
         words = [text(guest, "appendKernelCmdline"), f"{KERNEL_PRIMARY}={new.source}"]
         guest["appendKernelCmdline"] = " ".join(word for word in words if word)
-    # Preferred, not required, so that a full cluster still runs all members.
+    # Preferred, so that a full cluster still runs all members.
     affinity, apart = child(spec, "affinity"), child(spec, "affinity", "podAntiAffinity")
     others = {"matchLabels": {LABEL_GROUP: group.name.name}}
     term = {"weight": 100, "podAffinityTerm": {"topologyKey": HOSTNAME, "labelSelector": others}}
@@ -65,7 +65,7 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
             "annotations": child(template, "metadata", "annotations"),
             "ownerReferences": [_owner(group)],
         },
-        # First, so that the template can switch the extra network off.
+        # First, so that the template can disable it.
         "spec": {"extraNetwork": {"enable": True}, **spec, "affinity": spread, "guest": guest},
     }
 
@@ -76,26 +76,26 @@ def _owner(group: VmGroup) -> Json:
 
 
 def is_of(vm: JsonObject, group: VmGroup) -> bool:
-    """Return True if the VM belongs to the group: the group is its controller."""
+    """Return True if the group is the object's controller."""
     return text(controller_of(vm), "uid") == group.uid
 
 
 def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
-    """Return True if the VM has the primary's name and is not the primary that the status remembers.
+    """Return True if the VM has the primary's name but is not the primary in the status.
 
-    A creation that arrived late, after the primary was gone, made it: its database is empty, so nothing must follow it.
+    A late creation, after the primary was gone, made it: its database is empty.
     """
     is_primary = role_of(group.name.name, name_of(vm).name) == (Role.PRIMARY, 0)
-    # Until the status remembers a primary, any VM of that name may be it.
+    # Without a primary in the status, it may be any VM of that name.
     return is_primary and group.primary_uid not in ("", uid_of(vm))
 
 
 def read_member(
     vm: JsonObject, group: VmGroup, listed: frozenset[str], look: DatabaseLook, wall: float
 ) -> Member | None:
-    """The member that ``vm`` is; None if its name is not a member's.
+    """The member ``vm``; None if its name is not a member's.
 
-    ``listed`` are the UIDs of the VMs that the read endpoint has; ``wall`` is the present in seconds since 1970.
+    ``listed`` are UIDs in the read endpoint; ``wall`` is the present time in Unix seconds.
     """
     role = role_of(group.name.name, name_of(vm).name)
     if role is None:
@@ -110,7 +110,7 @@ def read_member(
         source=source_of(vm),
         address=_address(vm),
         node=text(vm, "status", "node"),
-        # The first connection wakes one that sleeps.
+        # A connection wakes a sleeping one.
         available=holds(vm, "Available") or is_asleep(vm),
         leaving=is_leaving(vm),
         draining=draining,
@@ -122,10 +122,10 @@ def read_member(
 
 
 def _address(vm: JsonObject) -> str:
-    """Address of the member for clients: on the flat network, or that of its pod if it is on none.
+    """The member's address for clients: on the flat network, or of its pod without one.
 
-    A VM on the flat network whose address is unknown has none: with its pod's address instead, a primary would seem to
-    have moved, and every replica would turn stale at once.
+    Empty if the VM is on the flat network with an unknown address: with its pod's address a primary would seem to have
+    moved, and all replicas would be stale.
     """
     if flag(vm, "spec", "extraNetwork", "enable"):
         return text(vm, "status", "extraNetIP")
@@ -133,15 +133,15 @@ def _address(vm: JsonObject) -> str:
 
 
 def source_of(vm: JsonObject) -> str:
-    """The address of the primary on the VM's kernel command line; empty if there is none."""
+    """The primary's address on the VM's kernel command line; empty if none."""
     words = text(vm, "spec", "guest", "appendKernelCmdline").split()
     return next((word.partition("=")[2] for word in words if word.startswith(f"{KERNEL_PRIMARY}=")), "")
 
 
 def _draining(vm: JsonObject, wall: float) -> tuple[Seconds | None, bool]:
-    """For how long the VM has been about to leave, and whether its mark is in the future or unreadable.
+    """For how long the VM has drained, and whether its mark is in the future or unreadable.
 
-    Such a mark counts as set now, until it is set again.
+    Such a mark counts as just set.
     """
     mark = annotations_of(vm).get(ANNOTATION_DRAINING)
     if mark is None:
@@ -154,7 +154,7 @@ MANAGED_BY = "autoscale-groups"
 
 
 def endpoint_name(group: ObjectName) -> ObjectName:
-    """The name of the Service and of its EndpointSlice.
+    """Name of the Service and its EndpointSlice.
 
     >>> str(endpoint_name(ObjectName("default", "shop")))
     'default/shop-read'
@@ -163,7 +163,7 @@ def endpoint_name(group: ObjectName) -> ObjectName:
 
 
 def read_service(group: VmGroup) -> Json:
-    """The headless Service, without a selector, because only the slice says who serves."""
+    """The headless Service, without a selector: the slice has the serving replicas."""
     return {
         "apiVersion": SERVICES.api_version,
         "kind": SERVICES.kind,
@@ -173,9 +173,9 @@ def read_service(group: VmGroup) -> Json:
 
 
 def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
-    """The slice that lists the replicas as ``plan`` has them."""
+    """The slice with the replicas of ``plan``."""
     leaving = (reasoned.member for reasoned in plan.held_back if plan.drains(reasoned.member))
-    # Without an address it has no clients, and the API refuses a slice that names it.
+    # The API refuses an endpoint without address.
     draining = [member for member in leaving if member.available and member.address]
     endpoints = [_endpoint(member, group, member in plan.serving) for member in (*plan.serving, *draining)]
     labels = {
@@ -194,7 +194,7 @@ def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
 
 
 def listed_uids(found: JsonObject) -> frozenset[str]:
-    """The UIDs of the VMs that a slice offers to new clients."""
+    """UIDs of the VMs that a slice offers to new clients."""
     offered = [endpoint for endpoint in items(found, "endpoints") if child(endpoint, "conditions").get("ready") is True]
     return frozenset(text(endpoint, "targetRef", "uid") for endpoint in offered)
 
@@ -216,7 +216,7 @@ def _port(group: VmGroup) -> Json:
 def _endpoint(member: Member, group: VmGroup, ready: bool) -> Json:
     return {
         "addresses": [member.address],
-        # Still serving, but terminating: no new client is sent there.
+        # Terminating: no new clients.
         "conditions": {"ready": ready, "serving": True, "terminating": not ready},
         **({"nodeName": member.node} if member.node else {}),
         "targetRef": {

@@ -1,4 +1,4 @@
-"""The pods of a postgres cluster as primary and standbys, and the writes to them."""
+"""Pods of a postgres cluster as primary and standbys, and writes to them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SWITCHING: Final = "Switchover in progress"
 
 
 def tandem_of(pods: Sequence[JsonObject], kind: Resource) -> Tandem | None:
-    """The instances in resizable opted-in pods; None if the primary is unknown or not among them."""
+    """Instances in resizable opted-in pods; None if the primary is unknown or not among them."""
     in_charge = primary_of(pods, kind)
     instances = {}
     for pod in filter(is_pod_database, pods):
-        # The node's agent reports a pod that cannot be resized.
+        # The node's agent reports such a pod.
         with suppress(InvalidObjectError):
             instances[name_of(pod).name] = _instance(pod, parse_pod_database(pod))
     primary = None if in_charge is None else instances.pop(name_of(in_charge).name, None)
@@ -50,7 +50,7 @@ def _instance(pod: JsonObject, database: PodDatabase) -> Instance:
 
 
 def floor_in(database: JsonObject) -> Floor | None:
-    """The floor of a VM or pod; None if it has none that can be read."""
+    """The floor of a VM or pod; None if missing or unreadable."""
     try:
         return decode_floor(annotations_of(database)[ANNOTATION_FLOOR])
     except (KeyError, ValueError):
@@ -64,7 +64,7 @@ def floor_write(pod: JsonObject, floor: Floor) -> Write:
 
 
 def cluster_state(cluster: JsonObject, primary: str) -> ClusterState:
-    """The state of a CloudNativePG Cluster whose pods show ``primary`` as the primary."""
+    """State of a CloudNativePG Cluster with ``primary`` by its pods."""
     status = child(cluster, "status")
     in_charge = {primary, text(status, "currentPrimary"), text(status, "targetPrimary")}
     return ClusterState(
@@ -75,7 +75,7 @@ def cluster_state(cluster: JsonObject, primary: str) -> ClusterState:
 
 
 def promotion(cluster: JsonObject, standby: str, now: datetime) -> Write:
-    """The write that promotes ``standby``, the same as that of ``kubectl cnpg promote``."""
+    """The write that promotes ``standby``, as ``kubectl cnpg promote`` does."""
     status: Json = {
         "targetPrimary": standby,
         "targetPrimaryTimestamp": micro_timestamp(now.astimezone(UTC).timestamp()),

@@ -1,7 +1,7 @@
-"""In-place resizes of pods: refusals by the kubelet or the API server, and when to retry (pure).
+"""In-place resizes of pods: refusals by the kubelet or the API server, and retries (pure).
 
-A resize that cannot be applied blocks the pod's next one, and a deferred one also blocks room on its node. So it is
-reverted to the actual sizes. A refusal of CPU does not hold up memory, nor the reverse.
+A resize that cannot be applied blocks the pod's next one, and a deferred one reserves room on its node. So it is
+reverted to the actual sizes. A refusal of CPU does not block memory, nor the reverse.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from scheduler_plugin.groups.objects.targets import read_amounts, read_container
 from scheduler_plugin.groups.objects.writes import Write
 
 PATIENCE: Final = Seconds(300.0)
-# Room may come at any time; after Infeasible or Error somebody has to change something.
+# Room may be freed at any time; Infeasible or Error needs a change by someone.
 _DEFERRED: Final = Backoff(PATIENCE, PATIENCE, spread=0.0)
 _FAILED: Final = Backoff(PATIENCE, Seconds(3600.0), spread=0.0)
 REFUSED: Final = Backoff(Seconds(15.0), PATIENCE)
-"""The pause after a refusal by the API server."""
+"""Backoff after a refusal by the API server."""
 LONGEST: Final = _FAILED.cap
-"""A refusal is forgotten this long after its pause."""
+"""A refusal is dropped this long after its pause."""
 
 _NAMES: Final = re.compile(r"(?i)\bcpu\b|\bmemory\b")
 _ADVICE: Final = {
@@ -46,11 +46,11 @@ _ADVICE: Final = {
 class ResizeObjection:
     """A refusal of a pod's ``requested`` sizes; it still has ``actual``.
 
-    It is about ``resources``; ``pause`` is the backoff before asking for as much again. ``is_about_shrinks`` is False
-    if a growth in the same request explains it.
+    It is about ``resources``; ``pause`` is the backoff. ``is_about_shrinks`` is False if a growth in the same request
+    explains it.
     """
 
-    # A quota's message includes current usage, so the same objection has many messages.
+    # Not compared: a quota's message includes current usage.
     why: str = field(compare=False)
     resources: tuple[Resource, ...]
     requested: tuple[SizedContainer, ...]
@@ -80,20 +80,20 @@ def _is_growth(before: Amount | None, after: Amount | None) -> bool:
 
 
 def objection_of(pod: JsonObject) -> ResizeObjection | None:
-    """The kubelet's objection to the pod's current resize; None if it has none."""
+    """The kubelet's objection to the pod's present resize; None if none."""
     objection = kubelet_objection(pod)
     if objection is None:
         return None
     requested, actual = _spec_sizes(pod), _actual(pod)
     resources = _about(objection.message, actual, requested)
-    # A shrink of another container waits only because the kubelet applies a resize as a whole.
+    # The kubelet applies a resize as a whole, so a shrink of another container waits too.
     is_about_shrinks = objection.verdict == ERROR or not _grew(actual, requested, resources)
     pause = _DEFERRED if objection.verdict == DEFERRED else _FAILED
     return ResizeObjection(str(objection), resources, requested, actual, pause, is_about_shrinks)
 
 
 def refused_by_api(pod: JsonObject, sizes: Sequence[SizedContainer], refusal: Refusal) -> ResizeObjection:
-    """The API server's refusal to resize ``pod`` to ``sizes``; nothing was changed."""
+    """The API server's refusal to resize ``pod`` to ``sizes``."""
     has = _spec_sizes(pod)
     requested = tuple(container.over(by_name(has, container.name)) for container in sizes)
     advice = f"; {_advice(refusal)}" if refusal.kind is RefusalKind.FORBIDDEN else ""
@@ -106,9 +106,9 @@ def _advice(refusal: Refusal) -> str:
 
 
 def reached(pod: JsonObject, sizes: Sequence[SizedContainer]) -> tuple[Resource, ...]:
-    """The resources for which the pod's containers run with ``sizes``, whatever was requested since."""
+    """Resources for which the pod's containers run with ``sizes``, whatever was requested since."""
     actual = _actual(pod)
-    # A container without a status is not running yet.
+    # Not running yet.
     if any(by_name(actual, container.name) is None for container in sizes):
         return ()
     changed = _changed(actual, [container.over(by_name(actual, container.name)) for container in sizes])
@@ -116,14 +116,14 @@ def reached(pod: JsonObject, sizes: Sequence[SizedContainer]) -> tuple[Resource,
 
 
 def _about(message: str, before: Sequence[SizedContainer], after: Sequence[SizedContainer]) -> tuple[Resource, ...]:
-    """The resources that were to change and that the message names; all that were to change if it names none."""
+    """Changed resources that the message names; all changed ones if it names none."""
     named = {name.lower() for name in _NAMES.findall(message)}
     changed = _changed(before, after)
     return tuple(resource for resource in changed if resource in named) or changed
 
 
 def _changed(before: Sequence[SizedContainer], after: Sequence[SizedContainer]) -> tuple[Resource, ...]:
-    """The resources of which a container has other requests or limits ``after``, CPU first."""
+    """Resources with changed requests or limits, CPU first."""
     return tuple(
         resource for resource in RESOURCES if any(was != now for was, now in _amounts(before, after, resource))
     )
@@ -136,7 +136,7 @@ def _grew(before: Sequence[SizedContainer], after: Sequence[SizedContainer], res
 def _amounts(
     before: Sequence[SizedContainer], after: Sequence[SizedContainer], resource: Resource
 ) -> Iterator[tuple[Amount | None, Amount | None]]:
-    """The requests and limits of each container that is in both, before and after."""
+    """Requests and limits, before and after, of containers in both."""
     pairs = ((was, container) for container in after if (was := by_name(before, container.name)) is not None)
     for was, now in pairs:
         yield was.requests[resource], now.requests[resource]
@@ -148,11 +148,11 @@ def _spec_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
 
 
 def _actual(pod: JsonObject) -> tuple[SizedContainer, ...]:
-    """The actual sizes of the containers; after a failed resize ``allocatedResources`` has the new sizes already."""
+    """Actual container sizes; after a failed resize ``allocatedResources`` has the new ones."""
     return tuple(
         SizedContainer(
             text(status, "name"),
-            # The fallback for kubelets that do not report ``status.resources``.
+            # For kubelets without ``status.resources``.
             read_amounts(child(status, "resources", "requests"), "resources.requests").over(
                 read_amounts(child(status, "allocatedResources"), "allocatedResources")
             ),
@@ -163,7 +163,7 @@ def _actual(pod: JsonObject) -> tuple[SizedContainer, ...]:
 
 
 def without(sizes: Iterable[SizedContainer], resource: Resource) -> tuple[SizedContainer, ...]:
-    """``sizes`` that leave ``resource`` as it is."""
+    """``sizes`` without ``resource``."""
     return tuple(
         replace(
             container,
@@ -175,20 +175,20 @@ def without(sizes: Iterable[SizedContainer], resource: Resource) -> tuple[SizedC
 
 
 def cpu_first(pod: JsonObject, sizes: Sequence[SizedContainer]) -> Sequence[SizedContainer]:
-    """``sizes`` without memory if CPU grows and memory shrinks: a shrink that fails would hold up the growth."""
+    """``sizes`` without memory if CPU grows and memory shrinks: a failing shrink would block the growth."""
     has = _spec_sizes(pod)
     shrinks = [now for was, now in _amounts(has, sizes, "memory") if now is not None and _is_growth(now, was)]
     return without(sizes, "memory") if shrinks and _grew(has, sizes, ("cpu",)) else sizes
 
 
 def grows(pod: JsonObject, sizes: Sequence[SizedContainer]) -> bool:
-    """Return True if a container of the pod gets more of anything with ``sizes``."""
+    """Return True if ``sizes`` give a container of the pod more of anything."""
     return _grew(_spec_sizes(pod), sizes, RESOURCES)
 
 
 def resize_pod(pod: JsonObject, sizes: Sequence[SizedContainer]) -> Write | None:
-    """The patch that gives the pod ``sizes``; None if it was requested already, or the pod has ended."""
-    # The API server refuses to resize a pod that has ended.
+    """The patch to ``sizes``; None if already requested, or the pod has ended."""
+    # The API server refuses it.
     if is_over(pod):
         return None
     present = _spec_sizes(pod)
@@ -200,5 +200,5 @@ def resize_pod(pod: JsonObject, sizes: Sequence[SizedContainer]) -> Write | None
     if not changes:
         return None
     body: Json = {"spec": {"containers": [write_container(container) for container in changes]}}
-    # A strategic merge finds containers by their names.
+    # A strategic merge patch merges containers by name.
     return Write("pod", PODS, name_of(pod), body, "resize", version_of(pod), merges_lists=True)

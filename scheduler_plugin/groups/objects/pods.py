@@ -1,4 +1,4 @@
-"""Pods of targets: which fields are kept of them, how they are selected, and which are databases that agents size."""
+"""Pods of targets: cached fields, selectors, and databases sized by agents."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _CLUSTER: Final = "cnpg.io/cluster"
 
 
 def pod_selector(target: JsonObject) -> Json:
-    """The label selector of the pods of a Deployment, StatefulSet, ReplicaSet or Cluster."""
+    """Label selector of the pods of a Deployment, StatefulSet, ReplicaSet or Cluster."""
     spec = child(target, "spec")
-    # A Cluster has no selector in its spec, and before CloudNativePG 1.28.4 none in its status either.
+    # A Cluster has no selector in its spec, and before CloudNativePG 1.28.4 none in its status.
     if "instances" in spec:
         return {"matchLabels": {_CLUSTER: name_of(target).name, "cnpg.io/podRole": "instance"}}
     return child(spec, "selector")
 
 
 def primary_of(pods: Sequence[JsonObject], kind: Resource) -> JsonObject | None:
-    """The pod of the primary; None if that is not known. Without roles it is a StatefulSet's first pod."""
+    """The primary's pod; None if unknown. Without roles the first pod of a StatefulSet."""
     roles = [labels_of(pod).get(names.LABEL_CNPG_ROLE) or labels_of(pod).get(names.LABEL_ROLE) for pod in pods]
     if any(roles):
         primaries = [pod for pod, role in zip(pods, roles, strict=True) if role == "primary"]
     else:
         primaries = [pod for pod in pods if kind is STATEFUL_SETS and name_of(pod).name.endswith("-0")]
-    # Two of them mean that a failover is under way.
+    # Two during a failover.
     return primaries[0] if len(primaries) == 1 else None
 
 
 def selector_of(target: JsonObject) -> str:
-    """The label selector of the target's pods, as ``/scale`` shows it; empty if it has none."""
+    """Label selector of the target's pods, as in ``/scale``; empty if none."""
     if from_status := text(target, "status", "selector"):
         return from_status
     selector = pod_selector(target)
@@ -61,16 +61,16 @@ _ANNOTATIONS: Final = (
 
 
 def kept_pod(pod: JsonObject) -> Json:
-    """The fields that sizes and kills are read from: a tenth of a pod, since there may be tens of thousands."""
+    """The fields about sizes and OOM kills: a tenth of a pod, since there may be tens of thousands."""
     metadata, status = child(pod, "metadata"), child(pod, "status")
     containers = [_only(container, ("name", "resources")) for container in items(pod, "spec", "containers")]
     sidecars = [
         _only(container, ("name", "resources", "restartPolicy"))
         for container in items(pod, "spec", "initContainers")
-        # Only sidecars run as long as the pod; other init containers have ended.
+        # Only sidecars run as long as the pod.
         if container.get("restartPolicy") == "Always"
     ]
-    # `Ready` only while it holds: nothing needs its other states.
+    # `Ready` only while True.
     conditions = [
         condition
         for condition in items(status, "conditions")

@@ -1,8 +1,8 @@
-"""What a group can scale: which kinds, and how each and its pods are read as a workload (S1.1, S1.10).
+"""Scalable kinds, and their decoding as workloads (S1.1, S1.10).
 
-- A VM is one replica with one container, ``vm``, that requests the ``min`` of its bounds. Their ``max`` stays, and its
-  agent alone writes ``use``, between the two.
-- A kind whose replicas others size (a group of VMs, a Cluster of CloudNativePG) has replicas and no containers.
+- A VM is one replica with one container, ``vm``, that requests the ``min`` of its bounds. ``max`` stays, and only its
+  agent writes ``use`` between them.
+- A kind whose replicas others size (a group of VMs, a CloudNativePG Cluster) has replicas and no containers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ A = TypeVar("A", bound=Amount)
 
 
 def read_amounts(found: JsonObject, path: str) -> ResourceList:
-    """CPU and memory of one JSON object. Raises ``ValueError`` with the path of an amount that is no quantity.
+    """CPU and memory of a JSON object. Raises ``ValueError`` with the path of a bad quantity.
 
     >>> read_amounts({"cpu": "500m", "nvidia.com/gpu": 1}, "requests")
     ResourceList(cpu=MilliCpu(value=500), memory=None)
@@ -50,7 +50,7 @@ def _read(given: Any, parse: Callable[[Any], A], path: str) -> A | None:
 
 
 def write_amounts(amounts: ResourceList) -> Json:
-    """The same amounts as JSON.
+    """The amounts as JSON.
 
     >>> write_amounts(ResourceList(cpu=MilliCpu(500)))
     {'cpu': '500m'}
@@ -59,7 +59,7 @@ def write_amounts(amounts: ResourceList) -> Json:
 
 
 def read_container(found: JsonObject, path: str) -> SizedContainer:
-    """A container with its name and ``resources``. Raises ``ValueError``."""
+    """A container's name and ``resources``. Raises ``ValueError``."""
     resources = child(found, "resources")
     return SizedContainer(
         text(found, "name"),
@@ -69,18 +69,18 @@ def read_container(found: JsonObject, path: str) -> SizedContainer:
 
 
 def write_container(container: SizedContainer) -> Json:
-    """The container's name and ``resources``, as far as they are given."""
+    """The container's name and ``resources``, without missing ones."""
     parts = {"requests": write_amounts(container.requests), "limits": write_amounts(container.limits)}
     return {"name": container.name, "resources": {name: amounts for name, amounts in parts.items() if amounts}}
 
 
 VM_CONTAINER: Final = "vm"
-"""The name of a VM's only container."""
+"""Name of a VM's only container."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRef:
-    """The object that a group scales: its kind, and its name in the group's namespace."""
+    """The object that a group scales: kind, and name in the group's namespace."""
 
     group: str
     kind: str
@@ -88,7 +88,7 @@ class TargetRef:
 
     @property
     def resource(self) -> kinds.Resource:
-        """Its kind; only of a reference that ``read_reference`` has read."""
+        """Its kind; only for references of ``read_reference``."""
         return TARGET_KINDS[self.group, self.kind]
 
     def __str__(self) -> str:
@@ -96,28 +96,28 @@ class TargetRef:
 
 
 TEMPLATED: Final = frozenset({DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS})
-"""The kinds whose replicas are pods of a template."""
+"""Kinds with a pod template."""
 
 OF_PODS: Final = TEMPLATED | {CNPG_CLUSTERS}
-"""The kinds whose replicas are pods."""
+"""Kinds of pods."""
 
 TARGET_KINDS: Final = {
     (kind.group, kind.kind): kind
     for kind in (DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS, CNPG_CLUSTERS, VIRTUAL_MACHINES, VM_GROUPS)
 }
-"""Everything that can be scaled, by API group and kind."""
+"""Scalable kinds by API group and kind."""
 
 
 class InvalidSpecError(ValueError):
-    """The spec of a group cannot be used; the message has a sentence for each field that is wrong."""
+    """The spec of a group is invalid; the message has a sentence per field."""
 
 
 class InvalidTargetError(ValueError):
-    """The target cannot be scaled as it is; the message says which field is wrong."""
+    """The target cannot be scaled; the message names the field."""
 
 
 def api_group(reference: JsonObject) -> str:
-    """The API group of a reference or an object."""
+    """API group of a reference or object."""
     return text(reference, "apiVersion").rpartition("/")[0]
 
 
@@ -154,7 +154,7 @@ def _replicated(target: JsonObject) -> Workload:
 
 
 def _cluster(target: JsonObject) -> Workload:
-    # Its resources are left out: a change of them makes the operator restart every instance.
+    # Without resources: a change of them makes the operator restart every instance.
     return Workload(whole(target, "spec", "instances"), whole(target, "status", "readyInstances"))
 
 
@@ -167,11 +167,11 @@ def _vm(target: JsonObject) -> Workload:
 _READERS: Final = {CNPG_CLUSTERS: _cluster, VIRTUAL_MACHINES: _vm}
 
 OUT_OF_MEMORY: Final = "OOMKilled"
-"""The reason with which a kubelet reports a container that the kernel killed for lack of memory."""
+"""The kubelet's reason for an OOM-killed container."""
 
 
 def _containers(pod: JsonObject) -> list[SizedContainer]:
-    """A pod's containers; none of one that cannot be read."""
+    """A pod's containers; none if unreadable."""
     try:
         return [read_container(container, "spec.containers") for container in items(pod, "spec", "containers")]
     except ValueError:
@@ -179,11 +179,11 @@ def _containers(pod: JsonObject) -> list[SizedContainer]:
 
 
 def with_defaults(template: Workload, pods: Iterable[JsonObject]) -> Workload:
-    """A pod template with the sizes that it leaves out and an admission plugin (LimitRange) gives its pods."""
+    """A pod template with the defaults that an admission plugin (LimitRange) sets on its pods."""
     running = [sized for pod in pods if not is_leaving(pod) and not is_over(pod) for sized in _containers(pod)]
 
     def largest(amounts: Sequence[ResourceList]) -> ResourceList:
-        # An amount of zero is an amount, too.
+        # Zero is a value too.
         return ResourceList.of(
             lambda name: max((has.value for row in amounts if (has := row[name]) is not None), default=None)
         )
@@ -199,7 +199,7 @@ def with_defaults(template: Workload, pods: Iterable[JsonObject]) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A container that was killed for lack of memory; ``at`` in seconds since 1970."""
+    """An OOM-killed container; ``at`` in Unix seconds."""
 
     container: str
     at: float
@@ -207,9 +207,9 @@ class Killed:
 
 
 def killed_in(pod: JsonObject) -> Iterator[Killed]:
-    """Every kill in the pod's status: a container that runs again, waits to, or has ended."""
+    """OOM kills in the pod's status, of running, waiting and ended containers."""
     for status in items(pod, "status", "containerStatuses"):
-        # A container that has restarted has its kill in `lastState`.
+        # After a restart the kill is in `lastState`.
         for state in ("state", "lastState"):
             ended = child(status, state, "terminated")
             at = parse_timestamp(ended.get("finishedAt"))
@@ -225,20 +225,20 @@ def running_pods(
     *,
     refused: bool = False,
 ) -> RunningPods | None:
-    """The pods of ``target``; None if its status says nothing yet.
+    """The pods of ``target``; None if its status is missing.
 
-    ``in_place`` are the sizes that running pods were asked to have, and ``refused`` says that some do not get them.
-    Raises ``ValueError`` for an amount that is no quantity.
+    ``in_place`` are the sizes requested of running pods, ``refused`` says that some do not get them. Raises
+    ``ValueError`` for bad quantities.
     """
     status = child(target, "status")
-    # Without `observedGeneration` the target's controller has not reported yet, so its pods are not judged.
+    # Without `observedGeneration` the controller has not reported yet.
     if kind not in TEMPLATED or "observedGeneration" not in status:
         return None
     running = [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
     ready = [pod for pod in running if holds(pod, "Ready")]
     template = workload_of(target, kind)
     sizes = [pod_sizes(pod) for pod in ready or running]
-    # A Deployment's pods are replaced when its template changes; a ReplicaSet's stay as they are.
+    # A Deployment replaces its pods when its template changes; a ReplicaSet does not.
     requested = in_place or (template.containers if kind == REPLICA_SETS else ())
     unsized = [name_of(pod).name for pod in running if requested and not _has(pod, requested)]
     difference = _progress(target, kind, template.replicas) or (
@@ -253,22 +253,22 @@ def running_pods(
 
 
 def pod_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
-    """The sizes of each container of the pod, sidecars among the init containers included. Raises ``ValueError``."""
+    """Sizes of the pod's containers, including sidecars. Raises ``ValueError``."""
     statuses = {text(status, "name"): status for status in items(pod, "status", "containerStatuses")}
     sidecars = [init for init in items(pod, "spec", "initContainers") if init.get("restartPolicy") == "Always"]
     sizes = []
     for spec in (*items(pod, "spec", "containers"), *sidecars):
         container = read_container(spec, "spec.containers")
-        # What the kubelet has allocated counts; until it has said so, what the pod requests.
+        # The kubelet's allocation, or else the requests.
         allocated = read_amounts(child(statuses.get(container.name, {}), "allocatedResources"), "allocatedResources")
         sizes.append(SizedContainer(container.name, allocated.over(container.sizes)))
     return tuple(sizes)
 
 
 def _progress(target: JsonObject, kind: kinds.Resource, ordered: int) -> str:
-    """The difference of the pods from the target's spec in template, number or readiness; empty if there is none."""
+    """Difference of the pods from the target's spec in template, number or readiness; empty if none."""
     status = child(target, "status")
-    # The controller has not seen the latest spec yet, so its numbers describe the old one.
+    # The status is about an older spec.
     if whole(status, "observedGeneration") < whole(target, "metadata", "generation"):
         return texts.JUST_CHANGED.format(kind=kind.kind)
     updated, there, ready = (whole(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
@@ -281,7 +281,7 @@ def _progress(target: JsonObject, kind: kinds.Resource, ordered: int) -> str:
 
 
 def _has(pod: JsonObject, asked: Sequence[SizedContainer]) -> bool:
-    """Return True if the pod has the sizes that it is asked to have, and its kubelet says so."""
+    """Return True if the kubelet reports the ``asked`` sizes."""
     sizes = pod_sizes(pod)
     pairs = [(container, by_name(sizes, container.name)) for container in asked]
     return not (holds(pod, "PodResizePending") or holds(pod, "PodResizeInProgress")) and all(
@@ -290,7 +290,7 @@ def _has(pod: JsonObject, asked: Sequence[SizedContainer]) -> bool:
 
 
 def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, ...]:
-    """The sizes of the mean pod for each container; a pod without the container counts as zero."""
+    """Mean container sizes; a pod without the container counts as zero."""
     names = dict.fromkeys(container.name for pod in pods for container in pod)
 
     def mean(name: str, resource: Resource) -> int | None:
@@ -301,7 +301,7 @@ def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, .
 
 
 def _most(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedContainer]) -> tuple[SizedContainer, ...]:
-    """The most that any pod has of what is ``asked``, for amounts of which no pod has enough."""
+    """Maximum that any pod has of what is ``asked``, for amounts of which no pod has enough."""
 
     def most(container: str, resource: Resource, wanted: Amount) -> int | None:
         has = max(_amounts(pods, container, resource), default=None)
@@ -314,6 +314,6 @@ def _most(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedConta
 
 
 def _amounts(pods: Sequence[tuple[SizedContainer, ...]], name: str, resource: Resource) -> list[int]:
-    """The stated amounts of the resource in containers of that name."""
+    """Amounts of the resource in containers of that name."""
     sizes = (container.sizes[resource] for pod in pods if (container := by_name(pod, name)) is not None)
     return [amount.value for amount in sizes if amount is not None]

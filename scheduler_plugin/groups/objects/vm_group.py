@@ -1,9 +1,8 @@
-"""VirtualMachineGroup objects, read into one frozen value, and their status (pure).
+"""Decoding of VirtualMachineGroups, and their status (pure).
 
-- A bad field raises ``InvalidGroupError`` with its path: the object's condition shows that, and the group is not
-  changed.
-- The templates are kept as they are written, but must make a VM that can be read.
-- Whatever changes all the time (sessions, ages) is left out of the status, because each change of it is a write.
+- A bad field raises ``InvalidGroupError`` with its path, which becomes a condition; the group is not changed.
+- Templates are kept as written, but must make a valid VM.
+- The status has no values that change all the time (sessions, ages), because each change is a write.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from scheduler_plugin.groups.core.workload import ReplicaBounds
 
 
 class InvalidGroupError(ValueError):
-    """A VirtualMachineGroup breaks a rule; the message begins with the path of the field."""
+    """An invalid VirtualMachineGroup; the message starts with the path of the field."""
 
 
 def whole_field(found: JsonObject, path: tuple[str, ...], usual: int, least: int, most: int) -> int:
-    """The whole number at ``path`` of the spec, ``usual`` if there is none. Raises ``InvalidGroupError``."""
+    """The integer at ``path`` of the spec, ``usual`` if missing. Raises ``InvalidGroupError``."""
     value = child(found, "spec", *path[:-1]).get(path[-1])
     value = usual if value is None else value
-    # `bool` is an `int` in Python.
+    # A bool is an int.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidGroupError(
             f"spec.{'.'.join(path)}: expected a whole number from {least} to {most}, got {shown(value)}"
@@ -46,7 +45,7 @@ def whole_field(found: JsonObject, path: tuple[str, ...], usual: int, least: int
 
 
 def duration_field(found: JsonObject, path: tuple[str, ...], usual: Seconds) -> Seconds:
-    """The span of time at ``path`` of the spec, ``usual`` if there is none. Raises ``InvalidGroupError``."""
+    """The duration at ``path`` of the spec, ``usual`` if missing. Raises ``InvalidGroupError``."""
     value = child(found, "spec", *path[:-1]).get(path[-1])
     try:
         return usual if value is None else parse_duration(value)
@@ -58,7 +57,7 @@ MOST_REPLICAS: Final = 64
 SHORTEST: Final = Seconds(10.0)
 
 LONGEST: Final = Seconds(600.0)
-"""A window needs at least two looks; a longer one reacts too late to a peak."""
+"""A window needs at least two samples; a longer one reacts too late to a peak."""
 
 _UTILIZATION: Final = 70
 _TIMES: Final = {
@@ -69,8 +68,8 @@ _TIMES: Final = {
 
 
 def read_scaling(found: JsonObject, template: JsonObject) -> GroupScaling | None:
-    """Scaling settings of the group, None if it does not scale itself; ``template`` is that of its replicas, and makes
-    a VM that can be read. Raises ``InvalidGroupError``.
+    """Scaling settings of the group, None if it does not scale itself; ``template`` is its replicas', which makes a
+    valid VM. Raises ``InvalidGroupError``.
     """
     if not child(found, "spec", "scaling"):
         return None
@@ -78,7 +77,7 @@ def read_scaling(found: JsonObject, template: JsonObject) -> GroupScaling | None
     most = whole_field(found, ("scaling", "maxReplicas"), max(1, least), 0, MOST_REPLICAS)
     if most < least:
         raise InvalidGroupError(f"spec.scaling.maxReplicas: expected at least minReplicas, {least}, got {most}")
-    # `parse_virtual_machine` needs a name, and only the spec matters here.
+    # `parse_virtual_machine` needs a name.
     named = {"metadata": {"namespace": "", "name": ""}, "spec": child(template, "spec")}
     defaults = GroupScaling(ReplicaBounds(least, most), parse_virtual_machine(named).bounds.max.cpu)
     window = duration_field(found, ("scaling", "window"), defaults.window)
@@ -95,13 +94,13 @@ def read_scaling(found: JsonObject, template: JsonObject) -> GroupScaling | None
 
 
 def read_memory(found: JsonObject) -> ScalingMemory:
-    """Scaling history in the group's status; a time that cannot be decoded counts as none."""
+    """Scaling history in the group's status; undecodable times count as none."""
     times = {field: parse_timestamp(text(found, "status", "scaling", name)) for name, field in _TIMES.items()}
     return ScalingMemory(**times)
 
 
 def scaling_status(decision: ScalingDecision) -> Json:
-    """Status of a decision: the wanted count, the one kept and by which rule (S1.11), and the memory."""
+    """Status of a decision: wanted and kept count, the rule (S1.11), and the memory."""
     times = {name: getattr(decision.memory, field) for name, field in _TIMES.items()}
     remembered = {name: timestamp(at) for name, at in times.items() if at is not None}
     status: Json = {"replicas": decision.replicas, "message": decision.because, **remembered}
@@ -118,12 +117,11 @@ _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class VmGroup:
-    """The part of a VirtualMachineGroup that this project uses.
+    """A VirtualMachineGroup.
 
-    ``template`` and ``replica_template`` have ``metadata`` and ``spec`` of the VMs to be made. ``port`` is where the
-    read endpoint serves. ``scaling`` is how the group scales itself, None if others decide the number of replicas;
-    ``scaled`` is what the status remembers of that. ``primary_uid`` is the primary that the status remembers, empty
-    before there was one.
+    ``template`` and ``replica_template`` have ``metadata`` and ``spec`` of VMs to create. ``port`` is the read
+    endpoint's. ``scaling`` is None if others set the replicas; ``scaled`` is its history in the status. ``primary_uid``
+    is the primary in the status, empty before the first.
     """
 
     name: ObjectName
@@ -138,7 +136,7 @@ class VmGroup:
 
 
 def parse_vm_group(found: JsonObject) -> VmGroup:
-    """Reads a VirtualMachineGroup as the API has it in JSON. Raises ``InvalidGroupError``.
+    """Decode a VirtualMachineGroup. Raises ``InvalidGroupError``.
 
     >>> guest = {"cpus": {"min": 1, "max": 4}, "memorySlots": {"min": 1, "max": 8}}
     >>> spec = {"replicas": 2, "template": {"spec": {"guest": guest}}, "drain": {"gracePeriod": "1m"}}
@@ -154,7 +152,7 @@ def parse_vm_group(found: JsonObject) -> VmGroup:
         )
     template = _template(found, name, "template")
     replica_template = (
-        # Without a template of its own a replica is made like the primary.
+        # Default: the primary's template.
         _template(found, name, "replicaTemplate") if "replicaTemplate" in child(found, "spec") else template
     )
     return VmGroup(
@@ -189,7 +187,7 @@ def _spec(found: JsonObject, name: ObjectName) -> GroupSpec:
 def _template(found: JsonObject, name: ObjectName, field: str) -> Json:
     template = child(found, "spec", field)
     spec = child(template, "spec")
-    # Only a trial: the VM is read to check the template, and the name is a placeholder.
+    # Parsed only for validation, with a placeholder name.
     trial = {"metadata": {"namespace": name.namespace, "name": name.name}, "spec": spec}
     try:
         parse_virtual_machine(trial)
@@ -203,7 +201,7 @@ def _template(found: JsonObject, name: ObjectName, field: str) -> Json:
 
 
 _Condition = tuple[bool, str, str]
-"""The status, reason and message of a condition."""
+"""Status, reason and message of a condition."""
 
 ABLE: Final = "AbleToScale"
 TAKEN: Final = "TargetTaken"
@@ -218,10 +216,10 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
     rivals: Sequence[str],
     now: str,
 ) -> Json:
-    """The whole status of the group ``found``, to be merged into the object.
+    """The whole status of the group ``found``, as a merge patch.
 
-    ``unwritten`` says what of the plan could not be written, empty if all was. ``rivals`` are who else writes the
-    replicas of a group that scales itself. ``now`` is a Kubernetes timestamp.
+    ``unwritten`` is the part of the plan that could not be written, empty if none. ``rivals`` are other writers of the
+    replicas of a self-scaling group. ``now`` is a Kubernetes timestamp.
     """
     going = {reasoned.member.name for reasoned in plan.drain}
     returning = {member.name for member in plan.stay}
@@ -249,7 +247,7 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
         "members": [_member(member, plan) for member in members],
         "conditions": [condition(found, kind, str(holds), *why) for kind, (holds, *why) in verdicts.items()],
     }
-    # A primary that is gone stays remembered, so that no empty one takes its place.
+    # Keep a lost primary, so that no empty one replaces it.
     if recorded := child(found, "status", "primary"):
         status["primary"] = recorded
     if primary is not None:
@@ -258,23 +256,23 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
 
 
 def refused_status(found: JsonObject, fault: str, now: str) -> Json:
-    """The fields of the status that change if the group cannot be read; all others stay."""
+    """Changed status fields of an invalid group; others stay."""
     conditions = [condition(found, kind, "False", "InvalidSpec", fault) for kind in ("Accepted", "Ready")]
     return stamped({"observedGeneration": whole(found, "metadata", "generation"), "conditions": conditions}, now)
 
 
 def selector(group: VmGroup) -> str:
-    """Selector of the replicas' pods for ``/scale``."""
+    """Label selector of the replicas' pods for ``/scale``."""
     return f"{LABEL_GROUP}={group.name.name},{LABEL_ROLE}={Role.REPLICA}"
 
 
 def taken_by(rivals: Sequence[str]) -> str:
-    """The reason why a group does not scale itself, for people."""
+    """Sentence on why a group does not scale itself."""
     return texts.REPLICAS_CONTESTED.format(rivals=", ".join(rivals))
 
 
 def _member(member: Member, plan: GroupPlan) -> Json:
-    # Later entries win: the reason for a deletion says more than that for not being listed.
+    # Later entries win: a reason for deletion is more specific.
     reasons = {reasoned.member.name: reasoned.because for reasoned in (*plan.held_back, *plan.delete)}
     serves = any(replica.name == member.name for replica in plan.serving)
     entry: Json = {"name": member.name, "role": member.role.value, "node": member.node, "address": member.address}
@@ -304,7 +302,7 @@ def _primary_ready(primary: Member | None, plan: GroupPlan) -> _Condition:
 
 def _ready(group: VmGroup, primary: _Condition, plan: GroupPlan, unwritten: str) -> _Condition:
     wanted, serving = group.spec.replicas, len(plan.serving)
-    # Most urgent first: a refused write needs people.
+    # Most urgent first.
     if unwritten:
         return (False, "NotWritten", unwritten)
     if not primary[0]:
@@ -317,6 +315,6 @@ def _ready(group: VmGroup, primary: _Condition, plan: GroupPlan, unwritten: str)
 
 
 def stopped_because(group: JsonObject) -> str:
-    """The reason for which the group scales nothing, in one word; empty if it scales."""
+    """Reason in one word why the group scales nothing; empty if it scales."""
     able = condition_of(group, ABLE)
     return text(able, "reason") if text(able, "status") == "False" else ""

@@ -1,9 +1,9 @@
-"""The use of VMs in the recommenders' words, and their recommendations in those of an HPA's and a VPA's status.
+"""Use of VMs as input of the recommenders, and recommendations in the form of HPA and VPA status.
 
-They go into an annotation, because the cluster's HPA controller writes the status of every HPA.
+They are stored in an annotation, because the cluster's HPA controller writes the status of every HPA.
 
-A VM counts as requesting its maximum: its agent gives it less while it needs less, so use over the maximum says whether
-one more VM is needed.
+A VM counts as requesting its maximum: its agent gives it less while it needs less, so use over maximum shows whether
+another VM is needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from scheduler_plugin.groups.objects.writes import is_owned_by
 
 
 def vms_of(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
-    """The VMs that ``target`` consists of: itself, or the replicas that a group of VMs owns."""
+    """VMs of ``target``: itself, or the replicas of a group of VMs."""
     if text(target, "kind") == "VirtualMachine":
         return [target]
     group, owned = name_of(target).name, [vm for vm in vms if is_owned_by(vm, target)]
@@ -42,8 +42,8 @@ def vms_of(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
 
 @dataclass(frozen=True, slots=True)
 class GuestUse:
-    """An agent's report of its guest: busy CPUs, memory that cannot be given back without swapping, all that it has,
-    and how many processes its kernel has killed for lack of it since boot. None is not known.
+    """An agent's report of its guest: busy CPUs, memory that cannot be reclaimed without swapping, total memory, and
+    processes OOM-killed since boot. None is unknown.
     """
 
     cores_busy: float | None = None
@@ -53,17 +53,17 @@ class GuestUse:
 
 
 def uses(vms: Iterable[JsonObject], reports: Mapping[str, GuestUse]) -> Iterator[tuple[ReplicaUse, ResourceList]]:
-    """The use of each VM that can be read, for an HPA's calculation and for a VPA's histogram; ``reports`` by UID."""
+    """Use of each readable VM, for the HPA's calculation and the VPA's histogram; ``reports`` by UID."""
     for vm in vms:
         try:
             most = parse_virtual_machine(vm).bounds.max.cpu
         except InvalidObjectError:
             continue
-        # A VM that sleeps serves, and its agent knows no more of its guest than what it saw last.
+        # A sleeping VM serves, and its agent only has old data.
         sleeps = is_asleep(vm)
         use = GuestUse() if sleeps else reports.get(uid_of(vm), GuestUse())
         busy = None if use.cores_busy is None else MilliCpu.cores(use.cores_busy)
-        # Without a condition that says if its guest serves, a VM that runs counts.
+        # Without this condition, a running VM counts.
         available = condition_of(vm, "Available")
         runs = holds(vm, "Available") if available else text(vm, "status", "phase") == "Running"
         yield (
@@ -73,7 +73,7 @@ def uses(vms: Iterable[JsonObject], reports: Mapping[str, GuestUse]) -> Iterator
 
 
 def rules_of(hpa: JsonObject) -> HorizontalRules:
-    """Rules of the HPA's spec about CPU; agents report no other metrics."""
+    """CPU rules of the HPA's spec; agents report no other metrics."""
     least = least_replicas(hpa)
     bounds = ReplicaBounds(least, max(least, whole(hpa, "spec", "maxReplicas")))
     return HorizontalRules(bounds, tuple(_targets(hpa)))
@@ -93,7 +93,7 @@ def _targets(hpa: JsonObject) -> Iterator[MetricTarget]:
 
 
 def hpa_status(hpa: JsonObject, current: int, found: HorizontalRecommendation | None) -> Json:
-    """The status of an HPA for that recommendation, as its controller writes it; None: nothing could be measured."""
+    """HPA status with that recommendation, as its controller writes it; None: nothing was measured."""
     if found is None:
         unknown = condition(hpa, "ScalingActive", "False", "FailedGetResourceMetric", texts.AGENTS_SILENT)
         return {"conditions": [unknown]}
@@ -102,14 +102,14 @@ def hpa_status(hpa: JsonObject, current: int, found: HorizontalRecommendation | 
         condition(hpa, "ScalingActive", "True", "ValidMetricFound", texts.FROM_AGENTS),
         condition(hpa, "ScalingLimited", *limit, ""),
     ]
-    # Without figures, whatever the cluster's own HPA controller says: it measures the runners against the requests of
-    # their pods, and the agents measure guests against the maxima of their VMs.
+    # No metrics: the cluster's HPA controller measures runners against pod requests, the agents guests against VM
+    # maxima.
     counts = {"currentReplicas": current, "desiredReplicas": found.desired}
     return {**counts, "currentMetrics": [], "conditions": conditions}
 
 
 def vpa_status(found: VerticalRecommendation) -> Json:
-    """The status of a VPA that recommends that."""
+    """VPA status with that recommendation."""
     rows = [
         {
             "containerName": container.name,
@@ -124,7 +124,7 @@ def vpa_status(found: VerticalRecommendation) -> Json:
 
 
 def note(status: JsonObject) -> Json:
-    """The annotation that says ``status``.
+    """The annotation with ``status``.
 
     >>> note({"desiredReplicas": 2})
     {'autoscaling.neon.tech/recommendation': '{"desiredReplicas":2}'}
@@ -133,17 +133,17 @@ def note(status: JsonObject) -> Json:
 
 
 def has_note(found: JsonObject) -> bool:
-    """Return True if our recommender has said something of the object."""
+    """Return True if the object has a recommendation of ours."""
     return ANNOTATION_RECOMMENDATION in annotations_of(found)
 
 
 def as_noted(found: JsonObject) -> JsonObject:
-    """The object with our note merged over its status; unchanged without a readable note."""
+    """The object with our annotation merged over its status; unchanged without a readable one."""
     try:
         noted = json.loads(annotations_of(found).get(ANNOTATION_RECOMMENDATION, "{}"))
     except (ValueError, RecursionError):
         return found
     if not isinstance(noted, dict) or not noted:
         return found
-    # The note wins over what the cluster's own controllers wrote.
+    # Ours takes precedence over the cluster's controllers.
     return {**found, "status": {**child(found, "status"), **noted}}

@@ -1,7 +1,7 @@
-"""What a group wants written, as plain data; and a scaling that is decided and perhaps not carried out yet.
+"""Writes of a group as plain data, and intents: scalings that were decided and may not be complete.
 
-The intent is stored in the group's status before the first write to the target, and removed after the last: a process
-that restarts finds in it what to finish, and finishes exactly that.
+The intent is stored in the group's status before the first write to the target and removed after the last, so that a
+restarted process can complete exactly that scaling.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from scheduler_plugin.groups.objects.targets import (
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write. ``what`` is a word for logs and metrics, such as ``replicas``.
+    """One write. ``what`` is its kind for logs and metrics, such as ``replicas``.
 
-    A patch with a ``version`` is refused (409) if the object is no longer at that resourceVersion. ``merges_lists``: a
-    strategic merge patch, which finds containers by name. ``creates``: the object is created, ``subresource`` unused.
+    A patch with a ``version`` gets a 409 if the object's resourceVersion differs. ``merges_lists``: a strategic merge
+    patch, which merges containers by name. ``creates``: create the object; ``subresource`` is unused.
     """
 
     what: str
@@ -59,14 +59,14 @@ class Write:
 
     @property
     def path(self) -> str:
-        """Path that the write goes to."""
+        """Path of the request."""
         if self.creates:
             return self.resource.path(self.name.namespace)
         return self.resource.path(self.name.namespace, self.name.name, self.subresource)
 
     @property
     def guarded_body(self) -> Json:
-        """The body, with the version that it is for."""
+        """The body with the resourceVersion."""
         if not self.version:
             return self.body
         metadata = self.body.get("metadata")
@@ -75,7 +75,7 @@ class Write:
 
 
 def difference(old: JsonObject, new: JsonObject) -> Json:
-    """The merge patch (RFC 7386) that makes ``new`` of ``old``; empty if they are the same.
+    """Merge patch (RFC 7386) from ``old`` to ``new``; empty if equal.
 
     >>> difference({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1, "c": 4}})
     {'a': {'c': 4}, 'd': None}
@@ -88,18 +88,17 @@ def difference(old: JsonObject, new: JsonObject) -> Json:
                 patch[key] = inner
         elif key not in old or before != value:
             patch[key] = dict(value) if isinstance(value, Mapping) else value
-    # RFC 7386: null removes a field.
+    # null removes a field.
     return patch | {key: None for key in old if key not in new}
 
 
 class ForeignObjectError(ValueError):
-    """The object belongs to another controller; the message says to which."""
+    """Another controller owns the object; the message names it."""
 
 
 def owner_reference(owner: JsonObject) -> Json:
-    """The reference that makes ``owner`` the controller of an object, which is then deleted with the owner."""
-    # It does not block the owner's deletion: with OwnerReferencesPermissionEnforcement that needs a right to its
-    # finalizers, and nothing here needs the owner to wait.
+    """Owner reference that makes ``owner`` the controller; the object is deleted with it."""
+    # Without blockOwnerDeletion, which needs a permission on finalizers with OwnerReferencesPermissionEnforcement.
     return {
         "apiVersion": text(owner, "apiVersion"),
         "kind": text(owner, "kind"),
@@ -116,27 +115,27 @@ def is_owned_by(found: JsonObject, owner: JsonObject) -> bool:
 
 
 def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, owned: bool = True) -> Write:
-    """Makes an object beside ``owner``; ``owned``: it goes when the owner goes."""
+    """Creation of an object for ``owner``; ``owned``: it is deleted with the owner."""
     object_name = ObjectName(name_of(owner).namespace, name)
     metadata: Json = {"name": name, "namespace": object_name.namespace}
     if owned:
-        # Without an owner reference it outlives the group.
+        # Otherwise it outlives the group.
         metadata["ownerReferences"] = [owner_reference(owner)]
     body: Json = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
     return Write(resource.kind, resource, object_name, body, creates=True)
 
 
 def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> None:
-    """Raises ``ForeignObjectError`` if the object has another controller than ``group``."""
+    """Raise ``ForeignObjectError`` if the object has another controller than ``group``."""
     owner = controller_of(found)
-    # By UID: a group that was made again under the same name is another owner.
+    # By UID: a recreated group is another owner.
     if owner and text(owner, "uid") != uid_of(group):
         whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
         raise ForeignObjectError(texts.OWNED.format(kind=resource.kind, name=name_of(found).name, owner=whose))
 
 
 def holds(found: object, wanted: object) -> bool:
-    """Return True if ``found`` has all that is ``wanted``; what a server filled in beside it does not matter.
+    """Return True if ``found`` contains all of ``wanted``, besides defaults of the API server.
 
     >>> holds({"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"c": 2}]}), holds({"a": 1}, {"a": 2})
     (True, False)
@@ -144,36 +143,36 @@ def holds(found: object, wanted: object) -> bool:
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
         return all(name in found and holds(found[name], value) for name, value in wanted.items())
     if isinstance(found, list) and isinstance(wanted, list):
-        # A list has to match entry by entry: the API server adds fields, but no entries.
+        # Lists must match entry by entry: the API server adds fields, not entries.
         return len(found) == len(wanted) and all(map(holds, found, wanted))
     return found == wanted
 
 
 def kept_by(target: JsonObject) -> str:
-    """Kind and name of the target's controller if that can be a target itself, such as a ReplicaSet's Deployment; else
+    """Kind and name of the target's controller if that is scalable itself, such as a ReplicaSet's Deployment; else
     empty. Other controllers, such as operators, may leave sizes and replicas to a group.
     """
     owner = controller_of(target)
     reference = api_group(owner), text(owner, "kind")
-    # Such a controller would undo every write.
+    # It would revert every write.
     return f"{reference[1]} {text(owner, 'name')}" if reference in TARGET_KINDS else ""
 
 
 def scale(target: JsonObject, kind: Resource, replicas: int) -> Write:
-    """Sets how many replicas there are."""
+    """Write that sets the replica count."""
     body: Json = {"spec": {"replicas": replicas}}
     return Write("replicas", kind, name_of(target), body, "scale", version_of(target))
 
 
 def resize(target: JsonObject, kind: Resource, containers: tuple[SizedContainer, ...]) -> Write:
-    """Sets the sizes of ``containers``, as far as they are given; all others stay."""
+    """Write that sets the sizes of ``containers``; missing ones stay."""
     name, version = name_of(target), version_of(target)
     if kind is VIRTUAL_MACHINES:
         vm = parse_virtual_machine(target)
         least = _least(target, vm, (by_name(containers, VM_CONTAINER) or SizedContainer(VM_CONTAINER)).requests)
         bounds = msgspec.json.encode({"min": _bound(least), "max": _bound(vm.bounds.max)}).decode()
         annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}}
-        # In an annotation, because the spec of the VM belongs to whoever made it.
+        # In an annotation: the VM's spec belongs to its creator.
         return Write("bounds", kind, name, annotations, version=version)
     body: Json = {
         "spec": {"template": {"spec": {"containers": [write_container(container) for container in containers]}}}
@@ -184,7 +183,7 @@ def resize(target: JsonObject, kind: Resource, containers: tuple[SizedContainer,
 def achievable(
     target: JsonObject, kind: Resource, containers: tuple[SizedContainer, ...]
 ) -> tuple[SizedContainer, ...]:
-    """``containers`` as they can be written: of a VM in whole slots, and no more than its bounds allow."""
+    """``containers`` as they can be written: for a VM in whole slots and within its bounds."""
     if kind is not VIRTUAL_MACHINES:
         return containers
     container = by_name(containers, VM_CONTAINER)
@@ -196,14 +195,14 @@ def achievable(
 
 
 def _least(target: JsonObject, vm: VirtualMachine, requests: ResourceList) -> Resources:
-    """The least size of a VM that is to have ``requests``: never less than its spec says, whatever is annotated."""
+    """Minimum of a VM for ``requests``, at least that of its spec."""
     metadata = child(target, "metadata")
-    # Without our own annotation the bounds are those of the spec.
+    # Without our annotation, the bounds of the spec.
     others = {name: value for name, value in annotations_of(target).items() if name != ANNOTATION_BOUNDS}
     spec = parse_virtual_machine({**target, "metadata": {**metadata, "annotations": others}}).bounds
-    # Memory comes in slots, so it is rounded up to whole ones.
+    # Round up to whole memory slots.
     memory = vm.bounds.min.mem if requests.memory is None else requests.memory.up_to(vm.slot_size)
-    # Applied last, so the upper bound wins.
+    # Last, so that the upper bound wins.
     return Resources(requests.cpu or vm.bounds.min.cpu, memory).at_least(spec.min).at_most(vm.bounds.max)
 
 
@@ -213,10 +212,10 @@ def _bound(size: Resources) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """From what to what; ``at`` is when it was decided, in RFC 3339. A part that does not change is None or empty.
+    """A scaling from ``before`` to ``after``, decided ``at`` (RFC 3339). Unchanged parts are None or empty.
 
-    ``before`` and ``after`` have the same containers, and of each the same amounts. ``hpa`` are fields of the spec of
-    the HPA beside the group, which have no other writer.
+    ``before`` and ``after`` have the same containers and amounts. ``hpa`` are fields of the group's HPA, which have no
+    other writer.
     """
 
     at: str
@@ -227,7 +226,7 @@ class Intent:
 
     @property
     def grows(self) -> bool:
-        """True if a container gets more of anything than it had."""
+        """True if a container gets more of anything."""
         return any(
             (had := old[resource]) is None or amount.value > had.value
             for before, after in zip(self.before, self.after, strict=True)
@@ -248,7 +247,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class IntentProgress:
-    """The part of an intent that is left to write. ``is_overtaken``: another writer changed what it was about."""
+    """The rest of an intent. ``is_overtaken``: another writer changed its subject."""
 
     replicas: int | None = None
     containers: tuple[SizedContainer, ...] = ()
@@ -256,28 +255,28 @@ class IntentProgress:
 
 
 def intent_of(decision: WorkloadDecision, workload: Workload, at: str, hpa: Json) -> Intent | None:
-    """The intent of ``decision`` for ``workload``, with fields of an HPA; None if it changes nothing."""
+    """Intent of ``decision`` for ``workload``, with fields of an HPA; None if nothing changes."""
     replicas = None
     if decision.replicas is not None and decision.replicas != workload.replicas:
         replicas = (workload.replicas, decision.replicas)
-    # A container that the workload no longer has cannot be written.
+    # Skip removed containers.
     after = tuple(container for container in decision.containers if workload.container(container.name) is not None)
     before = tuple(_same_amounts(workload.container(container.name) or container, container) for container in after)
-    # A patch that changes nothing would only cost a write.
+    # Avoid a no-op write.
     if before == after:
         before = after = ()
     return Intent(at, replicas, before, after, hpa) if replicas is not None or after or hpa else None
 
 
 def progress(intent: Intent, workload: Workload) -> IntentProgress:
-    """Progress of the intent on ``workload`` as it is now."""
+    """Progress of the intent on ``workload``."""
     replicas, before, after = intent.replicas or (workload.replicas, workload.replicas), intent.before, intent.after
     present = tuple(
         _same_amounts(container, wanted)
         for wanted in after
         if (container := workload.container(wanted.name)) is not None
     )
-    # Neither the old nor the new state: give up the rest and decide everything again.
+    # Neither the old nor the new state: drop the rest and decide again.
     if workload.replicas not in replicas or present not in (before, after):
         return IntentProgress(is_overtaken=True)
     is_scaled = workload.replicas == replicas[1]
@@ -285,7 +284,7 @@ def progress(intent: Intent, workload: Workload) -> IntentProgress:
 
 
 def _same_amounts(container: SizedContainer, like: SizedContainer) -> SizedContainer:
-    """Of ``container`` only those amounts that ``like`` has; a request that is missing is the limit."""
+    """Amounts of ``container`` that ``like`` has; a missing request is the limit."""
     return SizedContainer(container.name, _only(container.sizes, like.requests), _only(container.limits, like.limits))
 
 
@@ -307,7 +306,7 @@ def write_intent(intent: Intent) -> Json:
 
 
 def read_intent(status: JsonObject) -> Intent | None:
-    """The intent in a group's status; None if there is none, or it cannot be read: then all is decided again."""
+    """The intent in a group's status; None if missing or unreadable, so that everything is decided again."""
     body = child(status, "intent")
     if not body:
         return None

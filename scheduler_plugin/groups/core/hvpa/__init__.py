@@ -1,1 +1,1 @@
-"""HVPA: horizontal and vertical recommendations applied in tandem (S1)."""
+"""HVPA: horizontal and vertical recommendations combined (S1)."""

@@ -1,8 +1,8 @@
-"""What the recommenders want changed, and what holds a wish back now: update mode, pods that differ from what was
-ordered, delay, maintenance window and least change, in this order (S1.8, S1.9, S1.12).
+"""Recommended changes, and the gates that hold them back: update mode, pods that differ from the order, delay,
+maintenance window and minimum change, in this order (S1.8, S1.9, S1.12).
 
-- An HPA's measurements are up to ``MEASURED_WITHIN`` old: they may describe any state of the pods in that time.
-- Decisions wait for pods that differ from what was ordered, but not for ever.
+- Measurements of an HPA are up to ``MEASURED_WITHIN`` old and may describe any state of the pods in that time.
+- Decisions wait for pods that differ from the order, but not for ever.
 - Effective intervals shrink only after less has been enough for a while. Growth never waits.
 """
 
@@ -46,30 +46,30 @@ from scheduler_plugin.groups.core.workload import (
 )
 
 MEASURED_WITHIN: Final = timedelta(seconds=90)
-"""Metrics are up to 60 s old, and an HPA looks at them every 15 s."""
+"""Metrics are up to 60 s old, and an HPA evaluates them every 15 s."""
 
 PATIENCE: Final = timedelta(minutes=5)
-"""How long pods may differ before decisions go on: as long as the HPA controller gives a new pod to initialise."""
+"""How long decisions wait for differing pods: the initialisation period of the HPA controller."""
 
 REFUSED_PATIENCE: Final = timedelta(minutes=1)
-"""The same after a resize in place was refused: then waiting changes little."""
+"""The same after a refused resize in place, when waiting helps little."""
 
 POSSIBLE_FOR: Final = timedelta(days=1)
-"""How long after a refusal no more is ordered than pods could have then."""
+"""How long a refusal limits orders to what pods had then."""
 
 MOST_PASTS: Final = 16
 
 
 def followed(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> PodsMemory:
-    """The memory with the pods as they are now. A time in the future proves nothing."""
+    """The memory updated with the present pods. Future times prove nothing."""
     possible = tuple(limit for limit in memory.possible if timedelta(0) <= now - limit.at < POSSIBLE_FOR)
     if pods is None:
         return PodsMemory(possible=possible)
     since = memory.differ_since
-    # A difference counts from when it began; a time in the future comes from another clock.
+    # Since the difference began; a future time is from another clock.
     since = None if not pods.difference else since if since is not None and since <= now else now
     updated = PodsMemory(_past(memory.past, pods, now), since, possible)
-    # A refusal counts only once the patience is over: the kubelet may still find room.
+    # A refusal counts after the patience: the kubelet may still find room.
     if waits_for(updated, pods, now) or not pods.difference:
         return updated
     refused = {
@@ -77,13 +77,13 @@ def followed(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> Pod
         for container in pods.refused
         for resource, amount in container.sizes
     }
-    # A newer refusal replaces the older one for the same resource.
+    # The newest refusal per resource counts.
     remaining = tuple(limit for limit in possible if (limit.container, limit.resource) not in refused)
     return PodsMemory(updated.past, since, (*remaining, *refused.values()))
 
 
 def waits_for(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> str:
-    """The difference of the pods from what was ordered, as long as decisions wait for it; else empty."""
+    """The difference of the pods while decisions wait for it; else empty."""
     if pods is None or memory.differ_since is None:
         return ""
     patience = REFUSED_PATIENCE if pods.refused else PATIENCE
@@ -91,18 +91,18 @@ def waits_for(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> st
 
 
 def _past(past: Sequence[PastPods], pods: RunningPods, now: datetime) -> tuple[PastPods, ...]:
-    """The pods now, after those that a measurement may still describe."""
+    """The present pods, after those that a measurement may still describe."""
     before = past[-1] if past else None
     is_same = before is not None and (before.ready, before.sizes) == (pods.ready, pods.sizes)
     entries = [*past] if is_same else [*past, PastPods(now, pods.ready, pods.sizes)]
-    # An entry ends when the next one begins; the last one still holds.
+    # An entry ends when the next begins.
     ends = [later.since for later in entries[1:]]
     recent = [entry for entry, end in zip(entries, ends, strict=False) if timedelta(0) <= now - end < MEASURED_WITHIN]
     return (*recent, entries[-1])[-MOST_PASTS:]
 
 
 def requested(sizes: Sequence[SizedContainer], container: str, resource: Resource) -> int:
-    """The request of a pod of these sizes for one container."""
+    """Request of one container in pods of these sizes."""
     sized = by_name(sizes, container)
     amount = None if sized is None else sized.sizes[resource]
     return 0 if amount is None else amount.value
@@ -110,7 +110,7 @@ def requested(sizes: Sequence[SizedContainer], container: str, resource: Resourc
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """One number (None: a container has no size), what is wanted instead, and what would be written (``value``).
+    """A current number (None: the container has no size), the wanted one, and the one to write (``value``).
 
     Replicas have neither ``container`` nor ``resource``.
     """
@@ -123,7 +123,7 @@ class Recommendation:
 
     @property
     def now(self) -> int:
-        """The current number; nothing counts as zero."""
+        """The current number; 0 if None."""
         return self.current or 0
 
     @property
@@ -133,25 +133,25 @@ class Recommendation:
 
     @property
     def subject(self) -> str:
-        """Its name in status."""
+        """Its name in the status."""
         return f"{self.container}/{self.resource}" if self.resource else "replicas"
 
     def shown(self, value: int) -> str:
-        """``value`` as people write such an amount."""
+        """``value`` in human-readable units."""
         return str(value) if self.resource is None else str(amount(self.resource, value))
 
     @property
     def change(self) -> str:
-        """The change that is written, with the wish if that is more or less."""
+        """The change to write, with the wanted number if different."""
         description = f"{self.subject}: {self.shown(self.now)} to {self.shown(self.value)}"
         return description if self.value == self.wanted else f"{description} of {self.shown(self.wanted)}"
 
     def at(self, value: int) -> Recommendation:
-        """The same wish, answered with ``value``."""
+        """The same recommendation with ``value``."""
         return replace(self, value=value)
 
     def kept(self, rule: Rule, message: str = "") -> WithheldChange:
-        """That this wish does not go through, and why."""
+        """This recommendation as withheld by ``rule``."""
         if self.resource is None:
             return WithheldChange(self.subject, self.wanted, self.current, rule, message)
         current = None if self.current is None else amount(self.resource, self.current)
@@ -161,21 +161,21 @@ class Recommendation:
 def replica_wish(
     spec: HvpaSpec, workload: Workload, recommended: HorizontalRecommendation | None
 ) -> Recommendation | None:
-    """The HPA's wish within the bounds; None if the replicas are as wanted. Bounds hold without an HPA too."""
+    """The HPA's recommendation within the bounds; None if nothing changes. Bounds apply without an HPA too."""
     wanted = spec.replicas.clamp(workload.replicas if recommended is None else recommended.desired)
     return None if wanted == workload.replicas else Recommendation(workload.replicas, wanted, wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class VerticalWishes:
-    """The wishes for sizes, and what bounds alone keep from growing or shrinking."""
+    """Recommended sizes, and those that only bounds keep from growing or shrinking."""
 
     wishes: tuple[Recommendation, ...]
     at_bounds: tuple[Recommendation, ...]
 
 
 def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recommendations) -> VerticalWishes:
-    """The VPA's wishes for every container of the workload, within minAllowed and maxAllowed."""
+    """The VPA's recommendation for each container, within minAllowed and maxAllowed."""
     wishes: list[Recommendation] = []
     at_bounds: list[Recommendation] = []
     for container, recommended in sized_containers(spec, workload, recommendations):
@@ -186,7 +186,7 @@ def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recomme
             request = container.sizes[resource]
             current = None if request is None else request.value
             wanted = within_policy(policy, container, resource, target.value)
-            # A VPA caps its target; only the uncapped one shows that more was wanted.
+            # Only the uncapped target shows that more was wanted.
             beyond = (recommended.uncapped[resource] or target).value
             if wanted != (current or 0):
                 wishes.append(Recommendation(current, wanted, wanted, container.name, resource))
@@ -196,8 +196,8 @@ def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recomme
 
 
 def within_policy(policy: ContainerPolicy, container: SizedContainer, resource: Resource, value: int) -> int:
-    """The nearest request that the policy allows: within its bounds, and within a limit that must stay."""
-    # A limit that stays also bounds the request: the API server refuses a request above its limit.
+    """The nearest request that the policy allows: within its bounds, and within a fixed limit."""
+    # A fixed limit bounds the request too: the API server refuses a request above its limit.
     limit = None if policy.controls_limits else container.limits[resource]
     bounded = policy.bounds.clamp(resource, value)
     return bounded if limit is None else min(bounded, limit.value)
@@ -212,7 +212,7 @@ def is_sized(spec: HvpaSpec, container: str, resource: Resource) -> bool:
 def sized_containers(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations
 ) -> list[tuple[SizedContainer, ContainerRecommendation]]:
-    """The workload's containers that have a recommendation and are not switched off."""
+    """Containers with a recommendation that are not switched off."""
     vertical = recommendations.vertical or VerticalRecommendation()
     return [
         (container, recommended)
@@ -222,22 +222,22 @@ def sized_containers(
 
 
 def at_most_needed(memory: ScalingTimes, wish: Recommendation) -> Recommendation:
-    """The wish; one for less goes no lower than the maximum need since less has been enough."""
+    """The recommendation; a decrease no lower than the maximum need since less has been enough."""
     waiting = _known(memory, wish)
-    # The maximum over that time, so that noise does not reverse the change right after it.
+    # The maximum over that time, so that noise does not revert the change.
     return wish if waiting is None or wish.grows else wish.at(min(wish.now, max(wish.value, waiting.highest)))
 
 
 def enough_since(memory: ScalingTimes, wish: Recommendation, now: datetime) -> datetime:
-    """Since when less than there is has been enough; a time in the future is now."""
+    """Since when less than the present number has been enough; a future time is now."""
     waiting = _known(memory, wish)
     # A time in the future comes from another clock.
     return now if waiting is None else min(waiting.since, now)
 
 
 def with_waiting(memory: ScalingTimes, waiting: Iterable[Recommendation], now: datetime) -> ScalingTimes:
-    """The memory with these wishes for less, and no others."""
-    # Wishes that no longer wait are dropped, so a sample that needs the present size restarts the time.
+    """The memory with exactly these waiting decreases."""
+    # Others are dropped, so a sample that needs the present size restarts the time.
     shrinking = tuple(Shrinking(wish.subject, enough_since(memory, wish, now), wish.value) for wish in waiting)
     return replace(memory, shrinking=shrinking)
 
@@ -247,30 +247,30 @@ def _known(memory: ScalingTimes, wish: Recommendation) -> Shrinking | None:
 
 
 DEFAULT_MIN_CHANGE: Final[dict[Resource, Amount]] = {"cpu": MilliCpu(200), "memory": Bytes(200_000_000)}
-"""The least change if the object has neither value nor percentage."""
+"""Minimum change if the object has neither value nor percentage."""
 
 
 def threshold(params: ChangeParams, current: Exact, default: Exact) -> Fraction:
-    """The least change from ``current`` that counts: the smaller of both, the one that is given, or the default."""
-    # A container without a request has a percentage of nothing: any change counts.
+    """Minimum change from ``current``: the smaller of value and percentage, the one that is set, or the default."""
+    # Without a request the percentage is 0: any change counts.
     parts = params.parts(current)
     return min(parts) if parts else Fraction(default)
 
 
 def is_enough(current: Exact, new: Exact, least: Fraction) -> bool:
-    """Return True if the change from ``current`` to ``new`` reaches ``least``; equality does."""
+    """Return True if the change from ``current`` to ``new`` is at least ``least``."""
     return abs(Fraction(new) - current) >= least
 
 
 def delay_passed(last: datetime | None, now: datetime, delay: Seconds) -> bool:
-    """Return True if ``delay`` has passed since ``last``; equality passes, and a time in the future proves nothing."""
-    # A time in the future comes from another node's clock; waiting for it could take for ever.
+    """Return True if at least ``delay`` has passed since ``last``, or ``last`` is in the future."""
+    # A future time is from another clock; waiting for it could take for ever.
     return last is None or last > now or (now - last).total_seconds() >= delay
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """Decides for one moment. A container in ``out_of_memory`` gets more memory without delay and least change."""
+    """Decides for one moment. A container in ``out_of_memory`` gets more memory without delay and minimum change."""
 
     spec: HvpaSpec
     memory: ScalingTimes
@@ -279,37 +279,37 @@ class Gates:
     pods_differ: str = ""
 
     def rules(self, wish: Recommendation) -> DirectionRules:
-        """The rules for the axis and direction of ``wish``."""
+        """Rules for the axis and direction of ``wish``."""
         axis = self.spec.vertical if wish.resource else self.spec.horizontal
         return axis.up if wish.grows else axis.down
 
     def is_urgent(self, wish: Recommendation) -> bool:
-        """Return True if the wish is for the memory that ran out."""
+        """Return True if the recommendation is for memory that ran out."""
         return wish.container in self.out_of_memory and wish.resource == "memory" and wish.grows
 
     def held(self, wish: Recommendation) -> tuple[Rule, str] | None:
-        """The rule that holds the change to ``wish.value`` back, with a message for people; None if it may go."""
+        """The rule that holds back the change to ``wish.value``, with a message; None if none does."""
         rules, urgent = self.rules(wish), self.is_urgent(wish)
         if rules.mode is UpdateMode.OFF:
             return Rule.UPDATE_MODE, texts.MODE_OFF
-        # While pods differ, recommendations still describe the old ones.
+        # Recommendations still describe the old pods.
         if not urgent and self.pods_differ:
             return Rule.PODS_DIFFER, texts.PODS_DIFFER.format(difference=self.pods_differ)
         if not urgent and not delay_passed(self._last(wish), self.now, rules.delay):
             return self._delayed(wish)
-        # Off and the maintenance window hold for urgent wishes as well.
+        # Off and the maintenance window apply to urgent changes too.
         window = self.spec.window
         if rules.mode is UpdateMode.MAINTENANCE_WINDOW and not (window is not None and window.contains(self.now)):
             return Rule.MAINTENANCE_WINDOW, texts.UNTIL_WINDOW.format(window=window) if window else texts.NO_WINDOW
         least = self._least(wish)
         if not urgent and not is_enough(wish.now, wish.value, least):
             return Rule.MIN_CHANGE, texts.SMALL_CHANGE.format(least=wish.shown(ceil(least)))
-        # Only shrinking settles. It is reported as a delay, so that people see a single time to wait for.
+        # Only shrinking settles. Reported as a delay, so that there is a single time to wait for.
         is_settled = wish.grows or delay_passed(enough_since(self.memory, wish, self.now), self.now, self.spec.settle)
         return None if is_settled else self._delayed(wish)
 
     def _delayed(self, wish: Recommendation) -> tuple[Rule, str]:
-        """Until neither delay nor settling holds the wish back, if less is enough until then."""
+        """The time at which neither delay nor settling holds it back, if less is still enough."""
         until = (self._last(wish) or self.now) + timedelta(seconds=self.rules(wish).delay)
         if self.spec.settle and not wish.grows:
             until = max(until, enough_since(self.memory, wish, self.now) + timedelta(seconds=self.spec.settle))
@@ -320,7 +320,7 @@ class Gates:
 
     def _least(self, wish: Recommendation) -> Fraction:
         if wish.resource is None:
-            # Any change of the replicas is worth a write.
+            # Any change of replicas counts.
             return Fraction(0)
         params = self.rules(wish).min_change[wish.resource]
         return threshold(params, wish.now, DEFAULT_MIN_CHANGE[wish.resource].value)
@@ -328,7 +328,7 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class GatedRecommendation:
-    """A wish with the value to write and ``why``, and the rule that keeps it from being written; None if it is."""
+    """A recommendation, ``why``, and the rule that holds it back; None if it is written."""
 
     wish: Recommendation
     why: str
@@ -337,10 +337,10 @@ class GatedRecommendation:
 
 
 def gated(gates: Gates, wish: Recommendation, why: str) -> GatedRecommendation:
-    """The wish with the gate that holds it back, if one does."""
+    """The recommendation with the gate that holds it back, if any."""
     return GatedRecommendation(wish, why, *(gates.held(wish) or ()))
 
 
 def written(answers: Iterable[GatedRecommendation]) -> list[Recommendation]:
-    """The wishes that are written."""
+    """Recommendations to write."""
     return [answer.wish for answer in answers if answer.rule is None]

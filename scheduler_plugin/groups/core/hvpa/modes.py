@@ -1,6 +1,6 @@
-"""The modes that choose one direction (S1.2-S1.4), and weights by the number of replicas (S1.5-S1.7).
+"""Modes that choose one direction (S1.2-S1.4), and weights by replica count (S1.5-S1.7).
 
-Only wishes that could go through now take part in a mode: one that waits for a window must not starve the other.
+A mode considers only recommendations that could be written now: one that waits for a window must not block the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule, Workload
 def by_mode(
     gates: Gates, workload: Workload, horizontal: Recommendation | None, vertical: VerticalWishes
 ) -> list[GatedRecommendation]:
-    """HPA preferred, HPA biased, VPA biased and mixed: of the wishes that may go now, the mode chooses."""
+    """HPA preferred, HPA biased, VPA biased and mixed: choose among the recommendations that may be written."""
     wishes = (*([] if horizontal is None else [horizontal]), *vertical.wishes)
     why = f"mode {gates.spec.mode}"
     answers = [gated(gates, wish, why) for wish in wishes]
@@ -30,14 +30,14 @@ def by_mode(
     may = allowed(spec.mode, spec.mixed, (current, desired), spec.replicas, deltas)
 
     def chosen(wish: Recommendation) -> bool:
-        if gates.is_urgent(wish):  # more replicas would run out of memory like those that did
+        if gates.is_urgent(wish):  # more replicas would run out of memory too
             return True
         if wish.resource is None:
             return may.horizontal
         return may.up if wish.grows else may.down
 
     return [
-        # A gate's rule says more than the mode, so it is reported instead.
+        # A gate's rule is more specific than the mode.
         answer if answer.rule or chosen(answer.wish) else GatedRecommendation(answer.wish, why, Rule.POLICY, why)
         for answer in answers
     ]
@@ -54,7 +54,7 @@ def _delta(gates: Gates, workload: Workload, wish: Recommendation) -> VerticalDe
 
 @dataclass(frozen=True, slots=True)
 class VerticalDelta:
-    """One vertical wish: its change (signed), the threshold ``y``, and whether the target is above the limit."""
+    """One vertical change (signed), the threshold ``y``, and whether the target is above the limit."""
 
     change: int
     y: int = 0
@@ -63,7 +63,7 @@ class VerticalDelta:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Wishes that may pass: horizontal ones, and vertical ones to grow and to shrink."""
+    """Changes that may pass: horizontal ones, and vertical growth and shrinking."""
 
     horizontal: bool
     up: bool
@@ -78,15 +78,15 @@ _NONE: Final = Allowed(horizontal=False, up=False, down=False)
 def allowed(
     mode: HvpaMode, mixed: Mixed, replicas: tuple[int, int], bounds: ReplicaBounds, vertical: Sequence[VerticalDelta]
 ) -> Allowed:
-    """The wishes that may pass; ``replicas`` from and to. Only for the modes that choose."""
+    """Changes that may pass in the choosing modes; ``replicas`` from and to."""
     current, desired = replicas
     scales = desired != current
     if mode is HvpaMode.HPA_PREFERRED:
         if scales:
             return _HORIZONTAL
-        # At a bound the HPA can go no further in that direction, so sizes take over.
+        # At a bound of the HPA, sizes take over.
         return Allowed(False, up=current >= bounds.max, down=current <= bounds.min)
-    # Only one of the two wants something, so there is nothing to choose.
+    # Nothing to choose.
     if not (scales and vertical):
         return _HORIZONTAL if scales else _VERTICAL
     if mode is HvpaMode.MIXED:
@@ -107,34 +107,34 @@ def _mixed(mixed: Mixed, change: int, vertical: Sequence[VerticalDelta]) -> Allo
 def by_weight(
     gates: Gates, workload: Workload, horizontal: Recommendation | None, vertical: VerticalWishes
 ) -> list[GatedRecommendation]:
-    """Weight-based scaling: each wish goes the part of its way that the weight at this number of replicas gives it.
+    """Weight-based scaling: each recommendation is applied in proportion to its weight at this replica count.
 
-    A wish for other replicas borrows the neighbour's weight only if it is written: one that waits must not starve the
+    A change of replicas uses the neighbouring interval's weight only if it is written: a waiting one must not block
     sizes.
     """
     current = workload.replicas
     weight = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, current)
     if horizontal is None:
-        # Without a wish for replicas there is no neighbour whose weight could be borrowed.
+        # No change of replicas, so no neighbouring interval.
         return [_weighted_size(gates, wish, weight, current) for wish in vertical.wishes]
     freed = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, horizontal.wanted)
-    # Neither axis can move: the interval is vertical only, and the sizes are at their bounds.
+    # Neither axis can move: vertical only, with sizes at their bounds.
     trapped = freed == VERTICAL_ONLY and any(wish.grows is horizontal.grows for wish in vertical.at_bounds)
     count = _weighted_count(gates, horizontal, HORIZONTAL_ONLY if trapped else freed)
-    # While the count is held back, the sizes keep the weight of the present interval.
+    # While the count is held back, sizes use the present interval's weight.
     applied = weight if count.rule else freed
     return [count, *(_weighted_size(gates, wish, applied, current) for wish in vertical.wishes)]
 
 
 def _weighted_count(gates: Gates, wish: Recommendation, vpa: Fraction) -> GatedRecommendation:
     value = gates.spec.replicas.clamp(weighted_replicas(wish.now, wish.wanted, vpa))
-    # The horizontal weight is what the vertical one leaves.
+    # The horizontal weight is the rest.
     return _answered(gates, wish.at(value), 1 - vpa)
 
 
 def _weighted_size(gates: Gates, wish: Recommendation, weight: Fraction, replicas: int) -> GatedRecommendation:
     if gates.is_urgent(wish):
-        # A container that ran out of memory gets all of what it wants, whatever the interval says.
+        # After an OOM kill the full recommendation applies.
         weight = VERTICAL_ONLY
     applied = effective_weight(weight, replicas, gates.spec.replicas, wish.grows)
     return _answered(gates, wish.at(away_from(wish.now, weighted(wish.now, wish.wanted, applied))), applied)
@@ -142,7 +142,7 @@ def _weighted_size(gates: Gates, wish: Recommendation, weight: Fraction, replica
 
 def _answered(gates: Gates, wish: Recommendation, weight: Fraction) -> GatedRecommendation:
     why = f"weight {float(weight):g}"
-    # Rounded to the present value: the weight alone leaves nothing to write.
+    # The weight leaves nothing to write.
     return GatedRecommendation(wish, why, Rule.WEIGHT, why) if wish.value == wish.now else gated(gates, wish, why)
 
 
@@ -153,9 +153,9 @@ HORIZONTAL_ONLY: Final = Fraction(0)
 def stages(
     bounds: ReplicaBounds, first_end: int | None, second_end: int | None, weights: Sequence[Fraction]
 ) -> tuple[Interval, ...]:
-    """The three stages as intervals: below ``first_end``, up to ``second_end``, and above it (S1.5, S1.6).
+    """Three stages as intervals: below ``first_end``, up to ``second_end``, and above (S1.5, S1.6).
 
-    A missing end makes its outer stage empty. A first stage that would end before it begins holds for ``bounds.min``.
+    A missing end makes its outer stage empty. A first stage that would end before it begins applies to ``bounds.min``.
     """
     first, second, third = weights
     middle = Interval(second, first_end, second_end)
@@ -165,16 +165,13 @@ def stages(
 
 
 def vpa_weight(intervals: Sequence[Interval], bounds: ReplicaBounds, current: int, desired: int) -> Fraction:
-    """The weight of vertical recommendations at ``current`` replicas while ``desired`` are wished for.
-
-    Where there is no interval at all, vertical recommendations have no weight.
-    """
+    """Weight of vertical recommendations at ``current`` replicas if ``desired`` are wanted; 0 without intervals."""
     spans = [(interval.within(bounds), interval.weight) for interval in intervals]
-    # `min` keeps the first of equals: the first interval that contains the count, or the nearest one to a gap, wins.
+    # `min` returns the first: the first interval with this count, or the nearest to a gap.
     nearest = min(spans, key=lambda span: _distance(span[0], current), default=None)
     if nearest is None:
         return HORIZONTAL_ONLY
-    # Weight 1 would never let replicas change, so such a wish takes the weight of the next interval in its direction.
+    # Weight 1 would never change replicas, so take the weight of the next interval in that direction.
     if nearest[1] < VERTICAL_ONLY or desired == current:
         return nearest[1]
     ways = [
@@ -192,23 +189,23 @@ def _distance(span: tuple[int, int], count: int) -> int:
 
 
 def effective_weight(weight: Fraction, current: int, bounds: ReplicaBounds, growing: bool) -> Fraction:
-    """``weight``, or 1 if only vertical growth is left."""
-    # At the maximum of replicas there is no other way left to grow.
+    """``weight``, or 1 if only vertical growth is possible."""
+    # At the maximum replica count only sizes can grow.
     return VERTICAL_ONLY if growing and current >= bounds.max else weight
 
 
 def weighted(current: Exact, target: Exact, weight: Fraction) -> Fraction:
-    """The point at ``weight`` of the way from ``current`` to ``target``, exactly."""
+    """The exact point at ``weight`` between ``current`` and ``target``."""
     return current + (target - current) * weight
 
 
 def away_from(current: int, exact: Fraction) -> int:
-    """The whole number at ``exact`` or next to it on the far side from ``current``: no step is rounded away."""
+    """``exact`` rounded away from ``current``, so that no step is lost."""
     return ceil(exact) if exact > current else floor(exact)
 
 
 def weighted_replicas(current: int, desired: int, vpa: Fraction) -> int:
-    """The count that the horizontal weight ``1 - vpa`` makes of a wish: rounded up when growing, down when shrinking.
+    """Replica count with the horizontal weight ``1 - vpa``: rounded up when growing, down when shrinking.
 
     >>> weighted_replicas(5, 4, Fraction("0.6")), weighted_replicas(3, 10, Fraction("0.6"))
     (4, 6)

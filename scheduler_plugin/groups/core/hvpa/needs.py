@@ -1,14 +1,14 @@
-"""The total need of a workload, from what both recommenders say of it (S1.12).
+"""The total need of a workload, from both recommenders (S1.12).
 
-A VPA's target comes from past use, and there may have been other replicas then:
+A VPA's target is from past use, possibly with other replica counts:
 
-- After scaling out a target stays the same for hours or days. Until it has come down to what the present replicas
-  explain, or has risen, it describes the earlier replicas: so nothing runs away to ``maxReplicas``.
-- After scaling in a target rises within hours. Until then it describes the most replicas of that time.
-- So a total lies between two numbers. Scaling out believes the smaller one, scaling in and sizes the larger one.
+- After scaling out, a target stays for hours or days. Until it has fallen to what the present replicas explain, or has
+  risen, it describes the earlier replicas; otherwise the count would run away to ``maxReplicas``.
+- After scaling in, a target rises within hours. Until then it describes the highest count of that time.
+- So the total lies between two numbers. Scaling out uses the smaller one, scaling in and sizes the larger one.
 
-A need has a part that every replica has anyway (``base``) and a part that replicas share (``total``). Neither depends
-on how many replicas there are, so the plan does not depend on the order in which recommendations arrive.
+A need has a part per replica (``base``) and a part shared by all (``total``). Neither depends on the replica count, so
+the plan does not depend on the order of recommendations.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from scheduler_plugin.groups.core.workload import (
 class ContainerNeed:
     """Need of one resource of one container, in thousandths of a vCPU or bytes.
 
-    ``base`` is what each replica has for itself, ``total`` what all of them share. ``sure`` is the part of the total
-    that is certain: for less than that no replica is added. Sizes grow for ``grown`` of it. None is all of it.
+    ``base`` is per replica, ``total`` shared by all. Replicas are added only for ``sure``, the certain part of the
+    total; sizes grow only for ``grown`` of it. None is all of it.
     """
 
     container: str
@@ -58,33 +58,33 @@ class ContainerNeed:
     grown: int | None = None
 
     def each(self, replicas: int) -> int:
-        """The size of each of ``replicas`` (> 0) replicas, rounded up."""
+        """Size per replica with ``replicas`` (> 0), rounded up."""
         return self._shared(self.total, replicas)
 
     def grows_to(self, replicas: int) -> int:
-        """The size to which each of ``replicas`` (> 0) replicas may grow."""
+        """Size to which each of ``replicas`` (> 0) may grow."""
         return self._shared(self.total if self.grown is None else self.grown, replicas)
 
     def fits(self, replicas: int, most: int, overlap: ChangeParams, current: int) -> bool:
-        """Return True if ``replicas`` of at most ``most`` each are enough while there are ``current``."""
+        """Return True if ``replicas`` of at most ``most`` are enough, given ``current`` replicas."""
         if replicas >= current:
-            # Scale out only for what is sure and in only with room to spare, so that nothing flaps at a boundary.
+            # Scale out only for the sure part, and in only with room to spare, to avoid flapping.
             return self._shared(self.total if self.sure is None else self.sure, replicas) <= most
         room = max(0, most - self.base) * replicas
         return self.each(replicas) <= most and self.total <= scale_in_boundary(room, overlap)
 
     def _shared(self, total: int, replicas: int) -> int:
-        # Floor division of the negative rounds up.
+        # Rounds up.
         return self.base - (-total // replicas)
 
 
 def base_of(params: ChangeParams, target: int) -> int:
-    """Base share of a replica of size ``target``: the larger of value and percentage, at most all of it."""
+    """Base of a replica of size ``target``: the larger of value and percentage, at most all of it."""
     return min(target, int(max([Fraction(0), *params.parts(target)])))
 
 
 def scale_in_boundary(most: Exact, overlap: ChangeParams) -> Fraction:
-    """The total up to which scaling in to replicas that can have ``most`` in total is planned (>= 0)."""
+    """Maximum total (>= 0) at which to scale in to replicas with ``most`` in all."""
     return max(Fraction(0), most - max([Fraction(0), *overlap.parts(most)]))
 
 
@@ -97,23 +97,23 @@ def planned_replicas(
 ) -> int:
     """The fewest replicas within ``bounds`` that fit every need; ``bounds.max`` if none do.
 
-    ``most`` gives the largest size of a need's resource at this many replicas; None is no bound.
+    ``most`` returns the maximum size of a need's resource at this count; None is unbounded.
     """
 
     def fits(need: ContainerNeed, replicas: int) -> bool:
         size = most(need, replicas)
         return size is None or need.fits(replicas, size.value, overlap[need.resource], current)
 
-    # Ascending: vertical first, so the fewest replicas that are large enough win.
+    # Ascending: vertical first.
     counts = range(bounds.min, bounds.max + 1)
     return next((count for count in counts if count > 0 and all(fits(need, count) for need in needs)), bounds.max)
 
 
 RISES_WITHIN: Final = timedelta(hours=4)
-"""A 90th percentile with a half-life of a day follows a rise when a tenth of its weight is new: in 3.7 hours."""
+"""A 90th percentile with a half-life of a day follows a rise after a tenth of new weight: 3.7 hours."""
 
 MOST_COUNTS: Final = 32
-"""This many changes of the replicas are remembered within that time."""
+"""Maximum number of replica changes to remember within that time."""
 
 _EXPLAINED: Final = Fraction(105, 100)  # a bucket of VPA's histogram is 5 % wide
 
@@ -121,10 +121,10 @@ _EXPLAINED: Final = Fraction(105, 100)  # a bucket of VPA's histogram is 5 % wid
 def remembered(
     memory: ScalingTimes, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, now: datetime
 ) -> ScalingTimes:
-    """``memory`` with the targets and the pods as they are now.
+    """``memory`` updated with the present targets and pods.
 
-    While decisions wait for pods, few of them may serve: a target that rises then describes these few, and any other
-    target those before.
+    While decisions wait for pods, few of them may serve: a rising target then describes these few, others the earlier
+    ones.
     """
     memory = replace(memory, pods=followed(memory.pods, workload.pods, now))
     waits = bool(waits_for(memory.pods, workload.pods, now))
@@ -135,7 +135,7 @@ def remembered(
 def _targets(
     memory: ScalingTimes, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, *, waits: bool
 ) -> tuple[PastTarget, ...]:
-    # The fewest replicas that may explain the target, so that scaling out believes the smaller total.
+    # The fewest replicas that may explain the target: scaling out uses the smaller total.
     fewest = max(1, min([workload.serving, *(past.ready for past in memory.pods.past)]))
     previous = {(past_target.container, past_target.resource): past_target for past_target in memory.targets}
     if recommendations.vertical is None:
@@ -152,16 +152,16 @@ def _targets(
 
 
 def _followed(old: PastTarget | None, new: PastTarget, *, waits: bool) -> PastTarget:
-    # A target that rises describes the present replicas.
+    # A rising target describes the present replicas.
     if old is None or new.target > old.target:
         return new
-    # Once the total (target times replicas) is no larger than before, the present replicas explain the target.
+    # Once target times replicas is no larger than before, the present replicas explain the target.
     is_explained = new.target * new.replicas <= old.target * old.replicas * _EXPLAINED
     return new if is_explained and not waits else old
 
 
 def _counts(memory: ScalingTimes, workload: Workload, now: datetime) -> tuple[PastReplicas, ...]:
-    """The present count and since when, after earlier larger ones; smaller ones say nothing about the maximum."""
+    """The present count with its start, after earlier larger ones; only these matter for the maximum."""
     larger = [past for past in memory.counts if past.replicas > workload.replicas]
     same = next((past for past in memory.counts if past.replicas == workload.replicas), None)
     entries = [*larger, same or PastReplicas(now, workload.replicas)]
@@ -172,9 +172,9 @@ def _counts(memory: ScalingTimes, workload: Workload, now: datetime) -> tuple[Pa
 
 
 def described(memory: ScalingTimes, container: str, resource: Resource, replicas: int) -> tuple[int, int]:
-    """The fewest and the most replicas that the target of this container may describe, while there are ``replicas``."""
+    """The fewest and most replicas that the container's target may describe, with ``replicas`` now."""
     explained = (past.replicas for past in memory.targets if (past.container, past.resource) == (container, resource))
-    # `replicas` twice, so that `min` has two arguments even without a memory.
+    # Twice, so that `min` has two arguments even without a memory.
     most = max((past.replicas for past in memory.counts), default=replicas)
     return min(replicas, *explained, replicas), max(replicas, most)
 
@@ -185,7 +185,7 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 def total_needs(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes
 ) -> tuple[ContainerNeed, ...]:
-    """One need for each resource of each container that either recommender covers."""
+    """One need per resource and container that a recommender covers."""
     needs = _vertical(spec, workload, recommendations, memory)
     for container in workload.containers:
         for resource, _ in container.sizes:
@@ -198,7 +198,7 @@ def total_needs(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """The need of this many ready pods together, the part of it that is sure, and the part that sizes grow for."""
+    """Total need of this many ready pods, the certain part, and the part for which sizes grow."""
 
     ready: int
     total: int
@@ -213,18 +213,18 @@ def _measured(
     memory: ScalingTimes,
     key: tuple[str, Resource],
 ) -> list[_Measured] | None:
-    """Measurements of an HPA, for each state of the pods that it may have measured; None if it says nothing.
+    """Measurements of an HPA for each state of the pods that it may describe; None if there are none.
 
-    A need is use over target, of pods as they are, whatever was ordered. An HPA that says neither use nor ratio is only
-    known to need more than ``desired - 1`` and at most ``desired`` requests.
+    A need is use over target for the actual pods. An HPA without use and ratio only shows a need of more than ``desired
+    - 1`` and at most ``desired`` requests.
     """
     horizontal, (container, resource) = recommendations.horizontal, key
     if horizontal is None or resource not in spec.desired_by_utilization:
         return None
     measurements = []
-    # A new memory has no past pods, so the present ones are the best guess.
+    # A new memory has no past pods: use the present ones.
     past = memory.pods.past or (PastPods(_NEVER, workload.serving, workload.containers),)
-    # Use is older than the requests that it is divided by, so any ready count may go with any sizes.
+    # Use is older than the requests that it is divided by: combine any ready count with any sizes.
     states = product(sorted({pods.ready for pods in past}), {pods.sizes for pods in past})
     for pods in (PastPods(_NEVER, ready, sizes) for ready, sizes in states):
         size = requested(pods.sizes, container, resource)
@@ -236,15 +236,15 @@ def _measured(
         else:
             total, sure = horizontal.desired * size, (horizontal.desired - 1) * size + 1
             measurements.append(_Measured(pods.ready, total, sure, total))
-    # Pods that were not ready measured nothing.
+    # Pods that were not ready have no measurements.
     return measurements if any(measurement.ready for measurement in measurements) else None
 
 
 def _needed_each(
     horizontal: HorizontalRecommendation, pods: PastPods, container: str, resource: Resource
 ) -> tuple[Fraction, Fraction] | None:
-    """The minimum and the maximum that the container of each pod needs by its use. It has a share of a whole pod's
-    use, in proportion to the requests.
+    """Minimum and maximum need of the container in each pod, by its use: its part of a whole pod's use in proportion to
+    requests.
     """
     size = requested(pods.sizes, container, resource)
     whole = sum(requested(pods.sizes, sized.name, resource) for sized in pods.sizes)
@@ -255,17 +255,17 @@ def _needed_each(
         if use.resource == resource and use.container in ("", container)
     ]
     if uses:
-        # Several metrics may measure the same resource; HPA itself takes the largest.
+        # As in an HPA, the largest metric counts.
         return max(uses), max(uses)
     ratio, cut = dict(horizontal.ratios).get(resource), dict(horizontal.cuts).get(resource, 0.0)
-    # Through `str`: the fraction of a binary float has a long tail that `ceil` would round up.
+    # Through `str`: `ceil` would round up the tail of a binary float.
     return None if ratio is None else (Fraction(str(ratio)) * size, Fraction(str(ratio + cut)) * size)
 
 
 def _both(vertical: ContainerNeed | None, key: tuple[str, Resource], measured: Sequence[_Measured]) -> ContainerNeed:
     """The larger of both needs. Measurements include the base of each replica.
 
-    The greatest measurement may be needed, and the least one is sure: sizes grow only to that.
+    The maximum measurement may be needed; the minimum is certain, and sizes grow only to that.
     """
     base, total, sure = (0, 0, 0) if vertical is None else (vertical.base, vertical.total, vertical.sure or 0)
     most = max(measurement.total - measurement.ready * base for measurement in measured)
@@ -283,7 +283,7 @@ def _vertical(
         for resource, target in recommended.uncapped.over(recommended.target):
             if is_sized(spec, container.name, resource):
                 key = (container.name, resource)
-                # Our own recommender reports its replica count; a VPA's has to be estimated from the past.
+                # Our recommender reports its replica count; for a VPA it is estimated.
                 least, most = (exact, exact) if exact else described(memory, *key, workload.replicas)
                 base = base_of(spec.effective.base[resource], target.value)
                 shared = target.value - base
@@ -294,22 +294,22 @@ def _vertical(
 def replica_bounds(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, needs: Sequence[ContainerNeed]
 ) -> ReplicaBounds:
-    """The bounds of the plan: what an HPA wants for reasons of its own is a least number of replicas.
+    """Bounds of the plan. The HPA's count for other reasons than utilisation is a minimum.
 
-    Without a vertical recommendation, or while the need of anything that is sized is unknown, replicas only grow.
+    Without a vertical recommendation, or with an unknown need, replicas only grow.
     """
     least, horizontal = spec.replicas.min, recommendations.horizontal
-    # The count of an HPA by utilisation depends on the size of its pods, so it is no minimum here.
+    # By utilisation the HPA's count depends on the size of the pods, so it is no minimum.
     if horizontal is not None and not spec.desired_by_utilization:
         least = max(least, horizontal.desired)
-    # If the need of anything that is sized is unknown, fewer replicas might be too few.
+    # With an unknown need fewer replicas might be too few.
     if recommendations.vertical is None or not needs or unknown_needs(spec, workload, needs):
         least = max(least, workload.replicas)
     return ReplicaBounds(spec.replicas.clamp(least), spec.replicas.max)
 
 
 def unknown_needs(spec: HvpaSpec, workload: Workload, needs: Sequence[ContainerNeed]) -> tuple[str, ...]:
-    """Sized resources whose need is unknown, such as ``app/memory``."""
+    """Sized resources with an unknown need, such as ``app/memory``."""
     covered = {(need.container, need.resource) for need in needs}
     return tuple(
         f"{container.name}/{resource}"

@@ -1,6 +1,6 @@
-"""The policy of an Hvpa: both recommendations applied in tandem, in whichever mode it asks for (S1.1-S1.12).
+"""The policy of an Hvpa: both recommendations combined by its mode (S1.1-S1.12).
 
-With effective intervals the workload never has less than it needs on the way to the plan (S1.12).
+With effective intervals the workload never gets less than it needs on the way to the plan (S1.12).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WHY: Final = "effective intervals"
 
 @dataclass(frozen=True, slots=True)
 class ScalingPlan:
-    """This many replicas for these needs. While any need is ``unknown``, no replica is taken away."""
+    """Replica count for these needs. No replica is removed while a need is ``unknown``."""
 
     replicas: int
     needs: tuple[ContainerNeed, ...]
@@ -61,7 +61,7 @@ class ScalingPlan:
 
 
 def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes) -> ScalingPlan:
-    """The fewest replicas that can be large enough for the total need, at least as many as an HPA insists on."""
+    """The fewest replicas that can be large enough for the total need, at least the HPA's minimum."""
     needs = total_needs(spec, workload, recommendations, memory)
     bounds, now = replica_bounds(spec, workload, recommendations, needs), workload.replicas
 
@@ -72,15 +72,15 @@ def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations
         within = ReplicaBounds(max(least, bounds.min), bounds.max)
         return planned_replicas(needs, most, spec.effective.overlap, now, within)
 
-    # Sizes grow before replicas go, so a large step would order a multiple of the need meanwhile. Each step takes at
-    # most half of the replicas, and orders no more than twice what is surely needed.
+    # Sizes grow before replicas are removed, so a large step would temporarily order a multiple of the need. Remove at
+    # most half of the replicas per step, and order at most twice the certain need.
     replicas, step = fewest(0), fewest(max((_fewest_in_one_step(need, now) for need in needs), default=-(-now // 2)))
     replicas = step if replicas < step < now else replicas
     return ScalingPlan(replicas, needs, unknown_needs(spec, workload, needs))
 
 
 def _fewest_in_one_step(need: ContainerNeed, now: int) -> int:
-    """The fewest replicas of whose size ``now`` replicas are no more than twice what is surely needed."""
+    """The fewest replicas whose size times ``now`` is at most twice the certain need."""
     if need.total <= 0:
         return -(-now // 2)
     sure = need.total if need.sure is None else max(1, need.sure)
@@ -88,10 +88,10 @@ def _fewest_in_one_step(need: ContainerNeed, now: int) -> int:
 
 
 def _most(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: int) -> Amount | None:
-    """The most that each of ``replicas`` replicas may have, and that pods can have."""
+    """Maximum size of each of ``replicas`` replicas, by the spec and by what pods can have."""
     interval = spec.effective.most(replicas)[need.resource]
     possible = memory.pods.most(need.container, need.resource)
-    if replicas >= spec.replicas.max:  # the last replicas may have all that is allowed (S1.6)
+    if replicas >= spec.replicas.max:  # the last replicas may use everything allowed (S1.6)
         interval = possible = None
     bounds = [spec.policy(need.container).bounds.most[need.resource], interval]
     caps = [bound.value for bound in bounds if bound is not None] + ([] if possible is None else [possible])
@@ -99,7 +99,7 @@ def _most(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: i
 
 
 def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRecommendation]:
-    """The part of the plan that is written now."""
+    """The part of the plan to write now."""
     current = workload.replicas
     count = at_most_needed(gates.memory, Recommendation(current, plan.replicas, plan.replicas))
     planned_count = count.value
@@ -107,15 +107,15 @@ def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRe
         return _sizes(gates, workload, plan.needs, planned_count, shrinks=True)
     answer = gated(gates, count, WHY)
     if answer.rule:
-        # A gate holds the new count back, so the sizes are those for the present replicas.
+        # The count is held back: sizes are for the present replicas.
         return [answer, *_sizes(gates, workload, plan.needs, current, shrinks=True)]
     if planned_count > current:
-        # Scaling out never shrinks sizes in the same step; they shrink when the new replicas are ready.
+        # Sizes shrink only once the new replicas are ready.
         return [answer, *_sizes(gates, workload, plan.needs, planned_count, shrinks=False)]
-    # Before scaling in, sizes grow to the whole need of fewer replicas, not only to the part that is sure.
+    # Before scaling in, sizes grow to the whole need of fewer replicas.
     needs = [replace(need, grown=None) for need in plan.needs]
     sizes = [
-        # Small changes count here: fewer replicas must carry the whole load.
+        # Ignore the minimum change: fewer replicas must carry the whole load.
         GatedRecommendation(size.wish, WHY) if size.wish.grows and size.rule is Rule.MIN_CHANGE else size
         for size in _sizes(gates, workload, needs, planned_count, shrinks=True)
     ]
@@ -127,7 +127,7 @@ def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRe
 def _sizes(
     gates: Gates, workload: Workload, needs: Sequence[ContainerNeed], replicas: int, *, shrinks: bool
 ) -> list[GatedRecommendation]:
-    """Each need's size at this many replicas. A size shrinks only as far as the ready replicas can carry the load."""
+    """Sizes for this replica count. A size shrinks only as far as the ready replicas can carry the load."""
     answers = []
     for container, need in (
         (sized, need) for sized in workload.containers for need in needs if need.container == sized.name
@@ -135,14 +135,14 @@ def _sizes(
         wish = _size(gates, container, need, replicas)
         most = gates.memory.pods.most(container.name, need.resource)
         if most is not None and most < wish.now:
-            # What pods cannot have is taken back at once, without gates: they never had it. New replicas take its
-            # place, so sizes start from what pods have.
+            # Sizes that pods cannot have are reverted at once, without gates: they never had them. New replicas take
+            # over, so start from what pods have.
             possible = wish if shrinks else _size(gates, container, need, replicas, most)
             if max(possible.wanted, most) < wish.now:
                 answers.append(GatedRecommendation(wish.at(max(possible.wanted, most)), texts.NO_MORE))
                 continue
         if not wish.grows and wish.wanted != wish.now:
-            # Replicas that are not ready carry no load yet.
+            # Only ready replicas carry load.
             serving = max(1, min(workload.ready, replicas))
             least = _size(gates, container, need, serving).wanted if shrinks else wish.now
             wish = wish.at(min(wish.now, max(wish.wanted, least)))
@@ -156,19 +156,17 @@ def _sizes(
 def _size(
     gates: Gates, container: SizedContainer, need: ContainerNeed, replicas: int, has: int | None = None
 ) -> Recommendation:
-    """From the present size, or the one that a pod ``has``, to what the need surely takes or may take, whichever is
-    nearer.
-    """
+    """From the present size, or the one that a pod ``has``, to the nearer of certain and possible need."""
     spec, size = gates.spec, container.sizes[need.resource]
     most = _most(spec, gates.memory, need, replicas)
 
     def bounded(value: int) -> int:
-        # Applied last, so the policy's bounds win.
+        # Last, so that the policy's bounds win.
         capped = value if most is None else min(value, most.value)
         return within_policy(spec.policy(container.name), container, need.resource, capped)
 
     now = 0 if size is None else size.value
-    # A size between the sure need and the possible need stays.
+    # A size between certain and possible need stays.
     value = min(max(now if has is None else has, bounded(need.grows_to(replicas))), bounded(need.each(replicas)))
     return Recommendation(None if size is None else now, value, value, container.name, need.resource)
 
@@ -176,11 +174,11 @@ def _size(
 def decide(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes, now: datetime
 ) -> tuple[WorkloadDecision, ScalingTimes]:
-    """The decision now, and the memory to keep once it is written. ``now`` is an aware time."""
-    # At zero replicas a recommendation means nothing, and people decide when to scale up from zero.
+    """The decision, and the memory to keep once it is written. ``now`` is aware."""
+    # At zero replicas recommendations mean nothing; people scale up from zero.
     if workload.replicas <= 0:
         return WorkloadDecision(explanation=(texts.SCALED_TO_ZERO,)), memory
-    # A new HPA has `desiredReplicas: 0` until its first look.
+    # A new HPA has `desiredReplicas: 0` until its first evaluation.
     if recommendations.horizontal is not None and recommendations.horizontal.desired <= 0:
         recommendations = replace(recommendations, horizontal=None)
     gates = Gates(spec, memory, now, frozenset(kill.container for kill in workload.out_of_memory))
@@ -199,10 +197,10 @@ def decide(
 
 
 def _waiting(spec: HvpaSpec, answers: Sequence[GatedRecommendation]) -> list[Recommendation]:
-    """The wishes for less that wait; none if nothing has to settle."""
+    """Decreases that wait; none without a settle time."""
     if not spec.settle:
         return []
-    # A wish below the minimum change does not wait for anything: it is never written.
+    # Below the minimum change it is never written.
     waits = [answer.wish for answer in answers if answer.rule not in (None, Rule.MIN_CHANGE)]
     return [wish for wish in waits if wish.value < wish.now]
 
@@ -237,7 +235,7 @@ def _decision(
 
 
 def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendation]) -> tuple[SizedContainer, ...]:
-    # Only the amounts that change, so that the patch leaves all others to their writers.
+    # Only changed amounts: others stay with their writers.
     containers: dict[str, SizedContainer] = {}
     for old in workload.containers:
         for wish in wishes:
@@ -258,7 +256,7 @@ def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendat
 
 def _remembered(memory: ScalingTimes, wishes: Sequence[Recommendation], now: datetime) -> ScalingTimes:
     directions = {wish.grows for wish in wishes}
-    # A new order gives the pods their whole patience again.
+    # A new order restarts the patience.
     pods = replace(memory.pods, differ_since=now) if wishes and memory.pods.differ_since else memory.pods
     up, down = (
         now if grows in directions else last for grows, last in ((True, memory.last_up), (False, memory.last_down))
@@ -267,10 +265,10 @@ def _remembered(memory: ScalingTimes, wishes: Sequence[Recommendation], now: dat
 
 
 def scaled_limit(limit: int | None, old_request: int | None, new_request: int, gap: ChangeParams = UNSET) -> int | None:
-    """The limit for a new request; None (or 0) is no limit, and stays none.
+    """The limit for a new request; None or 0 is no limit, and stays so.
 
-    A limit that equals its request, or is set without one, becomes the new request. Otherwise it keeps its ratio, or
-    with a ``gap`` stays above the request by the larger of its value and its percentage.
+    A limit that equals its request, or has none, becomes the new request. Otherwise it keeps its ratio, or with a
+    ``gap`` stays above the request by the larger of value and percentage.
     """
     if not limit:
         return None
@@ -279,5 +277,5 @@ def scaled_limit(limit: int | None, old_request: int | None, new_request: int, g
     above = gap.parts(new_request)
     if above:
         return new_request + floor(max(above))
-    # Never below the request: the API server refuses such a pod.
+    # The API server refuses a limit below the request.
     return max(new_request, floor(Fraction(limit * new_request, old_request)))

@@ -1,4 +1,4 @@
-"""One Hvpa: bounds, mode, what holds scaling back in each direction, and what must not be forgotten."""
+"""Spec of an Hvpa: bounds, mode and rules per direction; and its memory."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 """An aware time."""
 
 Exact = int | Fraction
-"""A number without rounding errors."""
+"""An exact number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeParams:
-    """An absolute amount, in thousandths of a vCPU or bytes, and a percentage; each optional."""
+    """An optional amount, in thousandths of a vCPU or bytes, and an optional percentage."""
 
     value: Exact | None = None
     percentage: Fraction | None = None
 
     def parts(self, of: Exact) -> list[Fraction]:
-        """Each that is given, as an amount; the percentage is of ``of``."""
+        """The amounts that are set; the percentage is of ``of``."""
         absolute = [] if self.value is None else [Fraction(self.value)]
         return absolute if self.percentage is None else [*absolute, of * self.percentage / 100]
 
@@ -59,23 +59,23 @@ class ResourceChangeParams:
 
 
 NO_PARAMS: Final = ResourceChangeParams()
-"""Nothing given for any resource."""
+"""Nothing set."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceWindow:
-    """From ``begin`` to ``end`` (UTC) of every day, both included; over midnight if ``end`` is before ``begin``."""
+    """From ``begin`` to ``end`` (UTC) every day, inclusive; across midnight if ``end`` is before ``begin``."""
 
     begin: time
     end: time
 
     def contains(self, now: datetime) -> bool:
-        """Return True if ``now``, an aware time, is within the window. A begun second counts as the whole one."""
-        # Whole seconds, so that the last second of the window is inside.
+        """Return True if ``now`` (aware) is within the window, in whole seconds."""
+        # Whole seconds, to include the last one.
         at = now.astimezone(UTC).time().replace(microsecond=0)
         if self.begin <= self.end:
             return self.begin <= at <= self.end
-        # This window spans midnight.
+        # Across midnight.
         return at >= self.begin or at <= self.end
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class MaintenanceWindow:
 
 
 class HvpaMode(StrEnum):
-    """Way to combine both recommendations."""
+    """Mode of combining both recommendations."""
 
     HPA_PREFERRED = "HpaPreferred"
     HPA_BIASED = "HpaBiased"
@@ -94,7 +94,7 @@ class HvpaMode(StrEnum):
 
 
 class Preference(StrEnum):
-    """The recommendation that mixed mode takes if both pass their thresholds."""
+    """The recommendation that mixed mode prefers if both exceed their thresholds."""
 
     HPA = "hpa"
     VPA = "vpa"
@@ -102,7 +102,7 @@ class Preference(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Mixed mode's thresholds: ``x`` replicas and ``y`` of each resource, both to be exceeded, and the preference."""
+    """Thresholds of mixed mode, ``x`` replicas and ``y`` of each resource, and the preference."""
 
     x: int = 1
     y: ResourceList = field(default=ResourceList(MilliCpu(200), Bytes(200_000_000)))
@@ -111,7 +111,7 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """From ``start`` to ``last`` replicas, both included, vertical recommendations have ``weight`` (0 to 1).
+    """Vertical recommendations have ``weight`` (0 to 1) from ``start`` to ``last`` replicas, inclusive.
 
     A missing end is that of the replica bounds.
     """
@@ -121,7 +121,7 @@ class Interval:
     last: int | None = None
 
     def within(self, bounds: ReplicaBounds) -> tuple[int, int]:
-        """Its first and last count."""
+        """First and last count."""
         return (
             bounds.min if self.start is None else self.start,
             bounds.max if self.last is None else self.last,
@@ -134,7 +134,7 @@ DEFAULT_OVERLAP: Final = ResourceChangeParams(_TEN_PERCENT, _TEN_PERCENT)
 
 @dataclass(frozen=True, slots=True)
 class ScalingInterval:
-    """Up to ``max_replicas`` replicas, each may have at most ``most``; what is missing is bounded by maxAllowed."""
+    """Up to ``max_replicas`` replicas each may have at most ``most``; missing values are bounded by maxAllowed."""
 
     max_replicas: int | None = None
     most: ResourceList = NOTHING
@@ -142,30 +142,30 @@ class ScalingInterval:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveIntervals:
-    """The intervals, in any order; what every replica has for itself; and the overlap when scaling in."""
+    """Intervals in any order, the base of every replica, and the overlap when scaling in."""
 
     intervals: tuple[ScalingInterval, ...] = ()
     base: ResourceChangeParams = NO_PARAMS
     overlap: ResourceChangeParams = DEFAULT_OVERLAP
 
     def most(self, replicas: int) -> ResourceList:
-        """The most that each of ``replicas`` replicas may have: that of the first interval that reaches so far."""
+        """Maximum size of each of ``replicas`` replicas, by the first interval that reaches this count."""
         reached = [
             interval
             for interval in self.intervals
             if interval.max_replicas is None or replicas <= interval.max_replicas
         ]
-        # An interval without an end comes last: it holds for all larger counts.
+        # Intervals without an end come last.
         ordered = sorted(reached, key=lambda interval: (interval.max_replicas is None, interval.max_replicas or 0))
         return ordered[0].most if ordered else NOTHING
 
 
 ANY_CONTAINER: Final = "*"
-"""The name of the policy for containers that have none of their own."""
+"""Name of the default policy."""
 
 
 class UpdateMode(StrEnum):
-    """Update mode: recommendations are applied always, never, or within the maintenance window."""
+    """Apply recommendations always, never, or within the maintenance window."""
 
     AUTO = "Auto"
     OFF = "Off"
@@ -174,7 +174,7 @@ class UpdateMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DirectionRules:
-    """Limits on scaling in one direction. ``delay`` is in seconds after the last scaling in that direction."""
+    """Rules for one direction. ``delay`` is in seconds after the last scaling in that direction."""
 
     mode: UpdateMode = UpdateMode.AUTO
     delay: Seconds = Seconds(0.0)
@@ -183,7 +183,7 @@ class DirectionRules:
 
 @dataclass(frozen=True, slots=True)
 class AxisRules:
-    """The rules for growing and for shrinking along one axis."""
+    """Rules for growing and shrinking on one axis."""
 
     up: DirectionRules = field(default=DirectionRules())
     down: DirectionRules = field(default=DirectionRules())
@@ -191,7 +191,7 @@ class AxisRules:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPolicy:
-    """Sizing policy of one container. ``controls_limits`` is off if limits must stay as they are."""
+    """Sizing policy of one container. ``controls_limits`` is False if limits stay."""
 
     name: str = ANY_CONTAINER
     bounds: SizeBounds = UNBOUNDED
@@ -202,10 +202,10 @@ class ContainerPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HvpaSpec:
-    """Everything that the policy needs of an Hvpa.
+    """Spec of an Hvpa.
 
-    ``desired_by_utilization`` says that the HPA measures use against requests: a larger replica then needs fewer.
-    ``settle``: seconds for which less must have been enough before effective intervals shrink anything.
+    ``desired_by_utilization``: the HPA measures use against requests, so larger replicas need fewer. ``settle`` is for
+    how many seconds less must be enough before effective intervals shrink.
     """
 
     replicas: ReplicaBounds = ONE_REPLICA
@@ -222,15 +222,15 @@ class HvpaSpec:
     settle: Seconds = Seconds(0.0)
 
     def policy(self, container: str) -> ContainerPolicy:
-        """The policy of that container: its own, that of ``*``, or none in particular."""
-        # Reversed, so that the first policy of a name wins.
+        """Policy of the container: its own, that of ``*``, or the default."""
+        # Reversed: the first policy of a name wins.
         named = {policy.name: policy for policy in reversed(self.containers)}
         return named.get(container) or named.get(ANY_CONTAINER) or ContainerPolicy()
 
 
 @dataclass(frozen=True, slots=True)
 class PastPods:
-    """This many ready pods of these mean ``sizes`` from ``since`` (an aware time) on."""
+    """Number of ready pods and their mean ``sizes`` from ``since`` (aware) on."""
 
     since: datetime
     ready: int
@@ -249,21 +249,21 @@ class Possible:
 
 @dataclass(frozen=True, slots=True)
 class PodsMemory:
-    """Memory of the pods: the ``past``, the latest last; since when they differ; and what is possible."""
+    """Memory of the pods: the ``past``, latest last; since when they differ; and the possible sizes."""
 
     past: tuple[PastPods, ...] = ()
     differ_since: datetime | None = None
     possible: tuple[Possible, ...] = ()
 
     def most(self, container: str, resource: Resource) -> int | None:
-        """The most that pods can have of it; None if nothing was refused."""
+        """Maximum that pods can have; None if nothing was refused."""
         limits = (limit.most for limit in self.possible if (limit.container, limit.resource) == (container, resource))
         return next(limits, None)
 
 
 @dataclass(frozen=True, slots=True)
 class PastTarget:
-    """A vertical target, in thousandths of a vCPU or bytes, and the number of replicas whose use explains it."""
+    """A vertical target, in thousandths of a vCPU or bytes, and the replica count that explains it."""
 
     container: str
     resource: Resource
@@ -273,7 +273,7 @@ class PastTarget:
 
 @dataclass(frozen=True, slots=True)
 class PastReplicas:
-    """This many replicas from ``since`` on."""
+    """Replica count from ``since`` on."""
 
     since: Moment
     replicas: Annotated[int, msgspec.Meta(gt=0)]
@@ -281,7 +281,7 @@ class PastReplicas:
 
 @dataclass(frozen=True, slots=True)
 class Shrinking:
-    """Less of ``subject`` has been enough ``since`` then; ``highest`` is the maximum need since."""
+    """Less of ``subject`` has been enough since ``since``; ``highest`` is the maximum need since."""
 
     subject: str
     since: Moment
@@ -290,11 +290,10 @@ class Shrinking:
 
 @dataclass(frozen=True, slots=True)
 class ScalingTimes:
-    """Persistent memory: when the workload was last scaled up and down, by either axis (aware times).
+    """Persistent memory: last scaling up and down on either axis (aware times).
 
-    ``targets`` and ``counts`` are for effective intervals: what a VPA recommended, and beside how many replicas. Counts
-    fall from entry to entry. ``shrinking`` are the wishes for less that wait, at most one for each subject. ``pods`` is
-    what is remembered of the pods as they are.
+    ``targets`` and ``counts`` are for effective intervals: VPA targets and replica counts, which decrease from entry to
+    entry. ``shrinking`` are waiting decreases, at most one per subject. ``pods`` is the memory of the pods.
     """
 
     last_up: datetime | None = None

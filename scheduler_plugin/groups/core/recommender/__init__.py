@@ -1,1 +1,1 @@
-"""The groups' own recommenders, for clusters without VPA and HPA controllers. They return the same types."""
+"""Our own recommenders, for VMs and clusters without VPA and HPA controllers. They return the same types."""

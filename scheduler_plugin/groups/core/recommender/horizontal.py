@@ -1,6 +1,6 @@
-"""How many replicas there should be: HPA's calculation without an HPA controller.
+"""Replica count by HPA's algorithm, without an HPA controller.
 
-``desired = ceil(use / target x replicas)``, of several metrics the most, and no change while the ratio is within 10 %.
+``desired = ceil(use / target x replicas)``, the maximum of all metrics, and no change while the ratio is within 10 %.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DOWN_WINDOW: Final = Seconds(300.0)
 
 @dataclass(frozen=True, slots=True)
 class ReplicaUse:
-    """Usage of one replica (None: not measured) and its request, in the same unit."""
+    """Use of one replica (None: not measured) and its request, in the same unit."""
 
     used: int | None
     request: int = 0
@@ -28,7 +28,7 @@ class ReplicaUse:
 
 @dataclass(frozen=True, slots=True)
 class MetricTarget:
-    """Target usage of a resource per replica: a percentage of its request, or an average value."""
+    """Target use of a resource per replica: a percentage of its request, or an average value."""
 
     resource: Resource
     utilization: int | None = None
@@ -37,7 +37,7 @@ class MetricTarget:
 
 @dataclass(frozen=True, slots=True)
 class HorizontalRules:
-    """The metrics and the bounds."""
+    """Metrics and bounds."""
 
     replicas: ReplicaBounds
     metrics: tuple[MetricTarget, ...] = ()
@@ -45,21 +45,21 @@ class HorizontalRules:
 
 @dataclass(frozen=True, slots=True)
 class Desires:
-    """Recent desired counts, with times in seconds since 1970: ever fewer replicas, so one entry for each count."""
+    """Recent desired counts with Unix times, decreasing, one entry per count."""
 
     entries: tuple[tuple[float, int], ...] = field(default=())
 
     def stabilized(self, desired: int, current: int, now: float) -> tuple[int, Desires]:
-        """The maximum desired in ``DOWN_WINDOW``, of which past counts are capped at ``current``; and the memory."""
-        # An older count that is not above this one cannot be the maximum any more.
+        """The maximum of ``DOWN_WINDOW``, with past counts capped at ``current``; and the memory."""
+        # A lower older count cannot be the maximum any more.
         remaining = tuple(entry for entry in self.entries if now - DOWN_WINDOW < entry[0] <= now and entry[1] > desired)
         past = max((count for _, count in remaining), default=desired)
-        # The past may keep replicas but never adds any.
+        # The past keeps replicas but adds none.
         return max(desired, min(past, current)), Desires((*remaining, (now, desired)))
 
 
 def is_tolerated(ratio: float, tolerance: float = TOLERANCE) -> bool:
-    """Return True if use is so near to its target that nothing changes; the ends are included.
+    """Return True if the ratio is within the tolerance, inclusive.
 
     >>> is_tolerated(77 / 70), is_tolerated(78 / 70)
     (True, False)
@@ -70,14 +70,14 @@ def is_tolerated(ratio: float, tolerance: float = TOLERANCE) -> bool:
 def utilization_replicas(
     current: int, replicas: Sequence[ReplicaUse], target: int, tolerance: float = TOLERANCE
 ) -> tuple[int, int] | None:
-    """Desired replicas and the utilisation in per cent, for a target in per cent of requests (> 0).
+    """Desired replicas and utilisation in percent, for a target in percent of requests (> 0).
 
     None if no ready replica with a request was measured.
     """
 
     def utilization(counted: Sequence[tuple[int, int]]) -> int | None:
         requested = sum(request for _, request in counted)
-        # Whole per cent, like HPA's own integer arithmetic.
+        # Whole percent, as in HPA.
         return sum(used for used, _ in counted) * 100 // requested if requested else None
 
     measured = utilization(_measured(replicas))
@@ -88,14 +88,14 @@ def utilization_replicas(
         return (utilization(counted) or 0) / target
 
     def filled(replica: ReplicaUse) -> int:
-        # When shrinking, a replica without a measurement counts as using its request, or the target if that is higher.
+        # When shrinking, an unmeasured replica counts at its request, or at the target if higher.
         return replica.request * max(100, target) // 100
 
     return _desired(current, replicas, ratio, filled, tolerance), measured
 
 
 def average_value_replicas(current: int, replicas: Sequence[ReplicaUse], target: int) -> int | None:
-    """Desired replicas so that their mean use is ``target`` (> 0); None if no ready replica was measured."""
+    """Desired replicas for a mean use of ``target`` (> 0); None if no ready replica was measured."""
     if not _measured(replicas):
         return None
 
@@ -106,7 +106,7 @@ def average_value_replicas(current: int, replicas: Sequence[ReplicaUse], target:
 
 
 def _measured(replicas: Sequence[ReplicaUse]) -> list[tuple[int, int]]:
-    """Use and request of each replica that is ready and measured."""
+    """Use and request of each ready and measured replica."""
     return [(replica.used, replica.request) for replica in replicas if replica.ready and replica.used is not None]
 
 
@@ -118,28 +118,28 @@ def _desired(
     tolerance: float,
 ) -> int:
     counted = _measured(replicas)
-    # As in HPA's replica calculator, what is missing counts against the direction of the change.
+    # As in HPA's replica calculator, missing values count against the direction of the change.
     missing = [replica for replica in replicas if replica.used is None]
     unready = [replica for replica in replicas if replica.used is not None and not replica.ready]
     measured_ratio = ratio(counted)
-    # Nothing to fill in, so the measured ratio decides alone.
+    # Nothing is missing.
     if not missing and not (unready and measured_ratio > 1.0):
         return current if is_tolerated(measured_ratio, tolerance) else ceil(measured_ratio * len(counted))
     if measured_ratio < 1.0:
         counted += [(filled(replica), replica.request) for replica in missing]
-    # When growing, replicas without a measurement and those that are not ready count as idle.
+    # When growing, unmeasured and unready replicas count as idle.
     elif measured_ratio > 1.0:
         counted += [(0, replica.request) for replica in (*missing, *unready)]
     return _cautious(current, measured_ratio, ratio(counted), len(counted), tolerance)
 
 
 def _cautious(current: int, first: float, second: float, counted: int, tolerance: float) -> int:
-    """The filled ratio, unless it contradicts the measured one."""
-    # With the gaps filled the ratio points the other way, so nobody knows in which direction to scale.
+    """The count by the filled ratio, unless that contradicts the measured one."""
+    # The directions differ: do not scale.
     if is_tolerated(second, tolerance) or (first < 1.0) != (second < 1.0) or (first > 1.0) != (second > 1.0):
         return current
     desired = ceil(second * counted)
-    # `counted` may differ from `current`, so the product can still point the other way.
+    # `counted` may differ from `current`, which can reverse the direction.
     contradicts = desired > current if second < 1.0 else desired < current
     return current if contradicts else desired
 
@@ -151,16 +151,16 @@ def recommended(
     memory: Desires,
     now: float,
 ) -> tuple[HorizontalRecommendation | None, Desires]:
-    """The desired replicas within the bounds, and the memory; None if no metric could be measured.
+    """Desired replicas within the bounds, and the memory; None if no metric was measured.
 
-    While a metric is missing, the others may add replicas but take none away.
+    While a metric is missing, others may add replicas but remove none.
     """
     counts = [_of_metric(current, uses(metric.resource), metric) for metric in rules.metrics]
     measured = [count for count in counts if count is not None]
     if not measured:
         return None, memory
     most = max(measured)
-    # The missing metric might need the present replicas.
+    # The missing metric may need the present replicas.
     most = most if len(measured) == len(counts) else max(current, most)
     desired, remembered = memory.stabilized(rules.replicas.clamp(most), current, now)
     bounds = rules.replicas

@@ -1,1 +1,1 @@
-"""Which VMs a group should have, which of them serve reads, and in which order they leave (pure)."""
+"""Membership of VM groups: which VMs exist, which serve reads, and in which order they leave (pure)."""

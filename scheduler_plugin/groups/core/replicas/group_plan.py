@@ -1,16 +1,16 @@
-"""What to do about a group of VMs now, decided from its present state alone (pure).
+"""The next steps for a group of VMs, from its present state (pure).
 
-- Replicas are made under the lowest free numbers, once the primary has an address to stream from.
-- First to leave: those that follow another address than the primary's, then those that do not serve, then those with
-  the fewest sessions, then the newest. One that drains counts as gone, and returns before another one is made.
+- Replicas get the lowest free numbers, once the primary has an address to stream from.
+- First to leave: replicas of another address than the primary's, then those that do not serve, then those with the
+  fewest sessions, then the newest. A draining one counts as gone, and returns before another one is created.
 
-How a replica leaves: marked, out of the read endpoint, empty of clients, deleted.
+A replica leaves in steps: marked, out of the read endpoint, without clients, deleted.
 
     stays ── marked ──► drains ── no session, or grace and its transactions over ──► is deleted
       ▲                   │
       └── wanted again ───┘
 
-The mark is an annotation of the VM, so a controller that starts again goes on from there.
+The mark is an annotation of the VM, so that a restarted controller continues.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from scheduler_plugin.groups.core.replicas.members import (
 )
 
 SETTLE: Final = Seconds(5.0)
-"""How long clients may still come that looked up the endpoint before it changed."""
+"""How long clients may still connect that looked up the endpoint before it changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Progress of a replica's drain. ``look_again`` is when that may have changed, None once it is ``done``."""
+    """Progress of a drain. ``look_again`` is when it may change; None once it is ``done``."""
 
     done: bool
     because: str
@@ -46,11 +46,11 @@ class Drain:
 
 
 def drain(member: Member, age: Seconds, spec: GroupSpec) -> Drain:
-    """Decide if a replica that has been draining for ``age`` may be deleted now."""
-    # A database that does not run has no clients to wait for.
+    """Decide whether a replica that has drained for ``age`` may be deleted."""
+    # No running database, no clients.
     if not member.available:
         return Drain(True, texts.NO_CLIENTS)
-    # Clients are still sent to it, so its sessions would never end.
+    # It still gets new clients.
     if member.listed:
         return Drain(False, texts.STILL_LISTED, _LOOK)
     if age >= spec.drain_timeout:
@@ -68,31 +68,31 @@ def _asked(database: DatabaseState, age: Seconds, spec: GroupSpec) -> Drain:
     if age < spec.grace:
         return Drain(False, texts.SESSIONS.format(sessions=database.sessions, age=age, grace=spec.grace), _LOOK)
     oldest = database.oldest_transaction
-    # It began before the grace period was over, so it has until the time-out.
+    # It began within the grace period, so it has until the timeout.
     if oldest is not None and oldest >= age - spec.grace:
         return Drain(False, texts.TRANSACTION_OPEN, _LOOK)
     return Drain(True, texts.GRACE_OVER.format(grace=spec.grace))
 
 
 SILENCE: Final = Seconds(30.0)
-"""How long a replica that serves may leave questions unanswered: its agent may just be starting again."""
+"""How long the agent of a serving replica may not respond: it may be restarting."""
 
 _LOOK: Final = Seconds(1.0)
 _LEEWAY: Final = 2.0
 
 
 def hindrances(replicas: Collection[Member], primary: Member | None, spec: GroupSpec) -> dict[str, str]:
-    """The reason why the read endpoint leaves out each replica, by name; empty for those it lists."""
+    """Reasons why the read endpoint excludes replicas, by name; empty for listed ones."""
     reasons = {replica.name: hindrance(replica, primary, spec) for replica in replicas}
     silent = [replica for replica in replicas if not reasons[replica.name] and (replica.silent or 0.0) >= SILENCE]
-    # If all of them are silent, they stay: stale reads are better than none at all.
+    # If all are silent, they stay: stale reads are better than none.
     if len(silent) == sum(not why for why in reasons.values()):
         return reasons
     return reasons | {replica.name: texts.AGENT_SILENT for replica in silent}
 
 
 def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
-    """The reason why the read endpoint leaves out the replica, by itself; empty if it does not."""
+    """The reason why the read endpoint excludes the replica, by itself; empty if it does not."""
     if member.leaving or member.draining is not None:
         return texts.LEAVES
     if not member.available:
@@ -100,7 +100,7 @@ def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
     if not member.address:
         return texts.NO_ADDRESS
     if member.database is None:
-        # One that served and cannot be asked stays here; `hindrances` judges how long it is silent.
+        # A silent one that served stays; `hindrances` checks for how long.
         return "" if member.listed else texts.AGENT_SILENT
     if not member.database.is_standby:
         return texts.NO_STANDBY
@@ -110,9 +110,9 @@ def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
 def _behind(member: Member, database: DatabaseState, primary: Member | None, spec: GroupSpec) -> str:
     if not database.streaming:
         writable = primary is not None and primary.available
-        # While the primary is away nothing is written, so a replica that served is not behind.
+        # While the primary is away nothing is written, so a serving replica is not behind.
         return "" if member.listed and not writable else texts.NOT_STREAMING
-    # Twice the bound for one that serves: a bound that is just reached must not make clients reconnect.
+    # Hysteresis: twice the bound for a serving replica, so that clients need not reconnect.
     bound = Seconds(spec.max_lag * (_LEEWAY if member.listed else 1.0))
     if database.lag is None:
         return "" if member.listed else texts.LAG_UNKNOWN
@@ -121,7 +121,7 @@ def _behind(member: Member, database: DatabaseState, primary: Member | None, spe
 
 @dataclass(frozen=True, slots=True)
 class NewMember:
-    """A VM to be made; a replica streams from ``source``."""
+    """A VM to create; a replica streams from ``source``."""
 
     name: str
     role: Role
@@ -131,7 +131,7 @@ class NewMember:
 
 @dataclass(frozen=True, slots=True)
 class Reasoned:
-    """A member and the reason for what happens to it."""
+    """A member and a reason."""
 
     member: Member
     because: str
@@ -139,11 +139,11 @@ class Reasoned:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The actions due, in the order of the fields: VMs are made, marks are taken back and set, the read endpoint lists
-    ``serving``, and VMs are deleted.
+    """Actions in the order of the fields: create VMs, remove and set marks, list ``serving`` in the read endpoint,
+    delete VMs.
 
-    ``held_back`` are the replicas that the read endpoint does not list. ``fault`` says what people have to fix, empty
-    if nothing is wrong. ``look_again``: something may have changed by that time without an event.
+    ``held_back`` are replicas that the read endpoint excludes. ``fault`` is what people must fix, empty if nothing.
+    ``look_again`` is when something may change without an event.
     """
 
     create: tuple[NewMember, ...] = ()
@@ -156,28 +156,27 @@ class GroupPlan:
     look_again: Seconds | None = None
 
     def drains(self, member: Member) -> bool:
-        """Return True if the member is about to leave, or begins to now."""
+        """Return True if the member drains, or starts to."""
         return member.draining is not None or any(going.member.name == member.name for going in self.drain)
 
 
 def plan_group(
     spec: GroupSpec, members: Sequence[Member], had_primary: bool, taken: Set[str] = frozenset()
 ) -> GroupPlan:
-    """The actions due now; equal input has equal output, whatever the order of ``members``.
+    """Actions due now; equal input gives equal output, for any order of ``members``.
 
-    ``had_primary``: the group's status remembers one. ``taken`` are the names of VMs in the namespace that are not
-    the group's.
+    ``had_primary``: the group's status has one. ``taken`` are names of foreign VMs in the namespace.
     """
     primary = primary_of(members)
     if primary is not None:
         return _with_primary(spec, members, primary, taken)
     name = member_name(spec.name, Role.PRIMARY)
-    # A name that a VM outside the group has is never used: the group would take over a stranger.
+    # The name of a foreign VM: do not take it over.
     if name in taken:
         return GroupPlan(fault=texts.PRIMARY_TAKEN.format(name=name))
     if not members and not had_primary:
         return GroupPlan(create=(NewMember(name, Role.PRIMARY),))
-    # Only the first primary is ever created: another one would be an empty database, so people decide.
+    # Only the first primary is created: another would be an empty database.
     lost = texts.PRIMARY_LOST.format(name=name)
     return _settled(spec, replicas_of(members), None, GroupPlan(fault=lost))
 
@@ -185,14 +184,14 @@ def plan_group(
 def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, taken: Set[str]) -> GroupPlan:
     replicas = replicas_of(members)
     present = [replica for replica in replicas if not replica.leaving]
-    # A replica that follows an old address of the primary gets no more changes.
+    # A replica of an old address gets no more changes.
     following = [replica for replica in present if not is_stale(replica, primary)]
     staying = [replica for replica in following if replica.draining is None]
     missing = spec.replicas - len(staying)
-    # Draining replicas come back before a new one is created: they already have the data.
+    # Reuse draining replicas, which have the data.
     stay = best(replica for replica in following if replica.draining is not None)[: max(0, missing)]
     stale = [replica for replica in present if replica.draining is None and is_stale(replica, primary)]
-    # Two stable sorts: within equal reasons and sessions the newest leaves first.
+    # Two stable sorts: among equal reasons and sessions the newest leaves first.
     newest = sorted(staying, key=lambda replica: (replica.created, replica.ordinal), reverse=True)
     reasons = hindrances(newest, primary, spec)
     leaving = sorted(newest, key=lambda replica: (not reasons[replica.name], replica.sessions))[: max(0, -missing)]
@@ -201,18 +200,18 @@ def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, t
         *(Reasoned(replica, texts.PRIMARY_MOVED) for replica in stale),
         *(Reasoned(replica, surplus) for replica in leaving),
     ]
-    # A new replica takes its whole copy from the primary, so there is none without an address.
+    # A new replica copies from the primary, so it needs its address.
     create = islice(_new(spec.name, replicas, primary.address, taken), max(0, missing - len(stay)))
     return _settled(spec, replicas, primary, GroupPlan(tuple(create), tuple(stay), tuple(going)))
 
 
 def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None, todo: GroupPlan) -> GroupPlan:
-    """``todo`` with what follows from it: which replicas serve, and which can be deleted."""
-    # A reason to leave wins over one for not being listed.
+    """``todo`` with the serving replicas and the deletions that follow from it."""
+    # A reason to leave takes precedence over one for not being listed.
     going = {reasoned.member.name: reasoned.because for reasoned in todo.drain}
     reasons = hindrances([replica for replica in replicas if replica.name not in going], primary, spec) | going
     staying = {member.name for member in todo.stay}
-    # A mark in the future, or an unreadable one, proves nothing: it is set again, and its time starts then.
+    # A future or unreadable mark proves nothing: set it again.
     misdated = [
         replica for replica in replicas if replica.misdated and not replica.leaving and replica.name not in staying
     ]
@@ -236,21 +235,21 @@ def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None
 
 
 def is_stale(member: Member, primary: Member) -> bool:
-    """Return True if a replica follows an address other than the primary's."""
+    """Return True if a replica streams from another address than the primary's."""
     return bool(primary.address) and member.source != primary.address
 
 
 def best(draining: Iterable[Member]) -> list[Member]:
-    """Replicas that drain, the one that is most worth having back first."""
+    """Draining replicas, most useful first."""
     return sorted(
         draining, key=lambda replica: (not replica.available, -replica.sessions, replica.created, replica.ordinal)
     )
 
 
 def _new(group: str, replicas: Iterable[Member], source: str, taken: Set[str]) -> Iterator[NewMember]:
-    """New replicas under the lowest free numbers; none if there is nothing to stream from."""
+    """New replicas with the lowest free numbers; none without a source."""
     used = {replica.ordinal for replica in replicas}
-    # An endless count; the caller takes as many as are missing.
+    # Endless; the caller limits it.
     for ordinal in count() if source else ():
         name = member_name(group, Role.REPLICA, ordinal)
         if ordinal not in used and name not in taken:

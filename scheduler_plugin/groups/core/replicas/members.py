@@ -1,8 +1,8 @@
-"""A group of VMs as it is wanted, and its members as they are (pure).
+"""The desired group of VMs and its actual members (pure).
 
-- A member is known by its name and its owner: ``GROUP-primary``, ``GROUP-replica-0`` and so on. The name alone says its
-  role, so a controller that starts again finds what its predecessor made, and never makes it twice.
-- Times are ages in seconds, as of the moment at which the members were looked at.
+- A member is identified by name and owner: ``GROUP-primary``, ``GROUP-replica-0`` and so on. The name alone gives its
+  role, so a restarted controller finds earlier members and creates none twice.
+- Times are ages in seconds when the members were read.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 
 from protocol.units import Seconds
 
-# No leading zeros: each member has exactly one name.
+# No leading zeros: one name per member.
 _REPLICA: Final = re.compile(r"(?P<group>.+)-replica-(?P<ordinal>0|[1-9][0-9]{0,5})")
 
 
 class Role(StrEnum):
-    """Role of a member: the one primary takes writes, replicas serve reads."""
+    """Role of a member: the primary takes writes, replicas serve reads."""
 
     PRIMARY = "primary"
     REPLICA = "replica"
@@ -28,11 +28,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """A group as it is wanted (``spec`` of a VirtualMachineGroup).
+    """Desired group (``spec`` of a VirtualMachineGroup).
 
-    ``replicas`` counts read replicas; the primary comes on top. ``max_lag`` is how far a replica that serves may be
-    behind. A replica that leaves has ``grace`` to lose its sessions; transactions that began within it have until
-    ``drain_timeout``, counted from the same moment.
+    ``replicas`` counts read replicas, without the primary. ``max_lag`` is the maximum lag of a serving replica. A
+    draining replica has ``grace`` to lose its sessions; transactions that began within it have until ``drain_timeout``,
+    counted from the same time.
     """
 
     name: str
@@ -44,11 +44,10 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseState:
-    """Status of a member's database.
+    """State of a member's database.
 
-    ``streaming``: it receives the primary's changes at this moment. ``lag`` is how far it is behind what it received;
-    None if that is not known. ``sessions`` counts clients; ``oldest_transaction`` is the age of the oldest
-    transaction that one of them has open, None if none is.
+    ``streaming``: it receives changes from the primary. ``lag`` is its replay lag; None if unknown. ``sessions`` counts
+    clients; ``oldest_transaction`` is the age of their oldest open transaction, None if none.
     """
 
     is_standby: bool
@@ -60,7 +59,7 @@ class DatabaseState:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLook:
-    """The last look at a database: its answer, None if it gave none, and for how long it has given none."""
+    """Last query of a database: its result, None if none, and for how long there has been none."""
 
     state: DatabaseState | None
     silent: Seconds | None = None
@@ -71,14 +70,13 @@ UNASKED: Final = DatabaseLook(None)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One VM of the group as it is.
+    """One VM of the group.
 
-    ``source`` is the address that a replica streams from. ``address`` is where clients reach it, empty before it has
-    one. ``available``: its database accepts connections. ``leaving``: its deletion has begun. ``draining`` is since
-    when it has been about to leave, None if it stays; ``misdated``: its mark is in the future or unreadable.
-    ``listed``: the read endpoint has it now. ``database`` is None if it cannot be asked at the moment; ``silent`` is
-    for how long that has been so, None if it answered.
-    ``busy_cores`` is how many of its CPUs were busy over ``GroupScaling.window``; None if that is not known.
+    ``source`` is the address that a replica streams from, ``address`` the one for clients, empty if none yet.
+    ``available``: its database accepts connections. ``leaving``: it has a deletion timestamp. ``draining`` is for how
+    long it has been draining, None if it stays; ``misdated``: its mark is in the future or unreadable. ``listed``: the
+    read endpoint has it. ``database`` is None if its agent does not respond; ``silent`` is for how long, None if it
+    does. ``busy_cores`` is the mean number of busy CPUs over ``GroupScaling.window``; None if unknown.
     """
 
     name: str
@@ -100,7 +98,7 @@ class Member:
 
     @property
     def sessions(self) -> int:
-        """The number of its clients, if known."""
+        """Number of its clients; 0 if unknown."""
         return self.database.sessions if self.database is not None else 0
 
 
@@ -114,7 +112,7 @@ def member_name(group: str, role: Role, ordinal: int = 0) -> str:
 
 
 def role_of(group: str, name: str) -> tuple[Role, int] | None:
-    """Role and ordinal of the VM called ``name``; None if no member of ``group`` is called so.
+    """Role and ordinal of the VM ``name``; None if it is not a member's name.
 
     >>> role_of("shop", "shop-replica-2"), role_of("shop", "shop-replica-02")
     ((<Role.REPLICA: 'replica'>, 2), None)
@@ -126,10 +124,10 @@ def role_of(group: str, name: str) -> tuple[Role, int] | None:
 
 
 def primary_of(members: Iterable[Member]) -> Member | None:
-    """The primary, if there is one that is not being deleted."""
+    """The primary, if there is one that is not terminating."""
     return next((member for member in members if member.role is Role.PRIMARY and not member.leaving), None)
 
 
 def replicas_of(members: Iterable[Member]) -> list[Member]:
-    """The replicas, by their ordinals."""
+    """The replicas, by ordinal."""
     return sorted((member for member in members if member.role is Role.REPLICA), key=lambda member: member.ordinal)

@@ -1,5 +1,5 @@
-"""Tortoise: horizontal scaling with a memory of the day (S3).
+"""Tortoise: horizontal scaling by the time of day (S3).
 
-An HPA scales; this decides between which numbers of replicas, towards which utilisation, and how large each container
-is, from what the same hour needed before. ``decide`` is the policy, ``floor`` its form for single VMs (S3.7).
+An HPA scales; the policy sets its bounds and target utilisation, and container sizes, from the need in the same hour of
+earlier days. ``decide`` is the policy, ``floor`` its variant for single VMs (S3.7).
 """

@@ -1,4 +1,4 @@
-"""The part of an HPA that a Tortoise manages (S3.1), and which resource of which container is scaled how (S3.4)."""
+"""The part of an HPA that a Tortoise manages (S3.1), and the scaling policy per container and resource (S3.4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizedCont
 class ContainerTarget:
     """A ``ContainerResource`` metric.
 
-    ``utilisation`` in percent; None if it aims at an amount, and then ``content`` is the metric as the API has it.
+    ``utilisation`` in percent; None for an amount, with the API's metric in ``content``.
     """
 
     container: str
@@ -27,9 +27,9 @@ class ContainerTarget:
 
 @dataclass(frozen=True, slots=True)
 class ResourceTarget:
-    """A ``Resource`` metric: that resource of all containers together.
+    """A ``Resource`` metric, over all containers.
 
-    ``utilisation`` in percent, None if it aims at something else. ``content`` is as the API has it.
+    ``utilisation`` in percent, None for others. ``content`` is the API's metric.
     """
 
     resource: str
@@ -39,13 +39,13 @@ class ResourceTarget:
 
 @dataclass(frozen=True, slots=True)
 class OtherMetric:
-    """A metric of any other type, as the API has it."""
+    """A metric of any other type, as in the API."""
 
     content: Mapping[str, object]
 
     @property
     def external(self) -> str:
-        """The name of an ``External`` metric; empty for all others."""
+        """Name of an ``External`` metric; empty for others."""
         return text(self.content, "external", "metric", "name") if self.content.get("type") == "External" else ""
 
 
@@ -54,20 +54,20 @@ Metric = ContainerTarget | ResourceTarget | OtherMetric
 
 @dataclass(frozen=True, slots=True)
 class Autoscaler:
-    """An HPA as far as it concerns us: ``min`` <= ``max`` replicas, and what it scales by."""
+    """The managed part of an HPA: ``min`` <= ``max`` replicas, and metrics."""
 
     min: int
     max: int
     metrics: tuple[Metric, ...] = ()
 
     def target(self, container: str, resource: Resource) -> int | None:
-        """The target utilisation of that resource in percent; None if there is none."""
+        """Target utilisation of that resource in percent; None if none."""
         targets = [metric for metric in self.metrics if isinstance(metric, ContainerTarget)]
         by_place = {(metric.container, metric.resource): metric.utilisation for metric in reversed(targets)}
         return by_place.get((container, resource))
 
     def with_target(self, container: str, resource: Resource, utilisation: int) -> Autoscaler:
-        """The same with another target for an existing metric."""
+        """With another target for an existing metric."""
         metrics: list[Metric] = []
         for metric in self.metrics:
             is_same = isinstance(metric, ContainerTarget) and (metric.container, metric.resource) == (
@@ -80,9 +80,9 @@ class Autoscaler:
     def managing(
         self, places: Collection[tuple[str, Resource]], others: Collection[tuple[str, Resource]] = ()
     ) -> Autoscaler:
-        """The same with exactly one ``ContainerResource`` metric for each of ``places``, new ones last.
+        """With exactly one ``ContainerResource`` metric for each of ``places``, new ones last.
 
-        ``others`` are places that must have none, because they are sized instead.
+        ``others`` must have none, because they are sized instead.
         """
         missing = list(places)
         replaced = {resource for _, resource in (*places, *others)}
@@ -91,15 +91,15 @@ class Autoscaler:
             match metric:
                 case ContainerTarget(container, resource) if (container, resource) in missing:
                     missing.remove((container, resource))
-                    # An existing metric keeps its place and its target.
+                    # Keep it.
                     metrics.append(metric)
-                # A duplicate, or its container is gone or sized vertically now.
+                # Duplicate, or container gone or vertical now.
                 case ContainerTarget(container, resource) if (container, resource) in (*places, *others):
                     continue
-                # A metric of the whole pod goes once its containers have their own.
+                # Replaced by metrics of its containers.
                 case ResourceTarget(resource, utilisation) if utilisation is not None and resource in replaced:
                     continue
-                # All others stay in place, such as those of injected sidecars.
+                # Others stay, such as those of injected sidecars.
                 case _:
                     metrics.append(metric)
         return replace(self, metrics=(*metrics, *self._begun(missing)))
@@ -110,12 +110,12 @@ class Autoscaler:
         return [
             ContainerTarget(container, resource, utilisation)
             for container, resource in places
-            # A `Resource` metric with an amount as its target stays: an amount is no percentage of a request.
+            # An amount is no percentage of a request, so such a `Resource` metric stays.
             if (utilisation := targets.get(resource, INITIAL_TARGET)) is not None
         ]
 
     def without(self, external: re.Pattern[str]) -> Autoscaler:
-        """The same without ``External`` metrics whose names match."""
+        """Without ``External`` metrics whose names match."""
         return replace(
             self,
             metrics=tuple(
@@ -145,9 +145,9 @@ Policies = Mapping[Place, Scaling]
 def effective(
     given: Policies | None, containers: Iterable[SizedContainer], attached: Autoscaler | None
 ) -> dict[Place, Scaling]:
-    """The policy of every resource of ``containers``: as ``given``, or else by the HPA that is ``attached``."""
+    """The policy of every resource of ``containers``: as ``given``, or else by the ``attached`` HPA."""
     return {
-        # Without a request or a limit there is no size to start from.
+        # No size to start from.
         (container.name, resource): _policy(given, container, resource, attached)
         if container.sizes[resource]
         else Scaling.OFF
@@ -160,10 +160,10 @@ def _policy(
     given: Policies | None, container: SizedContainer, resource: Resource, attached: Autoscaler | None
 ) -> Scaling:
     if given is not None:
-        # What a policy does not name is not scaled at all.
+        # Not named: off.
         return given.get((container.name, resource), Scaling.OFF)
     if attached is None:
-        # Without an HPA, CPU is horizontal and the rest vertical.
+        # Default: CPU is horizontal, the rest vertical.
         return Scaling.HORIZONTAL if resource == "cpu" else Scaling.VERTICAL
     for metric in attached.metrics:
         match metric:
@@ -175,5 +175,5 @@ def _policy(
 
 
 def horizontal(policies: Policies) -> tuple[Place, ...]:
-    """Resources scaled horizontally, in the order of the containers."""
+    """Horizontally scaled resources, in the order of the containers."""
     return tuple(place for place, policy in policies.items() if policy is Scaling.HORIZONTAL)

@@ -1,7 +1,7 @@
-"""Every number that holds for all Tortoises of a cluster, with upstream's names and defaults (S3.2-S3.6).
+"""Settings of all Tortoises of a cluster, with upstream's names and defaults (S3.2-S3.6).
 
-The names in a document are those of Tortoise's global configuration, in which ``PreferredMaxReplicas`` is
-``preferred_max_replicas`` here, so that a file can move. ``objects.tortoise.global_configuration`` reads one.
+Upstream's ``PreferredMaxReplicas`` is ``preferred_max_replicas`` here. ``objects.tortoise.global_configuration`` reads
+upstream's file.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from scheduler_plugin.groups.core.tortoise.slots import Period, SlotLayout
 from scheduler_plugin.groups.core.workload import Resource, ResourceList, SizeBounds
 
 SLOT_DECAY: Final = Fraction("0.95")
-"""The share of a slot's number that still counts when the slot comes again."""
+"""Factor of a slot's number each time that the slot recurs."""
 
 INITIAL_TARGET: Final = 70
-"""The target utilisation in percent of a metric that is new in an HPA."""
+"""Target utilisation of a new metric, in percent."""
 
 DOWN_INTERVAL: Final = timedelta(hours=1)
-"""A container's request is lowered at most this often: it may replace every pod."""
+"""Minimum interval of decreases of a container's request, each of which may replace every pod."""
 
 GROWTH: Final = Fraction("1.3")
-"""By how much a container grows at a time while there are too many replicas."""
+"""Factor of a container's growth while there are too many replicas."""
 
 GROWTH_INTERVAL: Final = timedelta(minutes=30)
-"""How long there are too many replicas before a container grows, and before it grows again."""
+"""How long there must be too many replicas before a container grows, or grows again."""
 
 CLOSE: Final = Fraction("0.8")
-"""Beyond this share of ``preferred_max_replicas`` no container shrinks: that would make more replicas."""
+"""Above this fraction of ``preferred_max_replicas`` no container shrinks: that would add replicas."""
 
 UNDER_USED: Final = Fraction("0.9")
-"""A container that uses less than this share of its target utilisation is under-used beside others."""
+"""Below this fraction of its target utilisation a container is under-used."""
 
 FLOOR_SHARE: Final = Fraction("0.5")
-"""The share of a slot's peak that a VM keeps as its floor (S3.7)."""
+"""Fraction of a slot's peak that is a VM's floor (S3.7)."""
 
 FLOOR_LEAD: Final = timedelta(minutes=5)
-"""A VM's floor rises this long before the slot that needs it."""
+"""A VM's floor rises this long before its slot."""
 
 FLOOR_LIFE: Final = timedelta(hours=2)
-"""A VM's floor ends this long after its last renewal."""
+"""A VM's floor expires this long after its last renewal."""
 
 NO_METRIC: Final = re.compile(r"(?!)")
 """Matches no name."""
@@ -54,9 +54,9 @@ NO_METRIC: Final = re.compile(r"(?!)")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The global configuration. Percentages are whole; ratios are exact.
+    """The global configuration. Percentages are integers, ratios exact.
 
-    ``ignored`` are upstream's names in the document that have no effect here.
+    ``ignored`` are upstream's names without effect here.
     """
 
     range_of_min_max_replicas_recommendation_hours: int = 1
@@ -88,14 +88,14 @@ class Configuration:
 
     @property
     def layout(self) -> SlotLayout:
-        """The slots of these settings."""
+        """The slots."""
         return SlotLayout(
             self.range_of_min_max_replicas_recommendation_hours, self.gathering_data_period_type, self.time_zone
         )
 
     @property
     def sizes(self) -> SizeBounds:
-        """The bounds of any container's requests."""
+        """Bounds of container requests."""
         return SizeBounds(
             ResourceList(self.minimum_cpu_request, self.minimum_memory_request),
             ResourceList(self.maximum_cpu_request, self.maximum_memory_request),
@@ -103,5 +103,5 @@ class Configuration:
 
     @property
     def gathering(self) -> timedelta:
-        """Time that data is gathered before a resource is scaled: one day, or one week."""
+        """How long to gather data before a resource is scaled: a day or a week."""
         return timedelta(days=7 if self.gathering_data_period_type == "weekly" else 1)

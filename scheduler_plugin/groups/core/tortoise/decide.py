@@ -1,7 +1,7 @@
-"""The policy: everything that a Tortoise decides at one look (S3.1-S3.6).
+"""The policy of a Tortoise (S3.1-S3.6).
 
-This sets an HPA's bounds and targets, and the HPA sets the replicas. Nothing is sized or numbered before enough data
-was gathered, for each resource by itself.
+It sets an HPA's bounds and targets, and the HPA sets the replicas. Each resource is left alone until enough data was
+gathered for it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from scheduler_plugin.groups.core.workload import (
 
 @dataclass(frozen=True, slots=True)
 class TortoiseDecision:
-    """Changes to write: the containers of ``decision``, and the HPA ``autoscaler`` (None: there should be none).
+    """Changes to write: the containers of ``decision``, and the HPA ``autoscaler`` (None: no HPA).
 
-    ``autoscaler`` equals what was seen if nothing changes. ``proposed`` is the HPA, and ``sizes`` the requests, without
-    delays and whatever the mode: the recommendations of the status. ``unanswered`` are sentences about containers that
-    run out of memory and get no more.
+    ``autoscaler`` equals the observed one if nothing changes. ``proposed`` and ``sizes`` are the HPA and the requests
+    without delays and mode, for the status. ``unanswered`` are sentences about containers that run out of memory and
+    get no more.
     """
 
     decision: WorkloadDecision
@@ -58,10 +58,10 @@ class TortoiseDecision:
 def decide(
     spec: Spec, workload: Workload, seen: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
 ) -> tuple[TortoiseDecision, TortoiseMemory]:
-    """The desired state at ``now`` (aware), and the memory for the next time."""
-    # Learning does not depend on the mode, so that a Tortoise that is switched on has a memory already.
+    """Desired state at ``now`` (aware), and the new memory."""
+    # Learn in every mode, so that a Tortoise has a memory when switched on.
     before, memory = memory, _learned(spec, workload, seen, memory, now)
-    # A container that went away leaves a metric in the HPA that no policy names any more.
+    # A removed container leaves a metric in the HPA.
     gone = [place for place in horizontal_places(before.policies) if workload.container(place[0]) is None]
     wanted = horizontal.base(spec, workload, seen.autoscaler, memory, gone)
     autoscaler, proposed, memory = _numbered(wanted, spec, workload, memory, now)
@@ -75,7 +75,7 @@ def decide(
     )
     if spec.mode is TortoiseMode.OFF:
         dry = WorkloadDecision(kept=tuple(_dry(changes, seen.autoscaler, autoscaler)), explanation=explanation)
-        # Off returns the HPA as it was seen, so that nothing differs and nothing is written.
+        # Off: no difference, nothing to write.
         return TortoiseDecision(dry, seen.autoscaler, proposed, _sizes(changes), unanswered), memory
     decision = WorkloadDecision(containers=containers, kept=tuple(withheld), explanation=explanation)
     return TortoiseDecision(decision, autoscaler, proposed, _sizes(changes), unanswered), after
@@ -86,15 +86,15 @@ def _learned(
 ) -> TortoiseMemory:
     configuration = spec.configuration
     attached = seen.autoscaler if spec.autoscaler is not None else None
-    # While an attached HPA is missing, the policies that follow from it are unknown, so the old ones stay.
+    # While an attached HPA is missing its policies are unknown, so keep the old ones.
     is_lost = spec.autoscaler is not None and seen.autoscaler is None and spec.policies is None
     policies = memory.policies if is_lost else effective(spec.policies, workload.containers, attached)
     resources = resource_phases(memory.resources, policies, configuration.gathering, now)
     memory = replace(memory, policies=policies, resources=resources).with_blindness(seen.metrics_missing_since, now)
     missing_since = memory.blind_since or seen.metrics_missing_since
     missing = is_missing(missing_since, configuration.emergency_mode_grace_period, now)
-    # If the memory may grow, more replicas take the load until it has. Many pods at once mean that the load is too much
-    # for all of them; a leak in one pod of twenty is only reported.
+    # If memory may grow, more replicas take the load until it has. OOM kills in many pods mean too much load for all; a
+    # leak in one of twenty is only reported.
     kills = _kills(spec, workload, memory, now)
     killed = any(not why or _are_many(pods, workload.replicas) for _, pods, why in kills)
     circumstances = Circumstances(
@@ -102,8 +102,7 @@ def _learned(
     )
     phase = next_phase(memory.phase, [resource.state for resource in resources.values()], circumstances)
     memory = replace(memory, phase=phase, replicas=memory.replicas.laid_out(configuration.layout))
-    # During an emergency replicas and sizes do not reflect the need; while pods crash, an HPA adds more, and
-    # the use of the few others is no measure.
+    # Do not learn in an emergency, nor while pods crash: an HPA then adds more, and the others are no measure.
     if phase.learns and workload.ready * 2 >= workload.replicas:
         replicas = memory.replicas.learned(workload.ready, configuration, now)
         memory = replace(memory, replicas=replicas).with_recommendation(seen.vertical)
@@ -113,15 +112,15 @@ def _learned(
 def _numbered(
     wanted: Autoscaler | None, spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler | None, Autoscaler | None, TortoiseMemory]:
-    """The HPA to write, the one that would be right without waiting, and what is to be remembered."""
-    # Until enough data is gathered, the HPA keeps its numbers.
+    """The HPA to write, the one without delays, and the new memory."""
+    # Not enough data: the HPA keeps its numbers.
     if wanted is None or not horizontal.is_ready(memory):
         return wanted, wanted, memory
     ranged, memory = horizontal.with_range(wanted, spec, workload.replicas, memory, now)
     learns = memory.phase is not None and memory.phase.learns
     proposed = horizontal.with_targets(ranged, spec.configuration, workload, memory) if learns else ranged
     autoscaler, after = horizontal.next_targets(wanted, proposed, spec.configuration, memory, now)
-    # Off must not remember a change of targets that was never written.
+    # Off writes no targets, so do not remember them.
     return autoscaler, proposed, memory if spec.mode is TortoiseMode.OFF else after
 
 
@@ -148,7 +147,7 @@ def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
 
 
 def _dry(changes: Iterable[Resize], seen: Autoscaler | None, found: Autoscaler | None) -> Iterable[WithheldChange]:
-    """The changes that are not written because the mode is Off."""
+    """Changes that are not written because the mode is Off."""
     message = texts.UPDATE_MODE_OFF
     for change in changes:
         if change.sized.size != change.request.value:
@@ -182,7 +181,7 @@ def _explained(
 
 
 def _kills(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> list[tuple[OutOfMemory, int, str]]:
-    """The recent kills, each with the pods that it hit and why that memory does not grow."""
+    """Recent OOM kills, each with the number of pods and why that memory does not grow."""
     grace = spec.configuration.emergency_mode_grace_period
     return [
         (kill, kill.pods_since(now - grace), _why_kept(spec, workload, memory, kill))
@@ -192,7 +191,7 @@ def _kills(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime
 
 
 def _are_many(pods: int, replicas: int) -> bool:
-    """Return True if this many pods are more than a third of all, and more than one unless there is only one.
+    """Return True if this is more than a third of all pods, and more than one unless there is only one.
 
     >>> [_are_many(pods, 20) for pods in (1, 6, 7)], _are_many(1, 1), _are_many(1, 2)
     ([False, False, True], True, False)
@@ -201,7 +200,7 @@ def _are_many(pods: int, replicas: int) -> bool:
 
 
 def _why_kept(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutOfMemory) -> str:
-    """Reason why the memory of that container does not grow; empty if it may."""
+    """The reason why the container's memory does not grow; empty if it may."""
     container = workload.container(kill.container)
     size = None if container is None else container.sizes.memory
     if size is None:

@@ -1,8 +1,8 @@
-"""The floor of a single VM: half of what the same slot needed at its peak, and for its agent the least (S3.7).
+"""The floor of a single VM: half of the peak of the same slot, as a minimum for its agent (S3.7).
 
-- A VM's size is what its agent proved or asked to need, a floor included. Half of a peak cannot keep itself alive,
-  because the peak fades each time that its slot comes again.
-- A floor rises a little before its slot, lies within the bounds, and ends by itself unless it is renewed.
+- Half of a peak cannot sustain itself, although a VM's size includes its floor: the peak decays each time its slot
+  recurs.
+- A floor rises a little before its slot, is within the bounds, and expires unless renewed.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMode
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """The most that each slot needed: thousandths of a vCPU, and bytes."""
+    """Peak of each slot, in thousandths of a vCPU and bytes."""
 
     cpu: SlotMemory
     memory: SlotMemory
 
     @classmethod
     def empty(cls, layout: SlotLayout) -> Peaks:
-        """Nothing is known yet."""
+        """Without data."""
         return cls(SlotMemory(layout), SlotMemory(layout))
 
     def learned(self, use: Resources, layout: SlotLayout, now: datetime) -> Peaks:
-        """After the VM was seen with ``use``; the old state is converted to ``layout``."""
+        """Updated with the VM's ``use``, and converted to ``layout``."""
         cpu, memory = self.cpu.laid_out(layout), self.memory.laid_out(layout)
         return Peaks(cpu.learned(use.cpu.value, SLOT_DECAY, now), memory.learned(use.mem.value, SLOT_DECAY, now))
 
     def of_slots(self, *moments: datetime) -> Resources:
-        """The most of the slots of ``moments``; nothing for those that are not known."""
+        """Maximum of the slots of ``moments``; zero if unknown."""
         return Resources(
             MilliCpu(max(self.cpu.exactly_at(moment) for moment in moments)),
             Bytes(max(self.memory.exactly_at(moment) for moment in moments)),
@@ -45,33 +45,32 @@ class Peaks:
 
     @property
     def most(self) -> Resources:
-        """The most of all slots."""
+        """Maximum of all slots."""
         return Resources(MilliCpu(self.cpu.most or 0), Bytes(self.memory.most or 0))
 
 
 def wanted_floor(peaks: Peaks, mode: TortoiseMode, bounds: Bounds, now: datetime) -> Resources | None:
-    """The floor that should hold at ``now``; None if it would change nothing, or nothing is to be written.
+    """The floor at ``now``; None if it would change nothing, or nothing is to be written.
 
-    In an emergency it is the maximum of all slots: nothing shrinks below what was ever needed.
+    In an emergency it is the maximum of all slots.
     """
     if mode is TortoiseMode.OFF:
         return None
     peak = peaks.most if mode is TortoiseMode.EMERGENCY else peaks.of_slots(now, now + FLOOR_LEAD)
     share = Fraction(1) if mode is TortoiseMode.EMERGENCY else FLOOR_SHARE
-    # A floor never asks for more than the VM may have.
+    # At most the VM's maximum.
     floor = Resources(peak.cpu.scaled(share), peak.mem.scaled(share)).at_most(bounds.max)
-    # The VM has at least that much anyway, so an annotation would change nothing.
+    # The VM has at least that much anyway.
     return None if floor.within(bounds.min) else floor
 
 
 def renewed(old: Floor | None, size: Resources | None, now: datetime, life: timedelta = FLOOR_LIFE) -> Floor | None:
-    """The floor to write: ``old`` while it says the same and lasts for another half of its ``life``."""
+    """The floor to write: ``old`` while it is equal and has at least half of its ``life`` left."""
     if size is None:
         return None
     if old is not None and old.size == size:
         lasts = timedelta(seconds=old.until - now.timestamp())
-        # Renewed at half of its life, so that not every look is a write. One that lasts too long comes from another
-        # clock.
+        # Renew at half of its life to save writes. A longer rest is from another clock.
         if life / 2 <= lasts <= life:
             return old
     # The timestamp in the annotation has whole seconds.

@@ -1,7 +1,7 @@
-"""What the HPA should say: between how many replicas, and towards which utilisation (S3.1-S3.3, S3.6).
+"""Bounds and target utilisation of the HPA (S3.1-S3.3, S3.6).
 
-The headroom that a target leaves is what the same resource needed at its peaks beyond the present target: the HPA sees
-the mean of all replicas and needs time to start another one.
+The headroom of a target is the need of the resource at its peaks beyond the present target: the HPA sees the mean of
+all replicas, and needs time to start another.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ A = TypeVar("A", bound=Amount)
 
 
 def target_utilisation(recommended: A, request: A, current: int, configuration: Configuration) -> int:
-    """The target in percent: 100 - (``recommended`` / ``request`` in percent - ``current``), within the range.
+    """Target in percent: 100 - (``recommended`` / ``request`` in percent - ``current``), within the range.
 
-    ``request`` is above zero. A result outside 1..100 leaves ``current``. A part of a percent counts as a whole one.
+    ``request`` is above zero. A result outside 1..100 keeps ``current``. Fractions of a percent round up.
     """
-    # Negated floor division rounds up.
+    # Rounds up.
     used = -(-recommended.value * 100 // request.value)
     target = 100 - (used - current)
     valid = target if 0 < target <= 100 else current
@@ -43,30 +43,30 @@ def target_utilisation(recommended: A, request: A, current: int, configuration: 
 
 
 def towards(current: int, recommended: int, most_increase: int) -> int:
-    """The next target on the way to ``recommended``: down in one step, up by at most ``most_increase``.
+    """Next target on the way to ``recommended``: down in one step, up by at most ``most_increase``.
 
     >>> towards(50, 80, 5), towards(78, 80, 5), towards(80, 70, 5)
     (55, 80, 70)
     """
-    # A lower target adds replicas, which is safe at once; a higher one takes them away, so it goes in steps.
+    # A lower target adds replicas, which is safe; a higher one removes them, so go in steps.
     return min(recommended, current + most_increase)
 
 
 def base(
     spec: Spec, workload: Workload, seen: Autoscaler | None, memory: TortoiseMemory, gone: Collection[Place] = ()
 ) -> Autoscaler | None:
-    """The HPA with the metrics that it should have, before its numbers are set; None if there should be none.
+    """The HPA with its metrics, before its numbers are set; None for no HPA.
 
-    ``gone`` are places that scaled horizontally and whose container the workload no longer has.
+    ``gone`` are horizontal places whose container was removed.
     """
     places, excluded = horizontal(memory.policies), spec.configuration.hpa_external_metric_exclusion_regex
     if spec.autoscaler is not None and seen is not None:
-        # An attached HPA stays as it is until enough is known.
+        # Leave an attached HPA alone until enough is known.
         knows = memory.phase not in (None, Phase.INITIALIZING, Phase.GATHERING_DATA)
         return _attached(seen, workload, memory, gone, excluded) if knows else seen
     if not places:
         return None
-    # A new HPA starts with bounds around the present replicas.
+    # A new HPA starts around the present replicas.
     bounds = capped(proposed(workload.replicas, spec.configuration), spec.configuration, spec.max_replicas)
     initial = seen or Autoscaler(bounds.min, bounds.max)
     others = [place for place in memory.policies if place not in places]
@@ -76,11 +76,10 @@ def base(
 def _attached(
     seen: Autoscaler, workload: Workload, memory: TortoiseMemory, gone: Collection[Place], excluded: re.Pattern[str]
 ) -> Autoscaler:
-    """An attached HPA with the metrics that it should have.
+    """An attached HPA with its metrics.
 
-    A resource is scaled by container once each container that scales by it has gathered enough data; until then its
-    metrics stay. An HPA that loses its last metric is pinned to the present replicas; at zero replicas it stays as it
-    is.
+    A resource changes to container metrics once each of its containers has enough data. An HPA that loses its last
+    metric is pinned to the present replicas; at zero replicas it is left alone.
     """
     places = horizontal(memory.policies)
     gathering = {resource for name, resource in places if not memory.works((name, resource))}
@@ -91,18 +90,18 @@ def _attached(
         if policy is Scaling.VERTICAL and memory.works(place) and place[1] not in gathering
     ]
     updated = seen.managing(managed, [*sized, *gone]).without(excluded)
-    # The API server gives an HPA without metrics a default (80 % of CPU), so it is pinned to the present count instead.
+    # Without metrics the API server would default to 80 % CPU, so pin it to the present count.
     if updated.metrics or not seen.metrics or not workload.replicas:
         return updated if updated.metrics else seen
     pinned = Autoscaler(workload.replicas, workload.replicas)
-    # Already pinned: nothing is written again.
+    # Already pinned.
     return seen if (seen.min, seen.max) == (pinned.min, pinned.max) else pinned
 
 
 def is_ready(memory: TortoiseMemory) -> bool:
-    """Return True if enough is known to set the HPA's numbers."""
+    """Return True if there is enough data to set the HPA's numbers."""
     places = horizontal(memory.policies)
-    # An emergency begins only once it is known how many replicas are many.
+    # An emergency starts only with enough data.
     if memory.phase in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL):
         return bool(places)
     return memory.phase is not Phase.INITIALIZING and any(memory.works(place) for place in places)
@@ -111,12 +110,12 @@ def is_ready(memory: TortoiseMemory) -> bool:
 def with_range(
     found: Autoscaler, spec: Spec, replicas: int, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler, TortoiseMemory]:
-    """``found`` with the numbers of replicas of this slot, or of an emergency; and what is to be remembered."""
+    """``found`` with the replica bounds of this slot, or of an emergency; and the new memory."""
     configuration = spec.configuration
     bounds = memory.replicas.at(now) or proposed(replicas, configuration)
     recommended = capped(bounds, configuration, spec.max_replicas)
     if memory.phase is Phase.EMERGENCY:
-        # At least the present replicas: an emergency takes none away.
+        # An emergency removes no replicas.
         most = capped(ReplicaBounds(0, max(recommended.max, found.max, replicas)), configuration, spec.max_replicas).max
         return replace(found, min=most, max=most), memory
     if memory.phase is not Phase.BACK_TO_NORMAL:
@@ -127,10 +126,10 @@ def with_range(
 def _on_the_way_back(
     found: Autoscaler, recommended: ReplicaBounds, configuration: Configuration, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler, TortoiseMemory]:
-    """One step per update interval, and the phase Working after the last."""
+    """One step per update interval, then phase Working."""
     at = memory.stepped_at
     if not has_passed(configuration.tortoise_update_interval, at, now):
-        # Between two steps the minimum stays, and the maximum may already follow.
+        # Between steps the minimum stays; the maximum may follow.
         return replace(found, max=max(found.min, recommended.max)), memory
     least, is_over = step_back(found.min, recommended.min, configuration.replica_reduction_factor)
     stepped = replace(memory, stepped_at=now)
@@ -142,8 +141,8 @@ def _on_the_way_back(
 def with_targets(
     found: Autoscaler, configuration: Configuration, workload: Workload, memory: TortoiseMemory
 ) -> Autoscaler:
-    """``found`` with the targets that would be right, however far they are."""
-    # At the maximum of replicas utilisation says nothing about the target.
+    """``found`` with the ideal targets."""
+    # At the maximum replica count utilisation says nothing.
     if workload.replicas >= configuration.maximum_max_replicas:
         return found
     for container, resource in horizontal(memory.policies):
@@ -159,17 +158,17 @@ def with_targets(
 def next_targets(
     old: Autoscaler, wanted: Autoscaler, configuration: Configuration, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler, TortoiseMemory]:
-    """``wanted`` with targets no further from ``old`` than one change may go, once per update interval.
+    """``wanted`` with targets at most one step from ``old``, once per update interval.
 
-    The interval holds for a lower target too: it is computed from what was measured under ``old``, so computing it
-    again at each look would take it down to the minimum.
+    This applies to lower targets too: each is computed from measurements under ``old``, so repeating it would end at
+    the minimum.
     """
     at = memory.targets_at
     allowed = has_passed(configuration.hpa_target_utilization_update_interval, at, now)
     updated = wanted
     for container, resource in horizontal(memory.policies):
         current, target = old.target(container, resource), wanted.target(container, resource)
-        # A metric that is new in the HPA has no target to move from.
+        # New metric: no target to move from.
         if current is not None and target is not None and target != current:
             most = configuration.hpa_target_utilization_max_increase
             updated = updated.with_target(container, resource, towards(current, target, most) if allowed else current)

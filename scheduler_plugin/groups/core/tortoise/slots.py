@@ -1,8 +1,8 @@
-"""Slots of the day or of the week, by the clock on the wall of one time zone, and what each of them needed (S3.2).
+"""Slots of the day or week in local time of one time zone, and the need of each (S3.2).
 
-- A slot is found by local hour and weekday. On a day of 25 hours one hour comes twice and is one slot; on a day of 23
-  hours a slot does not come at all.
-- A memory has at most one entry for each slot: 168. Only a slot that comes again may lower its number.
+- A slot is found by local hour and weekday. On a day of 25 hours one hour occurs twice and is one slot; on a day of 23
+  hours a slot is skipped.
+- At most one entry per slot: 168. Only a recurring slot may lower its number.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from typing import Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 Period = Literal["daily", "weekly"]
-"""After how long slots repeat."""
+"""Period of the slots."""
 
 WEEKDAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 HOURS: Final = 24
 
 
 class Slot(NamedTuple):
-    """The local hours from ``start`` up to, not including, ``end``, of one ``weekday``, or of every day if None."""
+    """Local hours from ``start`` to ``end`` (exclusive) of one ``weekday``, or of every day if None."""
 
     start: int
     end: int
     weekday: str | None = None
 
     def overlaps(self, other: Slot) -> bool:
-        """Return True if both have an hour of the same day."""
+        """Return True if both share an hour of the same day."""
         same_day = self.weekday is None or other.weekday in (None, self.weekday)
         return same_day and self.start < other.end and other.start < self.end
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """Division of time into slots of ``range_hours`` (a divisor of 24).
+    """Slots of ``range_hours`` (a divisor of 24).
 
     Raises ``ValueError`` if the hours do not divide a day.
     """
@@ -52,29 +52,29 @@ class SlotLayout:
             raise ValueError(f"expected 1, 2, 3, 4, 6, 8, 12 or 24 hours, got {self.range_hours}")
 
     def slots(self) -> tuple[Slot, ...]:
-        """All slots in their order, Sunday first: 24 / ``range_hours`` of them, seven times as many by weekday."""
+        """All slots in order, Sunday first: 24 / ``range_hours``, times seven by weekday."""
         return _slots(self.range_hours, self.period)
 
     def slot_at(self, now: datetime) -> Slot:
-        """The slot of that moment; ``now`` is aware."""
+        """The slot at ``now`` (aware)."""
         local = now.astimezone(self.zone)
-        # `isoweekday` has Sunday as 7, the list has it first.
+        # `isoweekday` has Sunday as 7.
         weekday = WEEKDAYS[local.isoweekday() % 7]
-        # Slots begin at multiples of their length, so none crosses midnight.
+        # Slots never cross midnight.
         start = local.hour - local.hour % self.range_hours
         return Slot(start, start + self.range_hours, weekday if self.period == "weekly" else None)
 
     def comes_again(self, last: datetime, now: datetime) -> bool:
-        """Return True if a slot that was seen at ``last`` has come again by ``now``, a moment within it.
+        """Return True if the slot at ``now``, last seen at ``last``, has recurred.
 
-        Another date, and at least as long ago by the clock on the wall as lies between two of its occurrences.
+        Another date, and at least one period ago in local time.
         """
-        # Without the zone the difference is in wall-clock time, on days of 23 and 25 hours too.
+        # Naive times give the local difference, also on days of 23 and 25 hours.
         before, after = (moment.astimezone(self.zone).replace(tzinfo=None) for moment in (last, now))
         return before.date() != after.date() and after - before >= timedelta(hours=HOURS - self.range_hours)
 
 
-# Cached: there are few layouts, and reading or writing a memory walks through all slots.
+# Cached: few layouts, and every read or write iterates over all slots.
 @cache
 def _slots(range_hours: int, period: Period) -> tuple[Slot, ...]:
     days: tuple[str | None, ...] = WEEKDAYS if period == "weekly" else (None,)
@@ -83,7 +83,7 @@ def _slots(range_hours: int, period: Period) -> tuple[Slot, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The number of one slot, and when it was last learned."""
+    """Number of one slot, and when it was last learned."""
 
     value: int
     at: datetime
@@ -91,13 +91,13 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class SlotMemory:
-    """The numbers of one layout's slots."""
+    """Numbers of the slots of one layout."""
 
     layout: SlotLayout
     values: Mapping[Slot, Remembered] = field(default_factory=dict)
 
     def learned(self, value: int, decay: Fraction, now: datetime) -> SlotMemory:
-        """The memory after ``value`` (>= 0) was seen; ``decay`` (0..1) of what a slot held counts when it comes again.
+        """The memory updated with ``value`` (>= 0); a recurring slot keeps ``decay`` (0..1) of its number.
 
         >>> from datetime import UTC
         >>> from zoneinfo import ZoneInfo
@@ -111,38 +111,38 @@ class SlotMemory:
         if previous is None:
             return self._with(slot, value, now)
         again = self.layout.comes_again(previous.at, now)
-        # Within one occurrence of a slot its number only rises; when it comes again, it starts from a little less.
+        # Within one occurrence the number only rises; on recurrence it decays first.
         highest = max(value, floor(previous.value * decay) if again else previous.value)
-        # A date in the future comes from a clock that has since been set back: it would keep the slot from fading until
-        # then. Otherwise the memory stays the same, so that not every look writes a status.
+        # A future date, from a clock that was set back, would prevent decay until then. Otherwise keep the memory
+        # unchanged, to save status writes.
         return self._with(slot, highest, now) if again or highest != previous.value or previous.at > now else self
 
     def at(self, now: datetime) -> int | None:
-        """Need in the slot of ``now``; the maximum of all slots if it never came; None if nothing is known.
+        """Need in the slot of ``now``; the maximum of all slots if it never occurred; None without data.
 
-        A slot may never have come: the hour that is skipped in spring, or one in which nothing was running.
+        A slot may never have occurred: the hour skipped in spring, or one without running replicas.
         """
         previous = self.values.get(self.layout.slot_at(now))
         return previous.value if previous is not None else self.most
 
     def exactly_at(self, now: datetime) -> int:
-        """Need in the slot of ``now`` itself; 0 if it never came."""
+        """Need in the slot of ``now``; 0 if it never occurred."""
         previous = self.values.get(self.layout.slot_at(now))
         return 0 if previous is None else previous.value
 
     @property
     def most(self) -> int | None:
-        """The greatest number of all slots; None if nothing is known."""
+        """Maximum of all slots; None without data."""
         return max((remembered.value for remembered in self.values.values()), default=None)
 
     def laid_out(self, layout: SlotLayout) -> SlotMemory:
-        """The same memory in another layout: each slot takes the maximum of those that it overlaps.
+        """Converted to another layout: each slot gets the maximum of those that it overlaps.
 
-        Nothing is taken over from another time zone.
+        Empty if the time zone differs.
         """
         if layout == self.layout:
             return self
-        # The hours of another zone mean other times, so nothing can be taken over.
+        # The hours of another zone are other times.
         if layout.zone != self.layout.zone:
             return SlotMemory(layout)
         values = {
@@ -153,7 +153,7 @@ class SlotMemory:
         return SlotMemory(layout, values)
 
     def __iter__(self) -> Iterator[tuple[Slot, Remembered]]:
-        """The known needs, in the order of the slots."""
+        """Known needs, in the order of the slots."""
         return ((slot, self.values[slot]) for slot in self.layout.slots() if slot in self.values)
 
     def _with(self, slot: Slot, value: int, now: datetime) -> SlotMemory:

@@ -1,6 +1,4 @@
-"""What a Tortoise wants, what is seen of its target, and what it must not forget, the phases of its life included
-(S3.2, S3.3, S3.6).
-"""
+"""Spec of a Tortoise, observations of its target, its memory, and its phases (S3.2, S3.3, S3.6)."""
 
 from __future__ import annotations
 
@@ -49,8 +47,8 @@ class Phase(StrEnum):
 
     @property
     def learns(self) -> bool:
-        """True if present observations reflect the need."""
-        # Replicas and sizes do not reflect the need during an emergency, nor on the way back.
+        """True if observations show the need."""
+        # Not during an emergency, nor on the way back.
         return self not in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL)
 
 
@@ -64,7 +62,7 @@ class ResourceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResourcePhase:
-    """The state of one resource of one container, and since when."""
+    """State of one resource of one container, and since when."""
 
     state: ResourceState
     since: datetime
@@ -72,10 +70,10 @@ class ResourcePhase:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Inputs that decide about a phase beside the past.
+    """Inputs of the phase besides the previous one.
 
-    ``ready``: there are recommendations to work with. ``metrics_missing``: for longer than the grace period.
-    ``out_of_memory``: containers were killed for lack of memory within it, which more replicas or memory can answer.
+    ``ready``: there are recommendations. ``metrics_missing``: for longer than the grace period. ``out_of_memory``:
+    recent OOM kills that more replicas or memory can answer.
     """
 
     mode: TortoiseMode
@@ -86,36 +84,34 @@ class Circumstances:
 
     @property
     def is_emergency(self) -> bool:
-        """True if as many replicas as ever should run now."""
+        """True if the highest replica count ever should run."""
         is_alarming = self.metrics_missing or self.out_of_memory
         return self.mode is TortoiseMode.EMERGENCY or (self.mode is TortoiseMode.AUTO and is_alarming)
 
 
 def is_missing(since: datetime | None, grace: timedelta, now: datetime) -> bool:
-    """Return True if metrics that are missing ``since`` then (None: they are present) have been missing too long."""
+    """Return True if metrics missing since ``since`` (None: present) exceed the grace period."""
     return since is not None and now - since >= grace
 
 
 def is_within(at: datetime, grace: timedelta, now: datetime) -> bool:
-    """Return True if what happened ``at`` that time is shorter ago than ``grace``; a node's clock may be ahead by as
-    much.
-    """
+    """Return True if ``at`` is less than ``grace`` ago, or ahead by a clock difference of up to ``grace``."""
     return abs(now - at) < grace
 
 
 def has_passed(span: timedelta, since: datetime | None, now: datetime) -> bool:
-    """Return True if ``span`` has passed since then; a time in the future is another clock's and proves nothing."""
+    """Return True if ``span`` has passed since ``since``; a future time is from another clock and proves nothing."""
     return since is None or since > now or now - since >= span
 
 
 _MAY_RAISE_ALARM: Final = frozenset({Phase.PARTLY_WORKING, Phase.WORKING, Phase.BACK_TO_NORMAL})
-"""The phases in which it is known how many replicas are many."""
+"""Phases with enough data for an emergency."""
 
 
 def next_phase(phase: Phase | None, states: Collection[ResourceState], seen: Circumstances) -> Phase:
-    """The phase that follows ``phase`` (None: the Tortoise is new)."""
+    """The phase after ``phase`` (None: new Tortoise)."""
     following = _next(phase, states, seen)
-    # In other phases too little is known of how many replicas an emergency needs.
+    # Other phases have too little data for an emergency.
     return Phase.EMERGENCY if seen.is_emergency and seen.has_horizontal and following in _MAY_RAISE_ALARM else following
 
 
@@ -128,13 +124,13 @@ def _next(phase: Phase | None, states: Collection[ResourceState], seen: Circumst
         case Phase.EMERGENCY:
             return phase if seen.is_emergency else Phase.BACK_TO_NORMAL
         case Phase.BACK_TO_NORMAL:
-            # Without horizontal resources, or in mode Off, there are no steps back to take.
+            # Otherwise there are no steps back.
             return phase if seen.has_horizontal and seen.mode is not TortoiseMode.OFF else Phase.WORKING
     return by_states(states) or phase
 
 
 def by_states(states: Collection[ResourceState]) -> Phase | None:
-    """The phase that follows from the states of the resources; None if nothing is scaled."""
+    """The phase by the states of the resources; None if nothing is scaled."""
     gathering, working = ResourceState.GATHERING_DATA in states, ResourceState.WORKING in states
     if gathering and working:
         return Phase.PARTLY_WORKING
@@ -144,7 +140,7 @@ def by_states(states: Collection[ResourceState]) -> Phase | None:
 def resource_phases(
     old: Mapping[Place, ResourcePhase], policies: Policies, gathering: timedelta, now: datetime
 ) -> dict[Place, ResourcePhase]:
-    """The phase of every resource: a new one gathers data first. Containers that are gone are forgotten."""
+    """The phase of every resource: new ones gather data first. Removed containers are dropped."""
     return {place: _resource_phase(old.get(place), policy, gathering, now) for place, policy in policies.items()}
 
 
@@ -153,10 +149,10 @@ def _resource_phase(old: ResourcePhase | None, policy: Scaling, gathering: timed
         return old if old is not None and old.state is ResourceState.OFF else ResourcePhase(ResourceState.OFF, now)
     if old is None or old.state is ResourceState.OFF:
         return ResourcePhase(ResourceState.GATHERING_DATA, now)
-    # A resource that works keeps working if the configuration gets a longer period.
+    # It stays working if the period gets longer.
     if old.state is not ResourceState.GATHERING_DATA:
         return old
-    # A date in the future comes from another clock, so gathering starts over.
+    # A future date is from another clock: gather again.
     if old.since > now:
         return ResourcePhase(ResourceState.GATHERING_DATA, now)
     return ResourcePhase(ResourceState.WORKING, now) if now - old.since >= gathering else old
@@ -166,17 +162,17 @@ A = TypeVar("A", bound=Amount)
 
 
 def maximum(old: A, target: A, upper: A) -> A:
-    """The ``old`` maximum while it lies between ``target`` and ``upper`` bound, both exclusive; otherwise ``target``.
+    """The ``old`` maximum while it is between ``target`` and ``upper``, exclusive; otherwise ``target``.
 
-    Beyond ``upper`` the recommender itself is sure that it is too much.
+    Above ``upper`` the recommender is sure that it is too much.
     """
     return old if target < old < upper else target
 
 
 def learned(old: ResourceList, said: ContainerRecommendation) -> ResourceList:
-    """The maxima of one container after ``said``; what it leaves out stays as it was.
+    """The maxima of one container updated by ``said``; missing resources stay.
 
-    Without an upper bound a maximum only rises: nothing says that it is too much.
+    Without an upper bound a maximum only rises.
     """
     maxima = old
     for resource, target in said.target:
@@ -187,7 +183,7 @@ def learned(old: ResourceList, said: ContainerRecommendation) -> ResourceList:
 
 
 def proposed(replicas: int, configuration: Configuration) -> ReplicaBounds:
-    """The bounds that this many replicas (>= 0) alone suggest for their slot.
+    """Bounds of a slot by this replica count (>= 0) alone.
 
     A minimum below ``minimum_min_replicas`` becomes that; a maximum below it becomes its counterpart.
     """
@@ -197,65 +193,65 @@ def proposed(replicas: int, configuration: Configuration) -> ReplicaBounds:
         configuration.max_replicas_recommendation_multiplier,
     )
     minimum, maximum = ceil(replicas * low), ceil(replicas * high)
-    # The counterpart keeps the ratio between the two multipliers.
+    # The counterpart keeps the ratio of the multipliers.
     return ReplicaBounds(max(minimum, least), maximum if maximum >= least else floor(least * high / low))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMemory:
-    """The least and the most number of replicas of each slot."""
+    """Minimum and maximum replica count of each slot."""
 
     least: SlotMemory
     most: SlotMemory
 
     @classmethod
     def empty(cls, layout: SlotLayout) -> ReplicaMemory:
-        """Nothing is known yet."""
+        """Without data."""
         return cls(SlotMemory(layout), SlotMemory(layout))
 
     def learned(self, replicas: int, configuration: Configuration, now: datetime) -> ReplicaMemory:
-        """The memory after this many replicas were seen."""
+        """The memory updated with this replica count."""
         proposal = proposed(replicas, configuration)
         return ReplicaMemory(
             self.least.learned(proposal.min, SLOT_DECAY, now), self.most.learned(proposal.max, SLOT_DECAY, now)
         )
 
     def at(self, now: datetime) -> ReplicaBounds | None:
-        """Recommendation of the slot of ``now``; None if nothing is known."""
+        """Recommendation of the slot of ``now``; None without data."""
         least, most = self.least.at(now), self.most.at(now)
         return None if least is None or most is None else ReplicaBounds(least, most)
 
     def laid_out(self, layout: SlotLayout) -> ReplicaMemory:
-        """The same memory in another layout."""
+        """Converted to another layout."""
         return ReplicaMemory(self.least.laid_out(layout), self.most.laid_out(layout))
 
 
 def capped(bounds: ReplicaBounds, configuration: Configuration, max_replicas: int | None) -> ReplicaBounds:
-    """``bounds`` within the cluster's caps and the Tortoise's own ``max_replicas``."""
+    """``bounds`` within the cluster's caps and the Tortoise's ``max_replicas``."""
     most = min(bounds.max, configuration.maximum_max_replicas)
     most = most if max_replicas is None else min(most, max_replicas)
-    # `most` caps both, so the minimum is never above the maximum.
+    # `most` caps both.
     return ReplicaBounds(min(bounds.min, configuration.maximum_min_replicas, most), most)
 
 
 def step_back(current: int, recommended: int, factor: Fraction) -> tuple[int, bool]:
-    """The least number of replicas one step after an emergency, and whether that was the last step.
+    """Minimum replica count one step after an emergency, and whether it was the last step.
 
-    Each step keeps ``factor`` (0..1) of ``current``, rounded down; the last one arrives at ``recommended``.
+    Each step keeps ``factor`` (0..1) of ``current``, rounded down, until ``recommended``.
 
     >>> step_back(95, 5, Fraction("0.95")), step_back(5, 5, Fraction("0.95"))
     ((90, False), (5, True))
     """
     reduced = floor(current * factor)
-    # The last step lands on the recommendation, never below it.
+    # The last step is the recommendation.
     return (recommended, True) if recommended > reduced else (reduced, False)
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One Tortoise's spec, and the cluster's ``configuration``. ``autoscaler`` names an HPA; None: one of its own.
+    """Spec of one Tortoise, and the cluster's ``configuration``. ``autoscaler`` is an attached HPA; None: its own.
 
-    ``policies`` is None if they follow from the HPA. ``sizes`` bounds containers by name.
+    ``policies`` is None if they follow from the HPA. ``sizes`` are bounds by container.
     """
 
     configuration: Configuration = field(default_factory=Configuration)
@@ -268,7 +264,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class ObservedAutoscalers:
-    """Objects beside the workload: the HPA, the VPA's recommendation, and since when the HPA lacks metrics."""
+    """The HPA, the VPA's recommendation, and since when the HPA lacks metrics."""
 
     autoscaler: Autoscaler | None = None
     vertical: VerticalRecommendation | None = None
@@ -277,12 +273,12 @@ class ObservedAutoscalers:
 
 @dataclass(frozen=True, slots=True)
 class TortoiseMemory:
-    """All that a restart must not forget; stored in the Tortoise's status.
+    """Persistent memory, stored in the Tortoise's status.
 
-    ``recommended`` holds the maxima of what was recommended, by container. ``targets_at``: when target utilisations
-    last changed. ``too_many_since``: since when there are too many replicas, or when containers last grew for that.
-    ``shrunk_at``: when a container was last lowered. ``stepped_at``: the last step back after an emergency.
-    ``blind_since``: since when the HPA is known to lack metrics, if its own time for that is in the future.
+    ``recommended`` are maxima of recommendations, by container. ``targets_at``: last change of targets.
+    ``too_many_since``: since when there are too many replicas, or the last growth of containers because of that.
+    ``shrunk_at``: last decrease of a container. ``stepped_at``: last step back after an emergency. ``blind_since``:
+    since when the HPA lacks metrics, if its own time for that is in the future.
     """
 
     replicas: ReplicaMemory
@@ -298,26 +294,26 @@ class TortoiseMemory:
 
     @classmethod
     def empty(cls, configuration: Configuration) -> TortoiseMemory:
-        """That of a new Tortoise."""
+        """Memory of a new Tortoise."""
         return cls(ReplicaMemory.empty(configuration.layout))
 
     def works(self, place: Place) -> bool:
-        """Return True if enough is known of that resource to scale it."""
+        """Return True if there is enough data to scale that resource."""
         return place in self.resources and self.resources[place].state is ResourceState.WORKING
 
     def with_blindness(self, since: datetime | None, now: datetime) -> TortoiseMemory:
-        """After a look at an HPA that lacks metrics ``since`` then (None: it has them)."""
+        """Updated with an HPA that lacks metrics since ``since`` (None: it has them)."""
         if since is None or since <= now:
             return replace(self, blind_since=None)
-        # A time in the future comes from another clock, so the time of the first look counts instead.
+        # A future time is from another clock: use the time of the first observation.
         return replace(self, blind_since=now if self.blind_since is None else min(self.blind_since, now))
 
     def with_recommendation(self, vertical: VerticalRecommendation | None) -> TortoiseMemory:
-        """After a look at the VPA; containers that have no policy any more are forgotten."""
+        """Updated with the VPA; containers without a policy are dropped."""
         names = {container for container, _ in self.policies}
         recommendation = vertical or VerticalRecommendation()
         maxima = {
-            # A container of which the VPA says nothing keeps its maxima.
+            # Keep the maxima of containers without a recommendation.
             name: learned(
                 self.recommended.get(name, NOTHING), recommendation.container(name) or ContainerRecommendation(name)
             )
@@ -326,15 +322,15 @@ class TortoiseMemory:
         return replace(self, recommended={name: sizes for name, sizes in maxima.items() if sizes})
 
     def with_kills(self, workload: Workload) -> TortoiseMemory:
-        """After containers ran out of memory: more is recommended, also in an emergency."""
+        """Updated with OOM kills: more is recommended, also in an emergency."""
         maxima = dict(self.recommended)
         for kill in workload.out_of_memory:
             container = workload.container(kill.container) or SizedContainer(kill.container)
-            # Without a limit the request is the best guess at what the container had.
+            # Without a limit use the request.
             had = container.limits.memory or container.sizes.memory
             if had is not None and self.policies.get((kill.container, "memory"), Scaling.OFF) is not Scaling.OFF:
                 sizes = maxima.get(kill.container, NOTHING)
-                # A kill never lowers an earlier recommendation.
+                # Never lower an earlier recommendation.
                 needed = max(after_kill(had).value, 0 if sizes.memory is None else sizes.memory.value)
                 maxima[kill.container] = sizes.with_value("memory", needed)
         return replace(self, recommended=maxima)

@@ -1,10 +1,10 @@
-"""How large containers should be, also if replicas scale horizontally, and what of that is written now (S3.4, S3.5).
+"""Container sizes, also with horizontal scaling, and the part of them to write now (S3.4, S3.5).
 
-- Vertical: the recommendation and a buffer. A change may restart pods, so growth goes further than needed, and only a
+- Vertical: the recommendation plus a buffer. A change may restart pods, so growth goes further than needed, and only a
   large gap is worth shrinking.
 - Horizontal: sizes change if the replica count should not. Too many replicas grow, the fewest shrink, and a container
-  that stays far below its target because others drive the count shrinks until it fits the target.
-- A size ends within the bounds, and one step down keeps ``max_allowed_scaling_down_ratio`` of the present size.
+  far below its target because others drive the count shrinks until it fits the target.
+- A size ends within the bounds, and one decrease keeps ``max_allowed_scaling_down_ratio`` of the present size.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from scheduler_plugin.groups.core.workload import (
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The number of replicas, and the numbers that are too few and too many.
+    """The replica count, and the counts that are too few and too many.
 
     ``least`` is the HPA's minimum (None without an HPA). ``grows``: there have been too many for long enough.
     """
@@ -53,16 +53,16 @@ class Numbers:
 
     @property
     def are_close_to_too_many(self) -> bool:
-        """True if smaller containers might bring them beyond ``preferred_max``."""
+        """True if smaller containers might raise the count above ``preferred_max``."""
         return int(self.preferred_max * CLOSE) < self.replicas
 
 
 @dataclass(frozen=True, slots=True)
 class SizeFacts:
-    """One resource of one container; amounts in its smallest unit, all above zero but ``least``.
+    """One resource of one container, in its smallest unit, all above zero except ``least``.
 
-    ``recommended`` is the greatest recent recommendation, ``target`` the HPA's utilisation in percent (None if it
-    has none), ``several`` whether more than one resource scales horizontally. ``most`` wins over ``least``.
+    ``recommended`` is the highest recent recommendation, ``target`` the HPA's utilisation in percent (None if none).
+    ``several``: more than one resource scales horizontally. ``most`` wins over ``least``.
     """
 
     request: int
@@ -75,7 +75,7 @@ class SizeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A size, what it would be without bounds, and why."""
+    """A size, the unbounded size, and the reason."""
 
     size: int
     wanted: int
@@ -84,7 +84,7 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """``buffer`` (>= 0) on vertical sizes, and the least share of a size (0..1) that one step down keeps."""
+    """``buffer`` (>= 0) of vertical sizes, and the minimum ratio (0..1) of one decrease."""
 
     buffer: Fraction
     down: Fraction
@@ -96,8 +96,7 @@ def container_size(policy: Scaling, facts: SizeFacts, numbers: Numbers, ratios: 
         return Sized(facts.request, facts.request, texts.POLICY_OFF)
     is_vertical = policy is Scaling.VERTICAL
     wanted, because = _vertical(facts, ratios.buffer) if is_vertical else _horizontal(facts, numbers)
-    # One step down keeps a share of the present size, so that a bad recommendation does little harm. The upper bound
-    # is applied last, so it wins.
+    # Limit a decrease, against bad recommendations. The upper bound is applied last, so it wins.
     least = max(facts.least, int(facts.request * ratios.down))
     return Sized(min(facts.most, max(wanted, least)), wanted, because)
 
@@ -110,7 +109,7 @@ def _horizontal(facts: SizeFacts, numbers: Numbers) -> tuple[int, str]:
     if numbers.replicas <= numbers.minimum_min:
         is_used = facts.recommended >= facts.request
         return (facts.request, texts.FEWEST_AND_USED) if is_used else (facts.recommended, texts.FEWEST_REPLICAS)
-    # At the HPA's minimum no container drives the number.
+    # At the HPA's minimum no container drives the count.
     drives = facts.several and (numbers.least is None or numbers.replicas > numbers.least)
     if drives and facts.target and facts.recommended * 100 < UNDER_USED * facts.target * facts.request:
         return facts.recommended * 100 // facts.target, texts.LITTLE_USED
@@ -120,9 +119,9 @@ def _horizontal(facts: SizeFacts, numbers: Numbers) -> tuple[int, str]:
 def _vertical(facts: SizeFacts, buffer: Fraction) -> tuple[int, str]:
     ideal = int(facts.recommended * (1 + buffer))
     if ideal > facts.request:
-        # The buffer twice: one large step instead of several, because each change may restart pods.
+        # Twice the buffer: one large step instead of several, because each may restart pods.
         return int(facts.recommended * (1 + buffer) * (1 + buffer)), texts.ABOVE_REQUEST
-    # The buffer on both sides: only a large gap is worth a change that may restart pods.
+    # The buffer on both sides: a change may restart pods.
     if facts.request / (1 + buffer) * (1 - buffer) > facts.recommended * (1 + buffer):
         return ideal, texts.FAR_BELOW_REQUEST
     return facts.request, texts.CLOSE_TO_REQUEST
@@ -130,7 +129,7 @@ def _vertical(facts: SizeFacts, buffer: Fraction) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Present and desired request of one resource of one container, and its limit then; None is none."""
+    """Present and desired request of one resource of one container, and its new limit; None is none."""
 
     place: Place
     request: Amount
@@ -139,25 +138,25 @@ class Resize:
 
     @property
     def shrinks(self) -> bool:
-        """True if it should request less."""
+        """True if the request decreases."""
         return self.sized.size < self.request.value
 
 
 def watched(
     memory: TortoiseMemory, configuration: Configuration, replicas: int, least: int | None, now: datetime
 ) -> tuple[bool, TortoiseMemory]:
-    """Return whether containers grow now because there are too many replicas, and the memory of since when."""
+    """Return whether containers grow because of too many replicas, and the updated memory."""
     if replicas < configuration.preferred_max_replicas or not horizontal(memory.policies):
         return False, replace(memory, too_many_since=None)
-    # The HPA's minimum keeps the count up; larger containers would not lower it.
+    # The HPA's minimum keeps the count up, so larger containers would not help.
     if least is None or replicas <= least:
         return False, memory
     since = memory.too_many_since
-    if since is None or since > now:  # a time ahead is another clock's
+    if since is None or since > now:  # a future time is from another clock
         return False, replace(memory, too_many_since=now)
     if now - since < GROWTH_INTERVAL:
         return False, memory
-    # The time starts over, so the next growth waits for another whole interval.
+    # Restart the interval for the next growth.
     return True, replace(memory, too_many_since=now)
 
 
@@ -166,7 +165,7 @@ def resizes(
 ) -> Iterator[Resize]:
     """Every resource that may be sized now, in the order of the containers; ``targets`` are the HPA's.
 
-    In an emergency, and on the way back, that is only memory that ran out.
+    In an emergency, and on the way back, only memory that ran out.
     """
     configuration = spec.configuration
     ratios = Ratios(configuration.buffer_ratio_on_vertical_resource, configuration.max_allowed_scaling_down_ratio)
@@ -180,16 +179,16 @@ def resizes(
                 least, highest = bounds_of(spec.sizes.get(container.name, SizeBounds()), configuration.sizes, resource)
                 target, several = targets.get(place), len(targets) > 1
                 facts = SizeFacts(request.value, most.value, least, highest, target, several=several)
-                # A container that ran out of memory gets more, even if its memory scales horizontally.
+                # After an OOM kill memory grows, even if it scales horizontally.
                 policy = Scaling.VERTICAL if place in killed else memory.policies[place]
                 sized = container_size(policy, facts, numbers, ratios)
-                # In an emergency nothing shrinks.
+                # Nothing shrinks in an emergency.
                 if is_usual or sized.size > request.value:
                     yield Resize(place, request, sized, _limit(container, place, sized, configuration))
 
 
 def _limit(container: SizedContainer, place: Place, sized: Sized, configuration: Configuration) -> int | None:
-    """The limit beside a new request: a multiple of it if the configuration says so, else in its old ratio."""
+    """Limit for a new request: a configured multiple, else the old ratio."""
     resource = place[1]
     limit, request = container.limits[resource], container.sizes[resource]
     if limit is None or request is None or sized.size == request.value:
@@ -201,7 +200,7 @@ def _limit(container: SizedContainer, place: Place, sized: Sized, configuration:
 
 
 def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple[int, int]:
-    """The bounds of one resource: the narrower of the container's and the cluster's; the upper one wins."""
+    """The narrower of the container's and the cluster's bounds; the upper one wins."""
     lows = [bound.value for bound in (own.least[resource], cluster.least[resource]) if bound is not None]
     highs = [bound.value for bound in (own.most[resource], cluster.most[resource]) if bound is not None]
     return min(max(lows), *highs), min(highs)
@@ -210,11 +209,11 @@ def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple
 def written(
     changes: Iterable[Resize], memory: TortoiseMemory, now: datetime
 ) -> tuple[tuple[SizedContainer, ...], list[WithheldChange], TortoiseMemory]:
-    """The requests to write now, what is kept instead, and the memory of when something was last lowered.
+    """Requests to write now, withheld changes, and the memory of decreases.
 
-    Upwards at once; downwards at most once in ``DOWN_INTERVAL``.
+    Increases at once; decreases at most once in ``DOWN_INTERVAL``.
     """
-    # Lowering a request may replace every pod.
+    # A decrease may replace every pod.
     waits = not has_passed(DOWN_INTERVAL, memory.shrunk_at, now)
     containers: dict[str, SizedContainer] = {}
     withheld: list[WithheldChange] = []

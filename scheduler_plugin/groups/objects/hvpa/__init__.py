@@ -1,1 +1,1 @@
-"""``hvpas.autoscaling.k8s.io/v1alpha1``, read as the document writes it."""
+"""Decoding of ``hvpas.autoscaling.k8s.io/v1alpha1``."""

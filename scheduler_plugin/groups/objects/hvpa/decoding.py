@@ -1,8 +1,8 @@
-"""``hvpas.autoscaling.k8s.io/v1alpha1``: the document's manifests, and the original controller's, as one spec (S1.10).
+"""Decodes ``hvpas.autoscaling.k8s.io/v1alpha1``, in the spellings of the design document and of the original controller
+(S1.10).
 
-- Whatever cannot be used raises ``InvalidSpecError`` with one sentence for each part that is wrong; then nothing is
-  scaled.
-- The fields ``mode``, ``mixed`` and ``updateMode`` are this project's own; the document names the modes without fields.
+- Errors raise ``InvalidSpecError`` with one sentence each; then nothing is scaled.
+- ``mode``, ``mixed`` and ``updateMode`` are our own fields; the document names the modes without fields.
 - An HPA is ``hpaTemplate``, ``hpaSpec`` or ``hpa.template.spec``; the same for a VPA.
 """
 
@@ -53,10 +53,10 @@ ANY_REPLICAS: Final = ReplicaBounds(1, MOST_REPLICAS)
 """Without an HPA: replicas stay as they are."""
 
 SETTLE: Final = Seconds(300.0)
-"""HPA's own window: how long less must have been enough if resizing restarts nothing."""
+"""HPA's default: how long less must be enough if a resize restarts nothing."""
 
 SETTLE_RESTARTING: Final = Seconds(900.0)
-"""The same if it does: in replay, noise of seconds resizes 67 replicas an hour without it, 42 with five minutes."""
+"""The same if it does. In replays, short noise resizes 67 replicas an hour without it, 42 with five minutes."""
 
 _STAGE_ENDS: Final = ("stageTwoStartReplicaCount", "stageTwoStopReplicaCount")
 _STAGE_WEIGHTS: Final = ("firstStageVpaWeight", "secondStageVpaWeight", "thirdStageVpaWeight")
@@ -75,7 +75,7 @@ def replica_bounds(horizontal: Fields | None) -> ReplicaBounds:
 
 
 def mode_of(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
-    """The mode that is named, or the one that the other fields mean. Raises ``FieldError``."""
+    """The given mode, or the one implied by other fields. Raises ``FieldError``."""
     mode = spec.choice("mode", HvpaMode) or _meant(spec, horizontal, vertical)
     if horizontal is None and mode in {HvpaMode.HPA_PREFERRED, HvpaMode.EFFECTIVE_INTERVALS}:
         raise spec.error("hpaTemplate", f"an object with maxReplicas, which mode {mode} needs")
@@ -86,7 +86,7 @@ def mode_of(spec: Fields, horizontal: Fields | None, vertical: Fields | None) ->
 
 
 def _meant(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
-    # Only the weight-based mode has these fields.
+    # Fields of the weight-based mode only.
     if spec.has(_INTERVALS, *_STAGE_ENDS, *_STAGE_WEIGHTS):
         return HvpaMode.WEIGHT_BASED
     if horizontal is None or vertical is None:
@@ -95,7 +95,7 @@ def _meant(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> 
 
 
 def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...]:
-    """The intervals with their weights, from the list or from three stages. Raises ``FieldError``."""
+    """Intervals with weights, from the list or from three stages. Raises ``FieldError``."""
     listed = spec.each(_INTERVALS)
     if not listed:
         return _stages(spec, bounds) if spec.has(*_STAGE_ENDS, *_STAGE_WEIGHTS) else ()
@@ -103,10 +103,10 @@ def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...
         raise FieldError(f"{spec.at(_INTERVALS)}: expected nothing beside stages")
     intervals = []
     for source, weight in zip(listed, _weights([(interval, "vpaWeight") for interval in listed]), strict=True):
-        # 0 counts as left out.
+        # 0 counts as missing.
         start, last = (source.count(name) or None for name in ("startReplicaCount", "lastReplicaCount"))
         interval = Interval(weight, start, last)
-        # Intervals may overlap, the first that matches wins; none may end before it begins.
+        # Intervals may overlap (the first wins), but none may end before it begins.
         first, end = interval.within(bounds)
         if end < first:
             raise FieldError(
@@ -117,13 +117,13 @@ def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...
 
 
 def _weights(fields: list[tuple[Fields, str]]) -> list[Fraction]:
-    """Weights from 0 to 1, or all of them percentages, as in later versions of the original. Raises ``FieldError``."""
+    """Weights from 0 to 1, or all as percentages, as in later versions of the original. Raises ``FieldError``."""
     weights = [source.number(name, 100) or Fraction(0) for source, name in fields]
-    # None is above 1, so they are no percentages.
+    # No percentages.
     if max(weights, default=Fraction(0)) <= 1:
         return weights
     for (source, name), weight in zip(fields, weights, strict=True):
-        # Nobody means half a percent.
+        # A fraction of a percent is a mistake.
         if 0 < weight < 1:
             raise source.error(name, "a percentage like the other weights, or all of them from 0 to 1")
     return [weight / 100 for weight in weights]
@@ -148,16 +148,16 @@ def mixed_of(spec: Fields) -> Mixed:
 
 
 def settle_of(spec: Fields, mode: HvpaMode, restarts: bool) -> Seconds:
-    """The time for which effective intervals wait before they shrink: ``scaleDownDelay``, or the default."""
+    """How long effective intervals wait before they shrink: ``scaleDownDelay``, or the default."""
     if mode is not HvpaMode.EFFECTIVE_INTERVALS:
         return Seconds(0.0)
     delay = spec.duration("scaleDownDelay")
-    # A resize that restarts replicas makes reacting to noise cost more than keeping the size for longer.
+    # If a resize restarts replicas, reacting to noise costs more than keeping the size.
     return (SETTLE_RESTARTING if restarts else SETTLE) if delay is None else delay
 
 
 def effective_of(spec: Fields, of_databases: bool) -> EffectiveIntervals:
-    """The effective intervals. Of databases each replica has the whole memory unless the Hvpa says otherwise."""
+    """The effective intervals. Each replica of a database has the whole memory as base, unless set."""
     intervals = tuple(
         ScalingInterval(interval.count("maxReplicas", 1), interval.amounts("maxResources"))
         for interval in spec.each("scalingIntervals")
@@ -172,7 +172,7 @@ _AXES: Final = ("hpa", "vpa")
 
 
 class Applied(StrEnum):
-    """The way sizes reach running pods: through the template, in place, or not at all."""
+    """How sizes reach running pods: by the template, in place, or not at all."""
 
     TEMPLATE = "Template"
     IN_PLACE = "InPlace"
@@ -181,7 +181,7 @@ class Applied(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hvpa:
-    """One Hvpa. ``target`` has apiVersion, kind and name; ``hpa`` and ``vpa`` are their specs without the targets."""
+    """One Hvpa. ``target`` has apiVersion, kind and name; ``hpa`` and ``vpa`` are specs without targets."""
 
     spec: HvpaSpec
     target: Json
@@ -191,15 +191,15 @@ class Hvpa:
 
 
 def decode(found: JsonObject) -> Hvpa:
-    """Reads the object. Raises ``InvalidSpecError``."""
+    """Decode the object. Raises ``InvalidSpecError``."""
     spec, parts = Fields(child(found, "spec"), "spec"), Parts()
     hpa, vpa = (parts.read(partial(autoscaler, spec, kind), None) for kind in _AXES)
-    # Read all parts before raising anything, so that people see every problem at once.
+    # Read all parts, to report every problem at once.
     target = parts.read(lambda: _target(spec, hpa), _NOTHING)
     applied = parts.read(lambda: spec.choice("updateMode", Applied), None)
     is_off, of_databases = applied is Applied.OFF, target.get("kind") in (VM_GROUPS.kind, CNPG_CLUSTERS.kind)
     policy = _policy_spec(spec, parts, (hpa, vpa), is_off=is_off, of_databases=of_databases)
-    # Databases, and pods in place, are resized without a restart.
+    # No restart for databases and in-place resizes.
     restarts = applied is not Applied.IN_PLACE and not of_databases and target.get("kind") != VM_KIND
     decoded = Hvpa(
         spec=replace(policy, settle=parts.read(lambda: settle_of(spec, policy.mode, restarts), policy.settle)),
@@ -230,7 +230,7 @@ def _policy_spec(
         vertical=rules[1],
         window=parts.read(lambda: maintenance_window(spec, *rules), None),
         limit_gap=parts.read(
-            # The `vpa` part overrides the Hvpa's own value.
+            # The `vpa` part overrides the Hvpa.
             lambda: both_params(spec.fields("vpa"), gap, both_params(spec, gap, NO_PARAMS)),
             NO_PARAMS,
         ),
@@ -240,7 +240,7 @@ def _policy_spec(
 
 def _target(spec: Fields, horizontal: Fields | None) -> Json:
     reference = spec.fields("targetRef")
-    # The original controller's documents name the target only in the HPA.
+    # The original has the target in the HPA.
     if horizontal is not None and not spec.has("targetRef") and horizontal.has("scaleTargetRef"):
         reference = horizontal.fields("scaleTargetRef")
     target: Json = {name: reference.text(name) for name in ("apiVersion", "kind", "name")}
@@ -255,25 +255,25 @@ _DEFAULT_UTILIZATION: Final = 80
 
 
 def autoscaler(spec: Fields, kind: str) -> Fields | None:
-    """The spec of the ``hpa`` or ``vpa`` inside an Hvpa; None if it has none, or does not deploy it."""
+    """Spec of the ``hpa`` or ``vpa`` of an Hvpa; None if missing or not deployed."""
     wrapped = spec.fields(kind)
     if not wrapped.flag("deploy", otherwise=True):
         return None
     names = [name for name in (f"{kind}Template", f"{kind}Spec", kind) if spec.has(name)]
     if not names:
         return None
-    # Two spellings may disagree, and nothing defines which one wins.
+    # Two spellings may disagree.
     if len(names) > 1:
         raise FieldError(f"{spec.at(names[1])}: expected nothing beside {names[0]}")
     return wrapped.fields("template").fields("spec") if names == [kind] else spec.fields(names[0])
 
 
 def hpa_template(hpa: Fields) -> Json:
-    """Spec of the HPA, without its target."""
+    """Spec of the HPA without its target."""
     body: Json = {"minReplicas": hpa.count("minReplicas", 1) or 1, "maxReplicas": hpa.count("maxReplicas", 1)}
     body["metrics"] = [_metric(metric) for metric in hpa.each("metrics")]
     percentage = hpa.count("targetCPUUtilizationPercentage", 1)
-    # The field of HPA v1 counts only without metrics.
+    # HPA v1's field counts only without metrics.
     if not body["metrics"]:
         target = {"type": "Utilization", "averageUtilization": percentage or _DEFAULT_UTILIZATION}
         body["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
@@ -283,7 +283,7 @@ def hpa_template(hpa: Fields) -> Json:
 
 
 def _metric(metric: Fields) -> Json:
-    """One metric; the targets that ``v2beta1`` has beside the name move to where v2 has them."""
+    """One metric in v2 form; ``v2beta1`` has targets next to the name."""
     resource = metric.fields("resource")
     for kind, field in (("Utilization", "averageUtilization"), ("AverageValue", "averageValue")):
         old = f"target{field[0].upper()}{field[1:]}"
@@ -294,17 +294,17 @@ def _metric(metric: Fields) -> Json:
 
 
 def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:
-    """The resources of which use is measured against requests; None if other metrics stand beside them."""
+    """Resources measured against requests; None if there are other metrics too."""
     metrics = Fields(hpa_template(hpa), hpa.path).each("metrics")
     measured = [resource for metric in metrics if (resource := _utilized(metric)) is not None]
-    # Then only part of the HPA's count follows from utilisation, and the total need cannot be computed from it.
+    # Then the total need cannot be computed from utilisation.
     if measured and len(measured) < len(metrics):
         return None
     return tuple(resource for resource in RESOURCES if resource in measured)
 
 
 def _utilized(metric: Fields) -> Resource | None:
-    """The resource whose use the metric measures against requests, if it does. Raises ``FieldError``."""
+    """The resource that the metric measures against requests, if any. Raises ``FieldError``."""
     source = metric.fields("containerResource" if metric.has("containerResource") else "resource")
     target, name = source.fields("target"), source.text("name")
     resource = next((resource for resource in RESOURCES if resource == name), None)
@@ -314,7 +314,7 @@ def _utilized(metric: Fields) -> Resource | None:
 
 
 def vpa_template(vpa: Fields) -> Json:
-    """Spec of the VPA without its target and update policy, with keys as VPA spells them."""
+    """Spec of the VPA without target and update policy, in VPA's spelling."""
     policies = [{key: policy.get(key) for key in _POLICY_KEYS if policy.has(key)} for policy in _policies(vpa)]
     return {"resourcePolicy": {"containerPolicies": policies}} if policies else {}
 
@@ -342,5 +342,5 @@ def _controlled(policy: Fields) -> tuple[Resource, ...]:
     controlled = policy.get("controlledResources")
     if not isinstance(controlled, list | None):
         raise policy.error("controlledResources", "a list")
-    # In the order of `RESOURCES`, whatever order the document has.
+    # In the order of `RESOURCES`.
     return RESOURCES if controlled is None else tuple(resource for resource in RESOURCES if resource in controlled)

@@ -1,8 +1,8 @@
-"""Fields of an Hvpa as people write them, and the rules that hold it back in each direction.
+"""Fields of an Hvpa, and its rules per direction.
 
-- A key in another case is the same key, and every refusal names its field. A field that is missing or null reads as
-  None. Anything of the wrong type raises ``FieldError``.
-- Rules from the weakest to the strongest: ``scaleUpDelay`` and ``minCpuChange`` of the Hvpa, its
+- Keys are case-insensitive, and every error names its field. Missing and null read as None. Wrong types raise
+  ``FieldError``.
+- Rules from lowest to highest precedence: ``scaleUpDelay`` and ``minCpuChange`` of the Hvpa, its
   ``scaleUpStabilization``, its ``scaleUp``, and the ``scaleUp`` of its ``hpa`` or ``vpa``; the same for down.
 """
 
@@ -35,57 +35,57 @@ E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
 
 MOST_REPLICAS: Final = 10_000
-"""More replicas than any workload is scaled to."""
+"""Upper limit of replica counts."""
 
 
 class FieldError(ValueError):
-    """A field that cannot be used. The message begins with its path and says what was expected."""
+    """An invalid field. The message starts with its path and says what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of the JSON object at ``path``."""
+    """Fields of the JSON object at ``path``."""
 
     found: JsonObject
     path: str
 
     def at(self, name: str) -> str:
-        """The path of one field."""
+        """Path of one field."""
         return f"{self.path}.{name}" if self.path else name
 
     def error(self, name: str, expected: str) -> FieldError:
-        """That the field ``name`` was expected to be something else; to be raised."""
+        """An error that ``expected`` something else in ``name``; the caller raises it."""
         actual = self.get(name)
         return FieldError(f"{self.at(name)}: expected {expected}, got {'nothing' if actual is None else shown(actual)}")
 
     def get(self, name: str) -> object:
-        """The value as it is. Raises ``FieldError`` if two spellings of the key say different things."""
+        """The raw value. Raises ``FieldError`` if two spellings of the key differ in value."""
         spellings = {
             key: value for key, value in self.found.items() if key.lower() == name.lower() and value is not None
         }
         values = list(spellings.values())
-        # The same value under two spellings does no harm.
+        # Equal values are fine.
         if any(value != values[0] for value in values):
             raise FieldError(f"{self.at(name)}: expected one spelling, got {' and '.join(sorted(spellings))}")
         return values[0] if values else None
 
     def has(self, *names: str) -> bool:
-        """Return True if any of these fields is given."""
+        """Return True if any of these fields is set."""
         return any(self.get(name) is not None for name in names)
 
     def fields(self, name: str) -> Fields:
-        """The JSON object of that name; without any field if there is none."""
+        """The JSON object of that name; empty if missing."""
         return Fields(self._typed(name, dict, "an object") or {}, self.at(name))
 
     def each(self, name: str) -> list[Fields]:
-        """The JSON objects of that list; empty if there is none."""
+        """The JSON objects of that list; empty if missing."""
         value = self.get(name)
         if value is not None and not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
             raise self.error(name, "a list of objects")
         return [Fields(one, f"{self.at(name)}[{number}]") for number, one in enumerate(value or [])]
 
     def text(self, name: str) -> str:
-        """The text; empty if there is none."""
+        """The text; empty if missing."""
         return self._typed(name, str, "a text") or ""
 
     def flag(self, name: str, otherwise: bool) -> bool:
@@ -100,11 +100,11 @@ class Fields:
         raise self.error(name, expected)
 
     def count(self, name: str, least: int = 0) -> int | None:
-        """A number of replicas, from ``least`` on."""
+        """A replica count of at least ``least``."""
         value = self.get(name)
         if value is None:
             return None
-        # `bool` is an `int` in Python.
+        # A bool is an int.
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_REPLICAS:
             raise self.error(name, f"a whole number from {least} to {MOST_REPLICAS}")
         return value
@@ -117,14 +117,14 @@ class Fields:
         try:
             number = parse_quantity(value)  # type: ignore[arg-type]  # refuses what is no number
         except QuantityError:
-            # Out of range, so the check below refuses it with the same message.
+            # Out of range, for the error below.
             number = Fraction(-1)
         if not 0 <= number <= most:
             raise self.error(name, f"a number from 0 to {most}")
         return number
 
     def duration(self, name: str) -> Seconds | None:
-        """A span of time."""
+        """A duration."""
         return self._parsed(name, parse_duration)
 
     def quantity(self, name: str, resource: Resource) -> int | None:
@@ -140,12 +140,12 @@ class Fields:
             raise FieldError(f"{self.at(name)}: {error}") from None
 
     def amounts(self, name: str) -> ResourceList:
-        """CPU and memory of the object of that name; other resources are left out."""
+        """CPU and memory of the object of that name."""
         fields = self.fields(name)
         return ResourceList.of(lambda resource: fields.quantity(resource, resource))
 
     def choice(self, name: str, kinds: type[E]) -> E | None:
-        """One of the values of ``kinds``, in any case."""
+        """One of the values of ``kinds``, case-insensitive."""
         chosen = self.text(name)
         if not chosen:
             return None
@@ -156,17 +156,17 @@ class Fields:
 
 
 class Parts:
-    """Reads an object part by part and collects what is wrong with each."""
+    """Reads an object in parts and collects their errors."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     def read(self, part: Callable[[], T], otherwise: T) -> T:
-        """Value of ``part``, or ``otherwise`` if it cannot be decoded."""
+        """The value of ``part``, or ``otherwise`` on an error."""
         try:
             return part()
         except ValueError as error:
-            # Several parts may read the same field and fail in the same way.
+            # Several parts may fail at the same field.
             if str(error) not in self.problems:
                 self.problems.append(str(error))
             return otherwise
@@ -177,13 +177,13 @@ _RESOURCES: Final[tuple[Resource, Resource]] = ("cpu", "memory")
 
 
 def axis_rules(spec: Fields, axis: str) -> AxisRules:
-    """The rules of the ``hpa`` or ``vpa`` of an Hvpa."""
+    """Rules of the ``hpa`` or ``vpa`` of an Hvpa."""
     up, down = (_direction(spec, axis, direction) for direction in ("Up", "Down"))
     return AxisRules(up, down)
 
 
 def _direction(spec: Fields, axis: str, direction: str) -> DirectionRules:
-    # From the weakest to the strongest: each line overrides the ones before.
+    # Each line overrides the ones before.
     flat = _with_changes(DirectionRules(), spec, ("minCpuChange", "minMemChange"))
     delay = spec.duration(f"scale{direction}Delay")
     flat = flat if delay is None else replace(flat, delay=delay)
@@ -210,7 +210,7 @@ def _with_changes(rules: DirectionRules, found: Fields, names: tuple[str, str]) 
 
 
 def both_params(found: Fields, name: str, otherwise: ResourceChangeParams) -> ResourceChangeParams:
-    """``cpu`` and ``memory`` of the object of that name, each ``otherwise`` if it is missing."""
+    """``cpu`` and ``memory`` of the object of that name, with defaults from ``otherwise``."""
     return _params(found.fields(name), _RESOURCES, otherwise)
 
 
@@ -226,11 +226,11 @@ def _change(found: Fields, name: str, resource: Resource) -> ChangeParams:
 
 
 def maintenance_window(spec: Fields, *axes: AxisRules) -> MaintenanceWindow | None:
-    """The maintenance window; one that an update mode waits for has to be there."""
+    """The maintenance window; required by the update mode that waits for it."""
     name = "maintenanceTimeWindow"
     if not spec.has(name):
         modes = {rules.mode for axis in axes for rules in (axis.up, axis.down)}
-        # Without a window this mode would never scale.
+        # This mode would never scale.
         if UpdateMode.MAINTENANCE_WINDOW in modes:
             raise spec.error(name, "begin and end, which updateMode MaintenanceWindow needs")
         return None
@@ -251,7 +251,7 @@ _DAY: Final = 24 * 3600
 
 
 def parse_maintenance_time(text: object) -> time:
-    """The time of day in UTC. Raises ``ValueError`` for anything but ``HHMMSS`` and a numeric zone.
+    """The time of day in UTC. Raises ``ValueError`` unless ``HHMMSS`` with a numeric zone.
 
     >>> parse_maintenance_time("220000+0100")
     datetime.time(21, 0)
@@ -261,6 +261,6 @@ def parse_maintenance_time(text: object) -> time:
         raise ValueError(f'expected a time of day with a zone such as "220000+0100", got {shown(text)}')
     hour, minute, second, zone_hours, zone_minutes = (int(match[group]) for group in (1, 2, 3, 5, 6))
     zone = (zone_hours * 3600 + zone_minutes * 60) * (1 if match[4] == "+" else -1)
-    # The modulo wraps an offset that crosses midnight.
+    # The offset may cross midnight.
     seconds = (hour * 3600 + minute * 60 + second - zone) % _DAY
     return time(seconds // 3600, seconds // 60 % 60, seconds % 60)

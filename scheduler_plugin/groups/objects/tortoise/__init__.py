@@ -1,1 +1,1 @@
-"""Tortoises, their status, the HPAs that they manage, and the global configuration, as JSON and YAML have them."""
+"""Tortoises, their status and HPAs, and the global configuration, in JSON and YAML."""

@@ -1,8 +1,8 @@
-"""Tortoise's global configuration as people write it: upstream's names, each with a default (S3.2-S3.6).
+"""Tortoise's global configuration: upstream's names, each with a default (S3.2-S3.6).
 
-- A name that is not upstream's, and a value that cannot be, refuses the whole document, by its name.
-- What is upstream's and has no effect here is accepted and named in ``ignored``.
-- Durations are written as ``15s`` or ``24h``, amounts as Kubernetes quantities, ratios as numbers.
+- An unknown name or invalid value refuses the whole document, with the name.
+- Upstream's names without effect here are accepted and listed in ``ignored``.
+- Durations are ``15s`` or ``24h``, amounts are Kubernetes quantities, ratios are numbers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from scheduler_plugin.groups.core.tortoise.configuration import NO_METRIC, Confi
 from scheduler_plugin.groups.core.workload import RESOURCES, Resource
 
 LARGEST: Final = 10_000
-"""The largest whole number, and the largest ratio."""
+"""Maximum of integers and ratios."""
 
 
 class ConfigurationError(ValueError):
-    """A global configuration that cannot be used; the message begins with the name of the bad value."""
+    """An invalid global configuration; the message starts with the name of the bad value."""
 
 
 _FIELDS: Final = {
@@ -34,7 +34,7 @@ _FIELDS: Final = {
     for field in fields(Configuration)
     if field.name != "ignored"
 }
-"""From the name in a document to the field."""
+"""Field by upstream's name."""
 
 IGNORED: Final = frozenset(
     {
@@ -49,11 +49,11 @@ IGNORED: Final = frozenset(
         "MaximumMaxReplicasPerGroup",
     }
 )
-"""Names of upstream's that are accepted, so that a file can move, and have no effect: every Tortoise says so."""
+"""Upstream's names that are accepted and have no effect; every Tortoise reports them."""
 
 
 def read_configuration(document: Mapping[str, object]) -> Configuration:
-    """The defaults with what ``document`` names. Raises ``ConfigurationError``.
+    """The defaults overridden by ``document``. Raises ``ConfigurationError``.
 
     >>> read_configuration({"PreferredMaxReplicas": 10, "MaximumCPURequest": "5"}).maximum_cpu_request
     MilliCpu(value=5000)
@@ -67,7 +67,7 @@ def read_configuration(document: Mapping[str, object]) -> Configuration:
         if field is None:
             raise ConfigurationError(f"{name}: unknown name; expected one of {', '.join(sorted(_FIELDS))}")
         try:
-            # The type of the default decides how a value is read.
+            # The default's type selects the reader.
             changes[field] = _READERS[type(getattr(defaults, field))](value)
         except ValueError as error:
             raise ConfigurationError(f"{name}: {error}") from None
@@ -77,7 +77,7 @@ def read_configuration(document: Mapping[str, object]) -> Configuration:
 
 
 def write_configuration(configuration: Configuration) -> dict[str, object]:
-    """The whole configuration as a document that ``read_configuration`` reads.
+    """The configuration as a document for ``read_configuration``.
 
     >>> write_configuration(Configuration())["TortoiseUpdateInterval"]
     '15s'
@@ -101,7 +101,7 @@ def _written(value: object) -> object:
 
 
 def _whole(given: object) -> int:
-    # `bool` is an `int` in Python.
+    # A bool is an int.
     if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= LARGEST:
         raise ValueError(f"expected a whole number from 1 to {LARGEST}, got {shown(given)}")
     return given
@@ -110,7 +110,7 @@ def _whole(given: object) -> int:
 def _ratio(given: object) -> Fraction:
     if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 <= given <= LARGEST:
         raise ValueError(f"expected a number from 0 to {LARGEST}, got {shown(given)}")
-    # Through `str`, for the decimal that was written and not its nearest binary float.
+    # Through `str`: exactly the written decimal.
     return Fraction(str(given))
 
 
@@ -137,7 +137,7 @@ def _pattern(given: object) -> re.Pattern[str]:
 
 
 def _multipliers(given: object) -> dict[Resource, int]:
-    """A whole number of at least 1 for each resource: a limit is never below its request."""
+    """An integer of at least 1 per resource: a limit is never below its request."""
     if not isinstance(given, Mapping):
         raise ValueError(f"expected a number for each of cpu and memory, got {shown(given)}")
     multipliers: dict[Resource, int] = {}
@@ -159,7 +159,7 @@ _READERS: Final[Mapping[type, Callable[[Any], object]]] = {
     MilliCpu: MilliCpu.parse,
     Bytes: Bytes.parse,
 }
-"""How a value is read, by the type of its default."""
+"""Readers by the default's type."""
 
 _ORDERED: Final = (
     ("MinReplicasRecommendationMultiplier", "MaxReplicasRecommendationMultiplier"),
@@ -170,16 +170,16 @@ _ORDERED: Final = (
     ("MinimumCPURequest", "MaximumCPURequest"),
     ("MinimumMemoryRequest", "MaximumMemoryRequest"),
 )
-"""The first is not above the second."""
+"""Pairs in which the first must not exceed the second."""
 
 _SHARES: Final = ("ReplicaReductionFactor", "MaxAllowedScalingDownRatio", "BufferRatioOnVerticalResource")
-"""Each is below 1: an emergency ends, a container can shrink, and its buffer is smaller than itself."""
+"""Must be below 1: an emergency ends, a container can shrink, and a buffer is smaller than its container."""
 
 
 def _check(found: Configuration) -> None:
     values = {name: getattr(found, field) for name, field in _FIELDS.items()}
     try:
-        # The layout raises `ValueError` if the hours do not divide a day.
+        # Raises `ValueError` if the hours do not divide a day.
         _ = found.layout
     except ValueError as error:
         raise ConfigurationError(f"RangeOfMinMaxReplicasRecommendationHours: {error}") from None

@@ -1,8 +1,7 @@
-"""``tortoises.autoscaling.mercari.com/v1beta3``: one object as the policy needs it (S3.1-S3.7).
+"""Decodes ``tortoises.autoscaling.mercari.com/v1beta3`` (S3.1-S3.7).
 
-- Whatever cannot be used raises ``InvalidSpecError`` with a sentence for each field that is wrong; nothing is
-  scaled then.
-- A target that is a VirtualMachine gets a floor (S3.7); it has no HPA and no containers.
+- Errors raise ``InvalidSpecError`` with a sentence per field; then nothing is scaled.
+- A VirtualMachine target gets a floor (S3.7); it has no HPA and no containers.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from scheduler_plugin.groups.objects.hvpa.fields import Parts
 from scheduler_plugin.groups.objects.targets import InvalidSpecError
 
 MOST_CONTAINERS: Final = 64
-"""The most containers that one Tortoise may name: its status has an entry for each."""
+"""Maximum number of containers of one Tortoise: its status has an entry for each."""
 
 MOST_REPLICAS: Final = 10_000
 _NO_TARGET: Final[Json] = {"kind": ""}
@@ -36,8 +35,8 @@ _API_VERSIONS: Final = {VM_KIND: f"{VM_GROUP}/{VM_VERSION}"}
 class Tortoise:
     """One Tortoise. ``hpa`` is the name of its HPA, its own or the attached one (``spec.autoscaler``).
 
-    ``target`` has apiVersion, kind and name. ``deletes_all``: its own HPA goes with it. ``behavior`` is that of its own
-    HPA, as the API has it.
+    ``target`` has apiVersion, kind and name. ``deletes_all``: its own HPA is deleted with it. ``behavior`` is its own
+    HPA's.
     """
 
     name: ObjectName
@@ -90,7 +89,7 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
-    """Reads the object. Raises ``InvalidSpecError``.
+    """Decode the object. Raises ``InvalidSpecError``.
 
     >>> refs = {"scaleTargetRef": {"kind": "Deployment", "name": "shop"}}
     >>> found = {"metadata": {"namespace": "zoo", "name": "lovely"}, "spec": {"targetRefs": refs}}
@@ -102,12 +101,12 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
         manifest = msgspec.convert(found, _Object).spec
     except (ValueError, RecursionError) as error:
         raise InvalidSpecError(field_message(error)) from None
-    # Read all parts before raising anything, so that people see every problem at once.
+    # Read all parts, to report every problem at once.
     name, refs, parts = name_of(found), manifest.target_refs, Parts()
     target = parts.read(lambda: _target(refs.scale_target_ref), _NO_TARGET)
     spec = Spec(
         configuration=configuration,
-        # An empty mode is Off, as upstream has it.
+        # Empty is Off, as upstream.
         mode=parts.read(
             lambda: _choice("spec.updateMode", TortoiseMode, manifest.update_mode or "Off"), TortoiseMode.OFF
         ),
@@ -119,7 +118,7 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
     deletes = parts.read(lambda: _deletes(manifest.deletion_policy), False)
     if parts.problems:
         raise InvalidSpecError("; ".join(parts.problems))
-    # The name that upstream gives a Tortoise's own HPA, so that an existing one is found.
+    # Upstream's name of a Tortoise's own HPA, to find an existing one.
     hpa = spec.autoscaler or f"tortoise-hpa-{name.name}"
     return Tortoise(name, spec, target, hpa, deletes, manifest.horizontal_pod_autoscaler_behavior or {})
 
@@ -131,7 +130,7 @@ def _target(given: _Target) -> Json:
     path = "spec.targetRefs.scaleTargetRef"
     if not given.kind or not given.name:
         raise ValueError(f"{path}: expected a kind and a name")
-    # `apps/v1` has Deployments, StatefulSets and ReplicaSets.
+    # Deployments, StatefulSets and ReplicaSets.
     version = given.api_version or _API_VERSIONS.get(given.kind, "apps/v1")
     return {"apiVersion": version, "kind": given.kind, "name": given.name}
 
@@ -161,7 +160,7 @@ def _deletes(given: str) -> bool:
 
 
 def _policies(given: list[_Policy] | None) -> Policies | None:
-    """The policies; None for an empty list too, which says nothing about any container."""
+    """The policies; None for an empty list too."""
     if not given:
         return None
     policies: dict[Place, Scaling] = {}
@@ -189,7 +188,7 @@ P = TypeVar("P", _Policy, _Sizes)
 
 
 def _named(path: str, given: list[P]) -> list[tuple[str, P]]:
-    """Each entry with its path. Containers must have different names, none of them empty."""
+    """Entries with their paths. Container names must be unique and not empty."""
     names = [entry.container_name for entry in given]
     if len(names) > MOST_CONTAINERS:
         raise ValueError(f"{path}: expected at most {MOST_CONTAINERS} containers, got {len(names)}")

@@ -1,8 +1,8 @@
-"""A Tortoise's status: its memory, in v1beta3's names if it has them, and its recommendations for people.
+"""A Tortoise's status: its memory, in v1beta3's names if it has them, and recommendations for people.
 
-- ``read_memory`` of what ``write_status`` wrote is the same memory, to the second. A restart forgets nothing.
-- Reading never fails: what cannot be read is left out. What is written is bounded by the slots and the containers.
-- ``conditions`` are not written here; they are those of every kind of group.
+- ``read_memory`` restores what ``write_status`` wrote, to the second.
+- Reading never fails: unreadable parts are skipped. Sizes are bounded by slots and containers.
+- ``conditions`` are those of every kind of group, and not written here.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _TIMES: Final = {
     "steppedBack": "stepped_at",
     "metricsMissingSince": "blind_since",
 }
-"""From ``status.times`` to the memory."""
+"""Fields of the memory by name in ``status.times``."""
 
 
 def read_memory(status: JsonObject, configuration: Configuration) -> TortoiseMemory:
-    """The memory in ``status``; that of a new Tortoise if there is none."""
+    """The memory in ``status``; that of a new Tortoise if missing."""
     replicas, layout = child(status, "recommendations", "horizontal"), configuration.layout
     times = {field: parse_moment(child(status, "times").get(name)) for name, field in _TIMES.items()}
     return TortoiseMemory(
@@ -62,7 +62,7 @@ def read_memory(status: JsonObject, configuration: Configuration) -> TortoiseMem
 
 
 def write_status(memory: TortoiseMemory, decision: TortoiseDecision) -> Json:
-    """The memory and what is recommended. Equal memories and decisions give equal statuses."""
+    """Memory and recommendations. Equal input gives an equal status."""
     horizontal: Json = {
         "minReplicas": write_slots(memory.replicas.least),
         "maxReplicas": write_slots(memory.replicas.most),
@@ -94,14 +94,14 @@ def write_status(memory: TortoiseMemory, decision: TortoiseDecision) -> Json:
 
 
 def read_peaks(status: JsonObject, configuration: Configuration) -> Peaks:
-    """The peaks of a single VM (S3.7); none if there are none."""
+    """The peaks of a single VM (S3.7); empty if missing."""
     vertical = child(status, "recommendations", "vertical")
     cpu, memory = (read_slots(items(vertical, name), configuration.layout) for name in ("cpuPeaks", "memoryPeaks"))
     return Peaks(cpu, memory)
 
 
 def write_peaks(peaks: Peaks, mode: TortoiseMode) -> Json:
-    """The status of a Tortoise whose target is a single VM: thousandths of a vCPU, and bytes."""
+    """Status of a Tortoise with a VM target: thousandths of a vCPU, and bytes."""
     vertical = {"cpuPeaks": write_slots(peaks.cpu), "memoryPeaks": write_slots(peaks.memory)}
     phase = Phase.EMERGENCY if mode is TortoiseMode.EMERGENCY else Phase.WORKING
     return {"tortoisePhase": str(phase), "recommendations": {"vertical": vertical}}
@@ -170,10 +170,10 @@ def _recommended(status: JsonObject) -> Iterator[tuple[str, ResourceList]]:
 
 
 MOST_SLOTS: Final = 168
-"""Every hour of a week."""
+"""Hours of a week."""
 
 _MOST: Final = 2**53
-"""Larger numbers are no longer exact in every reader of JSON."""
+"""Larger integers are not exact in all JSON readers."""
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -205,10 +205,10 @@ def write_slots(memory: SlotMemory) -> list[Json]:
 
 
 def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemory:
-    """The memory that ``write_slots`` wrote; an empty one in the layout ``otherwise`` if there is none."""
-    # Whatever someone wrote into the status, read at most one week of hours.
+    """Decode ``write_slots``'s result; empty in layout ``otherwise`` if missing."""
+    # At most one week of hours, whatever is in the status.
     parsed = _read(list(entries)[:MOST_SLOTS])
-    # The first readable entry defines the layout, so that a memory survives a change of the configuration.
+    # The first readable entry defines the layout, so that a memory survives a configuration change.
     layout = next((candidate for entry in parsed if (candidate := _layout(entry)) is not None), otherwise)
     slots = frozenset(layout.slots())
     named = [(entry.slot, entry) for entry in parsed if entry.timezone == layout.zone.key]
@@ -217,12 +217,12 @@ def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemo
 
 def _read(found: list[JsonObject]) -> list[_Entry]:
     try:
-        # All at once is much faster; a bad entry makes it fail.
+        # Much faster, but fails on any bad entry.
         return msgspec.convert(found, list[_Entry])
     except ValueError:
         entries = []
         for entry in found:
-            # Skipped; it is learned again when its slot comes.
+            # It is learned again with its slot.
             with suppress(ValueError):
                 entries.append(msgspec.convert(entry, _Entry))
         return entries
