@@ -1,1 +1,1 @@
-"""The page: a fleet as it is now, live in a browser. It reads and changes nothing."""
+"""The web page: a live view of the fleet, read-only."""

@@ -1,4 +1,4 @@
-"""``autoscale-dashboard``: the page of a fleet, on a cluster. Run with ``--help``."""
+"""``autoscale-dashboard``: the web page of a cluster. Run with ``--help``."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ PAGE_LIMITS: Final = Limits(connections=512, per_peer=256, idle=Seconds(75.0))
 METRICS_LIMITS: Final = Limits(connections=256, per_peer=64)
 PATIENCE: Final = 5.0
 QUESTION: Final = 60.0
-"""Seconds that a question to Prometheus may take."""
+"""Timeout of a Prometheus query, in seconds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start."""
+    """Run until SIGTERM or SIGINT; return 0 then, 2 if it cannot start."""
     options = parsed(arguments)
     prepare(options.log_level)
     return run(NAME, _run(options))
@@ -52,7 +52,7 @@ async def _run(options: argparse.Namespace) -> None:
     access = credentials(options.kubeconfig, clock)
     async with (
         http_client(access, CONNECTIONS, NAME) as http,
-        # Connections of its own: slow agents must not take those to the API server.
+        # A separate pool, so that slow agents cannot block the API server.
         httpx.AsyncClient(limits=CONNECTIONS, timeout=PATIENCE, trust_env=False) as around,
     ):
         api = HttpApi(http, access.token)
@@ -62,7 +62,7 @@ async def _run(options: argparse.Namespace) -> None:
         async with _history(options) as history:
             dashboard = Dashboard(options.title, api, sources, clock, ApiJudge(api), history, options.labels)
             jobs = [dashboard.run()]
-            # With a Prometheus there is nothing to record.
+            # Do not record if there is a Prometheus.
             if options.history is not None and not options.prometheus:
                 looks = ClusterLooks(api, dashboard.sources, clock, dashboard.telemetry)
                 bounds = RetentionBounds.of_volume(options.history_volume)
@@ -74,7 +74,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 @asynccontextmanager
 async def _history(options: argparse.Namespace) -> AsyncIterator[History | None]:
-    """The Prometheus if one is given, else the file that we record into; None if there is neither."""
+    """The Prometheus if given, else the file that is recorded; None if neither."""
     if options.prometheus:
         async with httpx.AsyncClient(base_url=options.prometheus, timeout=QUESTION, trust_env=False) as http:
             yield PrometheusHistory(http)
@@ -84,7 +84,7 @@ async def _history(options: argparse.Namespace) -> AsyncIterator[History | None]
 
 def _listeners(options: argparse.Namespace, dashboard: Dashboard) -> list[Listener]:
     probes = probes_app(NAME, "The page's program.", dashboard.readiness, dashboard.telemetry.page)
-    # Both or neither: ``parsed`` has checked that.
+    # ``parsed`` has checked that both are given.
     tls = server_tls("page", options.certificate, options.key) if options.certificate is not None else None
     return [
         Listener("page", dashboard.app, options.listen, tls=tls, limits=PAGE_LIMITS),

@@ -1,4 +1,4 @@
-"""Accounts of one object, asked for when a reader looks at it: why a database has its size, a group its replicas."""
+"""Explanations of single objects, fetched when a user opens one: the size of a database, the replicas of a group."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from scheduler_plugin.history.ports import History, HistoryError, Period
 TIMEOUT: Final = Seconds(5.0)
 AT_ONCE: Final = 8
 POINTS: Final = 400
-"""Points of a chart, at most about this many."""
+"""Approximate maximum number of points of a chart."""
 MOST_DECISIONS: Final = 400
 MOST_MOVES: Final = 100
 OF_THE_VM_ALONE: Final = frozenset(
     {"vm", "leading", "mayMove", "staysBecause", "unreadableConstraints"}
     | {"refusedTargets", "problems", "migrations", "pods"}
 )
-"""The parts of the scheduler's account of a database that name none of another namespace."""
+"""Parts of the scheduler's explanation of a database that name no other namespace."""
 
 
 @dataclass(slots=True)
 class Accounts:
-    """Asks the API, the scheduler and agents; a few at a time, so that readers cannot cause a flood.
+    """Queries the API, the scheduler and agents, a few at a time, so that users cannot cause a flood.
 
-    ``reads_events``: the API is asked with the readers' own rights, so they may see events.
+    ``reads_events``: API calls have the user's own permissions, so the user may see events.
     """
 
     api: KubernetesApi
@@ -52,18 +52,18 @@ class Accounts:
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def of_vm(self, name: ObjectName, sight: VisibilityFilter) -> Json | None:
-        """The sentences of ``autoscale explain`` and their sources; None if the reader has no such database.
+        """The sentences of ``autoscale explain`` with their sources; None if the user cannot see such a database.
 
-        ``warnings`` is whether Kubernetes' warnings about it are among them.
+        ``warnings`` says whether Kubernetes' warnings are included.
         """
         kind, stored = database_object(name)
-        # Without a name the path would be that of all objects of the kind.
+        # Without a name this would be the collection's path.
         if not stored.name or not sight.sees(scope_of(name)):
             return None
         async with self._turns:
             try:
                 path = kind.path(stored.namespace, stored.name)
-                # First: without the object there is no agent to ask, and no UID to find its events by.
+                # First: the object has the agent's address and the UID of its events.
                 vm = dict(await self.api.call(ApiCall("GET", path, TIMEOUT)))
             except ApiError:
                 return None
@@ -72,16 +72,16 @@ class Accounts:
             from_scheduler = self.sources.of_scheduler(f"/explain/{database_url(name)}")
             agent, scheduler, events = await asyncio.gather(self.sources.of_vm(vm), from_scheduler, self._events(vm))
         if scheduler is not None and not sight.has_all:
-            # For readers of some namespaces only: the rest may name databases of others.
+            # A user without cluster-wide access: the rest may name databases of others.
             scheduler = {key: part for key, part in scheduler.items() if key in OF_THE_VM_ALONE}
         sentences = list(story(vm, agent, scheduler, events or ()))
         return {"story": sentences, "agent": agent, "scheduler": scheduler, "warnings": events is not None}
 
     async def _events(self, vm: Json) -> list[Json] | None:
-        # On a cluster the API is asked with the page's own rights, which are not the reader's.
+        # On a cluster API calls have the page's permissions, not the user's.
         if not self.reads_events:
             return None
-        # By UID: there may have been another object of the same name.
+        # By UID: an earlier object may have had this name.
         path, about = EVENTS.path(name_of(vm).namespace), {"fieldSelector": f"involvedObject.uid={uid_of(vm)}"}
         try:
             return items(await self.api.call(ApiCall("GET", path, TIMEOUT, about)), "items")
@@ -89,8 +89,8 @@ class Accounts:
             return None
 
     async def past_of(self, name: ObjectName, sight: VisibilityFilter, seconds: int) -> Json | None:
-        """History of a database within the last ``seconds``, empty without a history; None if the reader has no such
-        database.
+        """History of a database within the last ``seconds``, empty without a history; None if the user cannot see such
+        a database.
         """
         if not sight.sees(scope_of(name)):
             return None
@@ -103,13 +103,13 @@ class Accounts:
                 spans = await self.history.vm_series(name, period, max(SECOND, seconds * SECOND // POINTS))
                 decisions = await self.history.decisions(name, period, MOST_DECISIONS)
                 moves = await self.history.moves(name, period, MOST_MOVES)
-        # A history that cannot be read is shown as an empty one; the rest of the page works.
+        # Show an unreadable history as empty; the rest of the page works.
         except HistoryError:
             return past([], [])
         return past(spans, decisions, moves)
 
     async def of_group(self, kind: str, name: ObjectName, sight: VisibilityFilter) -> Json | None:
-        """The groups program's answer; None if the reader has no such group, or there is no answer."""
+        """The groups program's response; None if the user cannot see such a group, or there is no response."""
         if not sight.sees(Scope(name.namespace)):
             return None
         path = "/".join(escaped(part) for part in ("explain", name.namespace, kind, name.name))
@@ -117,7 +117,7 @@ class Accounts:
             return await self.sources.of_groups(f"/{path}")
 
     async def of_settings(self, sight: VisibilityFilter) -> Json | None:
-        """The scheduler's settings in force; for those who may list all VMs."""
+        """The scheduler's present settings, for users who may list all VMs."""
         if not sight.has_all_vms:
             return None
         async with self._turns:

@@ -1,4 +1,4 @@
-"""The one place where an ``autoscale-dashboard`` is put together. Nothing is made at import."""
+"""Assembles ``autoscale-dashboard``. Nothing is created at import."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from scheduler_plugin.history.ports import History
 
 
 class Dashboard:
-    """The page's program: background tasks and application. What agents answer to ``sources`` reaches the page.
+    """Background tasks and application of the page. Responses of agents to ``sources`` update the page too.
 
-    Without a ``judge`` people sign in by one-time links. ``labels`` are those that the history keeps.
+    Without a ``judge`` users sign in with one-time links. ``labels`` are those that the history keeps.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - each is a part of its own
@@ -41,25 +41,25 @@ class Dashboard:
         self.telemetry = DashboardTelemetry()
         self.fleet = Fleet(sources, clock, self.telemetry)
         self.readers = Readers(self.fleet.journal, secrets.token_hex(32), clock, self.telemetry)
-        # Each needs the other, so one of the two is set afterwards.
+        # Set afterwards: each needs the other.
         self.fleet.on_news = self.readers.stir
         self.doorman = SignIn(self.fleet, clock, self.telemetry, judge)
-        # Whoever asks agents goes through it, so that the page always learns of an agent's trouble.
+        # All queries of agents go through it, so that the page shows their problems.
         self.sources = Overheard(sources, self.fleet.hear)
         reports = CostReports(history, sources, clock, labels)
-        # With a judge the API is asked with the program's rights, so events are left out.
+        # With a judge API calls have the program's permissions, so omit events.
         self.accounts = Accounts(api, self.sources, clock, reports, history, reads_events=judge is None)
         self.app = page_app(title, self.doorman, self.readers, self.accounts)
 
     async def run(self) -> None:
-        """Follows the cluster and wakes readers until cancelled."""
+        """Watch the cluster and wake open pages until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.fleet.run(self.api))
             tasks.create_task(self.readers.run())
             tasks.create_task(self._say_ready())
 
     def readiness(self) -> tuple[bool, str]:
-        """Return True if the cluster has been read, with a text for probes."""
+        """Return True once the cluster was read, with a text for probes."""
         missing = self.fleet.missing
         return not missing, texts.NOT_LISTED.format(kinds=", ".join(missing)) if missing else "ok"
 

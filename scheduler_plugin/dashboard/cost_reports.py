@@ -1,4 +1,4 @@
-"""Costs from the history, computed once for all readers and kept for a while."""
+"""Costs from the history, computed once for all users and cached."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from scheduler_plugin.history.priced_usage import priced_usage
 
 KEPT: Final = Seconds(30.0)
 _TIMES: Final = 20
-"""An answer that took 4 s is kept for 80 s."""
+"""A response that took 4 s is cached for 80 s."""
 MOST_BILLS: Final = 64
 
 
 @dataclass(slots=True)
 class CostReports:
-    """Asks ``history`` (None: there is none), which keeps the values of ``labels``."""
+    """Queries ``history`` (None: there is none), which keeps values of ``labels``."""
 
     history: History | None
     sources: Sources
@@ -39,31 +39,31 @@ class CostReports:
     _billing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def of(self, sight: VisibilityFilter, seconds: int, by: str, only: str) -> Json | None:
-        """The costs of the last ``seconds`` by ``by``, or of one name of that kind; None for another period or kind."""
+        """Costs of the last ``seconds`` by ``by``, or of one name of it; None for an unknown period or kind."""
         if seconds not in SPANS or by not in {*KEYS, *(f"{LABEL}{label}" for label in self.labels)}:
             return None
         if self.history is None:
             return NOT_KEPT
         try:
-            # One lock for each period, so that readers of a short one do not wait for the answer about a month.
+            # One lock per period, so that short ones do not wait for a month.
             async with self._asking[seconds]:
                 until, material = await self._material(self.history, seconds)
         except HistoryError:
             return NOT_KEPT
-        # The sight is part of the key: no reader gets a bill made for another's.
+        # Permissions are part of the key.
         key = seconds, until, sight, by, only
         async with self._billing:
             if key not in self._bills:
-                # Ten thousand VMs take a second; in a thread, so that events go on meanwhile.
+                # In a thread: 10,000 VMs take a second.
                 document = await asyncio.to_thread(costs, material, sight, by, only)
                 self._bills[key] = {**document, "labels": list(self.labels)}
-                # Keys come from readers, who must not fill the memory.
+                # Keys are user input: bound the cache.
                 if len(self._bills) > MOST_BILLS:
                     self._bills.popitem(last=False)
             return self._bills[key]
 
     async def _material(self, history: History, seconds: int) -> tuple[Instant, Material]:
-        """Inputs of the bills, and until when they are kept. Raises ``HistoryError``."""
+        """Inputs of the bills, and until when they are cached. Raises ``HistoryError``."""
         began = self.clock.now()
         previous = self._materials.get(seconds)
         if previous is not None and began < previous[0]:
@@ -73,9 +73,9 @@ class CostReports:
         ranking, whose = prices_in(await self.sources.of_scheduler("/settings"))
         prices, usages = await priced_usage(history, period, ranking)
         material = Material(period, usages, await history.high_needs(period, HIGH), prices, whose)
-        # Counted from the end, or a slow answer would be out of date on arrival.
+        # From the end, or a slow response would expire on arrival.
         ended = self.clock.now()
-        # The longer the history takes to answer, the more rarely it is asked, however many readers there are.
+        # The slower the history, the less often it is queried.
         valid_until = Instant(ended + max(KEPT, Seconds(_TIMES * (ended - began))))
         self._materials[seconds] = valid_until, material
         return valid_until, material

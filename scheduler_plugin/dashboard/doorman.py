@@ -1,4 +1,4 @@
-"""Sign-in: the cookie of a session, a one-time link on one machine, a token on a cluster."""
+"""Sign-in: session cookies, one-time links for local pages, tokens on clusters."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ COOKIE: Final = "autoscale-session"
 LONGEST_TOKEN: Final = 16 * 1024
 SECRET: Final = 32
 """Bytes."""
-# Half of the judge's turns, so that a flood of sign-ins leaves the other half to sessions that are renewed.
+# Half of the judge's slots, so that sign-ins cannot block renewals of sessions.
 SIGNING: Final = AT_ONCE // 2
 _DIGITS: Final = 5
-"""Of a port."""
+"""Digits of a port."""
 
 
 def cookie_at(host: str) -> str:
-    """The name of the cookie at a ``Host``: browsers send a cookie to every port, and each port may be another page.
+    """Name of the cookie at a ``Host``: browsers send cookies to every port, and each port may be another page.
 
     >>> cookie_at("127.0.0.1:10290"), cookie_at("page.example"), cookie_at("[::1]")
     ('autoscale-session-10290', 'autoscale-session', 'autoscale-session')
@@ -40,7 +40,7 @@ def cookie_at(host: str) -> str:
 
 @dataclass(slots=True)
 class SignIn:
-    """``judge`` is None on one machine, where people use links instead: ``on_link`` is called with each new one."""
+    """``judge`` is None for local pages, which use links: ``on_link`` is called with each new one."""
 
     fleet: Fleet
     clock: Clock
@@ -49,7 +49,7 @@ class SignIn:
     on_link: Callable[[str], None] = lambda _: None
     sessions: Sessions = field(default_factory=Sessions)
     _signing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SIGNING))
-    # Weak: a lock goes once no page of its session waits for it.
+    # Weak: removed once no page of its session waits.
     _renewing: WeakValueDictionary[bytes, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     @property
@@ -58,38 +58,38 @@ class SignIn:
         return "link" if self.judge is None else "token"
 
     def offer_link(self) -> None:
-        """Makes the next one-time link."""
+        """Create the next one-time link."""
         secret = secrets.token_urlsafe(SECRET)
         self.sessions.offer(secret)
         self.on_link(secret)
 
     async def sign_in(self, token: str) -> str | None:
-        """The secret of a new session; None if the token is no good. Raises ``ApiError`` and ``TimeoutError``."""
+        """The secret of a new session; None if the token is invalid. Raises ``ApiError`` and ``TimeoutError``."""
         async with asyncio.timeout(PATIENCE), self._signing:
             visitor = await self._judged(token)
         self.telemetry.sign_ins.labels("refused" if visitor is None else "accepted").inc()
         if visitor is None:
             return None
         secret = secrets.token_urlsafe(SECRET)
-        # Without a judge the token is a link, void once used: there is nothing to judge again.
+        # Without a judge the token is a consumed link, which cannot be reviewed again.
         kept_token = "" if self.judge is None else token
         now = self.clock.now()
         self.sessions.begin(secret, visitor.sight, now, token=kept_token, who=visitor.who, asked_to=visitor.asked_to)
         return secret
 
     async def find(self, cookie: str) -> Session | None:
-        """The session of a cookie, judged again if that is due; None if there is none any more."""
+        """The session of a cookie, reviewed again if due; None if there is none."""
         session = self.sessions.find(cookie, self.clock.now())
         return None if session is None else await self.renewed(session)
 
     async def renewed(self, session: Session) -> Session | None:
-        """The session as it is now; None if it has ended."""
+        """The present session; None if it has ended."""
         current = self._still(session)
         if current is None or self.judge is None or not current.is_due(self.clock.now()):
             return current
-        # Every page of a session comes here when a check is due; one of them asks for all.
+        # All pages of a session come here when a review is due; one of them does it.
         async with self._renewing.setdefault(current.key, asyncio.Lock()):
-            current = self._still(session)  # another page of the session may have asked
+            current = self._still(session)  # another page of the session may have done it
             if current is None or not current.is_due(self.clock.now()):
                 return current
             return await self._judged_again(current, self.judge)
@@ -102,7 +102,7 @@ class SignIn:
             before = Visitor(found.who, found.sight, found.asked_to)
             visitor = await judge.visitor(found.token, self.fleet.scopes, before)
         except (ApiError, TimeoutError):
-            # No answer is no permission: the session ends.
+            # No response, no permission.
             visitor = None
         if visitor is None:
             self.sessions.end(found)
@@ -110,7 +110,7 @@ class SignIn:
         return self.sessions.checked(found, visitor.sight, self.clock.now(), visitor.asked_to)
 
     async def _judged(self, token: str) -> Visitor | None:
-        # This cannot be a token, so the API server need not be asked.
+        # Not a token: no review.
         if not 0 < len(token) <= LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             return None
         if self.judge is not None:
@@ -118,5 +118,5 @@ class SignIn:
         if not self.sessions.take_link(token):
             return None
         self.offer_link()
-        # On one machine whoever can read the link may see the whole fleet.
+        # A local user who can read the link may see everything.
         return Visitor("", ALL)

@@ -1,4 +1,4 @@
-"""The fleet as it is now: informers and the scheduler's reports, kept as rows in a journal."""
+"""The live fleet: informers and the scheduler's reports, as rows in a journal."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from scheduler_plugin.databases import OPTED_IN
 
 LOOK: Final = Seconds(1.0)
-"""The shortest pause between two looks at the scheduler; a slow look makes it longer."""
+"""Minimum interval of queries of the scheduler; slow responses increase it."""
 
 GROUP_KINDS: Final = (VM_GROUPS, HVPAS, TORTOISES)
 WATCHED: Final = (VIRTUAL_MACHINES, PODS, MIGRATIONS)
-"""The page shows these as current, so it says when updates stop."""
+"""Kinds shown as live; the page reports if their watches are silent."""
 _FEW: Final = 4
-"""A pause is this many times as long as the look before it, from ``LOOK`` to ``LONGEST_PAUSE``."""
+"""The pause is this multiple of the last query's duration, from ``LOOK`` to ``LONGEST_PAUSE``."""
 LONGEST_PAUSE: Final = Seconds(5.0)
 
 
 class Fleet:
-    """Rows by kind. ``on_news`` is called after each change and must not wait for anything."""
+    """Rows by kind. ``on_news`` is called after each change and must not block."""
 
     def __init__(self, sources: Sources, clock: Clock, telemetry: DashboardTelemetry) -> None:
         self.journal = Journal()
@@ -64,7 +64,7 @@ class Fleet:
         self._troubles: dict[str, str] = {}
         self._said: StandingRow | None = None
         self._silent = 0
-        # Without databases there is no page. Kinds that are missing or forbidden count as listed.
+        # Required before the page is ready. Missing or forbidden kinds count as listed.
         self._unlisted = {VIRTUAL_MACHINES.plural, PODS.plural}
         self._informers: dict[Resource, FactInformer[Row | None]] = {
             VIRTUAL_MACHINES: self._informer(VIRTUAL_MACHINES, VM, vm_row, telemetry),
@@ -83,28 +83,28 @@ class Fleet:
 
     @property
     def missing(self) -> list[str]:
-        """The kinds that have not been listed yet."""
+        """Kinds that were not listed yet."""
         return sorted(self._unlisted)
 
     @property
     def scopes(self) -> set[Scope]:
-        """The scopes that hold anything."""
+        """Scopes with any row."""
         return {
             Scope(name.namespace, kind is PODS) for kind, informer in self._informers.items() for name in informer.facts
         }
 
     async def run(self, api: KubernetesApi) -> None:
-        """Follows the cluster until cancelled."""
+        """Watch the cluster until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for kind, informer in self._informers.items():
                 tasks.create_task(informer.run(api, self._clock, partial(self._listed, kind.plural)))
             tasks.create_task(self._look_for_ever())
 
     def hear(self, vm: ObjectName, account: Json | None) -> None:
-        """Takes in the answer of a VM's agent. None, if it did not answer, clears its earlier answer."""
+        """Store the explanation of a VM's agent; None clears it."""
         key, troubles = str(vm), troubles_in(account or {})
         trouble = shortened(texts.TROUBLE.format(parts="; ".join(troubles))) if troubles else ""
-        # An agent's answer may arrive after its VM is gone, and would then stay for ever.
+        # Ignore a late response for a deleted VM.
         if trouble == self._troubles.get(key, "") or self.journal.get(VM, key) is None:
             return
         if trouble:
@@ -115,29 +115,29 @@ class Fleet:
             self.on_news()
 
     async def look(self) -> None:
-        """One look at the scheduler."""
-        # Sizes and permits come by watches within milliseconds; reservations and denials come only from here.
+        """Query the scheduler once."""
+        # Sizes and permits come by watches; reservations and denials come only from here.
         answer = await self._sources.of_scheduler("/nodes")
-        # If the scheduler does not answer, the numbers stay, and the page says that they are old.
+        # Without a response keep the numbers; the page shows that they are old.
         self._said = standing_row(answer)
         self._notice_silence()
         news = self._stand()
         if answer is not None:
-            # Decoding the pods of a large fleet would hold up the events.
+            # In a thread: a large fleet would block the event loop.
             nodes, reports = await asyncio.to_thread(lambda: (node_rows(answer), words(answer)))
             news = self.journal.replace(NODE, nodes) or news
-            # Only these rows can have changed, and renewing all of them is slow.
+            # Only these rows can have changed.
             changed, self._words = differing(self._words, reports), reports
             news = self._renew([*changed, *self._mute(reports)]) or news
-        # Time alone makes this news: no event says that a VM has waited for a minute.
+        # No event tells that a VM has waited for a minute.
         news = self._renew(self._waiting.long(self._clock.now())) or news
         if news:
             self.on_news()
 
     def _mute(self, said: Mapping[str, SchedulerReport]) -> list[str]:
-        """The VMs whose agents have been silent for long: a new leader has not heard from any agent at first."""
+        """VMs whose agents have been silent for long; a new leader first knows no agents."""
         now = self._clock.now()
-        # For a VM that the scheduler mentions again after a gap, silence counts from zero.
+        # After a gap silence restarts.
         for key in self._silent_agents.keys - said.keys():
             self._silent_agents.see(key, now, is_so=False)
         for key, report in said.items():
@@ -146,7 +146,7 @@ class Fleet:
 
     def _renew(self, keys: Iterable[str]) -> bool:
         rows = [row for key in keys if isinstance(row := self.journal.get(VM, key), VmRow)]
-        # A list, as ``any`` over a generator would stop at the first change.
+        # A list: ``any`` would stop at the first change.
         news = [self.journal.put(VM, self._laid_over(row)) for row in rows]
         return any(news)
 
@@ -159,19 +159,19 @@ class Fleet:
         while True:
             begun = self._clock.now()
             await self.look()
-            # One look serves all readers: nothing is asked more often because more people look.
+            # One query serves all pages.
             pause = Seconds((self._clock.now() - begun) * _FEW)
             await self._clock.sleep(min(LONGEST_PAUSE, max(LOOK, pause)))
 
     def _notice_silence(self) -> None:
         if all(self._informers[kind].is_answered for kind in WATCHED):
             self._silent = 0
-        # Wall-clock time, as people read it; only the first look that notices the silence sets it.
+        # Wall time for people, set when silence is first noticed.
         elif not self._silent:
             self._silent = round(self._clock.wall())
 
     def _stand(self) -> bool:
-        # The row says nothing about the scheduler before it has been asked.
+        # Not queried yet.
         if self._said is None:
             return False
         row = msgspec.structs.replace(self._said, listed=not self._unlisted, silent=self._silent)
@@ -185,12 +185,12 @@ class Fleet:
             self.on_news()
 
     def _changed(self, rows: str, change: FactChange[Row | None]) -> None:
-        # A deleted object has its key in its last fact.
+        # A deleted object's key is in its last fact.
         row = change.after if change.after is not None else change.before
         if row is None:
             return
         if change.after is None:
-            # A migration may have the name of a VM, whose state stays.
+            # A migration may have the same name as a VM.
             if isinstance(row, VmRow):
                 self._waiting.see(row.key, self._clock.now(), is_so=False)
                 self._troubles.pop(row.key, None)

@@ -1,4 +1,4 @@
-"""Security headers of every response of the page, and the hosts that it answers to."""
+"""Security headers of every response, and allowed hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scheduler_plugin.dashboard import texts
 
 POLICY: Final = (
-    # Nothing is loaded from elsewhere, nothing inline runs, and no other page may frame this one.
+    # Nothing external, nothing inline, no framing.
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
@@ -29,7 +29,7 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class SafeHeaders:
-    """``app`` with these headers, for requests to one of the ``hosts`` (None: to any)."""
+    """``app`` with these headers, for requests to one of the ``hosts`` (None: any)."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
         self._app, self._hosts = app, hosts
@@ -42,11 +42,11 @@ class SafeHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                # What a session sees stays out of every cache by default; the page's own files override this.
+                # No caching by default; the page's own files override this.
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        # A foreign name that resolves to this machine is an attack (DNS rebinding).
+        # DNS rebinding.
         if self._hosts is not None and host_of(scope) not in self._hosts:
             await PlainTextResponse(f"{texts.OTHER_HOST}\n", 421)(scope, receive, sending)
             return
@@ -54,13 +54,13 @@ class SafeHeaders:
 
 
 def host_of(scope: Scope) -> str:
-    """The name in the ``Host`` header, without its port; empty if there is not exactly one."""
+    """Name in the ``Host`` header without port; empty unless there is exactly one."""
     hosts = [value for name, value in scope["headers"] if name == b"host"]
-    # If there are two, a proxy may have checked the other one.
+    # With two, a proxy may have checked the other one.
     if len(hosts) != 1:
         return ""
     host: str = hosts[0].decode("latin-1").lower()
-    # An IPv6 address has colons of its own.
+    # IPv6 addresses contain colons.
     if host.startswith("["):
         name, closed, _ = host[1:].partition("]")
         return name if closed else ""

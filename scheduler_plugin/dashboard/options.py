@@ -1,4 +1,4 @@
-"""The command line of ``autoscale-dashboard``."""
+"""Command line of ``autoscale-dashboard``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DESCRIPTION: Final = (
 )
 
 _LEAST_VOLUME: Final = 16 * 1024**2
-"""A smaller volume does not hold even an hour of a small fleet."""
+"""A smaller volume does not hold an hour of a small fleet."""
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The flags as they were given. Ends the program with 2 if they are malformed."""
+    """Parse the flags; exits with 2 if they are invalid."""
     flags = parser()
     options = flags.parse_args(arguments)
     if (options.certificate is None) != (options.key is None):
@@ -33,7 +33,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _url(given: str) -> str:
     try:
-        # Empty means that the program is not asked.
+        # Empty disables queries of the program.
         return given and server_url(given)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,4 +1,4 @@
-"""Open pages: each gets a snapshot and then what changed, as fast as it reads and no faster."""
+"""Open pages: each gets a snapshot and then changes, at its own speed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 TICK: Final = Seconds(0.2)
 BEAT: Final = Seconds(10.0)
 MOST: Final = 64
-# Open pages of one person, so that nobody takes all places.
+# Maximum per user, so that nobody takes all slots.
 MOST_OF_ONE: Final = 16
 SHARED: Final = 16
-"""How many frames are kept for readers who have seen the same."""
+"""Maximum number of frames cached for pages with the same revision."""
 
 Sees = Callable[[], Awaitable[VisibilityFilter | None]]
-"""What a reader may see now; None: nothing any more."""
+"""The user's present permissions; None: none any more."""
 
 
 class Readers:
@@ -33,37 +33,37 @@ class Readers:
         self.journal, self.epoch = journal, epoch
         self._open: Counter[bytes] = Counter()
         self._clock, self._telemetry = clock, telemetry
-        # Two events: news sets the first at any time, the second lets readers go on once a tick.
+        # Changes set the first at any time; the second wakes the pages once a tick.
         self._stir, self._turn = asyncio.Event(), asyncio.Event()
         self._frames: OrderedDict[tuple[int | None, int, VisibilityFilter], tuple[bytes, int]] = OrderedDict()
 
     @property
     def count(self) -> int:
-        """The number of readers."""
+        """Number of open pages."""
         return self._open.total()
 
     def is_full(self, person: bytes) -> bool:
-        """Return True if no more pages may be opened: by anybody, or by this person."""
+        """Return True if no more pages may be opened, by anyone or by this user."""
         return self.count >= MOST or self._open[person] >= MOST_OF_ONE
 
     def stir(self) -> None:
-        """There is news."""
+        """Signal a change."""
         self._stir.set()
 
     async def run(self) -> None:
-        """Wakes the readers, at most once a tick."""
+        """Wake the pages, at most once a tick."""
         while True:
             await self._stir.wait()
             self._stir.clear()
-            # A new event for the next turn: readers keep the old one, which stays set until all of them have woken up.
+            # A new event for the next tick; pages keep the old, set one until all have woken up.
             self._turn.set()
             self._turn = asyncio.Event()
             await self._clock.sleep(TICK)
 
     async def frames(self, sees: Sees, last_id: str, person: bytes = b"") -> AsyncIterator[bytes]:
-        """Frames for one reader whose last event was ``last_id``, until it may see nothing any more.
+        """Frames for a page with last event ``last_id``, until its user loses all permissions.
 
-        None at all if too many pages are open: several may have passed ``is_full`` at the same moment.
+        None if too many pages are open: several may pass ``is_full`` at once.
         """
         if self.is_full(person):
             return
@@ -72,9 +72,9 @@ class Readers:
         revision, before, silent_since = None, None, self._clock.now()
         try:
             while (sight := await sees()) is not None:
-                # Taken before the frame is made, so that news that arrives meanwhile sets this very event.
+                # Before building the frame, so that later changes set this event.
                 turn = self._turn
-                # Whoever may see more or less than before begins again with a snapshot.
+                # Changed permissions start with a snapshot.
                 if sight != before:
                     revision = revision_in(last_id, f"{self.epoch}{sight.tag}")
                     before, last_id = sight, ""
@@ -85,19 +85,19 @@ class Readers:
                     self._telemetry.sent.inc(len(frame))
                     yield frame
                     silent_since = self._clock.now()
-                # A slow reader may be behind by the time its frame is sent; then it continues at once.
+                # A slow page may already be behind; then continue at once.
                 if revision == self.journal.revision:
                     await self._clock.wait(turn, Instant(silent_since + BEAT))
         finally:
-            self._open -= Counter((person,))  # forgets people who read no more
+            self._open -= Counter((person,))  # drops users without pages
             self._telemetry.readers.dec()
 
     def _next(self, sight: VisibilityFilter, seen: int | None) -> tuple[bytes, int]:
-        """The next frame, made once for all readers with the same rights who have seen the same."""
+        """The next frame, shared by pages with the same permissions and revision."""
         key = seen, self.journal.revision, sight
         if key not in self._frames:
             self._frames[key] = next_frame(self.journal, f"{self.epoch}{sight.tag}", sight, seen)
-            # Drops the oldest: readers that keep up ask for the newest.
+            # Drop the oldest: pages that keep up need the newest.
             if len(self._frames) > SHARED:
                 self._frames.popitem(last=False)
         return self._frames[key]

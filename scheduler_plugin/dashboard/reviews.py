@@ -1,4 +1,4 @@
-"""The API server's word on who signs in and what it may read."""
+"""Token and access reviews of users by the API server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TIMEOUT: Final = Seconds(5.0)
 PATIENCE: Final = 10.0
 AT_ONCE: Final = 4
 QUESTIONS: Final = 16
-"""Access reviews under way at the same time, for all visitors together."""
+"""Maximum number of concurrent access reviews, for all users."""
 AT_A_TIME: Final = 1000
-"""Scopes that are asked about in one batch."""
+"""Scopes per batch of reviews."""
 
 
 class Visitor(NamedTuple):
-    """The user of a token by the API server's word, the scopes they may see, and the one asked about last."""
+    """The user of a token, the visible scopes, and the scope that was reviewed last."""
 
     who: str
     sight: VisibilityFilter
@@ -32,17 +32,18 @@ class Visitor(NamedTuple):
 
 
 class AccessReviewer(Protocol):
-    """Says whose a token is and what its bearer may see."""
+    """Reviews tokens and what their users may see."""
 
     async def visitor(self, token: str, scopes: Iterable[Scope], before: Visitor | None = None) -> Visitor | None:
-        """None if the token is no good, or allows nothing. ``before`` is the last answer for this token.
+        """The token's user; None if the token is invalid or allows nothing. ``before`` is the last result for this
+        token.
 
         Raises ``ApiError`` and ``TimeoutError``.
         """
 
 
 class ApiJudge:
-    """Asks over ``api``."""
+    """Reviews over ``api``."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
@@ -51,13 +52,13 @@ class ApiJudge:
 
     async def visitor(self, token: str, scopes: Iterable[Scope], before: Visitor | None = None) -> Visitor | None:
         """See ``AccessReviewer``."""
-        # A sign-in that waits too long for its turn gets a 503.
+        # A sign-in that waits too long gets 503.
         async with asyncio.timeout(PATIENCE), self._turns:
             user = user_in(await self._review(TOKEN_REVIEWS.path(), token_review(token)))
             if user is None:
                 return None
             who = text(user, "username")
-            # About all namespaces first: one question may replace thousands.
+            # All namespaces first: one review may replace thousands.
             everywhere = frozenset([scope for scope in sorted(EVERYTHING) if await self._may_read(user, scope)])
             rest = sorted(scope for scope in scopes if scope.everywhere not in everywhere)
             return await self._of_scopes(user, rest, everywhere, before or Visitor(who, NOTHING))
@@ -65,16 +66,17 @@ class ApiJudge:
     async def _of_scopes(
         self, user: JsonObject, scopes: list[Scope], everywhere: frozenset[Scope], before: Visitor
     ) -> Visitor | None:
-        """Asks about the next scopes, and about more of them until one is allowed."""
+        """Review the next scopes, and more until one is allowed."""
         visible, after, remaining = before.sight.scopes & set(scopes), before.asked_to, len(scopes)
         while remaining:
-            # In turn: somebody who may list a few of thousands gets in soon, and sees all of them after a few renewals.
+            # Continue after the last one: a user with few of thousands of namespaces gets in soon, and sees all of them
+            # after a few renewals.
             at = bisect_right(scopes, after)
             batch = (scopes[at:] + scopes[:at])[: min(AT_A_TIME, remaining)]
             allowed = await asyncio.gather(*(self._may_read(user, scope) for scope in batch))
-            # Scopes of this batch that are no longer allowed go; those of earlier batches stay until asked again.
+            # Denied scopes of this batch are removed; those of earlier batches stay until reviewed again.
             visible = visible.difference(batch).union(scope for scope, may in zip(batch, allowed, strict=True) if may)
-            # The next renewal continues from here.
+            # The next renewal continues here.
             after, remaining = batch[-1], remaining - len(batch)
             if visible or everywhere:
                 break

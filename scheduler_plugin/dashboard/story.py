@@ -1,6 +1,6 @@
-"""Sentences that explain a database's size: from its object, its agent's account, the scheduler's, and its warnings.
+"""Sentences that explain a database's size, from its object, its agent, the scheduler, and warnings.
 
-The same words wherever people ask: ``autoscale explain`` and the page.
+Shared by ``autoscale explain`` and the page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LARGEST: Final = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Reasons why the agent and the scheduler did not answer; empty if unknown."""
+    """Reasons why agent and scheduler did not respond; empty if unknown."""
 
     agent: str = ""
     scheduler: str = ""
@@ -36,7 +36,7 @@ class Silence:
 def story(
     vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence[Json] = (), why_silent: Silence = Silence()
 ) -> Iterator[str]:
-    """The whole answer as lines of text, gaps included."""
+    """The whole explanation as lines of text."""
     yield from _of_pod(vm) if is_pod(vm) else _of_object(vm)
     yield from _of_conditions(vm)
     yield from _of_warnings(vm, events)
@@ -61,7 +61,7 @@ def story(
 
 
 def _no_agent(vm: Json, reason: str) -> str:
-    # A VM that is not enabled has no agent, which is no fault.
+    # Not enabled: no agent, no fault.
     if labels_of(vm).get(LABEL_ENABLED) != "true":
         return f"It is not enabled for autoscaling: it has no label {LABEL_ENABLED}=true."
     return f"Its agent does not answer: {reason or 'it may be starting'}"
@@ -69,13 +69,13 @@ def _no_agent(vm: Json, reason: str) -> str:
 
 def _of_problems(scheduler: Json) -> Iterator[str]:
     problems = scheduler.get("problems")
-    # Answers come from other programs, maybe of another release: fields of an unexpected type are left out.
+    # Programs may be of another release: skip fields of unexpected types.
     for problem in problems if isinstance(problems, list) else ():
         yield f"  Problem: {problem}"
 
 
 def _of_mobility(scheduler: Json) -> Iterator[str]:
-    """The reason why the scheduler does not move it by itself, and where it was not placed lately."""
+    """The reason why the scheduler does not move it by itself, and recent refusals of nodes."""
     if why := text(scheduler, "staysBecause"):
         yield f"The scheduler does not move it by itself: {why}."
     if unread := text(scheduler, "unreadableConstraints"):
@@ -89,14 +89,14 @@ def _of_mobility(scheduler: Json) -> Iterator[str]:
 def _of_migrations(scheduler: Json) -> Iterator[str]:
     for migration in items(scheduler, "migrations"):
         problem, phase = text(migration, "problem"), text(migration, "phase")
-        # A migration that has ended waits for nothing, whatever its last condition says.
+        # An ended migration waits for nothing.
         if problem and phase not in ("Failed", "Succeeded"):
             yield f"Migration {text(migration, 'name')} is {phase} for {_ago(migration, 'seenForSeconds')}: {problem}"
 
 
 def warnings_about(vm: Json, events: Sequence[Json]) -> list[Json]:
-    """The latest warnings about ``vm``, the newest last (pure)."""
-    # By UID: events of an earlier object of the same name may still exist.
+    """Latest warnings about ``vm``, newest last (pure)."""
+    # By UID: an earlier object may have had this name.
     of_vm = [event for event in events if text(event, "involvedObject", "uid") == uid_of(vm)]
     warnings = [event for event in of_vm if text(event, "type") == "Warning"]
     return sorted(warnings, key=lambda event: text(event, "lastTimestamp"))[-_WARNINGS:]
@@ -164,7 +164,7 @@ def _of_agent(agent: Json) -> Iterator[str]:
         yield f"  Policy: {guard}"
     yield from _smoothing(agent)
     yield from (f"  Memory: it {sentence}." for sentence in texts_at(agent, "working_set"))
-    # A pod has no monitor: the headline says which size was tried.
+    # A pod has no monitor.
     if not child(agent, "resize"):
         yield from _of_monitor(child(agent, "monitor"))
     yield from _of_sleep(child(agent, "sleep"))
@@ -189,7 +189,7 @@ def _of_monitor(monitor: Json) -> Iterator[str]:
 
 
 def _of_sleep(sleep: Json) -> Iterator[str]:
-    # Sleep is off unless its policy has a time for it; the object itself says since when a VM sleeps.
+    # Sleep is off without a time; a sleeping VM's object says since when.
     if sleep.get("after_seconds") and sleep.get("state") not in SLEEPING:
         yield f"  The VM is {text(sleep, 'because')}."
     if flag(sleep, "woken_for_nothing"):
@@ -220,7 +220,7 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     because = ", ".join(f"{source} {_size(child(floors, source))}" for source in floors)
     yield f"  It reserves {_size(child(pod, 'reserved'))}" + (f", the largest of: {because}." if because else ".")
     denied = child(pod, "denied")
-    # The scheduler reports a denial of nothing as zeros.
+    # No denial is reported as zeros.
     if text(denied, "cpu") not in {"", "0"} or text(denied, "mem") not in {"", "0"}:
         why = f" because {text(pod, 'deniedBy')}" if text(pod, "deniedBy") else ""
         yield f"  It denies {_size(denied)}{why}, for {_ago(pod, 'deniedForSeconds')}."
@@ -232,7 +232,7 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     if requests := child(pod, "requests"):
         yield f"  Its pod requests {_size(requests)} for the guest."
     if problem := text(pod, "requestsProblem"):
-        # Only the first letter: ``capitalize`` would lower the names in it.
+        # ``capitalize`` would lower the names in it.
         yield f"  {problem[:1].upper()}{problem[1:]}."
     total, reserved = _size(child(pod, "nodeTotal")), _size(child(pod, "nodeReserved"))
     yield f"  The node has {total} for VMs and pods; {reserved} are reserved."
@@ -245,18 +245,18 @@ def _size(amounts: Json) -> str:
 
 
 def _memory(quantity: str) -> str:
-    """A memory quantity, rounded to MiB if it is no multiple of one."""
+    """A memory quantity, rounded to MiB."""
     try:
         amount = Bytes.parse(quantity)
     except QuantityError:
         return quantity
-    # Nobody reads ten digits of bytes.
+    # Not ten digits of bytes.
     return quantity if amount.value % _MIB == 0 or amount.value < _MIB else f"{amount.value / _MIB:.0f}Mi"
 
 
 def _real(value: object) -> float | None:
-    """A number; None if it is not one, or larger than any that our programs report."""
-    # A huge number would fill the line.
+    """A number; None if it is not one, or implausibly large."""
+    # It would fill the line.
     return float(value) if isinstance(value, (int, float)) and abs(value) < _LARGEST else None
 
 

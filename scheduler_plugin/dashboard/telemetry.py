@@ -1,4 +1,4 @@
-"""Metrics and log of the page's program: open pages, refused sign-ins, and the state of its watches."""
+"""Metrics and log of the dashboard program: open pages, refused sign-ins, and watches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOG: Final = logging.getLogger("autoscale.dashboard")
 
 
 class DashboardTelemetry(ProgramTelemetry):
-    """The metrics of one ``autoscale-dashboard`` and its log."""
+    """Metrics and log of one ``autoscale-dashboard``."""
 
     def __init__(self) -> None:
         super().__init__("autoscale_dashboard", LOG, "Objects that cannot be decoded")

@@ -1,7 +1,7 @@
-"""Texts of ``autoscale-dashboard``, without those that are a page by themselves: states and explanations. Pure.
+"""Texts of ``autoscale-dashboard``, except states and explanations. Pure.
 
-``core/states`` has the words of states with their meaning, ``story`` the explanation of a database. Texts with fields
-are templates for ``str.format``; mypy checks the fields.
+States are in ``core/states``, explanations of databases in ``story``. Texts with fields are templates for
+``str.format``; mypy checks the fields.
 """
 
 from __future__ import annotations

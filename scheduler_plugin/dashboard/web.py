@@ -1,13 +1,11 @@
-"""The HTTP API of the page: its files, the sign-in, the stream of events, and accounts of one object.
+"""HTTP API of the page: files, sign-in, event stream, and explanations of single objects.
 
-Rules that hold here:
+Rules:
 
-- All but the files and the sign-in need a session. For objects that a session may not see, the answer is the same as
-  for objects that do not exist.
-- Nothing here changes anything in the cluster, and no path of a request is looked up in the file system.
-- The page may be below a path that a proxy strips, which is not known here. So the page uses relative addresses only,
-  and the cookie has no path: a browser then sends it only to addresses beside the one that set it, and below
-  (``…/api/``).
+- Everything except files and sign-in needs a session. A hidden object gets the same response as a missing one.
+- Nothing here changes the cluster, and no request path is looked up in the file system.
+- A proxy may strip a path prefix, unknown here. So the page uses relative addresses only, and the cookie has no path: a
+  browser sends it next to and below the address that set it (``…/api/``).
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from scheduler_plugin.dashboard.readers import Readers
 
 STATIC: Final = Path(__file__).parent / "static"
 STATES: Final = "states.js"
-"""Generated from ``core/states.py``; there is no such file on disk."""
+"""Generated from ``core/states.py``, not a file."""
 TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -56,12 +54,12 @@ Id = Annotated[str, Query(max_length=LONGEST_ID)]
 Span = Annotated[int, Query(ge=60, le=400 * 86_400)]
 LONGEST_BODY: Final = LONGEST_TOKEN + 1024
 _ICON: Final = "max-age=86400"
-"""Cached, unlike the other files: a browser may ask for the icon whenever the view's address changes."""
+"""Cached, because a browser may request the icon whenever the page's address changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file as it is sent."""
+    """One served file."""
 
     body: bytes
     media_type: str
@@ -69,10 +67,10 @@ class PageFile:
 
 
 def page_files() -> dict[str, PageFile]:
-    """The page's own files by their path below ``STATIC``, and the tables of states."""
+    """The page's files by path below ``STATIC``, and the tables of states."""
     files = {STATES: _file(script(), ".js")}
     for path in sorted(STATIC.rglob("*")):
-        # A type that is not listed is not served, such as an editor's backup.
+        # Other types are not served, such as editor backups.
         if path.suffix in TYPES:
             files[path.relative_to(STATIC).as_posix()] = _file(path.read_bytes(), path.suffix)
     return files
@@ -87,7 +85,7 @@ class _SignIn(msgspec.Struct, frozen=True):
 
 
 def page_app(title: str, doorman: SignIn, readers: Readers, accounts: Accounts) -> ASGIApp:
-    """The application. On one machine it answers only to the names of that machine."""
+    """The application. A local one accepts only this machine's host names."""
     app = FastAPI(title="autoscale-dashboard", docs_url=None, redoc_url=None, openapi_url=None)
     _add_files(app, page_files())
     _add_sign_in(app, title, doorman)
@@ -102,7 +100,7 @@ def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
         if page_file is None:
             return _error(texts.NO_FILE, 404)
         headers = {"ETag": page_file.etag, "Cache-Control": _ICON if name == "icon.svg" else "no-cache"}
-        # no-cache makes a browser ask again at each load, so that a new release shows at once.
+        # no-cache: revalidate at each load, so that a new release shows at once.
         if request.headers.get("if-none-match") == page_file.etag:
             return Response(status_code=304, headers=headers)
         return Response(page_file.body, media_type=page_file.media_type, headers=headers)
@@ -164,10 +162,10 @@ def _add_events(app: FastAPI, doorman: SignIn, readers: Readers) -> None:
             current = await doorman.renewed(session)
             return None if current is None else current.sight
 
-        # The header is newer than ``after``: a browser sends it when it reconnects by itself.
+        # The header is newer than ``after``: browsers send it when they reconnect.
         last_id = request.headers.get("last-event-id", after)
         frames = readers.frames(sees, last_id, session.person)
-        # A proxy that buffers would hold events back; nginx reads this header.
+        # Disable buffering in nginx.
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
@@ -177,7 +175,7 @@ def _add_accounts(app: FastAPI, doorman: SignIn, accounts: Accounts) -> None:
         if session is None:
             return _error(texts.SIGN_IN, 401)
         account = await ask(session.sight)
-        # The same whether the object does not exist or the session may not see it.
+        # The same for missing and hidden objects.
         return _error(texts.NO_OBJECT, 404) if account is None else JSONResponse(account)
 
     # A pod's name has a slash: pod/NAME.
@@ -207,9 +205,9 @@ def _error(text: str, status: int, headers: Mapping[str, str] | None = None) -> 
 
 
 def _set_cookie(response: Response, request: Request, secret: str, age: int) -> None:
-    # By HTTPS, itself or by a proxy that says so; a lie makes the cookie stricter.
+    # HTTPS here or at a proxy; a false claim only makes the cookie stricter.
     https = "https" in {request.url.scheme, request.headers.get("x-forwarded-proto", "")}
-    # No path: the browser then derives it from the address that it sees, in front of any proxy.
+    # No path: the browser derives it from the address in front of any proxy.
     response.set_cookie(
         _cookie(request), secret, max_age=age, path=None, httponly=True, samesite="strict", secure=https
     )
@@ -222,14 +220,14 @@ def _cookie(request: Request) -> str:
 async def _session(request: Request, doorman: SignIn) -> Session | None:
     session = await doorman.find(request.cookies.get(_cookie(request), ""))
     if session is not None:
-        # A connection without a session is held to tighter limits.
+        # Connections without a session have tighter limits.
         authenticate(request)
     return session
 
 
 def _is_own(request: Request) -> bool:
-    """Return True if the page itself asks, and not another site (CSRF)."""
-    # A form cannot send JSON, and another site's script would need a preflight. Browsers also say whose request it is.
+    """Return True if the page itself sent this request, not another site (CSRF)."""
+    # Forms cannot send JSON, and scripts of other sites need a preflight. Browsers also send Sec-Fetch-Site.
     is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
     return is_json and request.headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
 
@@ -238,7 +236,7 @@ async def _token_in(request: Request) -> str | None:
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        # Counted while it arrives: the sender has not signed in.
+        # Count while reading: the sender has not signed in.
         if len(body) > LONGEST_BODY:
             return None
     try:

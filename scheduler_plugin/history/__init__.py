@@ -1,1 +1,1 @@
-"""The past of a fleet: sizes, needs, decisions and migrations over time, kept for people. No decision depends on it."""
+"""History of a fleet for people: sizes, needs, decisions and migrations. No decision depends on it."""

@@ -1,4 +1,4 @@
-"""Takes looks at a cluster and writes what changed into a store."""
+"""Samples a cluster and writes changes to a store."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ LOG: Final = logging.getLogger("autoscale.history")
 INTERVAL: Final = Seconds(10.0)
 UPKEEP: Final = Seconds(600.0)
 AHEAD: Final = Seconds(3600.0)
-"""A clock that gains this much between two looks has been set."""
+"""A clock that gains this much between two samples was set."""
 MOST_ASKED: Final = 64
-"""Agents that are asked at one look, at most."""
+"""Maximum number of agents queried per sample."""
 _TOGETHER: Final = 16
 
 T = TypeVar("T")
 
 
 class LookError(Exception):
-    """The cluster cannot be looked at now; the message says why."""
+    """The cluster cannot be sampled now; the message says why."""
 
 
 class SampleSource(Protocol):
     """Source of samples."""
 
     async def look(self) -> ClusterSample:
-        """The cluster as it is now. Raises ``LookError``."""
+        """A sample of the cluster. Raises ``LookError``."""
 
     async def account(self, vm: JsonObject) -> Json | None:
-        """The agent's answer at ``/explain`` for a database; None if there is none."""
+        """The agent's ``/explain`` response for a database; None if none."""
 
 
 class Recorder:
-    """Records a cluster into the file ``path``. Run ``run`` in a task; at its end it closes the file.
+    """Records a cluster to the file ``path``. Run ``run`` in a task; it closes the file at its end.
 
-    ``labels`` are the keys whose values are kept, ``interval`` is the time between two looks.
+    ``labels`` are the recorded label keys, ``interval`` is the sampling interval.
     """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own
@@ -70,7 +70,7 @@ class Recorder:
         self._interval, self._bounds = interval, bounds
         self._chronicle = HistoryLog(round(interval * SECOND), labels)
         self._store: SqliteStore | None = None
-        # One thread: SQLite's connection is used from one at a time, and the order of writes is kept.
+        # One thread: SQLite's connection is used from one at a time, in order.
         self._thread = ThreadPoolExecutor(1, "history")
         self._upkeep_at = Instant(0.0)
         self._looked: tuple[Instant, Millis] | None = None
@@ -78,46 +78,46 @@ class Recorder:
         self._behind: Instant | None = None
 
     async def run(self) -> None:
-        """Records until it is cancelled, then writes the rest and closes the store."""
+        """Record until cancelled, then write the rest and close the store."""
         try:
             while True:
                 await self.record()
                 await self._clock.sleep(self._interval)
         finally:
-            # Cancelled or failed: the open spans are still worth writing.
+            # Write the open spans also after a failure.
             self._close()
 
     async def record(self) -> None:
-        """Takes one look and writes what is new."""
+        """Take one sample and write changes."""
         try:
-            # Only the holder of the store's lock writes it; another recorder tries again at each look.
+            # Only the lock's holder writes; another recorder retries at each sample.
             store = self._store or await self._opened()
             look = await self._source.look()
-            # After the look, as somebody may remove the file during it.
+            # After the sample: the file may be removed during it.
             store = await self._there(store)
             await self._in_order(store, look.at)
-            # A few agents at each look: those with news, then those that were asked longest ago.
+            # A few agents per sample: news first, then longest ago.
             answers = await self._answers(look)
             try:
                 await self._in_thread(lambda: store.write(self._chronicle.take(look, answers)))
             finally:
-                # Also after a failed write: on a full disk, upkeep is what makes room for the next one.
+                # Also after a failed write: on a full disk upkeep makes room.
                 await self._tidied(store, look.at)
-        # Tried again at the next look: the time until then is unknown in the history, and nothing else depends on it.
+        # Retried at the next sample; the time until then is unknown.
         except (LookError, StoreError) as error:
             self._note(str(error))
         else:
             self._note("")
 
     async def _in_order(self, store: SqliteStore, at: Millis) -> None:
-        """Makes sure that ``at`` comes after what the history has. If the clock stays behind for ``UPKEEP``, the later
-        times were those of a wrong clock, and are removed. Raises ``StoreError`` until then.
+        """Check that ``at`` is after the history's last time. If the clock stays behind for ``UPKEEP``, the later times
+        were wrong and are removed. Raises ``StoreError`` until then.
         """
-        # Small steps back are normal for a clock under NTP; spans leave such samples out.
+        # Small steps back are normal with NTP; spans skip such samples.
         now, tolerance = self._clock.now(), GAP_INTERVALS * self._interval
         if self._latest is not None and at < self._latest - tolerance * SECOND:
             self._behind = now if self._behind is None else self._behind
-            # The clock may be wrong only for a moment, such as after a boot until NTP sets it.
+            # The clock may be wrong for a moment, such as after a boot until NTP sets it.
             if now < self._behind + UPKEEP:
                 raise StoreError(f"the clock is {(self._latest - at) // SECOND} s before what the history has")
             LOG.warning("the clock was set back: what the history has of later times is removed")
@@ -126,7 +126,7 @@ class Recorder:
         self._latest, self._behind = at, None
 
     async def _tidied(self, store: SqliteStore, at: Millis) -> None:
-        # By a clock that is years ahead, retention would remove the whole history; the clock may soon be right again.
+        # With a clock years ahead, retention would remove everything.
         if self._was_set_ahead(at):
             self._upkeep_at = Instant(self._clock.now() + UPKEEP)
         if self._clock.now() >= self._upkeep_at:
@@ -134,17 +134,17 @@ class Recorder:
             await self._in_thread(lambda: store.upkeep(at))
 
     def _was_set_ahead(self, at: Millis) -> bool:
-        """Return True if the clock has gained more than ``AHEAD`` since the last look, or if this is the first."""
+        """Return True if the clock has gained more than ``AHEAD`` since the last sample, or if this is the first."""
         now, before = self._clock.now(), self._looked
         self._looked = now, at
-        # At the first look there is nothing to compare with, so the clock counts as set ahead.
+        # Unknown at the first sample.
         return before is None or at - before[1] > (now - before[0] + AHEAD) * SECOND
 
     async def _opened(self) -> SqliteStore:
         store = await self._in_thread(lambda: SqliteStore(self._path, self._clock.wall, self._bounds))
         for note in store.notes:
             LOG.warning("history", extra={"note": note})
-        # From the store, since a restarted recorder has no memory of times: nothing is written before its last moment.
+        # From the store: a restarted recorder must not write before its last time.
         self._store, self._latest = store, await self._in_thread(store.latest)
         return store
 
@@ -153,7 +153,7 @@ class Recorder:
         if not await self._in_thread(store.is_gone):
             return store
         LOG.warning("the history's file was removed: a new one begins")
-        # First, so that a failure below opens the store again at the next look.
+        # First, so that a failure below reopens the store at the next sample.
         self._store = None
         await self._in_thread(store.close)
         return await self._opened()
@@ -172,7 +172,7 @@ class Recorder:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _note(self, trouble: str) -> None:
-        # Logged once for each trouble, not at every look.
+        # Log once per problem.
         if trouble and trouble != self.trouble:
             LOG.warning("nothing is recorded until this ends", extra={"reason": trouble})
         elif self.trouble and not trouble:
@@ -180,9 +180,9 @@ class Recorder:
         self.trouble = trouble
 
     def _close(self) -> None:
-        """Writes the rest, blocking the loop, which has little else to do by its end."""
+        """Write the rest, blocking the event loop at its end."""
         if self._store is not None:
-            # The task is being cancelled, so it cannot await this.
+            # The task is being cancelled.
             self._thread.submit(_ended, self._store, self._chronicle.end()).result()
         self._thread.shutdown()
 

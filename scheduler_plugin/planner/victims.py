@@ -66,7 +66,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Rest of a VM after a migration.
+    """Rest period of a VM after a migration.
 
     ``cooldown`` after a move; after failures in a row ``backoff``, doubled each time up to ``backoff_most``.
     """

@@ -1,1 +1,1 @@
-"""The rows that the page shows, and the rights of its readers: pure."""
+"""Rows of the page, and permissions of its users: pure."""

@@ -26,34 +26,34 @@ KINDS: Final[Mapping[str, type[Row]]] = {
 }
 COLUMNS: Final = {kind: row.__struct_fields__ for kind, row in KINDS.items()}
 HEARTBEAT: Final = b"event: beat\ndata:\n\n"
-"""An event, not a comment: pages see it, and notice when it stays away."""
+"""An event rather than a comment: pages see it and notice if it is missing."""
 LONGEST_ID: Final = 64
 _SIZE: Final = 8
-"""Bytes of a revision, and of its seal."""
+"""Bytes of a revision, and of its MAC."""
 
 
 def event_id(epoch: str, revision: int) -> str:
-    """The id of an event, which does not reveal its revision."""
-    # A revision also counts changes in namespaces that its reader may not see, so it is encrypted with the epoch, which
-    # is secret. By the seal an id of another process or of other rights is recognized.
+    """Id of an event that does not reveal its revision."""
+    # A revision counts changes in hidden namespaces too, so it is encrypted with the secret epoch. The MAC detects ids
+    # of another process or other permissions.
     number = revision.to_bytes(_SIZE, "big")
     seal = _keyed(epoch, b"seal", number)
     return (seal + _mixed(number, _keyed(epoch, b"body", seal))).hex()
 
 
 def revision_in(last_id: str, epoch: str) -> int | None:
-    """The revision that a reader of this epoch has seen; None if the id was not made for this epoch.
+    """The revision that a page of this epoch has; None if the id is from another epoch.
 
     >>> revision_in(event_id("ab12", 7), "ab12"), revision_in(event_id("zz", 7), "ab12"), revision_in("7", "ab12")
     (7, None, None)
     """
     try:
-        # It comes from the browser, so it may be anything.
+        # User input.
         sealed = bytes.fromhex(last_id[:LONGEST_ID])
     except ValueError:
         return None
     seal, body = sealed[:_SIZE], sealed[_SIZE:]
-    # The XOR below fails for any other length.
+    # The XOR below needs this length.
     if len(body) != _SIZE:
         return None
     number = _mixed(body, _keyed(epoch, b"body", seal))
@@ -69,15 +69,15 @@ def _mixed(one: bytes, other: bytes) -> bytes:
 
 
 def next_frame(journal: Journal, epoch: str, sight: VisibilityFilter, seen: int | None) -> tuple[bytes, int]:
-    """The next frame of a reader that has ``seen`` a revision (None: nothing yet), and the revision after it.
+    """The next frame of a page at revision ``seen`` (None: new page), and its new revision.
 
-    The frame is empty if there is no news for it.
+    The frame is empty if there is no visible change.
     """
     change = None if seen is None else journal.since(seen)
     if change is None:
         return _frame("snapshot", epoch, sight.change(journal.everything()), COLUMNS), journal.revision
     visible = sight.change(change)
-    # The reader's revision moves on all the same, or these changes would be filtered again each time.
+    # Advance the revision, so that these changes are not filtered again.
     if not visible.rows and not visible.gone:
         return b"", change.revision
     return _frame("diff", epoch, visible, None), change.revision
@@ -91,9 +91,9 @@ def _frame(event: str, epoch: str, change: Change, columns: Mapping[str, tuple[s
     for kind, key, _ in change.gone:
         gone.setdefault(kind, []).append(key)
     data: dict[str, object] = {"rows": rows, "gone": gone}
-    # Names are sent once, in the snapshot: rows are arrays without names.
+    # Column names are sent once, in the snapshot.
     if columns is not None:
         data["columns"] = columns
     body = msgspec.json.encode(data)
-    # JSON on one line, so no text from the cluster can end the event.
+    # One line of JSON, so that no text can end the event.
     return b"event: %s\nid: %s\ndata: %s\n\n" % (event.encode(), event_id(epoch, change.revision).encode(), body)

@@ -1,4 +1,4 @@
-"""Sentences on scarcity (B.17): what a denied database waits for, and who gave what to whom. Pure."""
+"""Sentences on scarcity (B.17): waits of denied databases, and room that VMs freed for others. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from scheduler_plugin.texts.amounts import some
 
 
 def waiting_sentence(source: JsonObject) -> str:
-    """The sentence on a pod whose database was ``denied`` something, with what is ``promised``; empty if it was not.
+    """Sentence on a pod whose database was ``denied`` something, with ``promised``; empty if it was not.
 
-    Schedulers of earlier versions report no promises.
+    Earlier schedulers report no promises.
 
     >>> waiting_sentence({"denied": {"cpu": "2", "mem": "0"}, "promised": {"cpu": "1500m", "mem": "0"}})
     'waiting for 2 vCPU, 1.5 vCPU promised by neighbours'
@@ -24,17 +24,17 @@ def waiting_sentence(source: JsonObject) -> str:
 
 
 def waiting_on(node: JsonObject) -> str:
-    """The sentence on the denied databases of a node; empty if there are none."""
+    """Sentence on the denied databases of a node; empty if there are none."""
     waiting = sum(_amounts(child(pod, "denied")).any for pod in items(node, "pods"))
-    # Of all its databases together: what is promised is promised once.
+    # Of all databases together, because a promise counts once.
     together = waiting_sentence(node)
     return f"{waiting} database{'s' if waiting > 1 else ''} {together}" if waiting and together else ""
 
 
 def gift_sentence(source: JsonObject, namespace: str) -> str:
-    """The sentence on ``gaveBack`` of a database of ``namespace``; empty if it gave nothing lately.
+    """Sentence on ``gaveBack`` of a database of ``namespace``; empty if none.
 
-    The time is that of the clock here, with its zone: a page may be read elsewhere.
+    In local time with the zone: the page may be read elsewhere.
     """
     gift = child(source, "gaveBack")
     at = parse_moment(gift.get("at"))

@@ -1,4 +1,4 @@
-"""All rows with the revision at which each changed last: what a reader has missed since any revision. Pure."""
+"""All rows with the revision of their last change, to compute the changes since any revision. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MOST_GONE: Final = 20_000
 T = TypeVar("T")
 
 Key = tuple[str, str]
-"""The kind of a row, and its key."""
+"""Kind and key of a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Changes up to ``revision``: rows by kind that appeared or changed, and what is gone."""
+    """Changes up to ``revision``: added and changed rows by kind, and removed ones."""
 
     revision: int
     rows: list[tuple[str, Row]]
@@ -28,7 +28,7 @@ class Change:
 
 @dataclass(slots=True)
 class Journal:
-    """Rows in the order in which they changed."""
+    """Rows in the order of their last change."""
 
     most_gone: int = MOST_GONE
     revision: int = 0
@@ -37,21 +37,21 @@ class Journal:
     _forgotten: int = 0
 
     def put(self, kind: str, row: Row) -> bool:
-        """Stores a row; returns whether it is news."""
+        """Store a row; return True if it changed."""
         key = kind, row.key
         previous = self._rows.get(key)
-        # Most updates of an object change nothing that the page shows.
+        # Most updates change nothing on the page.
         if previous is not None and previous[1] == row:
             return False
         self.revision += 1
-        # Taken out first, so that it goes to the end: rows are in the order of their changes.
+        # Reinsert at the end, in the order of changes.
         self._rows.pop(key, None)
         self._gone.pop(key, None)
         self._rows[key] = self.revision, row
         return True
 
     def remove(self, kind: str, key: str) -> bool:
-        """Removes a row; returns whether there was one."""
+        """Remove a row; return True if it existed."""
         previous = self._rows.pop((kind, key), None)
         if previous is None:
             return False
@@ -59,18 +59,18 @@ class Journal:
         self._gone[kind, key] = self.revision, previous[1].namespace
         if len(self._gone) > self.most_gone:
             oldest = next(iter(self._gone))
-            # A reader from before this revision may have missed the removal, so it gets everything again.
+            # Pages before this revision may have missed the removal and get a snapshot.
             self._forgotten = self._gone.pop(oldest)[0]
         return True
 
     def replace(self, kind: str, rows: Iterable[Row]) -> bool:
-        """Replaces all rows of a kind; returns whether any of that is news."""
+        """Replace all rows of a kind; return True if anything changed."""
         wanted = {row.key: row for row in rows}
         news = [self.remove(kind, key) for key in [*self.of(kind)] if key not in wanted]
         return any([*news, *(self.put(kind, row) for row in wanted.values())])
 
     def get(self, kind: str, key: str) -> Row | None:
-        """One row; None if there is none."""
+        """One row; None if missing."""
         current = self._rows.get((kind, key))
         return None if current is None else current[1]
 
@@ -83,8 +83,8 @@ class Journal:
         return Change(self.revision, [(kind, row) for (kind, _), (_, row) in self._rows.items()], [])
 
     def since(self, revision: int) -> Change | None:
-        """Changes after ``revision``; None if they are no longer known, or never were."""
-        # A revision ahead of ours comes from another process.
+        """Changes after ``revision``; None if unknown."""
+        # A higher revision is from another process.
         if revision < self._forgotten or revision > self.revision:
             return None
         rows = [(kind, row) for (kind, _), row in _after(self._rows, revision)]
@@ -94,7 +94,7 @@ class Journal:
 
 def _after(entries: dict[Key, tuple[int, T]], revision: int) -> Iterator[tuple[Key, T]]:
     for key, (at, entry) in reversed(entries.items()):
-        # The order is that of the changes, so the rest changed even earlier.
+        # In the order of changes: the rest is older.
         if at <= revision:
             return
         yield key, entry

@@ -1,4 +1,4 @@
-"""Costs of VMs, as far as a reader may see them: the bill of ``autoscale cost`` for the page. Pure."""
+"""Costs of the VMs that a user may see: the bill of ``autoscale cost`` for the page. Pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from scheduler_plugin.history.costs.rendering import document
 from scheduler_plugin.history.ports import Period, Usage
 
 SPANS: Final = frozenset(span // SECOND for span in (15 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY))
-"""Periods, in seconds, that a reader may ask for: few, as each is computed once for all readers."""
+"""Allowed periods in seconds; few, because each is computed once for all users."""
 HIGH: Final = 0.995
-"""The share of the time that the second fixed size covers, as in ``autoscale cost``."""
+"""Fraction of the time covered by the second fixed size, as in ``autoscale cost``."""
 MOST_LINES: Final = 200
 NOT_KEPT: Final[Json] = {"kept": False, "lines": [], "others": 0}
-"""The answer if there is no history, or none that can be read."""
+"""Response without a readable history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Inputs of all bills of one period; ``prices_from`` names the source of the prices."""
+    """Inputs of all bills of one period; ``prices_from`` is the source of the prices."""
 
     period: Period
     usages: Sequence[Usage]
@@ -39,23 +39,24 @@ class Material:
 
 
 def costs(material: Material, sight: VisibilityFilter, by: str, only: str = "", most: int = MOST_LINES) -> Json:
-    """The bill by ``by`` (see ``key_of``), or one line of it: the dearest ``most`` lines, and the number of ``others``.
+    """The bill by ``by`` (see ``key_of``), or one line of it: the ``most`` most expensive lines, and the number of
+    ``others``.
 
-    Raises ``ValueError`` for another ``by``.
+    Raises ``ValueError`` for an unknown ``by``.
     """
-    # Before anything is summed, so that no sum reveals a database that the reader does not see.
+    # Before summing, so that no sum reveals a hidden database.
     visible = [usage for usage in material.usages if sight.sees(scope_of(usage.facts.vm))]
     bill_json = document(bill(visible, material.high, material.prices, key_of(by), material.period, only=only), by)
     lines = items(bill_json, "lines")
     others = max(0, len(lines) - most)
-    # The price table's keys name machines of the whole fleet.
+    # Keys of the price table name machines of the whole fleet.
     if not sight.has_all_vms:
         bill_json["unusedPrices"] = []
     return {**bill_json, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}
 
 
 def prices_in(settings: Json | None) -> tuple[RankingConfig, str]:
-    """The price table in the scheduler's answer at ``/settings``, and its source; the published one if it has none.
+    """The price table in the scheduler's ``/settings`` response and its source; the published one if missing.
 
     >>> prices_in(None)[1]
     'the published reference prices'
@@ -65,7 +66,7 @@ def prices_in(settings: Json | None) -> tuple[RankingConfig, str]:
     stated = {"cpu": prices.get("cpu"), "memGib": prices.get("mem_gib")}
     try:
         table = parse_ranking({"prices": stated, "nodePrices": child(ranking, "node_prices")})
-    # The scheduler may be of another release; people see which prices were used.
+    # The scheduler may be of another release; the page names the prices used.
     except RankingConfigError:
         return RankingConfig(), texts.PUBLISHED_PRICES
     return table, texts.PUBLISHED_PRICES if table == RankingConfig() else texts.OWN_PRICES

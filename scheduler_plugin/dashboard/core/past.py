@@ -1,4 +1,4 @@
-"""The history of a VM, as a chart needs it. Pure."""
+"""History of a VM for a chart. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from scheduler_plugin.history.core.spans import Span
 
 
 def past(spans: Sequence[Span], decisions: Sequence[DecisionRecord], moves: Sequence[MoveRecord] = ()) -> Json:
-    """Means by column (milli-vCPUs, KiB; null if nothing was known) at the seconds since 1970 ``at``, the oldest
-    first, with a null between spans that do not touch; and decisions and migrations, the newest first (``downtime`` in
-    milliseconds; null if it is not known).
+    """Means by column (milli-vCPUs, KiB; null if unknown) at the Unix times ``at``, oldest first, with a null between
+    spans that do not touch; decisions and migrations, newest first (``downtime`` in milliseconds; null if unknown).
     """
     rows = _with_gaps(spans)
     means = [[None if span is None else span.mean(column) for _, span in rows] for column in VM_COLUMNS]
@@ -46,10 +45,10 @@ def _with_gaps(spans: Sequence[Span]) -> list[tuple[int, Span | None]]:
     rows: list[tuple[int, Span | None]] = []
     for span in spans:
         if rows and span.since > rows[-1][0]:
-            # A null one millisecond later breaks the chart's line.
+            # A null breaks the chart's line.
             rows.append((rows[-1][0] + 1, None))
         if not rows or rows[-1][1] is None:
             rows.append((span.since, span))
-        # A point at each end of the span, so that its mean is drawn as a level line.
+        # A point at each end draws a level line.
         rows.append((span.until, span))
     return rows

@@ -1,6 +1,6 @@
-"""The rows that a page shows, read from objects of the API and from the scheduler's ``/nodes``. Pure.
+"""Rows of the page, from API objects and the scheduler's ``/nodes``. Pure.
 
-Every text comes from the cluster as it is, cut if it is long. The page shows it as text and never as markup.
+Texts come from the cluster unchanged, truncated if long. The page never shows them as markup.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _MIB: Final = 1024**2
 _EXPLANATION: Final = 1000
 
 Pair = tuple[int, int]
-"""Milli-vCPUs and MiB, rounded up; ``UNKNOWN`` if not known."""
+"""Milli-vCPUs and MiB, rounded up; ``UNKNOWN`` if unknown."""
 
 NOTHING: Final[Pair] = (UNKNOWN, UNKNOWN)
 ZERO: Final[Pair] = (0, 0)
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """One line of the page. ``key`` is unique within its kind; ``namespace`` is empty for cluster-wide objects."""
+    """One row. ``key`` is unique within its kind; ``namespace`` is empty for cluster-wide objects."""
 
     key: str
     namespace: str
 
 
 def row_scope(key: str, namespace: str) -> Scope:
-    """The right that a row needs.
+    """The permission that a row needs.
 
     >>> row_scope("shop/pod/pg-1", "shop").of_pods, row_scope("Hvpa/shop/pod", "shop").of_pods
     (True, False)
@@ -52,14 +52,13 @@ def row_scope(key: str, namespace: str) -> Scope:
 
 
 class VmRow(Row, frozen=True):
-    """A database: its size, bounds, permit and size in force from its object; the rest comes from the scheduler, as
-    does the permit of a pod.
+    """A database. Size, bounds, permit and actual size are from its object, the rest and a pod's permit from the
+    scheduler.
 
-    ``promised`` is the part of ``denied`` that neighbours are about to give back.
-    ``problem`` is why its object, or a part of it, cannot be read; ``waiting`` is whether it has been pending for long,
-    ``trouble`` what is wrong with its agent. ``state`` is the worst of all this (see ``states``).
-    A VM that sleeps uses nothing: ``wakes`` is the size it wakes with, ``NOTHING`` of any other, and ``sleep`` says
-    since when it sleeps.
+    ``promised`` is the part of ``denied`` that other VMs are about to free. ``problem`` is why its object, or a part of
+    it, is unreadable; ``waiting``: it has been pending for long; ``trouble`` is its agent's problem. ``state`` is the
+    worst of these (see ``states``). A sleeping VM uses nothing: ``wakes`` is the size that it wakes with (``NOTHING``
+    for others), and ``sleep`` says since when it sleeps.
     """
 
     node: str = ""
@@ -85,9 +84,9 @@ class VmRow(Row, frozen=True):
 
 
 class NodeRow(Row, frozen=True):
-    """A node as the scheduler accounts for it. ``excess`` is what still has to leave it, ``stuck`` why it cannot.
+    """A node in the scheduler's accounts. ``excess`` must still leave it, ``stuck`` is why it cannot.
 
-    ``denied`` is what its VMs lack of what they asked for, ``promised`` the part of it that others are about to give.
+    ``denied`` is what its VMs were denied, ``promised`` the part of it that others are about to free.
     """
 
     total: Pair = ZERO
@@ -103,7 +102,7 @@ class NodeRow(Row, frozen=True):
 
 
 class MoveRow(Row, frozen=True):
-    """A migration, for as long as its object exists; ``wait`` is why it has not begun."""
+    """A migration, while its object exists; ``wait`` is why it has not started."""
 
     vm: str = ""
     phase: str = ""
@@ -116,7 +115,7 @@ class MoveRow(Row, frozen=True):
 
 
 class GroupRow(Row, frozen=True):
-    """A group of VMs or a workload that is scaled: how many, how many it wants, and why."""
+    """A group of VMs or a scaled workload: replica count, desired count, and the reason."""
 
     kind: str = ""
     name: str = ""
@@ -127,9 +126,9 @@ class GroupRow(Row, frozen=True):
 
 
 class StandingRow(Row, frozen=True):
-    """State of the scheduler and the API server: the line above everything. ``heard`` is false while the scheduler
-    does not answer. ``listed`` is whether all VMs have been read, and ``silent`` since when (seconds since 1970) the
-    API server has been silent about VMs or migrations; 0 while it answers.
+    """State of the scheduler and the API server: the page's first line. ``heard`` is False while the scheduler does not
+    respond. ``listed``: all VMs were read. ``silent``: since when (Unix seconds) watches of VMs or migrations are
+    silent; 0 if they are not.
     """
 
     heard: bool = False
@@ -148,12 +147,12 @@ def pair(found: Resources | None) -> Pair:
     >>> pair(Resources.parse("1500m", "2Gi"))
     (1500, 2048)
     """
-    # Rounded up: a VM with memory must not be shown with none.
+    # Rounded up, so that memory is never shown as none.
     return NOTHING if found is None else (found.cpu.value, -(-found.mem.value // _MIB))
 
 
 def pair_at(source: JsonObject, *path: str) -> Pair:
-    """The amounts ``{"cpu": …, "mem": …}`` at ``path``.
+    """Amounts ``{"cpu": …, "mem": …}`` at ``path``.
 
     >>> pair_at({"free": {"cpu": "2", "mem": "4Gi"}}, "free")
     (2000, 4096)
@@ -164,7 +163,7 @@ def pair_at(source: JsonObject, *path: str) -> Pair:
 
 @lru_cache(maxsize=8192)
 def _pair_of(cpu: str, mem: str) -> Pair:
-    """Cached: the VMs of a fleet have few sizes, which are read at each look."""
+    """Cached: the VMs of a fleet have few sizes."""
     try:
         return pair(Resources.parse(cpu, mem))
     except QuantityError:
@@ -172,7 +171,7 @@ def _pair_of(cpu: str, mem: str) -> Pair:
 
 
 def vm_row(obj: JsonObject) -> VmRow:
-    """A VirtualMachine, or a pod that opted in. Never raises: one that cannot be read becomes a row with a problem."""
+    """A VirtualMachine, or an opted-in pod. Never raises: an unreadable one becomes a row with a problem."""
     name = database_name(obj)
     try:
         vm = parse_database(obj)
@@ -188,7 +187,7 @@ def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
         vm.name.namespace,
         node=shortened(vm.node or ""),
         group=vm.labels.get(LABEL_GROUP, ""),
-        # A VM that its controller has not seen yet has no status.
+        # A new VM has no status.
         phase=shortened(vm.phase or PENDING),
         use=ZERO if sleeps else pair(vm.use),
         least=pair(vm.bounds.min),
@@ -225,9 +224,9 @@ def move_row(obj: JsonObject) -> MoveRow:
 
 
 def wait_of(migration: JsonObject) -> str:
-    """The reason why a VirtualMachineMigration has not begun; empty if it has.
+    """The reason why a VirtualMachineMigration has not started; empty if it has.
 
-    Its controller puts the reason into a condition. Without one, the controller or a node is missing.
+    Its controller stores the reason in a condition. Without one, the controller or a node is missing.
 
     >>> wait_of({"status": {"phase": "Pending", "conditions": [{"message": "no node has room for 3 vCPU"}]}})
     'no node has room for 3 vCPU'
@@ -242,7 +241,7 @@ def wait_of(migration: JsonObject) -> str:
         return reason
     if not phase:
         return texts.NOT_TAKEN_UP
-    # With a target node nothing is missing any more.
+    # It has a target node.
     return "" if text(status, "targetNode") else texts.NO_NODE
 
 
@@ -252,7 +251,7 @@ def _progress(ram: JsonObject) -> str:
 
 
 def group_row(kind: str, obj: JsonObject) -> GroupRow:
-    """A VirtualMachineGroup, Hvpa or Tortoise, by what its status says."""
+    """A VirtualMachineGroup, Hvpa or Tortoise, by its status."""
     name, status = name_of(obj), child(obj, "status")
     conditions = items(status, "conditions")
     bad = [condition for condition in conditions if text(condition, "status") == "False" and text(condition, "message")]
@@ -272,12 +271,12 @@ def group_row(kind: str, obj: JsonObject) -> GroupRow:
 
 def _whole(source: JsonObject, key: str) -> int:
     number = source.get(key)
-    # A bool is an int in Python.
+    # A bool is an int.
     return number if isinstance(number, int) and not isinstance(number, bool) else UNKNOWN
 
 
 def standing_row(nodes: JsonObject | None) -> StandingRow:
-    """The scheduler's answer at ``/nodes``; None if there is none."""
+    """From the scheduler's ``/nodes`` response; None if there is none."""
     if nodes is None:
         return StandingRow("scheduler", "")
     waiting, unreadable = _whole(nodes, "waitingPods"), items(nodes, "unreadable")
@@ -295,7 +294,7 @@ def standing_row(nodes: JsonObject | None) -> StandingRow:
 
 
 def node_rows(nodes: JsonObject) -> list[NodeRow]:
-    """Every node in the scheduler's answer at ``/nodes``."""
+    """Every node in the scheduler's ``/nodes`` response."""
     return [
         node_stated(
             NodeRow(

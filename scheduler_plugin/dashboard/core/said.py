@@ -1,4 +1,4 @@
-"""Reports of the scheduler and of agents, laid over the rows of VMs. Pure."""
+"""Reports of the scheduler and of agents, merged into the rows of VMs. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler_plugin.dashboard.core.rows import NOTHING, ZERO, Pair, VmRow, pai
 
 
 class SchedulerReport(msgspec.Struct, frozen=True):
-    """The scheduler's report of one VM; ``silent``: it has not heard from its agent lately."""
+    """The scheduler's report of one VM; ``silent``: its agent is silent."""
 
     reserved: Pair
     denied: Pair
@@ -22,7 +22,7 @@ class SchedulerReport(msgspec.Struct, frozen=True):
 
 
 def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
-    """The scheduler's report of each VM. While a VM migrates it has two pods: the larger amounts count."""
+    """The scheduler's report of each VM. A migrating VM has two pods: the larger amounts count."""
     reports: dict[str, SchedulerReport] = {}
     for node in items(nodes, "nodes"):
         for pod in items(node, "pods"):
@@ -41,7 +41,7 @@ def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
 
 
 def troubles_in(account: JsonObject) -> list[str]:
-    """Each thing that an agent says is wrong: with what, and why.
+    """Problems in an agent's explanation: component and reason.
 
     >>> troubles_in({"troubles": [{"with_": "guest", "reason": "no answer"}]})
     ['guest: no answer']
@@ -53,7 +53,7 @@ def troubles_in(account: JsonObject) -> list[str]:
 
 
 def differing(before: Mapping[str, SchedulerReport], now: Mapping[str, SchedulerReport]) -> list[str]:
-    """The VMs of which the scheduler says something other than ``before``."""
+    """VMs with another report than ``before``."""
     return [vm for vm in before.keys() | now.keys() if before.get(vm) != now.get(vm)]
 
 
@@ -73,15 +73,14 @@ def _larger(*pairs: Pair) -> Pair:
 
 
 def said_of(row: VmRow, word: SchedulerReport | None) -> VmRow:
-    """The row with the scheduler's report; a VM that the scheduler does not know keeps what its object says."""
-    # A pod has no permit in its object.
+    """The row with the scheduler's report; a VM unknown to the scheduler keeps its object's data."""
+    # A pod's object has no permit.
     if row_scope(row.key, row.namespace).of_pods:
         row = msgspec.structs.replace(row, permit=NOTHING if word is None else word.permit)
     if word is None:
-        # What the scheduler said earlier must not stay on the row.
+        # Clear the scheduler's earlier report.
         return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, promised=ZERO, migrating=False)
-    # Permits arrive sooner than the scheduler's next report. Whatever is permitted or used is reserved, so no smaller
-    # reservation is shown.
+    # Permits arrive before the scheduler's next report, and whatever is permitted or used is reserved.
     reserved = _larger(word.reserved, row.permit, row.use)
     return msgspec.structs.replace(
         row, reserved=reserved, denied=word.denied, promised=word.promised, migrating=word.migrating

@@ -1,4 +1,4 @@
-"""The rights of one reader. Pure."""
+"""Permissions of one user. Pure."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, node
 
 @dataclass(frozen=True, slots=True)
 class VisibilityFilter:
-    """The scopes that a reader may read; one of all namespaces has all of its kind."""
+    """Scopes that a user may read; one of all namespaces has all of its kind."""
 
     scopes: frozenset[Scope]
 
     @property
     def has_all(self) -> bool:
-        """Return True if it leaves nothing out."""
+        """Return True if nothing is hidden."""
         return self.scopes >= EVERYTHING
 
     @property
     def has_all_vms(self) -> bool:
-        """Return True if the reader may list all VMs: the right to what is about the whole cluster."""
+        """Return True if the user may list all VMs, which is required for cluster-wide data."""
         return Scope() in self.scopes
 
     @property
     def tag(self) -> str:
-        """A short text for these rights. Event ids depend on it: a reader whose rights change gets a new snapshot."""
+        """A short text of these permissions. Event ids depend on it: if permissions change the page gets a new
+        snapshot.
+        """
         return "" if self.has_all else f".{crc32(repr(sorted(self.scopes)).encode()):08x}"
 
     def sees(self, scope: Scope) -> bool:
-        """Return True if the databases of that scope exist for the reader."""
+        """Return True if the user may see databases of that scope."""
         return not self.scopes.isdisjoint((scope, scope.everywhere))
 
     def row(self, row: Row) -> Row | None:
-        """The row as the reader sees it; None if it does not."""
-        # A namespace that the reader may not list does not exist for it: no row, name or count.
+        """The row as the user may see it; None if hidden."""
+        # A hidden namespace shows no row, name or count.
         if row.namespace:
             return row if self.sees(row_scope(row.key, row.namespace)) else None
         if self.has_all_vms:
             return row
         if isinstance(row, NodeRow):
-            # The sums stay, as they name nothing. The reason why a node is stuck may name VMs.
+            # Sums name nothing and stay. The reason why a node is stuck may name VMs.
             return node_stated(msgspec.structs.replace(row, stuck=""))
         if isinstance(row, StandingRow):
-            # These are about the whole cluster.
+            # Cluster-wide.
             return msgspec.structs.replace(row, waiting=0, unreadable=0, idle="", leader="")
         return None
 
     def change(self, change: Change) -> Change:
-        """The change as the reader sees it."""
+        """The change as the user may see it."""
         if self.has_all:
             return change
         rows = [(kind, visible) for kind, row in change.rows if (visible := self.row(row)) is not None]

@@ -1,4 +1,4 @@
-"""The sleep of a VM as a sentence: the same on the page, in ``top`` and in ``explain`` (B.18). Pure."""
+"""Sentences on a VM's sleep, for the page, ``top`` and ``explain`` (B.18). Pure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def sleep_sentence(vm: JsonObject) -> str:
     report = sleep_report(vm)
     if report.state == SleepState.WAKING:
         return texts.WAKING.format(since=_since(report), why=_because(report))
-    # Its last waking says how long the next one may take; before the first one nothing does.
+    # The duration of the last wake is the estimate for the next one.
     soon = texts.WAKES_IN.format(seconds=report.seconds) if report.seconds > 0 else ""
     return texts.ASLEEP.format(since=_since(report), sessions=report.sessions_in_words, soon=soon)
 
 
 def last_sleep(vm: JsonObject) -> str:
-    """The end of the last order to sleep of a VM that runs; empty if it never had one.
+    """End of the last request to sleep of a running VM; empty if it had none.
 
     >>> last_sleep({"status": {"phase": "Running", "sleep": {"state": "Refused", "message": "autovacuum runs"}}})
     'refused the last order to sleep: autovacuum runs'

@@ -1,6 +1,6 @@
-"""States of databases and nodes that stand out, in words: one table for page, terminal and documents. Pure.
+"""States of databases and nodes, in words: one table for page, terminal and documents. Pure.
 
-The page gets the tables as a module of its own (``script``), so that no word is written twice.
+The page gets the tables as a module (``script``), so that no word is written twice.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from protocol.units import Instant, Seconds
 
 
 class VmState(NamedTuple):
-    """A state by its word; ``mark`` is drawn beside it, ``means`` explains it to people. ``is_problem``: the page lists
-    it among the problems.
-    """
+    """A state; ``mark`` is its symbol, ``means`` its explanation. ``is_problem``: listed among the problems."""
 
     word: str
     mark: str
@@ -34,7 +32,7 @@ WAKING: Final = VmState("waking", "◐", "the VM is waking; it may be waiting fo
 ASLEEP: Final = VmState(
     "asleep", "☾", "the VM is asleep: it reserves nothing, and the first packet wakes it", is_problem=False
 )
-# The worst first: only one state of a VM is shown.
+# Worst first: only one state is shown.
 VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, AGENT_PROBLEM, MIGRATING, WAKING, ASLEEP)
 
 CANNOT_DRAIN: Final = VmState("cannot-drain", "▲", "VMs should leave the node, but none can")
@@ -44,11 +42,11 @@ NODE_STATES: Final = (CANNOT_DRAIN, OVER_WATERMARK, CORDONED)
 
 CALM: Final = "calm"
 FAILED: Final = "Failed"
-"""The phase of a VM whose guest has failed."""
+"""Phase of a VM whose guest has failed."""
 
 
 def worst(states: tuple[VmState, ...], true: Mapping[VmState, object]) -> str:
-    """The word of the first of ``states`` that is ``true``; empty if nothing stands out.
+    """The first of ``states`` that is ``true``; empty if none.
 
     >>> worst(VM_STATES, {MIGRATING: True, DENIED: True, UNHEALTHY: False})
     'denied'
@@ -57,7 +55,7 @@ def worst(states: tuple[VmState, ...], true: Mapping[VmState, object]) -> str:
 
 
 def script() -> bytes:
-    """The tables as a module of JavaScript."""
+    """The tables as a JavaScript module."""
     tables = {"VM_STATES": VM_STATES, "NODE_STATES": NODE_STATES}
     return b"".join(
         b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode([state._asdict() for state in states]))
@@ -70,28 +68,28 @@ LONG: Final = Seconds(60.0)
 
 @dataclass(slots=True)
 class Lasting:
-    """The VMs for which a condition holds, and since when by our own clock; one that returns counts from zero."""
+    """VMs with a condition, and since when by our own clock; a returning one restarts."""
 
     _since: dict[str, Instant] = field(default_factory=dict)
 
     @property
     def keys(self) -> set[str]:
-        """The VMs for which it holds, however long it has."""
+        """VMs with the condition, however long."""
         return set(self._since)
 
     def see(self, key: str, now: Instant, *, is_so: bool) -> None:
-        """Records whether it holds for the VM now."""
+        """Update whether the VM has the condition."""
         if is_so:
-            # Keeps the time at which it began.
+            # Keeps the start.
             self._since.setdefault(key, now)
         else:
             self._since.pop(key, None)
 
     def is_long(self, key: str, now: Instant) -> bool:
-        """Return True if it has held for ``LONG``."""
+        """Return True if it has lasted for ``LONG``."""
         since = self._since.get(key)
         return since is not None and now - since >= LONG
 
     def long(self, now: Instant) -> list[str]:
-        """All VMs for which it has held for ``LONG``."""
+        """VMs for which it has lasted for ``LONG``."""
         return [key for key in self._since if self.is_long(key, now)]

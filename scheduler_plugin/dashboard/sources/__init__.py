@@ -1,1 +1,1 @@
-"""Sources of the page: the scheduler, the groups' program, agents, and the cluster for its history."""
+"""Data sources of the page: scheduler, groups program, agents, and the cluster for its history."""

@@ -1,4 +1,4 @@
-"""Looks at a cluster for the recorder, from within it: objects by watches, the scheduler and agents over HTTP."""
+"""Samples of a cluster for the recorder, in-cluster: objects by watches, scheduler and agents over HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduler_plugin.history.recorder import LookError
 
 KINDS: Final = (VIRTUAL_MACHINES, PODS, NODES, MIGRATIONS)
 _PATIENCE: Final = 10.0
-"""Seconds that the first lists may take."""
+"""Timeout of the first lists, in seconds."""
 
 
 class ClusterLooks:
@@ -33,7 +33,7 @@ class ClusterLooks:
         self._listed = {kind: asyncio.Event() for kind in KINDS}
 
     async def run(self) -> None:
-        """Watches until cancelled."""
+        """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for kind, informer in self._informers.items():
                 tasks.create_task(informer.run(self._api, self._clock, self._listed[kind].set))
@@ -45,7 +45,7 @@ class ClusterLooks:
                 for listed in self._listed.values():
                     await listed.wait()
         except TimeoutError:
-            # The recorder tries again: a list may take long in a large cluster, or the rights may be missing.
+            # The recorder retries: a list may be slow, or forbidden.
             unread = [kind.plural for kind, listed in self._listed.items() if not listed.is_set()]
             raise LookError(f"not read yet: {', '.join(unread)}") from None
         return ClusterSample(
@@ -66,7 +66,7 @@ class ClusterLooks:
 
 def _informer(kind: Resource, report: WatchReport) -> FactInformer[JsonObject]:
     is_optional = kind is not VIRTUAL_MACHINES
-    # Of nodes only names and labels are needed; their status is large and changes often.
+    # Nodes' status is large and changes often.
     read = partial(kept, names_only=kind is NODES)
     labels = OPTED_IN if kind is PODS else ""
     watched = Kind(kind.plural, kind.path(), read, is_optional=is_optional, may_be_forbidden=is_optional, labels=labels)
@@ -74,7 +74,7 @@ def _informer(kind: Resource, report: WatchReport) -> FactInformer[JsonObject]:
 
 
 def kept(obj: JsonObject, *, names_only: bool = False) -> JsonObject:
-    """The object without ``managedFields``, which are most of it; ``names_only``: its metadata alone.
+    """The object without ``managedFields``; ``names_only``: only its metadata.
 
     >>> kept({"metadata": {"name": "a", "managedFields": []}, "spec": {}})
     {'metadata': {'name': 'a'}, 'spec': {}}

@@ -1,6 +1,6 @@
-"""HTTP clients of the page: for the scheduler, and for the agents of VMs, whose answers reach the page as well.
+"""HTTP clients of the page for the scheduler and agents; agents' responses update the page too.
 
-An answer that cannot be had is None, and the page shows the rest.
+A missing response is None, and the page shows the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scheduler_plugin.databases import database_name, database_node, database_ur
 from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 
 PATIENCE: Final = 5.0
-"""Seconds for a whole answer."""
+"""Timeout of a whole response, in seconds."""
 LONGEST_ANSWER: Final = 64 * 1024 * 1024
 LONGEST_OF_AGENT: Final = 1024 * 1024
 AGENT_PORT: Final = 9101
@@ -36,7 +36,7 @@ SELECTOR: Final = "app.kubernetes.io/name=autoscaling-agent"
 
 @dataclass(slots=True)
 class NodeAgentAddresses:
-    """Addresses of the agents of nodes, by the pods of ``namespace``, listed over ``api`` at most every few seconds.
+    """Addresses of node agents, from pods in ``namespace``, listed over ``api`` at most every few seconds.
 
     If a list fails, the last one stays.
     """
@@ -49,41 +49,41 @@ class NodeAgentAddresses:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def address(self, node: str) -> str:
-        """The address of the agent on ``node``; empty if there is none."""
+        """Address of the agent on ``node``; empty if none."""
         async with self._turn:
             if self._until is None or self.clock.now() >= self._until:
                 await self._list()
             return self._known.get(node, "")
 
     async def _list(self) -> None:
-        # Set before the call, so that a list that fails is not repeated for each VM that people look at.
+        # Before the call, so that a failed list is not repeated for each VM.
         self._until = Instant(self.clock.now() + KEPT)
         query = {"labelSelector": SELECTOR}
         try:
             answer = await self.api.call(ApiCall("GET", PODS.path(self.namespace), TIMEOUT, query))
         except ApiError:
             return
-        # A pod that has ended keeps its address in its status.
+        # A finished pod keeps its address.
         running = (pod for pod in items(answer, "items") if text(pod, "status", "phase") == "Running")
         self._known = {text(pod, "spec", "nodeName"): text(pod, "status", "podIP") for pod in running}
 
 
 class Sources(Protocol):
-    """The programs of one cluster; tests and ``autoscale web`` bring their own."""
+    """Programs of one cluster; tests and ``autoscale web`` have their own."""
 
     async def of_scheduler(self, path: str) -> Json | None:
-        """The scheduler's JSON at ``path``; None if it cannot be had."""
+        """The scheduler's JSON at ``path``; None if unavailable."""
 
     async def of_groups(self, path: str) -> Json | None:
-        """The groups' program's JSON at ``path``; None if it cannot be had."""
+        """The groups program's JSON at ``path``; None if unavailable."""
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
-        """The agent's answer at ``/explain`` for a VM, or a pod that opted in; None if there is none."""
+        """The agent's ``/explain`` response for a VM, or an opted-in pod; None if unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSources:
-    """Straight to the programs, as a pod of the cluster can. Without ``agents`` each VM's agent is in its pod."""
+    """Direct in-cluster requests. Without ``agents`` each VM's agent is in its pod."""
 
     http: httpx.AsyncClient
     scheduler: str
@@ -100,31 +100,31 @@ class HttpSources:
         return await self._json(f"{self.groups.rstrip('/')}{path}", AUDIENCE) if self.groups else None
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
-        """See ``Sources``. Asks the agent of its node first: a VM's pod may forward its ports to the guest."""
+        """See ``Sources``. The node's agent first: a VM's pod may forward its ports to the guest."""
         name, node = database_name(vm), database_node(vm)
         if self.agents is not None and node and (address := await self.agents.address(node)):
             path = f"/explain/{database_url(name)}"
             if (account := await self._of_agent(address, path, name, self.agents.namespace)) is not None:
                 return account
-        # Beside a postgres in a pod no agent runs.
+        # A postgres in a pod has no agent next to it.
         if is_pod(vm):
             return None
         return await self._of_agent(text(vm, "status", "podIP"), "/explain", name, name.namespace)
 
     async def _of_agent(self, address: str, path: str, vm: ObjectName, namespace: str) -> Json | None:
         try:
-            # The address comes from a VM's status: anything but an IP address could lead elsewhere.
+            # From a VM's status: accept only IP addresses.
             host = url_host(address)
         except ValueError:
             return None
         url = f"http://{host}:{AGENT_PORT}{path}"
         account = await self._json(url, audience_of_agents(namespace), LONGEST_OF_AGENT)
-        # The address may belong to another VM's pod by now.
+        # The address may be another VM's by now.
         return account if account is not None and text(account, "vm") == str(vm) else None
 
     async def _json(self, url: str, audience: str, longest: int = LONGEST_ANSWER) -> Json | None:
         try:
-            # The client's own time-outs bound each read, not the whole: an agent could send a byte at a time.
+            # The client's timeouts are per read: an agent could send single bytes.
             async with asyncio.timeout(PATIENCE):
                 headers = {**_AS_IT_IS, **shown(await self.tokens(audience))}
                 async with self.http.stream("GET", url, headers=headers) as answer:
@@ -135,12 +135,12 @@ class HttpSources:
 
 
 _AS_IT_IS: Final = {"Accept-Encoding": "identity"}
-"""A compressed answer could expand to any size."""
+"""A compressed response could expand to any size."""
 
 
 async def _body(answer: httpx.Response, longest: int) -> bytes | None:
     body = bytearray()
-    # Raw: decompressed pieces could be of any size.
+    # Raw: decompressed chunks could be of any size.
     async for piece in answer.aiter_raw():
         body += piece
         if len(body) > longest:
@@ -149,11 +149,11 @@ async def _body(answer: httpx.Response, longest: int) -> bytes | None:
 
 
 Hears = Callable[[ObjectName, Json | None], None]
-"""Receiver of the answer of a VM's agent; None if it did not answer."""
+"""Receives the response of a VM's agent; None if there was none."""
 
 
 class Overheard:
-    """See ``Sources``. Every answer of an agent goes to ``hears``, too."""
+    """See ``Sources``. Passes every response of an agent to ``hears``."""
 
     def __init__(self, sources: Sources, hears: Hears) -> None:
         self._sources, self._hears = sources, hears

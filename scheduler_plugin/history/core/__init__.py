@@ -1,7 +1,7 @@
-"""The data model of a history: samples, spans, integrals, coarser spans. Pure.
+"""Data model of a history: samples, spans, integrals, coarser spans. Pure.
 
-Rules that hold here:
+Rules:
 
-- Times are milliseconds since 1970, CPU is in milli-vCPUs, memory in KiB: integrals are whole numbers and exact.
-- An amount that was not seen is None, never zero; time without samples is a gap, and reports state its length.
+- Times are Unix milliseconds, CPU is in milli-vCPUs, memory in KiB, so integrals are exact integers.
+- An unknown amount is None, never zero; time without samples is a gap, and reports state its length.
 """

@@ -1,4 +1,4 @@
-"""Looks become batches: the state of a recorder between two looks."""
+"""State of a recorder between samples; turns samples into batches of records."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from scheduler_plugin.history.core.samples import (
 from scheduler_plugin.history.core.spans import Span
 
 ACCOUNT_LASTS: Final[Millis] = 5 * MINUTE
-"""An older account no longer tells what a guest needs and uses."""
+"""Older explanations do not show present need and use."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Records written in one transaction: spans that were closed, new decisions, and migrations as they are now."""
+    """Records of one transaction: ended spans, new decisions, and migrations."""
 
     vms: list[tuple[VmRecord, Span]] = field(default_factory=list)
     nodes: list[tuple[NodeRecord, Span]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Batch:
 
 
 class HistoryLog:
-    """State between two samples that are ``interval`` (ms) apart; ``labels`` are keys whose values are kept."""
+    """State between samples ``interval`` (ms) apart; ``labels`` are the recorded label keys."""
 
     def __init__(self, interval: Millis, labels: Sequence[str] = ()) -> None:
         self._interval = interval
@@ -64,35 +64,35 @@ class HistoryLog:
         self._news: set[ObjectName] = set()
 
     def rewind(self) -> None:
-        """Forgets earlier samples: the clock was set back, and the next ones will seem older."""
+        """Drop earlier samples: the clock was set back."""
         for accumulation in (self._vms, self._nodes):
             accumulation.rewind()
         for memory in (self._accounts, self._asked, self._moves):
             memory.clear()
 
     def asks(self, look: ClusterSample, most: int) -> list[JsonObject]:
-        """The VMs whose agents are to be asked for their account, at most ``most``."""
+        """VMs whose agents to query, at most ``most``."""
         vms = {database_name(vm): vm for vm in look.vms}
-        # Those with news first, then those asked longest ago; by name last, so that equal ones take turns.
+        # News first, then longest ago; ties by name.
         chosen = sorted(vms, key=lambda vm: (vm not in self._news, self._asked.get(vm, 0), vm))[:most]
-        # Counted as asked even if it does not answer: a silent agent must not take the turns of others.
+        # Also without a response: a silent agent must not take the turns of others.
         self._asked = {vm: at for vm, at in self._asked.items() if vm in vms} | dict.fromkeys(chosen, look.at)
         return [vms[vm] for vm in chosen]
 
     def take(self, look: ClusterSample, answers: Mapping[ObjectName, JsonObject]) -> Batch:
-        """The records to write for a sample and the agents' answers."""
+        """Records to write for a sample and the agents' responses."""
         batch = Batch()
         for vm, answer in answers.items():
-            # Before the samples, which take needs and use from these accounts.
+            # Before the samples, which use these explanations.
             self._told(vm, read_account(look.at, answer), batch)
-        # VMs with news came first at this look; the samples below find the next ones.
+        # Their agents were queried; the samples below find the next ones.
         self._news = set()
         for facts, amounts, standing in self._reader.samples(look, self._accounts, look.at - ACCOUNT_LASTS):
             self._seen(look.at, facts, amounts, standing, batch)
         for node, amounts in node_samples(look):
             closed = self._nodes.take(node.node, look.at, node, amounts, self._pace)
             batch.nodes += [] if closed is None else [closed]
-        # After the samples, so that only objects that this look lacks can expire.
+        # After the samples, so that only missing objects expire.
         batch.vms += self._vms.expired(look.at, self._pace)
         batch.nodes += self._nodes.expired(look.at, self._pace)
         self._moved(look, batch)
@@ -100,7 +100,7 @@ class HistoryLog:
         return batch
 
     def end(self) -> Batch:
-        """All that is not written yet."""
+        """Everything that is not written yet."""
         return Batch(vms=list(self._vms.end()), nodes=list(self._nodes.end()))
 
     @property
@@ -120,17 +120,17 @@ class HistoryLog:
             return
         before = self._standings.get(vm)
         self._standings[vm] = standing
-        # Without an earlier status there is no change to see: a restart of the recorder is not a decision.
+        # A restart of the recorder is not a decision.
         if before is not None and before != standing:
-            # The VM's agent is likely to have an explanation, so it is asked first at the next look.
+            # Its agent probably has an explanation: query it first.
             self._news.add(vm)
             batch.decisions += _of_scheduler(at, vm, amounts, before, standing)
 
     def _moved(self, look: ClusterSample, batch: Batch) -> None:
-        # By UID, too: a name may be used again once its migration is deleted.
+        # By UID too: names may be reused.
         named = {(name_of(migration), uid_of(migration)): migration for migration in look.migrations}
         moves = {key: read_move(look.at, migration, self._moves.get(key)) for key, migration in named.items()}
-        # ``read_move`` returns the same object for a migration that has ended.
+        # ``read_move`` returns the same object for an ended migration.
         batch.moves += [move for key, move in moves.items() if self._moves.get(key) is not move]
         self._moves = moves
 
@@ -146,7 +146,7 @@ def _of_scheduler(
     at: Millis, vm: ObjectName, amounts: Row, before: VmStatus, standing: VmStatus
 ) -> list[DecisionRecord]:
     sentences, is_denied = [], standing.denied != Size(0, 0)
-    # The scheduler keeps no sentences: its decisions show in its permits and denials.
+    # The scheduler's decisions show in permits and denials.
     if standing.permit is not None and standing.permit != before.permit:
         sentences.append(f"It permits {standing.permit.resources}.")
     if standing.denied != before.denied:
@@ -157,7 +157,7 @@ def _of_scheduler(
         )
     if not sentences:
         return []
-    # The columns begin with the size.
+    # The first columns are the size.
     cpu, mem = amounts[:2]
     size = None if cpu is None or mem is None else Size(cpu, mem)
     return [DecisionRecord(at, vm, "scheduler", tuple(sentences), size, is_denied)]

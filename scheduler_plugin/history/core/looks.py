@@ -1,4 +1,4 @@
-"""Looks at a cluster as samples and migrations: objects of the API, the scheduler's ``/nodes``, accounts of agents."""
+"""Decodes samples and migrations of a cluster: API objects, the scheduler's ``/nodes``, explanations of agents."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _LONGEST_LABEL = 256
 
 
 class ClusterSample(msgspec.Struct, frozen=True, gc=False):
-    """State of a cluster at ``at``.
+    """A cluster at ``at``.
 
-    ``vms``: VirtualMachines, and pods that opted in, as JSON; ``nodes``: the scheduler's answer at ``/nodes``, None if
-    it gave none; ``price_keys``: those of each node by its labels; ``migrations``: VirtualMachineMigrations as JSON.
+    ``vms``: VirtualMachines and opted-in pods as JSON; ``nodes``: the scheduler's ``/nodes`` response, None if none;
+    ``price_keys``: of each node, by its labels; ``migrations``: VirtualMachineMigrations as JSON.
     """
 
     at: Millis
@@ -63,7 +63,7 @@ class ClusterSample(msgspec.Struct, frozen=True, gc=False):
 
 
 class VmStatus(msgspec.Struct, frozen=True, gc=False):
-    """The scheduler's report of one VM, both its pods together while it migrates."""
+    """The scheduler's report of one VM, summed over its two pods during a migration."""
 
     reserved: Size
     permit: Size | None
@@ -72,7 +72,7 @@ class VmStatus(msgspec.Struct, frozen=True, gc=False):
 
 
 def keys_of_nodes(nodes: Iterable[JsonObject]) -> dict[str, tuple[str, ...]]:
-    """The price keys of each Node that has any.
+    """Price keys of each Node that has any.
 
     >>> keys_of_nodes([{"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}])
     {'n1': ('m5',)}
@@ -82,12 +82,12 @@ def keys_of_nodes(nodes: Iterable[JsonObject]) -> dict[str, tuple[str, ...]]:
 
 
 def standings(nodes: JsonObject | None) -> dict[str, VmStatus]:
-    """The status of each VM (``namespace/name``) in the scheduler's ``/nodes``; leaves out pods that cannot be read."""
+    """Status of each VM (``namespace/name``) in the scheduler's ``/nodes``, without unreadable pods."""
     by_vm: dict[str, VmStatus] = {}
     for pod in (pod for node in items(nodes or {}, "nodes") for pod in items(node, "pods")):
         vm, standing = text(pod, "vm"), _standing(pod)
         if vm and standing is not None:
-            # A VM that migrates has a pod on each of two nodes.
+            # Two pods during a migration.
             by_vm[vm] = _together(by_vm[vm], standing) if vm in by_vm else standing
     return by_vm
 
@@ -101,7 +101,7 @@ def _standing(pod: Json) -> VmStatus | None:
 
 def _together(one: VmStatus, other: VmStatus) -> VmStatus:
     return VmStatus(
-        # Both nodes reserve for it, but permits and denials are of the VM as a whole.
+        # Both nodes reserve for it; permits and denials are the VM's.
         one.reserved + other.reserved,
         one.permit or other.permit,
         Size(max(one.denied.cpu, other.denied.cpu), max(one.denied.mem, other.denied.mem)),
@@ -110,7 +110,7 @@ def _together(one: VmStatus, other: VmStatus) -> VmStatus:
 
 
 class VmReader:
-    """Reads looks into samples of VMs. ``labels`` are the keys whose values are kept."""
+    """Decodes samples of VMs. ``labels`` are the recorded label keys."""
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
         self._labels = tuple(sorted(set(labels)))
@@ -119,30 +119,30 @@ class VmReader:
     def samples(
         self, look: ClusterSample, accounts: Mapping[ObjectName, Account], oldest: Millis
     ) -> Iterator[tuple[VmRecord, Row, VmStatus | None]]:
-        """Each VM that can be read, its amounts in the order of ``VM_COLUMNS``, and what the scheduler says of it.
+        """Each readable VM, its amounts in the order of ``VM_COLUMNS``, and the scheduler's status.
 
-        Accounts before ``oldest`` do not count.
+        Explanations before ``oldest`` do not count.
         """
         of_scheduler = standings(look.nodes)
         current: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
         for obj in look.vms:
             name, version = database_name(obj), version_of(obj)
             previous = self._known.get(name)
-            # Parsing costs more than all else, so a VM whose version has not changed is not parsed again.
+            # Parsing is expensive: skip unchanged versions.
             parsed = previous[1] if previous is not None and version and previous[0] == version else self._read(obj)
             if parsed is not None:
                 current[name] = version, parsed
                 standing, account = of_scheduler.get(str(name)), accounts.get(name)
-                # An old account says nothing about the present need, which is unknown without a fresh one.
+                # An old explanation says nothing about the present need.
                 fresh = account if account is not None and account.at >= oldest else None
                 yield parsed[0], _amounts(parsed[1], standing, fresh), standing
-        # Replaced, not updated, so that VMs that are gone are forgotten.
+        # Replaced, to drop deleted VMs.
         self._known = current
 
     def _read(self, obj: JsonObject) -> tuple[VmRecord, Size] | None:
         try:
             vm = parse_database(obj)
-        # A VM that cannot be read has no sample: nothing is guessed.
+        # No sample of an unreadable VM.
         except InvalidObjectError:
             return None
         labels = tuple((key, vm.labels[key][:_LONGEST_LABEL]) for key in self._labels if key in vm.labels)
@@ -150,7 +150,7 @@ class VmReader:
         group = vm.labels.get(LABEL_GROUP, "")
         asleep = vm.phase == ASLEEP
         facts = VmRecord(vm.name, shortened(vm.node or ""), group, least, most, labels, uid_of(obj), asleep)
-        # The spec of a VM that sleeps has the size that it wakes with.
+        # A sleeping VM's spec has the size that it wakes with.
         return facts, Size(0, 0) if asleep else Size.of(vm.use)
 
 
@@ -159,7 +159,7 @@ def _amounts(size: Size, standing: VmStatus | None, account: Account | None) -> 
     permit, reserved = (None, None) if standing is None else (standing.permit, standing.reserved)
     pairs = (size, need, permit, reserved)
     used = (None, None) if account is None else (account.used_cpu, account.used_mem)
-    # In the order of VM_COLUMNS.
+    # Order of VM_COLUMNS.
     amounts: list[int | None] = []
     for pair in pairs:
         amounts += (None, None) if pair is None else (pair.cpu, pair.mem)
@@ -167,11 +167,11 @@ def _amounts(size: Size, standing: VmStatus | None, account: Account | None) -> 
 
 
 def node_samples(look: ClusterSample) -> Iterator[tuple[NodeRecord, Row]]:
-    """Each node that the scheduler knows, in ``NODE_COLUMNS``; ``used`` are the sizes of the VMs on it."""
+    """Each node that the scheduler knows, in ``NODE_COLUMNS``; ``used`` are the sizes of its VMs."""
     for node in items(look.nodes or {}, "nodes"):
         name = text(node, "name")
         total, reserved = size_at(node, "total"), size_at(node, "reserved")
-        # Without these amounts the node would look empty.
+        # Otherwise the node would look empty.
         if not name or total is None or reserved is None:
             continue
         uses = [size for size in (size_at(pod, "use") for pod in items(node, "pods")) if size is not None]
@@ -186,7 +186,7 @@ _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> MoveRecord:
-    """A migration as it was seen at ``at``, after it was seen as ``before``; one that has ended keeps its end.
+    """A migration seen at ``at``, and earlier as ``before``; an ended one keeps its end.
 
     >>> seen = {"metadata": {"namespace": "d", "name": "m"}, "spec": {"vmName": "db"}, "status": {"phase": "Running"}}
     >>> move = read_move(5, seen, None)
@@ -194,10 +194,10 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
     ('d/db', 'Running', 5, 9)
     """
     name, phase = name_of(migration), _said(migration, "status", "phase") or "Pending"
-    # The end does not change any more, and by the same object the caller knows that nothing is new.
+    # The same object tells the caller that nothing is new.
     if before is not None and before.phase in _ENDED and before.phase == phase:
         return before
-    # The creation is the best start, unless the API server's clock is ahead of ours.
+    # Its creation, unless the API server's clock is ahead.
     began = min([at, *_times([text(migration, "metadata", "creationTimestamp")])])
     annotations, downtime = annotations_of(migration), whole(migration, "status", "info", "downtimeMs")
     since = began if before is None else before.since
@@ -205,13 +205,13 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
         name=name,
         vm=ObjectName(name.namespace, _said(migration, "spec", "vmName")),
         source=_said(migration, "status", "sourceNode"),
-        # The status names the target only once the target pod exists; the order has it from the start.
+        # The status has the target only with a target pod; the order has it from the start.
         target=_said(migration, "status", "targetNode") or shortened(annotations.get(ANNOTATION_TARGET_NODE, "")),
         phase=phase,
         since=since,
         until=_ended(migration, since, at) if phase in _ENDED else at,
         reason=shortened(annotations.get(ANNOTATION_REASON, "")),
-        # Zero is a valid downtime, and differs from a missing one.
+        # Zero is a valid downtime.
         downtime=downtime if "downtimeMs" in child(migration, "status", "info") else None,
     )
 
@@ -221,9 +221,9 @@ def _said(migration: JsonObject, *path: str) -> str:
 
 
 def _ended(migration: JsonObject, since: Millis, seen: Millis) -> Millis:
-    """The time when its conditions last changed, if they have one: a recorder may see the end much later."""
+    """Last change of its conditions, if any: a recorder may see the end much later."""
     changed = _times(text(condition, "lastTransitionTime") for condition in items(migration, "status", "conditions"))
-    # Clocks differ: an end must not come before the start, nor after the moment at which it was seen.
+    # Clocks differ: between start and observation.
     return min(seen, max([since, *changed])) if changed else seen
 
 
@@ -238,7 +238,7 @@ _MOST_CORES: Final = 1e6
 
 
 class Account(msgspec.Struct, frozen=True, gc=False):
-    """An agent's account at ``at``: what it needs, what the guest uses, and what was decided in sentences."""
+    """An agent's explanation at ``at``: need, the guest's use, and decisions in sentences."""
 
     at: Millis
     need: Size | None
@@ -252,14 +252,14 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def gist(self) -> tuple[object, ...]:
-        """Key by which a decision differs from the last."""
-        # The sentence changes with every measurement, so only its words count; the numbers that matter are separate.
+        """Key that changes with a new decision."""
+        # Numbers in the sentence change with every measurement: compare its words; relevant numbers are separate.
         words = _NUMBERS.sub("#", self.said[0]) if self.said else ""
         return self.size, self.permit, self.denied, self.migrating, words
 
 
 def read_account(at: Millis, found: JsonObject) -> Account:
-    """An agent's answer at ``/explain``; what it lacks is None.
+    """Decode an agent's ``/explain`` response; missing parts are None.
 
     >>> account = read_account(5, {"because": "idle", "metrics": {"cores_busy": 0.25, "mem_used": "1Mi"}})
     >>> account.used_cpu, account.used_mem, account.said
@@ -280,7 +280,7 @@ def read_account(at: Millis, found: JsonObject) -> Account:
 
 
 def decision_of(vm: ObjectName, before: Account | None, account: Account) -> DecisionRecord | None:
-    """The decision since the last account; None if it is the same, or none is reported."""
+    """The new decision since the last explanation; None if there is none."""
     if not account.said or (before is not None and before.gist == account.gist):
         return None
     return DecisionRecord(account.at, vm, "agent", account.said, account.size, account.denied)
@@ -293,15 +293,15 @@ def _sentences(found: JsonObject) -> tuple[str, ...]:
     ]
     guard = text(found, "shrink_guard")
     sentences = [headline, *parts, *([f"Policy: {guard}"] if guard else [])]
-    # Texts of other programs are cut, never interpreted.
+    # Texts are truncated, never interpreted.
     return tuple(sentence[:_LONGEST] for sentence in sentences if sentence)[:_MOST_SENTENCES]
 
 
 def _cores(value: object) -> Amount | None:
-    # In Python a bool is an int, and NaN fails the comparison.
+    # A bool is an int, and NaN fails the comparison.
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < _MOST_CORES:
         return None
-    # Rounded first, or the error of a sum of floats would turn 0.1 + 0.2 vCPUs into 301 milli-vCPUs.
+    # Rounded first, or 0.1 + 0.2 vCPUs would be 301 milli-vCPUs.
     return ceil(round(value * 1000, 6))
 
 

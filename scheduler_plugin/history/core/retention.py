@@ -1,4 +1,4 @@
-"""Retention of a history: when spans are made coarser, and which go first if the store is too large."""
+"""Retention: when spans become coarser, and which are removed first if the store is too large."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, Millis
 
 
 class Tier(msgspec.Struct, frozen=True, gc=False):
-    """Spans of one width (0: as they were seen), kept for ``keep``, and for ``least`` in any case; all in ms."""
+    """Spans of one width (0: as recorded), kept for ``keep``, at least ``least``; all in ms."""
 
     width: Millis
     keep: Millis
@@ -25,15 +25,15 @@ TIERS: Final = (
 
 
 class RetentionBounds(msgspec.Struct, frozen=True, gc=False):
-    """The most that a store may hold: bytes of its file, and rows of spans, decisions and migrations together."""
+    """Limits of a store: bytes of its file, and rows of spans, decisions and migrations together."""
 
     most_bytes: int = 1024**3
     most_rows: int = 5_000_000
 
     @classmethod
     def of_volume(cls, size: int) -> RetentionBounds:
-        """The bounds of a file on a volume of this many bytes, which also has to hold the journal, SQLite's temporary
-        files, and a damaged file that was set aside.
+        """Limits on a volume of this many bytes, which must also hold the journal, SQLite's temporary files, and a
+        damaged file.
 
         >>> RetentionBounds.of_volume(3 * 1024**2).most_bytes == 1024**2
         True
@@ -44,28 +44,28 @@ class RetentionBounds(msgspec.Struct, frozen=True, gc=False):
 
 
 _PARTS: Final = 3
-"""The file takes one part in this many of its volume."""
+"""The file may take one of this many parts of its volume."""
 
 MOST_SAID: Final = 4 * 1024**2
-"""Bytes of one VM's decisions that are kept, the newest: some ten thousand decisions."""
+"""Maximum bytes of one VM's decisions, about ten thousand; the newest are kept."""
 
 
 class Fold(msgspec.Struct, frozen=True, gc=False):
-    """Spans of ``tier`` that began before ``before`` go into the next tier; those of the last tier are removed."""
+    """Spans of ``tier`` that began before ``before`` go to the next tier; those of the last are removed."""
 
     tier: int
     before: Millis
 
 
 FINE_FIRST: Final = 5
-"""How often the horizons of fine spans are halved, which brings them to their least, before that of the coarsest is."""
+"""Halvings of the horizons of fine spans, down to their minimum, before the coarsest is halved."""
 
 MOST_HALVINGS: Final = FINE_FIRST + 6
 
 
 def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
-    """The folds that are due, the finest tier first; borders are multiples of the next tier's width. Decisions and
-    migrations go with the spans of the last tier.
+    """Due folds, finest tier first; boundaries are multiples of the next tier's width. Decisions and migrations go with
+    the last tier.
 
     >>> [fold.before // HOUR for fold in folds(100 * DAY)]
     [2398, 2352, 1560]
@@ -78,18 +78,17 @@ def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
     for number, tier in enumerate(TIERS):
         is_last = number + 1 == len(TIERS)
         width = TIERS[number if is_last else number + 1].width
-        # The fine spans go first, so that even a large fleet keeps weeks of coarse ones.
+        # Fine spans first, so that even a large fleet keeps weeks of coarse ones.
         halved = max(0, halvings - FINE_FIRST) if is_last else halvings
-        # Never less than ``least``: people look at the last minutes most of all.
+        # At least ``least``: the last minutes are viewed most.
         horizon = now - max(tier.keep >> halved, tier.least)
-        # At a multiple of the next width, or a coarse span would be made in two halves.
+        # At a multiple of the next width, or a coarse span would be made in two parts.
         folds_due.append(Fold(number, horizon // width * width))
     return tuple(folds_due)
 
 
 def next_halvings(halvings: int, used_bytes: int, rows: int, bounds: RetentionBounds) -> int:
-    """The number of times that horizons are halved after a look at the store: more while it is too large, less once
-    half empty.
+    """Number of halvings of horizons after a check of the store: more if it is too large, fewer if half empty.
 
     >>> next_halvings(0, 11, 0, RetentionBounds(most_bytes=10)), next_halvings(2, 4, 0, RetentionBounds(most_bytes=10))
     (1, 1)
@@ -98,6 +97,6 @@ def next_halvings(halvings: int, used_bytes: int, rows: int, bounds: RetentionBo
     """
     if used_bytes > bounds.most_bytes or rows > bounds.most_rows:
         return min(halvings + 1, MOST_HALVINGS)
-    # Half empty, not just below the bound: otherwise the horizons would change with every upkeep.
+    # Hysteresis: otherwise the horizons would change with every upkeep.
     is_half_empty = 2 * used_bytes < bounds.most_bytes and 2 * rows < bounds.most_rows
     return max(0, halvings - 1) if is_half_empty else halvings

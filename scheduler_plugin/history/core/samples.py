@@ -1,6 +1,6 @@
-"""Samples of VMs and nodes at one moment, and records of decisions and migrations.
+"""Samples of VMs and nodes at one time, and records of decisions and migrations.
 
-A sample is a row of amounts in the order of its columns; None is an amount that was not seen.
+A sample is a row of amounts in the order of its columns; None is unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, QuantityError, Resources
 
 Millis = int
-"""A moment in milliseconds since 1970, or a span of milliseconds."""
+"""Unix time or duration, in milliseconds."""
 
 SECOND: Final[Millis] = 1000
 MINUTE: Final = 60 * SECOND
@@ -27,7 +27,7 @@ Amount = int
 """Milli-vCPUs or KiB, by the column."""
 
 Row = tuple[Amount | None, ...]
-"""The amounts of one sample, in the order of its columns."""
+"""Amounts of one sample, in the order of its columns."""
 
 
 def _columns(*kinds: str) -> tuple[str, ...]:
@@ -35,19 +35,19 @@ def _columns(*kinds: str) -> tuple[str, ...]:
 
 
 VM_COLUMNS: Final = _columns("size", "need", "permit", "reserved", "used")
-"""``size``: what a VM has been given (``spec.guest``'s ``use``); ``need``: what it asks for, by its agent's account;
-``permit`` and ``reserved``: as the scheduler has them; ``used``: what the guest uses.
+"""``size``: the VM's ``spec.guest`` ``use``; ``need``: by its agent's explanation; ``permit`` and ``reserved``: by the
+scheduler; ``used``: by the guest.
 """
 
 NODE_COLUMNS: Final = _columns("total", "reserved", "used", "watermark")
-"""``total`` is what pods may reserve, ``used`` the sizes of the node's VMs."""
+"""``total`` is the room for pods, ``used`` the sizes of the node's VMs."""
 
 PLACE: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name in enumerate(VM_COLUMNS)})
 NODE_PLACE: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name in enumerate(NODE_COLUMNS)})
 
 
 IN_USE: Final = (("reserved_cpu", "used_cpu"), ("reserved_mem", "used_mem"))
-"""Reservations, and the uses by guests that they are compared with while those are known."""
+"""Reservations, and the guests' use to compare them with while known."""
 
 
 class Size(msgspec.Struct, frozen=True, gc=False):
@@ -58,12 +58,12 @@ class Size(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, resources: Resources) -> Size:
-        """Memory rounds up to the KiB.
+        """Memory is rounded up to KiB.
 
         >>> Size.of(Resources.parse("1500m", "2Gi"))
         Size(cpu=1500, mem=2097152)
         """
-        # Otherwise a VM with memory could seem to have none.
+        # So that memory is never shown as none.
         return cls(resources.cpu.value, -(-resources.mem.value // 1024))
 
     def __add__(self, other: Size) -> Size:
@@ -76,7 +76,7 @@ class Size(msgspec.Struct, frozen=True, gc=False):
 
 
 def size_at(source: JsonObject, *path: str) -> Size | None:
-    """The amounts ``{"cpu": …, "mem": …}`` at ``path``; None if there are none.
+    """Amounts ``{"cpu": …, "mem": …}`` at ``path``; None if missing.
 
     >>> size_at({"permit": {"cpu": "2", "mem": "4Mi"}}, "permit")
     Size(cpu=2000, mem=4096)
@@ -89,10 +89,10 @@ def size_at(source: JsonObject, *path: str) -> Size | None:
 
 
 class VmRecord(msgspec.Struct, frozen=True, gc=False):
-    """Node and owner of a VM; ``node``, ``group`` and the bounds may be unknown (empty, None).
+    """Node and owner of a VM; ``node``, ``group`` and bounds may be unknown (empty, None).
 
-    ``labels`` are those to record, sorted by key. ``uid`` tells a recreated VM from the old one of the same name; empty
-    if it is not known. ``asleep``: it sleeps, which only a history that was recorded knows.
+    ``labels`` are the recorded ones, sorted by key. ``uid`` distinguishes recreated VMs; empty if unknown. ``asleep``:
+    it sleeps, known only in a recorded history.
     """
 
     vm: ObjectName
@@ -106,7 +106,7 @@ class VmRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeRecord(msgspec.Struct, frozen=True, gc=False):
-    """A node and the keys of its price: ``machine`` is its instance type, ``groups`` are more specific than that."""
+    """A node and its price keys: ``machine`` is its instance type, ``groups`` are more specific."""
 
     node: str
     machine: str = ""
@@ -119,18 +119,18 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False):
         >>> NodeRecord.of("n1", ("pool", "m5"))
         NodeRecord(node='n1', machine='m5', groups=('pool',))
         """
-        # The instance type is the least specific key, so it is the last.
+        # The instance type is last, as the least specific.
         return cls(node, keys[-1], tuple(keys[:-1])) if keys else cls(node)
 
     @property
     def price_keys(self) -> tuple[str, ...]:
-        """The keys under which a price table may have it, its name first."""
+        """Keys of the node in a price table, its name first."""
         return (self.node, *self.groups, self.machine)
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
-    """A decision about a VM, ``by`` its agent or the scheduler; ``said`` are ``explain``'s sentences, the summary
-    first. ``size`` is what the VM had then; ``denied`` whether it got less than it asked for.
+    """A decision about a VM, ``by`` its agent or the scheduler; ``said`` are sentences of ``explain``, the summary
+    first. ``size`` is the VM's size then; ``denied``: it got less than requested.
     """
 
     at: Millis
@@ -142,7 +142,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveRecord(msgspec.Struct, frozen=True, gc=False):
-    """A migration: ``until`` is when it was last seen under way, or ended. ``downtime`` in milliseconds if known."""
+    """A migration: ``until`` is its end, or when it was last seen running. ``downtime`` in milliseconds if known."""
 
     name: ObjectName
     vm: ObjectName

@@ -1,4 +1,4 @@
-"""Bills: the cost of what VMs reserved and used, in lines that add up."""
+"""Bills: costs of reservations and use of VMs, in lines that add up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING: Final = Fraction(0)
 
 @dataclass(frozen=True, slots=True)
 class BilledCost:
-    """vCPU-hours, GiB-hours, and the cost of each."""
+    """vCPU-hours and GiB-hours with their costs."""
 
     cpu_hours: Fraction = NOTHING
     gib_hours: Fraction = NOTHING
@@ -30,7 +30,7 @@ class BilledCost:
 
     @property
     def money(self) -> Fraction:
-        """The cost of both together."""
+        """Total cost."""
         return self.cpu_money + self.mem_money
 
     def __add__(self, other: BilledCost) -> BilledCost:
@@ -38,7 +38,7 @@ class BilledCost:
 
     @classmethod
     def of(cls, cpu: int, mem: int, price: Price) -> BilledCost:
-        """From integrals in milli-vCPUs times ms, and KiB times ms.
+        """From integrals in milli-vCPU-ms and KiB-ms.
 
         >>> BilledCost.of(2000 * HOUR, 1024**2 * HOUR, Price(Fraction(3), Fraction(1))).money
         Fraction(7, 1)
@@ -49,15 +49,13 @@ class BilledCost:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Usage and reservation of some VMs.
+    """Use and reservation of some VMs.
 
-    ``in_use`` is the part of the reservation in the time in which the guest's use was known, to compare with ``used``.
-    ``at_most`` is what they would have cost at their maximum, ``at_high`` at the need that each of them did not exceed
-    in 99.5 % of the time. Hours: ``known``: in which the reservation was known; ``unknown``: in which it was not,
-    although the VM was there before and after; ``use_known``: in which the guest's use was known; ``asleep``: in which
-    the VM slept. ``slept`` is what they would have cost more in those at their least size. ``without_most`` and
-    ``without_high``: the money of reservations that have no such fixed size. The first of the VMs was seen at
-    ``since``, the last one at ``until``.
+    ``in_use`` is the reservation while use was known, to compare with ``used``. ``at_most`` is the cost at the maximum
+    size, ``at_high`` at the size that covers 99.5 % of the time. Hours: ``known``: with known reservation; ``unknown``:
+    without, between the VM's first and last sample; ``use_known``: with known use; ``asleep``: asleep. ``slept`` is the
+    additional cost of the sleeping hours at minimum size. ``without_most`` and ``without_high``: money of reservations
+    without such a fixed size. ``since`` and ``until`` are the first and last sample.
     """
 
     reserved: BilledCost = BilledCost()
@@ -76,14 +74,14 @@ class Line:
     until: Millis = 0
 
     def __add__(self, other: Line) -> Line:
-        # The last two fields are moments, which do not add up.
+        # The last two fields are times.
         sums = (getattr(self, part.name) + getattr(other, part.name) for part in fields(self)[:-2])
         return replace(Line(*sums), since=min(self.since, other.since), until=max(self.until, other.until))
 
     @property
     def saved(self) -> Fraction:
         """Savings against the maximum size."""
-        # A reservation whose maximum is not known is on neither side of the comparison.
+        # Without reservations of unknown maximum on either side.
         return self.at_most.money - (self.reserved.money - self.without_most)
 
     @property
@@ -93,7 +91,7 @@ class Line:
 
 
 KeyOf = Callable[[VmRecord], str]
-"""The name of the line that a VM belongs to: its name, namespace, group, node, or the value of a label."""
+"""Line name of a VM: its name, namespace, group, node, or the value of a label."""
 
 NONE: Final = "(none)"
 LABEL: Final = "label="
@@ -109,7 +107,7 @@ KEYS: Final[Mapping[str, KeyOf]] = MappingProxyType(
 
 
 def key_of(by: str) -> KeyOf:
-    """The way to group by ``by``: one of ``KEYS``, or ``label=KEY``. Raises ``ValueError``.
+    """Grouping by ``by``: one of ``KEYS``, or ``label=KEY``. Raises ``ValueError``.
 
     >>> from protocol.messages import ObjectName
     >>> from scheduler_plugin.history.core.samples import VmRecord
@@ -117,7 +115,7 @@ def key_of(by: str) -> KeyOf:
     >>> key_of("vm")(facts), key_of("label=team")(facts), key_of("label=tier")(facts)
     ('default/db', 'a', '(none)')
     """
-    # ``label=`` alone names no label.
+    # ``label=`` needs a label.
     label = by.removeprefix(LABEL)
     if by.startswith(LABEL) and label:
         return lambda facts: dict(facts.labels).get(label, NONE)
@@ -128,9 +126,9 @@ def key_of(by: str) -> KeyOf:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """The lines by their keys, and their sum.
+    """Lines by key, and their sum.
 
-    ``unpriced`` are nodes at the reference price, ``unused`` keys of the price table by which no node was priced.
+    ``unpriced`` are nodes at the reference price, ``unused`` keys of the price table that priced no node.
     """
 
     period: Period
@@ -149,23 +147,23 @@ def bill(  # noqa: PLR0913 - what a bill is made of
     *,
     only: str = "",
 ) -> Bill:
-    """The bill for what VMs had; ``high`` is each one's need for 99.5 % of the time. ``only``: that line alone."""
+    """The bill of ``usages``; ``high`` is each VM's need for 99.5 % of the time. ``only``: that line only."""
     lines: dict[str, Line] = defaultdict(Line)
     billed = [usage for usage in usages if not only or key_of(usage.facts) == only]
     for usage in billed:
-        # Each amount is priced on the node where the VM was, at that time.
+        # Priced on the VM's node at that time.
         line = line_of(usage, high.get(usage.facts.vm), prices.on(usage.facts.node, usage.span))
         lines[key_of(usage.facts)] += line
-    for facts, unknown in _unknown(usages):  # of all usages: time that a VM spent in other lines is not unknown
+    for facts, unknown in _unknown(usages):  # of all usages: time of a VM in other lines is not unknown
         if not only or key_of(facts) == only:
             lines[key_of(facts)] += Line(unknown=unknown)
     unpriced = {usage.facts.node for usage in billed if prices.known(usage.facts.node, usage.span) is None}
-    unpriced.discard("")  # a VM has no node until it is placed
+    unpriced.discard("")  # unplaced VMs
     return Bill(period, dict(lines), sum(lines.values(), Line()), tuple(sorted(unpriced)), prices.unused)
 
 
 def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
-    """Usage and reservation of one VM while its facts were the same."""
+    """Use and reservation of one VM with constant facts."""
     span, most = usage.span, usage.facts.most
     cpu, mem = PLACE["reserved_cpu"], PLACE["reserved_mem"]
     known_times = span.known[cpu], span.known[mem]
@@ -175,12 +173,12 @@ def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
         reserved=reserved,
         used=BilledCost.of(span.sums[used_cpu], span.sums[used_mem], price),
         in_use=BilledCost.of(
-            # Use is known for only a part of the time, so it is compared with the reservation in that part. Without the
-            # exact integral, the reservation is taken as constant.
+            # Compare use with the reservation while use was known. Without the exact integral the reservation is taken
+            # as constant.
             *(usage.in_use or (sum_while(span, cpu, used_cpu), sum_while(span, mem, used_mem))),
             price,
         ),
-        # For the time in which the reservation was known, so that the two can be compared.
+        # Only while the reservation was known, to be comparable.
         at_most=_fixed(most, known_times, price),
         at_high=_fixed(high, known_times, price),
         known=Fraction(known_times[0], HOUR),
@@ -199,7 +197,7 @@ def _fixed(size: Size | None, known: tuple[int, int], price: Price) -> BilledCos
 
 
 def _slept(usage: Usage, known: tuple[int, int], price: Price) -> BilledCost:
-    """The cost of the least size while the VM slept, less that of what was still reserved; nothing if it was awake."""
+    """Cost of the minimum size while the VM slept, minus what was still reserved; nothing while awake."""
     least, span = usage.facts.least, usage.span
     if least is None or not usage.facts.asleep:
         return BilledCost()
@@ -208,14 +206,14 @@ def _slept(usage: Usage, known: tuple[int, int], price: Price) -> BilledCost:
 
 
 def _unknown(usages: Iterable[Usage]) -> Iterable[tuple[VmRecord, Fraction]]:
-    """For each life of a VM the hours between its first and last moment in which its reservation was not known."""
+    """For each life of a VM, the hours between its first and last sample without a known reservation."""
     lives: dict[tuple[ObjectName, str], list[Usage]] = defaultdict(list)
     for usage in usages:
-        # A recreated VM of the same name begins another life.
+        # A recreated VM is another life.
         lives[usage.facts.vm, usage.facts.uid].append(usage)
     for parts in lives.values():
         life = max(usage_part.span.until for usage_part in parts) - min(usage_part.span.since for usage_part in parts)
         known_time = sum(usage_part.span.known[PLACE["reserved_cpu"]] for usage_part in parts)
-        # Unknown time costs nothing, and is reported on the line where the VM was last.
+        # Unknown time costs nothing, and belongs to the VM's last line.
         if life > known_time:
             yield max(parts, key=lambda usage_part: usage_part.span.until).facts, Fraction(life - known_time, HOUR)

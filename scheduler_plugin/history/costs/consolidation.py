@@ -1,7 +1,7 @@
-"""Nodes that could be emptied, and the moves that it takes (S2.8c).
+"""Nodes that could be emptied, and the required moves (S2.8c).
 
-This is advice from amounts alone, without the constraints of pods, which kube-scheduler obeys. The caller leaves out
-nodes that have to stay, such as those of the control plane.
+Advice by amounts only, without the constraints that kube-scheduler checks. The caller excludes nodes that must stay,
+such as control planes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from scheduler_plugin.history.costs.prices import Price
 
 _NO_SIZE = Size(0, 0)
 _BINDING = frozenset({"DaemonSet", "Node"})
-"""Kinds of owners whose pods are bound to one node."""
+"""Owner kinds whose pods are bound to a node."""
 _OTHER = ""
-"""The name of a pod that is no database."""
+"""Name of a pod that is not a database."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedVm:
-    """A database and what is reserved for it; ``moves`` is False for a VM on its way, and for a pod, which stays."""
+    """A database and its reservation; ``moves`` is False for a migrating VM, and for a pod, which stays."""
 
     name: str
     reserved: Size
@@ -35,9 +35,7 @@ class PlacedVm:
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node as it is now; ``price`` is per hour, and ``others`` are the reservations of its pods that are no databases
-    and would need a place elsewhere.
-    """
+    """A node; ``price`` is per hour, ``others`` are reservations of other pods that would need room elsewhere."""
 
     name: str
     price: Fraction
@@ -50,7 +48,7 @@ class PlacedNode:
 
     @property
     def price_per_unit(self) -> float:
-        """The price for each compute unit that its VMs use; infinite if they use none."""
+        """Price per compute unit used by its VMs; infinite if none."""
         cpu, mem = sum(vm.reserved.cpu for vm in self.vms), sum(vm.reserved.mem for vm in self.vms)
         units = max(Fraction(cpu, max(1, self.unit.cpu)), Fraction(mem, max(1, self.unit.mem)))
         return float(self.price / units) if units else inf
@@ -58,7 +56,7 @@ class PlacedNode:
 
 @dataclass(frozen=True, slots=True)
 class AdvisedMove:
-    """A VM and the node it would go to."""
+    """A VM and its target node."""
 
     vm: str
     target: str
@@ -66,7 +64,7 @@ class AdvisedMove:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """A node that could go, its price per hour, and the moves that takes; ``others`` counts the other pods to place."""
+    """A node to remove, its price per hour, and the moves; ``others`` is the number of other pods to place."""
 
     node: str
     price: Fraction
@@ -81,8 +79,8 @@ def read_nodes(
     staying: Collection[str] = (),
     bound: Collection[str] = (),
 ) -> list[PlacedNode]:
-    """The nodes in the scheduler's answer at ``/nodes``, except ``staying`` and those that cannot be read. ``bound``
-    are the pods (``namespace/name``) that go with their node.
+    """Nodes in the scheduler's ``/nodes`` response, except ``staying`` and unreadable ones. ``bound`` are pods
+    (``namespace/name``) that go with their node.
     """
     candidates = (node for node in items(answer, "nodes") if text(node, "name") not in staying)
     nodes = (_node(node, prices.get(text(node, "name"), reference), bound) for node in candidates)
@@ -90,7 +88,7 @@ def read_nodes(
 
 
 def bound_pods(pods: Iterable[JsonObject]) -> set[str]:
-    """Of pods as JSON those that belong to their node (``namespace/name``).
+    """Pods (``namespace/name``) that belong to their node.
 
     >>> bound_pods([{"metadata": {"namespace": "d", "name": "a", "ownerReferences": [{"kind": "DaemonSet"}]}}])
     {'d/a'}
@@ -110,11 +108,11 @@ def _node(node: Json, price: Price, bound: Collection[str]) -> PlacedNode | None
     vms = [
         PlacedVm(text(pod, "vm"), size_at(pod, "reserved") or _NO_SIZE, _moves(pod)) for pod in pods if text(pod, "vm")
     ]
-    # The default is for a scheduler that reports no compute unit.
+    # For a scheduler that reports no compute unit.
     unit = size_at(node, "computeUnit") or Size(1000, 4 * 1024**2)
-    # Pods of DaemonSets and static pods go with their node; all others need room elsewhere.
+    # DaemonSet and static pods go with their node; others need room elsewhere.
     alone = [pod for pod in pods if not text(pod, "vm") and text(pod, "pod") not in bound]
-    # A pod that reserves nothing finds a place anywhere.
+    # A pod without a reservation fits anywhere.
     others = [size for size in (size_at(pod, "reserved") for pod in alone) if size is not None and size != _NO_SIZE]
     is_open = flag(node, "open")
     return PlacedNode(text(node, "name"), price.of(total), unit, mark, reserved, tuple(vms), tuple(others), is_open)
@@ -125,24 +123,24 @@ def _moves(pod: Json) -> bool:
 
 
 def emptied(nodes: Iterable[PlacedNode]) -> list[Emptied]:
-    """The nodes that could be emptied, the dearest first, with the moves of each, all of them to nodes that stay."""
+    """Nodes that could be emptied, most expensive first, with the moves of each to nodes that stay."""
     left = {node.name: node for node in nodes}
     gone: list[PlacedNode] = []
     targets: dict[str, str] = {}
-    # The dearest for each unit in use first: emptying it saves the most for the moves it takes.
+    # Most expensive per used unit first: the highest saving per move.
     for node in sorted(left.values(), key=lambda place: (-place.price_per_unit, place.name)):
-        here = left[node.name]  # with VMs that would have come from earlier nodes, which then go elsewhere
+        here = left[node.name]  # including VMs planned to come from earlier nodes
         others = [place for place in left.values() if place.name != node.name and place.is_open]
         pieces = _largest_first([*here.vms, *(PlacedVm(_OTHER, size) for size in here.others)])
         destinations = _targets(pieces, others)
-        # Without others there is nowhere to go, even for a node without VMs.
+        # Nowhere to go.
         if destinations is None or not others:
             continue
-        # An emptied node is no target for later ones, so that each VM moves once.
+        # Each VM moves once.
         del left[node.name]
         gone.append(node)
         for piece, target in zip(pieces, destinations, strict=True):
-            # VMs of later nodes must fit beside this one.
+            # VMs of later nodes must fit too.
             left[target] = _with(left[target], piece)
             targets[piece.name] = target
     return [_emptied(node, targets) for node in gone]
@@ -154,18 +152,18 @@ def _emptied(node: PlacedNode, targets: Mapping[str, str]) -> Emptied:
 
 
 _Room = tuple[float, str, Size, Size]
-"""A node that may take VMs: how full it is (a share of its watermark), its name, what is reserved, its watermark."""
+"""A possible target: utilisation (of its watermark), name, reservation, watermark."""
 
 
 def _targets(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str] | None:
-    """The target of each; None if not all of them have one."""
-    # A VM that is already on its way leaves by itself; the node is judged once it has. A pod would have to restart.
+    """The target of each VM; None if one has none."""
+    # Wait for migrating VMs. A pod would have to restart.
     if not all(vm.moves for vm in vms):
         return None
     rooms = sorted(_room(node.name, node.reserved, node.watermark) for node in others)
     targets = []
     for vm in vms:
-        # The fullest node with room for it below its watermark, so that few nodes stay.
+        # The fullest node with room below its watermark, so that few nodes stay.
         place = next((place for place in reversed(range(len(rooms))) if _fits(rooms[place], vm)), None)
         if place is None:
             return None
@@ -176,7 +174,7 @@ def _targets(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str]
 
 
 def _room(name: str, reserved: Size, watermark: Size) -> _Room:
-    # By CPU alone: it only orders the nodes, and what fits is judged for both.
+    # By CPU only: it just orders the nodes.
     return reserved.cpu / max(1, watermark.cpu), name, reserved, watermark
 
 
@@ -191,7 +189,7 @@ def _fits(room: _Room, vm: PlacedVm) -> bool:
 
 def _with(node: PlacedNode, vm: PlacedVm) -> PlacedNode:
     reserved = node.reserved + vm.reserved
-    # Kept separately: a pod without a VM may have to move again with the next node.
+    # Separate: a pod without a VM may have to move again.
     if vm.name == _OTHER:
         return replace(node, reserved=reserved, others=(*node.others, vm.reserved))
     return replace(node, reserved=reserved, vms=(*node.vms, vm))

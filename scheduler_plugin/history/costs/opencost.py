@@ -1,4 +1,4 @@
-"""A bill in the form of OpenCost's allocation API, for tools that read that."""
+"""A bill in the format of OpenCost's allocation API."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOTHING_OF: Final = ("pvs", "lbAllocations", "gpuAllocation")
 
 
 def allocations(found: Bill, by: str, cluster: str) -> dict[str, object]:
-    """The answer of ``/allocation`` for one window, aggregated by ``by``."""
+    """Response of ``/allocation`` for one window, aggregated by ``by``."""
     window = {"start": _time(found.period.since), "end": _time(found.period.until)}
     named = ((UNALLOCATED if name == NONE else name, line) for name, line in ranked(found))
     return {"code": 200, "data": [{name: _allocation(name, line, by, cluster, found, window) for name, line in named}]}
@@ -42,7 +42,7 @@ def allocations(found: Bill, by: str, cluster: str) -> dict[str, object]:
 def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
     name: str, line: Line, by: str, cluster: str, found: Bill, window: dict[str, str]
 ) -> dict[str, object]:
-    # A line begins and ends when its VMs were seen within the window; averages are over that time, as in OpenCost.
+    # As in OpenCost, averages are over the time in which the VMs were seen.
     since, until = max(line.since, found.period.since), min(line.until, found.period.until)
     hours = Fraction(max(0, until - since), HOUR)
     # Weighted by cost, as in OpenCost.
@@ -56,17 +56,17 @@ def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
         "minutes": rounded(hours * 60),
         **_fields("cpu", "Core", _cpu, line.reserved.cpu_money, line, hours),
         **_fields("ram", "Byte", _ram, line.reserved.mem_money, line, hours),
-        # Volumes, networks and GPUs are not recorded, but tools expect their fields.
+        # Not recorded, but expected by tools.
         **dict.fromkeys(_ZEROS, 0),
         **dict.fromkeys(_NOTHING_OF),
-        # A reservation is charged as OpenCost charges a request; use affects only the efficiency.
+        # Reservations are charged like OpenCost's requests; use affects only the efficiency.
         "totalCost": rounded(line.reserved.money),
         "totalEfficiency": rounded(_share(efficiency, line.reserved.money)),
     }
 
 
 Hours = Callable[[BilledCost], Fraction]
-"""The hours of one resource in a cost."""
+"""Hours of one resource in a cost."""
 
 
 def _cpu(cost: BilledCost) -> Fraction:
@@ -110,7 +110,7 @@ def _properties(name: str, by: str, cluster: str) -> dict[str, object]:
             "controller": named.name,
         }
     if by.startswith(LABEL):
-        # Label names as in Prometheus, which OpenCost uses: other characters become underscores.
+        # Label names as in Prometheus.
         return properties | {"labels": {_NO_NAME.sub("_", by.removeprefix(LABEL)): name}}
     return properties | {by: name}
 

@@ -1,4 +1,4 @@
-"""Prices of a vCPU-hour and a GiB-hour on each node (S2.1)."""
+"""Prices of vCPU-hours and GiB-hours by node (S2.1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KIB_OF_GIB: Final = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Per hour: of one vCPU, and of one GiB."""
+    """Price per hour of one vCPU and one GiB."""
 
     cpu: Fraction
     mem: Fraction
@@ -36,15 +36,15 @@ class Price:
 
 
 Part = tuple[Millis, Mapping[str, Price | None]]
-"""The time from which it holds, and the price of each node seen then; None for one that the table lacks."""
+"""Start of the part, and the price of each node seen then; None for nodes missing in the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """The price of each node by its name; ``reference`` for all others.
+    """Price by node; ``reference`` for all others.
 
-    ``parts`` are periods, in order, if a name was used again for a machine of another price. ``unused`` are the keys of
-    the price table by which no node was priced.
+    ``parts`` are periods, in order, if a node name was reused with another price. ``unused`` are keys of the price
+    table that priced no node.
     """
 
     reference: Price
@@ -53,13 +53,13 @@ class PriceList:
     unused: tuple[str, ...] = ()
 
     def on(self, node: str, span: Span | None = None) -> Price:
-        """The price on a node during ``span``; without one the latest."""
+        """Price on a node during ``span``; the latest without one."""
         return self.known(node, span) or self.reference
 
     def known(self, node: str, span: Span | None = None) -> Price | None:
-        """The same; None if it is the reference price because the table lacks the node."""
+        """As ``on``; None if the table lacks the node."""
         if self.parts and span is not None:
-            # By its middle, as the last sample of a span may reach into the next part.
+            # By its middle: the last sample of a span may reach into the next part.
             middle = (span.since + span.until) // 2
             _, prices = self.parts[max(0, bisect_right(self.parts, middle, key=itemgetter(0)) - 1)]
             if node in prices:
@@ -73,7 +73,7 @@ def exact(number: float) -> Fraction:
     >>> exact(0.1)
     Fraction(1, 10)
     """
-    # Fraction(0.1) would have the error of the binary float.
+    # Fraction(0.1) is not exactly 1/10.
     return Fraction(str(number))
 
 
@@ -87,7 +87,7 @@ def reference_price(ranking: RankingConfig) -> Price:
 
 
 def priced(size: Size, keys: Iterable[str], ranking: RankingConfig) -> Price | None:
-    """The prices on a node of that size with these price keys; None if the table has none of them.
+    """Prices on a node of that size with these price keys; None if the table has none of them.
 
     >>> table = RankingConfig(node_prices={"m5": 0.5})
     >>> priced(Size(2000, 8 * 1024**2), ("m5",), table).of(Size(2000, 8 * 1024**2))
@@ -96,8 +96,7 @@ def priced(size: Size, keys: Iterable[str], ranking: RankingConfig) -> Price | N
     True
     """
     own, key = reference_price(ranking), price_key(keys, ranking)
-    # The node's price is split between CPU and memory in proportion to the reference prices, or to the published ones
-    # if those are zero.
+    # Split between CPU and memory in proportion to the reference prices, or to the published ones if those are zero.
     split = own if own.of(size) else reference_price(RankingConfig())
     if key is None or not split.of(size):
         return None
@@ -106,7 +105,7 @@ def priced(size: Size, keys: Iterable[str], ranking: RankingConfig) -> Price | N
 
 
 def price_list(nodes: Sequence[NodeUsage], ranking: RankingConfig, parts: Sequence[Part] = ()) -> PriceList:
-    """The latest prices of all nodes that were seen; ``parts`` if some had another price before."""
+    """Latest prices of all nodes; ``parts`` if some had another price before."""
     by_node = {node: price for node, price in prices_of(nodes, ranking).items() if price is not None}
     used = {price_key(usage.facts.price_keys, ranking) for usage in nodes}
     unused = tuple(sorted(key for key in ranking.node_prices if key not in used))
@@ -114,9 +113,9 @@ def price_list(nodes: Sequence[NodeUsage], ranking: RankingConfig, parts: Sequen
 
 
 def prices_of(nodes: Iterable[NodeUsage], ranking: RankingConfig) -> dict[str, Price | None]:
-    """The latest price of each node, None without one; a node is as large as its greatest reservable amount."""
+    """Latest price of each node, None if missing; a node's size is its maximum room for pods."""
     prices: dict[str, Price | None] = {}
-    # Later ones overwrite earlier ones: the latest price stays.
+    # The latest wins.
     for usage in sorted(nodes, key=lambda node: node.span.until):
         peaks = usage.span.peaks
         size = Size(peaks[NODE_PLACE["total_cpu"]], peaks[NODE_PLACE["total_mem"]])
@@ -125,8 +124,8 @@ def prices_of(nodes: Iterable[NodeUsage], ranking: RankingConfig) -> dict[str, P
 
 
 def price_changes(nodes: Iterable[NodeUsage], ranking: RankingConfig, period: Period) -> list[Millis]:
-    """The moments within the period at which a node's name starts or stops standing for one of several machines, of
-    which at least one has a price in the table.
+    """Times within the period at which a node name changes between machines, at least one of which is in the price
+    table.
     """
     spans: dict[str, dict[tuple[str | None, str], list[Span]]] = {}
     for usage in nodes:
@@ -135,7 +134,7 @@ def price_changes(nodes: Iterable[NodeUsage], ranking: RankingConfig, period: Pe
     ends = {
         end
         for machines in spans.values()
-        # Several machines without a price in the table all cost the reference price.
+        # Machines missing in the table all have the reference price.
         if len(machines) > 1 and any(key is not None for key, _ in machines)
         for machine_spans in machines.values()
         for end in (min(span.since for span in machine_spans), max(span.until for span in machine_spans))

@@ -1,1 +1,1 @@
-"""A history in a Prometheus that scrapes the programs already: the same questions, by its HTTP API."""
+"""A history in a Prometheus that scrapes the programs, over its HTTP API."""

@@ -1,4 +1,4 @@
-"""Answers the port ``History`` from a Prometheus."""
+"""The port ``History`` on a Prometheus."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ from scheduler_plugin.history.prometheus.expressions import (
 from scheduler_plugin.history.prometheus.server import Labels, PrometheusServer
 
 Key = tuple[tuple[str, str], ...]
-"""The labels of a series, sorted."""
+"""Sorted labels of a series."""
 
 PriceKeys = tuple[str, ...]
 Stay = tuple[Millis, Millis]
-"""The start and the end of a state."""
+"""Start and end of a state."""
 
 Expression = Callable[[str], str]
-"""The PromQL expression of a column."""
+"""PromQL expression of a column."""
 
 _SCRAPES: Final = 15 * SECOND
 _LONGEST: Final = 35 * DAY
 _LONGEST_MOVE: Final = 5 * MINUTE
-"""A VM that was on no node for longer was stopped and started, not migrated."""
+"""A VM without a node for longer was restarted, not migrated."""
 _NOTE: Final = "This history is Prometheus's: decisions are changes of size, without the sentences of agents."
 
 
 class PrometheusHistory:
-    """See ``History``. ``http`` has the server's address and credentials. Without ``scrapes``, the time between two
-    scrapes of agents (ms), it is learnt from the server's samples.
+    """See ``History``. ``http`` has the server's address and credentials. Without ``scrapes``, the agents' scrape
+    interval (ms), it is derived from the server's samples.
     """
 
     def __init__(self, http: httpx.AsyncClient, scrapes: Millis | None = None) -> None:
@@ -72,16 +72,16 @@ class PrometheusHistory:
         self._scrapes = scrapes or _SCRAPES
         self._say = Expressions(self._scrapes)
         self._skipped = 1
-        """The largest question so far has read one scrape in this many."""
+        """The largest query so far has used one of this many scrapes."""
 
     async def extent(self) -> Extent:
         """See ``History``."""
         stamp, ever = "timestamp(autoscale_agent_vms)", f"[{_LONGEST}ms:"
-        # Coarsely over all that may be stored, then finely: a fine step over 35 days would be too much for one query.
+        # Coarse first: a fine step over 35 days would be too much for one query.
         early = await self._server.vector(f"min(min_over_time({stamp}{ever}1h]))")  # to the hour
         before = round(early[0][1] * SECOND) if early else None
         first = await self._server.vector(f"min(min_over_time({stamp}[{HOUR}ms:{self._scrapes}ms]))", before) or early
-        # An instant query sees five minutes back; only if no agent was scraped since is the expensive query needed.
+        # An instant query covers five minutes; the expensive one is needed only without samples.
         last = await self._server.vector(f"max({stamp})") or await self._server.vector(
             f"max(max_over_time({stamp}{ever}5m]))"
         )
@@ -113,7 +113,7 @@ class PrometheusHistory:
             samples = [
                 (at, Size(_scaled(cores, "cpu"), _scaled(mems[at], "mem"))) for at, cores in values if at in mems
             ]
-            # Prometheus keeps no sentences, so a change of size stands for the decision.
+            # Without sentences, each change of size counts as a decision.
             for (_, before), (at, size) in pairwise(samples):
                 if size != before:
                     sentences = (f"Its size became {size.resources}.",)
@@ -132,11 +132,11 @@ class PrometheusHistory:
                 times = [at for at, _ in values]
                 stays_by_vm[_vm(labels)] += [(came, left, labels["node"]) for came, left in _stays(times, step)]
         moves = [
-            # The target reports before the source is gone, so the two stays may overlap.
+            # The two stays may overlap.
             MoveRecord(vm, vm, source, target, "Succeeded", min(left, came), max(left, came))
             for vm, stays in stays_by_vm.items()
             for (_, left, source), (came, _, target) in pairwise(sorted(stays))
-            # The same node again is a restart; a long absence is a stop and a start.
+            # The same node is a restart; a long absence is a stop and a start.
             if source != target and came - left <= max(_LONGEST_MOVE, 2 * step)
         ]
         return sorted(moves, key=lambda move: -move.since)[:most]
@@ -144,10 +144,10 @@ class PrometheusHistory:
     async def usage(self, period: Period) -> Sequence[Usage]:
         """See ``History``."""
         await self._learn(period)
-        # A VM counts as seen while its agent reports any part of the reservation.
+        # Seen while its agent reports any part of the reservation.
         spans = await self._totals(self._say.vm, VM_COLUMNS, period, "reserved_cpu")
         least, most = [await self._sizes(kind, period) for kind in ("least", "most")]
-        # Use may be unknown while the reservation is known; only the time in which both are known can be compared.
+        # Only the time in which both are known can be compared.
         in_use = [await self._while_known(*pair, period) for pair in IN_USE]
         usages = []
         for labels, span in spans.items():
@@ -177,7 +177,7 @@ class PrometheusHistory:
         needs = defaultdict[ObjectName, dict[str, int]](dict)
         for batch in batches(points):
             for resource in SCALES:
-                # Quantiles of parts of the time cannot be added up, so the VMs are split instead.
+                # Quantiles cannot be added over time, so split by VM.
                 expression = self._say.of_each(f"need_{resource}", batch)
                 query = over("quantile_over_time", expression, period, step, f"{share}, ")
                 for labels, value in await self._server.vector(query, period.until - 1):
@@ -185,7 +185,7 @@ class PrometheusHistory:
         return {vm: Size(need.get("cpu", 0), need.get("mem", 0)) for vm, need in needs.items()}
 
     async def _learn(self, period: Period) -> None:
-        # Until agents have been scraped for a while, the default interval stands.
+        # Until then the default interval applies.
         if not self._is_learnt and (answer := await self._server.vector(SCRAPED, period.until - 1)):
             self._scrapes, self._is_learnt = interval_of(answer[0][1]), True
             self._say = Expressions(self._scrapes)
@@ -197,7 +197,7 @@ class PrometheusHistory:
         for end, place in (("min", 0), ("max", 1)):
             for labels, at in await self._values(f"{end}_over_time", "timestamp(kube_node_labels)", parts, step):
                 stays, keys = by_node[labels.get("node", "")], price_keys(node_labels(labels))
-                # The last sample holds for one more step.
+                # The last sample lasts for one step.
                 moment = round(at * SECOND) + place * step
                 since, until = stays.get(keys, (moment, moment))
                 stays[keys] = min(since, moment), max(until, moment)
@@ -215,10 +215,10 @@ class PrometheusHistory:
         sizes = defaultdict[Key, dict[str, int]](dict)
         for resource in SCALES:
             bounds = self._say.vm(f"{kind}_{resource}")
-            # Later parts overwrite earlier ones.
+            # The latest part wins.
             for labels, value in await self._values("last_over_time", bounds, parts, step):
                 sizes[_key(labels)][resource] = _scaled(value, resource)
-        # A bound of only one resource is of no use.
+        # Both resources or none.
         return {key: Size(**amounts) for key, amounts in sizes.items() if len(amounts) == len(SCALES)}
 
     async def _while_known(self, column: str, other: str, period: Period) -> dict[Key, int]:
@@ -231,7 +231,7 @@ class PrometheusHistory:
         return {key: _scaled(value, _resource(column)) for key, value in sums.items()}
 
     async def _grid(self, period: Period) -> tuple[Millis, float]:
-        """The step at which amounts are read, and the greatest number of VMs at a time."""
+        """The step, and the maximum number of VMs at a time."""
         answer = await self._server.vector(crowd(period), period.until - 1)
         vms = answer[0][1] if answer else 1.0
         step = step_of(period, self._scrapes, vms)
@@ -240,14 +240,14 @@ class PrometheusHistory:
         return step, vms
 
     async def _stretches(self, period: Period) -> tuple[Millis, list[Period]]:
-        """The step at which amounts are read, and the parts of the period to query."""
+        """The step, and the parts of the period to query."""
         step, vms = await self._grid(period)
         return step, list(stretches(period, step, vms))
 
     async def _totals(
         self, expression: Expression, columns: Sequence[str], period: Period, seen: str
     ) -> dict[Key, Span]:
-        """The integrals, known times and peaks of each series; ``seen`` is the column by which it counts as present."""
+        """Integrals, known times and peaks of each series; ``seen`` is the column that counts as presence."""
         step, parts = await self._stretches(period)
         spans_by_key = defaultdict[Key, list[Span]](list)
         for part in parts:
@@ -258,7 +258,7 @@ class PrometheusHistory:
     async def _totals_of(
         self, expression: Expression, columns: Sequence[str], period: Period, step: Millis, seen: str
     ) -> dict[Key, Span]:
-        """The same for a part that is small enough for one query."""
+        """The same for a part that fits one query."""
 
         async def ask(function: str, asked: str) -> dict[Key, float]:
             series = await self._server.vector(over(f"{function}_over_time", asked, period, step), period.until - 1)
@@ -277,7 +277,7 @@ class PrometheusHistory:
                 until=round(last.get(key, begin) * SECOND) + step,
                 seen=known_times[columns.index(seen)],
                 known=known_times,
-                # A sample holds for one step; time without a sample is not counted.
+                # A sample lasts for one step.
                 sums=_scaled_all([by_key.get(key, 0.0) * step for by_key in sums], columns),
                 peaks=_scaled_all([by_key.get(key, 0.0) for by_key in peaks], columns),
             )
@@ -286,7 +286,7 @@ class PrometheusHistory:
     async def _spans(
         self, expressions: Sequence[str], columns: Sequence[str], period: Period, step: Millis
     ) -> list[Span]:
-        """Rows of the means within each step, as spans of one step."""
+        """Means per step, as spans of one step."""
         wide = range_step(period, max(step, self._scrapes))
         asked_period, ends = period, 0
         if wide > self._scrapes:
@@ -303,20 +303,20 @@ class PrometheusHistory:
             for _, values in series:
                 for at, value in values:
                     rows[at - ends][place] = _scaled(value, _resource(columns[place]))
-        # Several series may fall into one row, such as those of a VM that moved.
+        # Several series may share a row, such as those of a moved VM.
         return stepped([held(at, at + wide, tuple(rows[at])) for at in sorted(rows)], period.since, wide)
 
 
 def _machines(node: str, span: Span, stays: Mapping[PriceKeys, Stay]) -> list[NodeUsage]:
     if len(stays) <= 1:
         return [NodeUsage(NodeRecord.of(node, next(iter(stays), ())), span)]
-    # The name stood for several machines, each with a price of its own.
+    # Several machines had this name.
     parts = ((keys, clipped(span, *stay)) for keys, stay in stays.items())
     return [NodeUsage(NodeRecord.of(node, keys), part) for keys, part in parts if part is not None]
 
 
 def _stays(times: Sequence[Millis], step: Millis) -> list[tuple[Millis, Millis]]:
-    """The first and last of the times of each stretch without a gap.
+    """First and last time of each run without a gap.
 
     >>> _stays([0, 15, 60, 75], 15)
     [(0, 15), (60, 75)]

@@ -1,4 +1,4 @@
-"""The HTTP API of a Prometheus: values of an expression at a moment or over time."""
+"""Prometheus' HTTP API: values of an expression at a time or over a range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler_plugin.history.prometheus.expressions import GREATEST
 
 Labels = Mapping[str, str]
 
-# Queries at a time: by default Prometheus runs at most 20, for all its users together.
+# Concurrent queries: Prometheus' default is 20, for all its users.
 _TOGETHER: Final = 4
 
 
@@ -39,7 +39,7 @@ _ANSWER: Final = msgspec.json.Decoder(_QueryResponse)
 
 
 class PrometheusServer:
-    """Asks over ``http``, which has the server's address as its base, and the credentials."""
+    """Queries over ``http``, which has the server's base address and credentials."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http, self._limit = http, asyncio.Semaphore(_TOGETHER)
@@ -56,7 +56,7 @@ class PrometheusServer:
         return [(labels, [point for point in values if _is_amount(point[1])]) for labels, values in ranges]
 
     async def vector(self, expression: str, at: Millis | None = None) -> list[tuple[Labels, float]]:
-        """Value of an expression at a moment. Raises ``HistoryError``."""
+        """Value of an expression at a time. Raises ``HistoryError``."""
         parameters: dict[str, str | float] = {"query": expression} | ({} if at is None else {"time": at / SECOND})
         answered = await self._ask("/api/v1/query", parameters)
         values = [(series.metric, _number(series.value[1])) for series in answered if series.value is not None]
@@ -65,9 +65,9 @@ class PrometheusServer:
     async def _ask(self, path: str, asked: Mapping[str, str | float]) -> list[_Series]:
         try:
             async with self._limit:
-                # POST, as expressions with many names exceed the length of a URL.
+                # POST: many names exceed the length of a URL.
                 response = await self._http.post(path, data=dict(asked))
-            # Decoded whatever the HTTP status, as the body of a refusal says why.
+            # Whatever the status: the body has the error.
             answer = _ANSWER.decode(response.content)
         except (httpx.HTTPError, ValueError, RecursionError) as error:
             raise HistoryError(f"Prometheus gives no usable answer: {error}") from error
@@ -78,7 +78,7 @@ class PrometheusServer:
 
 def _number(text: str) -> float:
     try:
-        # Values are JSON strings, as JSON has no NaN and no infinity.
+        # JSON strings, because JSON has no NaN and infinity.
         return float(text)
     except ValueError:
         raise HistoryError(f"Prometheus gives no usable answer: a value is {text[:40]!r}") from None
@@ -92,5 +92,5 @@ def _moment(at: float) -> Millis:
 
 
 def _is_amount(value: float) -> bool:
-    """Return True if it can be an amount; a recording rule or relabelling may turn a metric into anything."""
+    """Return True if it can be an amount; relabelling may turn a metric into anything."""
     return 0 <= value < GREATEST

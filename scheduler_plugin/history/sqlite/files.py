@@ -1,6 +1,6 @@
-"""A history's file: opened by one recorder at a time, set aside where it is damaged.
+"""A history's file: opened by one recorder at a time, set aside if damaged.
 
-A file of a newer release is neither written nor read nor renamed: it is whole, this program is too old for it.
+A file of a newer release is not touched: it is intact, and this program is too old for it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _JOURNALS: Final = ("-wal", "-journal")
 _SHARED: Final = "-shm"
 _ASIDE: Final = ".damaged-"
 MOST_ASIDE: Final = 3
-"""A disk that damages one file after another must not fill up with them."""
+"""Maximum number of damaged files to keep, so that a bad disk does not fill up."""
 _PRIMARY_CODE: Final = 0xFF
 _BUSY: Final = 5.0
 _JOURNAL: Final = 16 * 1024**2
-"""Bytes of the journal that stay on the disk after a large transaction."""
+"""Bytes of the journal kept on disk after a large transaction."""
 _OWN: Final = 0o600
 
 
 class StoreError(HistoryError):
-    """The store cannot be written now; the message says why. What is recorded meanwhile is lost, nothing else."""
+    """The store cannot be written now; the message says why. Only the samples meanwhile are lost."""
 
 
 FAULTS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What SQLite raises: the second where its message would have a piece of the damage in it."""
+"""SQLite's exceptions; the second if its message contains damaged text."""
 
 
 def is_damage(error: Exception) -> bool:
-    """Return True if the file itself is broken, or is none of ours."""
+    """Return True if the file itself is broken, or not ours."""
     if isinstance(error, DamagedFileError | UnicodeDecodeError):
         return True
     code = getattr(error, "sqlite_errorcode", None)
@@ -50,17 +50,17 @@ def is_damage(error: Exception) -> bool:
 
 @contextmanager
 def only_recorder(path: Path) -> Iterator[None]:
-    """Holds the lock of the store. Raises ``StoreError``, also if another recorder has it."""
+    """Hold the lock of the store. Raises ``StoreError``, also if another recorder has it."""
     lock = path.with_name(f"{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Never removed: a recorder that has the lock of a removed file would not exclude the next one.
+        # Never removed: a lock on a removed file would not exclude the next recorder.
         file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWN)
     except OSError as error:
         raise StoreError(f"the history cannot be written: {lock}: {error.strerror}") from error
     try:
         try:
-            # The kernel gives it back however this process ends.
+            # The kernel releases it when the process ends.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise StoreError(f"another recorder writes {path}") from error
@@ -70,23 +70,23 @@ def only_recorder(path: Path) -> Iterator[None]:
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """The file with its tables. Raises ``StoreError``, ``FAULTS`` and ``OSError``."""
-    # Made before SQLite opens it, which would make it readable for others; the files beside it get the same rights.
+    """Open the file with its tables. Raises ``StoreError``, ``FAULTS`` and ``OSError``."""
+    # Created first: SQLite would make it readable for others. Journals inherit its mode.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWN))
-    # Refuses a newer or foreign file before anything of it changes: even its mode, or that of its journal.
+    # Refuse a newer or foreign file before changing anything, even its mode or journal.
     with closing(open_to_read(path)) as reading:
         _own(reading)
-    with suppress(PermissionError):  # a volume's group may write a file that another user made
+    with suppress(PermissionError):  # a file of another user, writable by the volume's group
         path.chmod(_OWN)
-    # Without an isolation level Python begins no transactions of its own.
+    # No implicit transactions.
     connection = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
     connection.text_factory = _text
     try:
-        # Before the first table: later it has no effect without a VACUUM.
+        # Has no effect after the first table without VACUUM.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        # Readers do not block the recorder, nor does it block them.
+        # Readers and the recorder do not block each other.
         connection.execute("PRAGMA journal_mode = WAL")
-        # With a WAL a power cut loses the last batches, and never damages the file.
+        # With WAL a power loss loses the last batches, but never damages the file.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL}")
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -94,25 +94,25 @@ def open_to_write(path: Path) -> sqlite3.Connection:
             raise DamagedFileError(verdict)
         _own(connection)
         with connection:
-            # All tables and marks or none: a half-made file would pass for a foreign one.
+            # Atomic: a partial file would look foreign.
             connection.execute("BEGIN IMMEDIATE")
             _make(connection)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException as error:
         connection.close()
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # we ask nothing that is wrong
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # our statements are correct
             raise DamagedFileError(str(error)) from error
         raise
     return connection
 
 
 FileNumber = tuple[int, int]
-"""What a file system knows a file by, whatever it is called."""
+"""Device and inode."""
 
 
 def file_number(path: Path) -> FileNumber | None:
-    """That of the file at ``path``; None if none can be seen."""
+    """That of the file at ``path``; None if there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -121,14 +121,14 @@ def file_number(path: Path) -> FileNumber | None:
 
 
 class DamagedFileError(sqlite3.DatabaseError):
-    """SQLite's check found damage, or the database is no history of this version; the message says what."""
+    """SQLite's check found damage, or the database is no history of this version."""
 
 
 def _make(connection: sqlite3.Connection) -> None:
-    """Creates the tables. Raises ``DamagedFileError`` if there are different ones: SQLite's check accepts any."""
+    """Create the tables. Raises ``DamagedFileError`` if different ones exist: SQLite's check accepts any."""
     for statement in CREATE:
         connection.execute(statement)
-    # SQLite normalizes what it stores of a statement, so the text is compared with that of a fresh database.
+    # SQLite normalizes statements, so compare with a fresh database.
     with closing(sqlite3.connect(":memory:")) as fresh:
         for statement in CREATE:
             fresh.execute(statement)
@@ -141,7 +141,7 @@ def _schema(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
 
 
 def _mark(connection: sqlite3.Connection) -> tuple[int, int]:
-    """The application and the version that the file is marked with."""
+    """The file's application id and version."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return application, version
@@ -158,14 +158,14 @@ def _refuse_newer(path: Path, connection: sqlite3.Connection) -> None:
 
 def _own(connection: sqlite3.Connection) -> None:
     application, version = _mark(connection)
-    # A new file has neither a mark nor tables. What has another mark is no history of ours.
+    # A new file has neither. Another mark means a foreign file.
     is_new = not application and not connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()[0]
     if not is_new and (application, version) != (APPLICATION, VERSION):
         raise DamagedFileError(f"expected a history of version {VERSION}, got version {version} of {application:#x}")
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """The file for questions. Raises ``HistoryError`` if there is none or it is too new, ``sqlite3.Error``."""
+    """Open the file read-only. Raises ``HistoryError`` if missing or too new, and ``sqlite3.Error``."""
     if not path.is_file():
         raise HistoryError(f"there is no history at {path} yet: autoscale web or autoscale local up records one")
     how = "mode=ro&immutable=1" if _is_laid_down(path) else "mode=ro"
@@ -181,36 +181,36 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _text(raw: bytes) -> str:
-    """Damage makes texts that are no UTF-8, also in what SQLite says of it."""
+    """Damage causes invalid UTF-8, also in SQLite's messages."""
     return raw.decode(errors="replace")
 
 
 def _is_laid_down(path: Path) -> bool:
-    """Return True if the file is a copy that was closed in order, where nothing may be written: SQLite would want a
-    file beside it even to read.
+    """Return True if the file is a cleanly closed copy in a read-only folder, where SQLite could not create the file
+    that it needs for reading.
     """
-    # A WAL beside it has data that an immutable open would miss.
+    # An immutable open would miss data in the WAL.
     may_write = os.access(path.parent, os.W_OK, effective_ids=True)
     return not may_write and not path.with_name(f"{path.name}-wal").exists()
 
 
 def set_aside(path: Path, wall: float) -> Path:
-    """Renames a damaged file and its journals. Raises ``OSError``, also if ``MOST_ASIDE`` were set aside before."""
+    """Rename a damaged file and its journals. Raises ``OSError``, also if there are ``MOST_ASIDE`` already."""
     if len(set_aside_files(path)) >= MOST_ASIDE:
         raise FileExistsError(EEXIST, f"{MOST_ASIDE} damaged files are beside it: check the disk, then move them away")
     names = (f"{path.name}{_ASIDE}{int(wall) + later}" for later in count())
-    # Two files may be damaged within one second.
+    # Unique within a second too.
     aside = next(free for name in names if not (free := path.with_name(name)).exists())
-    # An index of the journal only; SQLite makes it again.
+    # Only an index, which SQLite recreates.
     path.with_name(path.name + _SHARED).unlink(missing_ok=True)
-    for journal in _JOURNALS:  # first: a new file would take it for its own
+    for journal in _JOURNALS:  # first: a new file would use them
         with suppress(FileNotFoundError):
             path.with_name(path.name + journal).rename(f"{aside}{journal}")
-    # Never repaired and never deleted: people may want what it holds.
+    # Never repaired or deleted: people may want its content.
     return path.rename(aside)
 
 
 def set_aside_files(path: Path) -> list[Path]:
-    """The damaged files that were set aside, without their journals."""
+    """Damaged files that were set aside, without journals."""
     files = path.parent.glob(f"{path.name}{_ASIDE}*")
     return sorted(file for file in files if not file.name.endswith(_JOURNALS))

@@ -1,4 +1,4 @@
-"""Answers the port ``History`` from a file."""
+"""The port ``History`` on a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOVE: Final = msgspec.json.Decoder(MoveRecord)
 _VM_FACTS: Final = msgspec.json.Decoder(VmRecord)
 _NODE_FACTS: Final = msgspec.json.Decoder(NodeRecord)
 _LONGEST_SPAN: Final = 3 * 3600 * 1000
-"""No span is longer (ms): the widest tier is an hour, and a span may end beyond it. So the index can bound a search."""
+"""Maximum length of a span (ms): the widest tier is an hour, and a span may end beyond it. It bounds index searches."""
 
 
 class SqliteHistory:
@@ -83,9 +83,9 @@ class SqliteHistory:
 
     def _answer(self, question: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            # Opened for each question: the file may have been set aside since the last one.
+            # Opened per query: the file may have been set aside.
             with closing(open_to_read(self._path)) as connection:
-                # One snapshot for all statements of the question.
+                # One snapshot for all statements.
                 connection.execute("BEGIN")
                 return question(connection)
         except (sqlite3.Error, ValueError, TypeError, LookupError) as error:  # a damaged file may have any rows
@@ -99,7 +99,7 @@ def _series(
         "WHERE subject = (SELECT id FROM subjects WHERE kind = ? AND namespace = ? AND name = ?) "
         "AND since > ? AND since < ? AND until > ? ORDER BY since"
     )
-    # The third bound implies the first, but only the first helps the index on ``since``.
+    # Redundant, but only the first uses the index on ``since``.
     bounds = (period.since - _LONGEST_SPAN, period.until, period.since)
     rows = connection.execute(table.select + condition, (*key, *bounds))
     return stepped(_parts((table.read(row)[1] for row in rows), period), period.since, step)
@@ -125,7 +125,7 @@ def _node_facts(_: str, name: str, said: bytes) -> NodeRecord:
 
 
 def _readable(decoder: msgspec.json.Decoder[T], rows: Iterable[bytes]) -> list[T]:
-    """The records that can be read; damaged ones are left out."""
+    """Readable records; damaged ones are skipped."""
     records = []
     for row in rows:
         with suppress(ValueError, TypeError):
@@ -136,7 +136,7 @@ def _readable(decoder: msgspec.json.Decoder[T], rows: Iterable[bytes]) -> list[T
 def _totals(
     connection: sqlite3.Connection, table: SpanTable, decode: Callable[[str, str, bytes], F], period: Period
 ) -> list[tuple[F, Span, tuple[int, ...]]]:
-    """Totals of the period: SQLite sums the spans within it; those across its ends are cut here."""
+    """Totals of the period: SQLite sums the spans within; those across its ends are cut here."""
     spans_by_facts: dict[int, list[Span]] = defaultdict(list)
     whiles: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for row in connection.execute(table.totals, (period.since, period.until)):
@@ -150,7 +150,7 @@ def _totals(
         )
         for number, span in map(table.read, crossing):
             part = clipped(span, period.since, period.until)
-            # A span across both ends was counted at the first of them.
+            # A span across both ends was counted already.
             is_twice = end == period.until and span.since < period.since
             if part is not None and not is_twice:
                 spans_by_facts[number].append(part)

@@ -1,6 +1,6 @@
-"""The tables of a history's file, and the statements that are built from a table's columns.
+"""Tables of a history's file, and statements built from their columns.
 
-Names of VMs and texts of people reach SQL as parameters only; statements are built from names in this repository.
+Names and texts reach SQL as parameters only; statements are built from names in this repository.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scheduler_plugin.history.core.spans import Span, sum_while
 
 VERSION: Final = 1
 APPLICATION: Final = 0x41534849
-"""Marks the file as a history (``PRAGMA application_id``)."""
+"""Identifies the file as a history (``PRAGMA application_id``)."""
 
 _HALF: Final = 2**20
 
@@ -25,12 +25,12 @@ _BEFORE_PARTS: Final = len(("facts", "since", "until", "seen"))
 
 @dataclass(frozen=True)
 class SpanTable:
-    """The spans of one kind of object. Their ``tier`` is 0 as seen, then that of ``core.retention``."""
+    """Spans of one kind of object. ``tier`` is 0 as recorded, then that of ``core.retention``."""
 
     name: str
     columns: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...] = ()
-    """For each pair ``totals`` has the integral of the first column while the second was known, too."""
+    """For each pair ``totals`` has the integral of the first column while the second was known too."""
 
     @cached_property
     def _parts(self) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ class SpanTable:
 
     @cached_property
     def create(self) -> tuple[str, ...]:
-        """The table and its indexes."""
+        """Table and indexes."""
         fields = ", ".join(f"{field} INTEGER NOT NULL" for field in (*_HEAD, *self._parts))
         return (
             f"CREATE TABLE IF NOT EXISTS {self.name} (id INTEGER PRIMARY KEY, {fields})",
@@ -50,21 +50,21 @@ class SpanTable:
 
     @cached_property
     def insert(self) -> str:
-        """Inserts one span; ``row`` makes the parameters."""
+        """Insert one span; parameters by ``row``."""
         fields = (*_HEAD, *self._parts)
         return f"INSERT INTO {self.name} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"  # noqa: S608
 
     def row(self, subject: int, facts: int, span: Span) -> tuple[int, ...]:
-        """The parameters of ``insert``."""
-        # Tier 0: as the span was seen.
+        """Parameters of ``insert``."""
+        # Tier 0: as recorded.
         return (subject, facts, 0, span.since, span.until, span.seen, *span.known, *span.sums, *span.peaks)
 
     @cached_property
     def coarsen(self) -> str:
-        """Joins spans of a tier that began in a stretch of time: new tier, width, old tier, from, before."""
+        """Join spans of a tier by start time: new tier, width, old tier, from, before."""
         width = len(self.columns)
         joins = [
-            f"{'MAX' if place >= 2 * width else 'SUM'}({part})"  # peaks come last
+            f"{'MAX' if place >= 2 * width else 'SUM'}({part})"  # peaks are last
             for place, part in enumerate(self._parts)
         ]
         return (
@@ -75,20 +75,20 @@ class SpanTable:
 
     @cached_property
     def remove(self) -> str:
-        """Removes the spans of a tier that began in a stretch of time: tier, from, before."""
+        """Remove spans of a tier by start time: tier, from, before."""
         return f"DELETE FROM {self.name} WHERE tier = ? AND since >= ? AND since < ?"  # noqa: S608
 
     @cached_property
     def select(self) -> str:
-        """Spans, to be followed by a condition; ``read`` takes the rows."""
+        """Select spans, followed by a condition; decode rows by ``read``."""
         fields = ", ".join(("since", "until", "seen", *self._parts))
         return f"SELECT facts, {fields} FROM {self.name} "  # noqa: S608
 
     @cached_property
     def totals(self) -> str:
-        """One row for all spans of the same facts within a period: since, until. ``read_total`` takes the rows.
+        """One row per facts within a period: since, until. Decode rows by ``read_total``.
 
-        Integrals are added in two halves: five weeks of a few TiB would overflow SQLite's integers.
+        Integrals are summed in two halves: five weeks of a few TiB would overflow SQLite's integers.
         """
         width = len(self.columns)
         knowns, sums, peaks = self._parts[:width], self._parts[width : 2 * width], self._parts[2 * width :]
@@ -108,21 +108,21 @@ class SpanTable:
         )
 
     def read_total(self, row: Sequence[int]) -> tuple[int, Span, tuple[int, ...]]:
-        """The number of the facts, the span, and the integrals of ``pairs``, of a row of ``totals``."""
-        # The order of a row: known times, upper and lower halves of the sums, peaks, then the pairs.
+        """Id of the facts, span, and integrals of ``pairs``, from a row of ``totals``."""
+        # Order: known times, upper and lower halves of the sums, peaks, pairs.
         begin, width = _BEFORE_PARTS, len(self.columns)
         end = begin + 4 * width
         upper, lower = row[begin + width : begin + 2 * width], row[begin + 2 * width : begin + 3 * width]
-        # In Python, whose integers do not overflow.
+        # Python integers do not overflow.
         sums = (high * _HALF + low for high, low in zip(upper, lower, strict=True))
         return *self.read((*row[: begin + width], *sums, *row[begin + 3 * width : end])), tuple(map(round, row[end:]))
 
     def while_known(self, span: Span) -> tuple[int, ...]:
-        """The integrals of ``pairs`` for one span."""
+        """Integrals of ``pairs`` for one span."""
         return tuple(sum_while(span, *map(self.columns.index, pair)) for pair in self.pairs)
 
     def read(self, row: Sequence[int]) -> tuple[int, Span]:
-        """The number of the facts, and the span."""
+        """Id of the facts, and the span."""
         facts, since, until, seen_time, *parts = row
         width = len(self.columns)
         known_times, sums, peaks = parts[:width], parts[width : 2 * width], parts[2 * width :]
@@ -150,21 +150,21 @@ CREATE: Final[Iterable[str]] = (
 )
 
 COUNTED: Final = ("vm_spans", "node_spans", "decisions", "moves")
-"""The tables whose rows the bounds count."""
+"""Tables whose rows are limited."""
 
 _UNUSED: Final = " AND ".join(
     f"NOT EXISTS (SELECT 1 FROM {table} WHERE subject = subjects.id)"  # noqa: S608
     for table in COUNTED
 )
 FORGET_SUBJECTS: Final = f"DELETE FROM subjects WHERE {_UNUSED}"  # noqa: S608
-"""Removes the subjects of which nothing is stored any more."""
+"""Remove subjects without any rows."""
 
 TALKATIVE: Final = "SELECT subject FROM decisions GROUP BY subject HAVING SUM(LENGTH(json)) > ?"
-"""The subjects whose decisions take more than this many bytes."""
+"""Subjects whose decisions take more than this many bytes."""
 
 FORGET_DECISIONS: Final = (
     "DELETE FROM decisions WHERE id IN (SELECT id FROM "
     "(SELECT id, SUM(LENGTH(json)) OVER (ORDER BY at DESC, id DESC) AS total FROM decisions WHERE subject = ?) "
     "WHERE total > ?)"
 )
-"""Removes the oldest decisions of a subject, so that the others take no more than this many bytes."""
+"""Remove the oldest decisions of a subject, down to this many bytes."""

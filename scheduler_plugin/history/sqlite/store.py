@@ -1,6 +1,6 @@
-"""Writes a history's file: batches of spans, decisions and migrations, and the upkeep that keeps it bounded.
+"""Writes a history's file: batches of spans, decisions and migrations, and bounded size by upkeep.
 
-Every method may take long: call it off the event loop, from one thread at a time.
+Methods may be slow: call them off the event loop, from one thread at a time.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from scheduler_plugin.history.sqlite.schema import (
 T = TypeVar("T")
 
 _AT_ONCE: Final = 12
-"""This many widths of time are made coarser in one transaction, so that each one, and its journal, stays small."""
+"""Number of widths to coarsen per transaction, so that each, and its journal, stays small."""
 
 
 class SqliteStore:
-    """The one writer of a file; ``close`` it. Raises ``StoreError`` if it cannot be written.
+    """The only writer of a file; ``close`` it. Raises ``StoreError`` if it cannot be written.
 
-    ``notes`` are sentences about what went wrong with the file.
+    ``notes`` are sentences about problems of the file.
     """
 
     def __init__(self, path: Path, wall: Callable[[], float], bounds: RetentionBounds | None = None) -> None:
@@ -61,35 +61,35 @@ class SqliteStore:
         self._facts: dict[VmRecord | NodeRecord, tuple[int, int]] = {}
         self._held = ExitStack()
         with ExitStack() as stack:
-            # The lock first; it is released if opening fails.
+            # The lock first; released if opening fails.
             stack.enter_context(only_recorder(path))
             self._connection = self._opened()
             self._held = stack.pop_all()
 
     def close(self) -> None:
-        """Ends writing; what was written is kept."""
+        """Stop writing."""
         self._connection.close()
         self._held.close()
 
     def is_gone(self) -> bool:
-        """Return True if the file is no longer at its path, so that further writes would be lost."""
-        # On POSIX an open file outlives its removal, so writing would go on unnoticed.
+        """Return True if the file was removed from its path, so that further writes would be lost."""
+        # On POSIX a removed file stays writable.
         return not self._is_closed and file_number(self._path) != self._number
 
     def write(self, batch: Batch) -> None:
-        """Writes all of the batch or nothing. Raises ``StoreError``; the batch is then lost, as on a full disk."""
+        """Write the whole batch or nothing. Raises ``StoreError``; the batch is then lost."""
         self._guarded(lambda: self._write(batch))
 
     def latest(self) -> Millis | None:
-        """The last moment of any VM or node in the file; None if it has none. Raises ``StoreError``."""
+        """Last time of any VM or node in the file; None if empty. Raises ``StoreError``."""
         return self._guarded(self._latest)
 
     def forget_after(self, at: Millis) -> None:
-        """Removes all that lies after ``at``: the clock was wrong then. Raises ``StoreError``."""
+        """Remove everything after ``at``: the clock was wrong then. Raises ``StoreError``."""
         self._guarded(lambda: self._forget_after(at))
 
     def upkeep(self, now: Millis) -> None:
-        """Makes old spans coarser and removes the oldest, more of them if the file is too large.
+        """Coarsen old spans and remove the oldest, more if the file is too large.
 
         Raises ``StoreError``.
         """
@@ -114,7 +114,7 @@ class SqliteStore:
     def _anew(self, error: Exception) -> sqlite3.Connection:
         try:
             aside = set_aside(self._path, self._wall())
-            # The numbers of subjects and facts were those of the old file.
+            # Ids of subjects and facts were those of the old file.
             self._subjects.clear()
             self._facts.clear()
             connection = open_to_write(self._path)
@@ -126,12 +126,12 @@ class SqliteStore:
 
     def _guarded(self, work: Callable[[], T]) -> T:
         if self._is_closed:
-            # The old file was damaged and no new one could be opened: each batch tries again.
+            # Retry per batch: the old file was damaged, and no new one could be opened.
             self._reopen(self._opened)
         try:
             return work()
         except FAULTS as error:
-            # Damage never ends the program: the file is set aside, and a new one begins.
+            # Damage never ends the program: set the file aside and start a new one.
             if is_damage(error):
                 # ``error`` is unbound once the except clause ends.
                 damage = error
@@ -140,11 +140,13 @@ class SqliteStore:
             raise StoreError(f"the history {self._path} cannot be written: {error}") from error
 
     def _reopen(self, opened: Callable[[], sqlite3.Connection]) -> None:
-        """Raises ``StoreError`` with the note about a file that was set aside, or if none can be opened."""
+        """Open the file again. Raises ``StoreError`` with the note about a file that was set aside, or if opening
+        fails.
+        """
         self._is_closed, notes_before = True, len(self.notes)
         self._connection = opened()
         self._is_closed = False
-        # Raised even though writing works again: the batch at hand is lost.
+        # Raised although writing works again: this batch is lost.
         if len(self.notes) > notes_before:
             raise StoreError(self.notes[-1])
 
@@ -162,7 +164,7 @@ class SqliteStore:
                     ],
                 )
                 connection.executemany(
-                    # A migration is written again each time it changes.
+                    # Rewritten on each change.
                     "INSERT OR REPLACE INTO moves (namespace, name, subject, since, until, json) "
                     "VALUES (?, ?, ?, ?, ?, ?)",
                     [
@@ -171,7 +173,7 @@ class SqliteStore:
                     ],
                 )
         except sqlite3.Error:
-            if cached != (len(self._subjects), len(self._facts)):  # their numbers were rolled back
+            if cached != (len(self._subjects), len(self._facts)):  # their ids were rolled back
                 self._subjects.clear()
                 self._facts.clear()
             raise
@@ -182,7 +184,7 @@ class SqliteStore:
         connection.executemany(table.insert, [table.row(*self._numbers(facts), span) for facts, span in spans])
 
     def _transaction(self) -> sqlite3.Connection:
-        # Takes the write lock at once, so that no transaction fails half way because another has it.
+        # Take the write lock at once, so that no transaction fails half way.
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 
@@ -200,7 +202,7 @@ class SqliteStore:
         return self._subjects[key]
 
     def _numbers(self, facts: VmRecord | NodeRecord) -> tuple[int, int]:
-        """The numbers of the object and of the facts."""
+        """Ids of the object and the facts."""
         if facts not in self._facts:
             subject = self._vm(facts.vm) if isinstance(facts, VmRecord) else self._subject("node", "", facts.node)
             key = (subject, msgspec.json.encode(facts))
@@ -219,19 +221,19 @@ class SqliteStore:
     def _forget_after(self, at: Millis) -> None:
         with self._transaction() as connection:
             for table in SPAN_TABLES:
-                # Whole spans: the end of one that began before ``at`` is wrong, too.
+                # Whole spans: the end of one that began earlier is wrong too.
                 connection.execute(f"DELETE FROM {table.name} WHERE until > ?", (at,))  # noqa: S608
             connection.execute("DELETE FROM decisions WHERE at > ?", (at,))
             connection.execute("DELETE FROM moves WHERE until > ?", (at,))
 
     def _upkeep(self, now: Millis) -> None:
-        # On a full disk this may be the only way to make room.
+        # May be the only way to make room on a full disk.
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self._keep(now)
         while True:
             before = self._halvings
             self._halvings = next_halvings(before, *self._size(), self._bounds)
-            # Small enough, or as coarse as it gets. Fewer halvings take effect at the next upkeep.
+            # Small enough, or as coarse as possible. Fewer halvings apply at the next upkeep.
             if self._halvings <= before:
                 return
             self._keep(now)
@@ -239,8 +241,8 @@ class SqliteStore:
     def _keep(self, now: Millis) -> None:
         *coarser, last = folds(now, self._halvings)
         for table in SPAN_TABLES:
-            # Before the folds, as a full disk has no room for coarser spans. From all tiers, as a file without upkeep
-            # for long has old spans in the fine ones, too.
+            # Before the folds: a full disk has no room for coarser spans. From all tiers: without upkeep for long there
+            # are old spans in fine ones too.
             for tier in range(len(TIERS)):
                 self._remove(table, tier, last.before)
             for fold in coarser:
@@ -249,7 +251,7 @@ class SqliteStore:
         with self._transaction() as connection:
             connection.execute("DELETE FROM decisions WHERE at < ?", (oldest,))
             connection.execute("DELETE FROM moves WHERE until < ?", (oldest,))
-            # A VM whose agent reports too many decisions loses its own, not those of others.
+            # A VM with too many decisions loses its own.
             for subject in connection.execute(TALKATIVE, (MOST_SAID,)).fetchall():
                 connection.execute(FORGET_DECISIONS, (*subject, MOST_SAID))
             connection.execute(
@@ -258,14 +260,14 @@ class SqliteStore:
             connection.execute(FORGET_SUBJECTS)
             self._facts.clear()
             self._subjects.clear()
-        # Fetched to the end, as each step frees only one page.
+        # Each fetch frees one page.
         self._connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def _fold(self, table: SpanTable, fold: Fold) -> None:
         width = TIERS[fold.tier + 1].width
         for begin, end in self._parts(table, fold.tier, fold.before, width):
             with self._transaction() as connection:
-                # Both in one transaction, or a reader could count spans twice.
+                # In one transaction, or a reader could count spans twice.
                 connection.execute(table.coarsen, (fold.tier + 1, width, fold.tier, begin, end))
                 connection.execute(table.remove, (fold.tier, begin, end))
 
@@ -275,7 +277,7 @@ class SqliteStore:
                 connection.execute(table.remove, (tier, *part))
 
     def _parts(self, table: SpanTable, tier: int, before: Millis, width: Millis) -> Iterator[tuple[Millis, Millis]]:
-        """The time before ``before`` in which spans of a tier begin, in parts for one transaction each."""
+        """The time before ``before`` with spans of a tier, in parts per transaction."""
         (oldest,) = self._connection.execute(
             f"SELECT MIN(since) FROM {table.name} WHERE tier = ? AND since < ?",  # noqa: S608
             (tier, before),
@@ -290,10 +292,10 @@ class SqliteStore:
             for pragma in ("page_count", "freelist_count", "page_size")
         )
         counts = (self._connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in COUNTED)  # noqa: S608
-        # Free pages stay in the file until the vacuum has given them back.
+        # Free pages are in the file until the vacuum.
         return (pages - unused) * page_size, sum(counts)
 
 
 def _key(move: MoveRecord) -> tuple[str, str]:
-    """A name may be used again once its migration is deleted, so the start is part of the key."""
+    """The start is part of the key, because names may be reused."""
     return move.name.namespace, f"{move.name.name}@{move.since}"

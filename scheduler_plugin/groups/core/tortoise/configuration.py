@@ -103,5 +103,5 @@ class Configuration:
 
     @property
     def gathering(self) -> timedelta:
-        """How long to gather data before a resource is scaled: a day or a week."""
+        """Time to gather data before a resource is scaled: a day or a week."""
         return timedelta(days=7 if self.gathering_data_period_type == "weekly" else 1)

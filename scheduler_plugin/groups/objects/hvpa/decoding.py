@@ -148,7 +148,7 @@ def mixed_of(spec: Fields) -> Mixed:
 
 
 def settle_of(spec: Fields, mode: HvpaMode, restarts: bool) -> Seconds:
-    """How long effective intervals wait before they shrink: ``scaleDownDelay``, or the default."""
+    """Delay before effective intervals shrink: ``scaleDownDelay``, or the default."""
     if mode is not HvpaMode.EFFECTIVE_INTERVALS:
         return Seconds(0.0)
     delay = spec.duration("scaleDownDelay")
@@ -172,7 +172,7 @@ _AXES: Final = ("hpa", "vpa")
 
 
 class Applied(StrEnum):
-    """How sizes reach running pods: by the template, in place, or not at all."""
+    """Mechanism that applies sizes to running pods: the template, in place, or none."""
 
     TEMPLATE = "Template"
     IN_PLACE = "InPlace"
