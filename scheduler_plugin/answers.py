@@ -40,7 +40,7 @@ class _Verdict(msgspec.Struct):
     allowed: bool = False
 
 
-class _Review(msgspec.Struct):
+class _AdmissionReview(msgspec.Struct):
     response: _Verdict
 
 
@@ -124,7 +124,7 @@ def ask_webhook(client: httpx.Client, url: str) -> str:
     }
     answer = client.post(url, json=review)
     try:
-        verdict = msgspec.json.decode(answer.content, type=_Review).response
+        verdict = msgspec.json.decode(answer.content, type=_AdmissionReview).response
     except (ValueError, RecursionError):
         return f"{answer.status_code} with an answer that is not an AdmissionReview"
     return "" if verdict.uid == uid and verdict.allowed else f"refused a pod that is none of its own: {verdict}"

@@ -30,16 +30,16 @@ class _Header(msgspec.Struct, frozen=True):
     alg: str
 
 
-class _Bound(msgspec.Struct, frozen=True):
+class _BoundObject(msgspec.Struct, frozen=True):
     name: str
 
 
 class _Kubernetes(msgspec.Struct, frozen=True):
-    pod: _Bound | None = None
-    node: _Bound | None = None
+    pod: _BoundObject | None = None
+    node: _BoundObject | None = None
 
 
-class _Claims(msgspec.Struct, frozen=True):
+class _TokenClaims(msgspec.Struct, frozen=True):
     iss: str
     sub: str
     # RFC 7519 allows both forms.
@@ -49,7 +49,7 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 _HEADER: Final = msgspec.json.Decoder(_Header)
-_CLAIMS: Final = msgspec.json.Decoder(_Claims)
+_CLAIMS: Final = msgspec.json.Decoder(_TokenClaims)
 
 
 def bearer_token(authorization: str | None) -> str | None:
@@ -76,7 +76,7 @@ def plausible_until(token: str, audience: str, wall: float) -> float | None:
     return claims.exp if is_signed and _is_of_an_agent(claims, audience, wall) else None
 
 
-def _is_of_an_agent(claims: _Claims, audience: str, wall: float) -> bool:
+def _is_of_an_agent(claims: _TokenClaims, audience: str, wall: float) -> bool:
     bound = claims.kubernetes
     return (
         bool(claims.iss)

@@ -17,7 +17,7 @@ from protocol.units import Bytes, Seconds
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 
 
-class _Metadata(msgspec.Struct, frozen=True):
+class _MigrationMetadata(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     uid: str = ""
@@ -28,7 +28,7 @@ class _Metadata(msgspec.Struct, frozen=True):
     deletionTimestamp: str | None = None  # noqa: N815 - the name in the API
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _MigrationSpec(msgspec.Struct, frozen=True):
     # A name with a slash is a database in a pod, which never moves.
     vmName: Annotated[str, msgspec.Meta(pattern="^[^/]*$")]  # noqa: N815 - the name in the API
 
@@ -50,7 +50,7 @@ class _Condition(msgspec.Struct, frozen=True, rename="camel"):
     last_transition_time: str | None = None
 
 
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
+class _MigrationStatus(msgspec.Struct, frozen=True, rename="camel"):
     phase: str | None = None
     source_pod_name: str | None = None
     target_pod_name: str | None = None
@@ -61,9 +61,9 @@ class _Status(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Migration(msgspec.Struct, frozen=True):
-    metadata: _Metadata
-    spec: _Spec
-    status: _Status | None = None
+    metadata: _MigrationMetadata
+    spec: _MigrationSpec
+    status: _MigrationStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def read_migration(obj: JsonObject) -> ClusterMigration:
         migration = msgspec.convert(obj, _Migration)
     except msgspec.ValidationError as error:
         raise ValueError(field_message(error)) from None
-    status = migration.status or _Status()
+    status = migration.status or _MigrationStatus()
     info = status.info or _Info()
     changes = [(_time(_CHANGED, condition.last_transition_time), condition) for condition in status.conditions or ()]
     # Conditions are unordered; the latest one explains a failure.
@@ -120,7 +120,7 @@ def read_migration(obj: JsonObject) -> ClusterMigration:
     )
 
 
-def _facts(found: _Migration, status: _Status, changed_at: float | None) -> MigrationFacts:
+def _facts(found: _Migration, status: _MigrationStatus, changed_at: float | None) -> MigrationFacts:
     meta, phase = found.metadata, _phase(status.phase)
     created = _time("metadata.creationTimestamp", meta.creationTimestamp)
     return MigrationFacts(

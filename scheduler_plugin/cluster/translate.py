@@ -41,7 +41,7 @@ class _NodeStatus(msgspec.Struct, frozen=True):
     conditions: object = None
 
 
-class _Node(msgspec.Struct, frozen=True):
+class _ApiNode(msgspec.Struct, frozen=True):
     metadata: Metadata
     spec: _NodeSpec | None = None
     status: _NodeStatus | None = None
@@ -67,12 +67,12 @@ class ClusterNode:
 def read_node(obj: JsonObject) -> ClusterNode:
     """Decode a Node; its capacity is used if its kubelet reports no allocatable. Raises ``ValueError``."""
     try:
-        return _cluster_node(msgspec.convert(obj, _Node))
+        return _cluster_node(msgspec.convert(obj, _ApiNode))
     except (ValueError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
 
 
-_NODE: Final = msgspec.json.Decoder(_Node)
+_NODE: Final = msgspec.json.Decoder(_ApiNode)
 
 
 def decode_node(body: bytes | msgspec.Raw) -> ClusterNode:
@@ -83,7 +83,7 @@ def decode_node(body: bytes | msgspec.Raw) -> ClusterNode:
         raise ValueError(field_message(error)) from None
 
 
-def _cluster_node(found: _Node) -> ClusterNode:
+def _cluster_node(found: _ApiNode) -> ClusterNode:
     status, spec = found.status or _NodeStatus(), found.spec or _NodeSpec()
     # As the API server does by default.
     total = ("status.allocatable", status.allocatable) if status.allocatable else ("status.capacity", status.capacity)

@@ -29,14 +29,14 @@ class PlacedPod:
 
 
 @dataclass(frozen=True, slots=True)
-class NodePods:
+class PodsOnNode:
     """All pods on a node, and those of them with inter-pod constraints."""
 
     pods: tuple[PlacedPod, ...] = ()
     repelling: tuple[PlacedPod, ...] = ()
 
     @classmethod
-    def of(cls, pods: Iterable[PlacedPod]) -> NodePods:
+    def of(cls, pods: Iterable[PlacedPod]) -> PodsOnNode:
         """The pods of one node."""
         placed = tuple(pods)
         return cls(placed, tuple(pod for pod in placed if pod.traits.anti_affinity))
@@ -79,7 +79,7 @@ class ClusterView:
         for pod in pods:
             self.add(pod)
 
-    def put(self, node: str, placed: NodePods) -> None:
+    def put(self, node: str, placed: PodsOnNode) -> None:
         """Set the pods of a node that has none yet; ignored for unknown nodes."""
         if node not in self.nodes:
             return

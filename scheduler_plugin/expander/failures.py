@@ -36,7 +36,7 @@ class _Choice:
 
 
 @dataclass(slots=True)
-class _Group:
+class _GroupState:
     failures: int = 0
     demoted_until: Instant = Instant(float("-inf"))
     suspect_until: Instant = Instant(float("-inf"))
@@ -49,7 +49,7 @@ class Failures:
     def __init__(self, rules: FailureRules) -> None:
         self.rules = rules
         self._open: list[_Choice] = []
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _GroupState] = {}
 
     def asked(self, pods: Collection[str], now: Instant) -> list[str]:
         """Learn outcomes from the pods of a new call; return a line for each."""
@@ -87,16 +87,16 @@ class Failures:
 
     def one_of(self, tied: Sequence[str], now: Instant) -> Sequence[str]:
         """``tied`` unchanged, or a single group if one of them is suspect."""
-        states = {group: self._groups.get(group, _Group()) for group in tied}
+        states = {group: self._groups.get(group, _GroupState()) for group in tied}
         # The autoscaler's next expander breaks the tie.
         if not any(now < group.suspect_until for group in states.values()):
             return tied
         # A single group, so that its failure is certain: an unsuspected one first, then the one chosen longest ago.
         return [min(tied, key=lambda group: (now < states[group].suspect_until, states[group].chosen_at))]
 
-    def _of(self, group: str) -> _Group:
+    def _of(self, group: str) -> _GroupState:
         """State of the group; a success of another choice may have removed it."""
-        return self._groups.setdefault(group, _Group())
+        return self._groups.setdefault(group, _GroupState())
 
     def _failed(self, choice: _Choice, now: Instant) -> str:
         # The autoscaler does not say which of them it tried.

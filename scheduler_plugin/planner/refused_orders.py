@@ -20,7 +20,7 @@ PAUSE: Final = Backoff(Seconds(1.0), Seconds(30.0), spread=1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wait:
+class _OrderWait:
     """``failures`` in a row; no try before ``until``."""
 
     failures: int
@@ -31,10 +31,10 @@ class RefusedOrders:
     """In memory only: a restart costs one order per VM."""
 
     def __init__(self) -> None:
-        self._vms: dict[ObjectName, _Wait] = {}
-        self._namespaces: dict[str, _Wait] = {}
+        self._vms: dict[ObjectName, _OrderWait] = {}
+        self._namespaces: dict[str, _OrderWait] = {}
         self._in_row: set[str] = set()
-        self._all: _Wait | None = None
+        self._all: _OrderWait | None = None
 
     def refused(self, vm: ObjectName, now: Instant, rest: Rest, jitter: float) -> None:
         """The API certainly refused a migration of the VM. ``jitter`` is a random number in 0..1."""
@@ -86,13 +86,13 @@ class RefusedOrders:
         previous = self._vms.get(vm)
         failures = 1 if previous is None else previous.failures + 1
         wait = rest.after(failures) if failures > forgiven else Seconds(0.0)
-        self._vms[vm] = _Wait(failures, Instant(now + wait))
+        self._vms[vm] = _OrderWait(failures, Instant(now + wait))
 
 
-def _longer(known: _Wait | None, now: Instant, jitter: float) -> _Wait:
+def _longer(known: _OrderWait | None, now: Instant, jitter: float) -> _OrderWait:
     failures = 1 if known is None else known.failures + 1
-    return _Wait(failures, Instant(now + PAUSE.delay(failures, jitter)))
+    return _OrderWait(failures, Instant(now + PAUSE.delay(failures, jitter)))
 
 
-def _waits(wait: _Wait | None, now: Instant) -> bool:
+def _waits(wait: _OrderWait | None, now: Instant) -> bool:
     return wait is not None and now < wait.until

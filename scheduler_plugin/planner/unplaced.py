@@ -23,7 +23,7 @@ REFUSAL_SETTLE: Final = Seconds(2.0)  # kube-scheduler's first attempt may be to
 
 
 @dataclass(frozen=True, slots=True)
-class _Wait:
+class _PlacementWait:
     """Since when a target pod waits and is refused; None if it does not or is not."""
 
     since: Instant | None = None
@@ -34,7 +34,7 @@ class UnplacedTargets:
     """Tracks migrations without a node, and how long their target pods have waited."""
 
     def __init__(self) -> None:
-        self._waits: dict[ObjectName, _Wait] = {}
+        self._waits: dict[ObjectName, _PlacementWait] = {}
 
     def gives_up(self, migration: Migration, policy: MigrationPolicy, now: Instant, *, is_current: bool) -> str | None:
         """The reason to cancel a migration whose target pod has no node; None if it may go on."""
@@ -43,12 +43,12 @@ class UnplacedTargets:
             return None
         target = migration.waiting_target
         # Only with current pods: otherwise the pod may have a node already.
-        before = self._waits.get(migration.name, _Wait()) if is_current else _Wait()
+        before = self._waits.get(migration.name, _PlacementWait()) if is_current else _PlacementWait()
         since = None if target is None else now if before.since is None else before.since
         refused = None if target is None or not target.refusal else before.refused_since
         if target is not None and target.refusal and refused is None:
             refused = now
-        self._waits[migration.name] = _Wait(since, refused)
+        self._waits[migration.name] = _PlacementWait(since, refused)
         if target is not None and refused is not None and now - refused >= REFUSAL_SETTLE:
             return target.refusal
         if since is not None and now - since >= policy.placement_timeout:

@@ -105,7 +105,7 @@ class _WakeReserve(Section):
 _AtOnce = Annotated[int, Field(ge=1, le=10_000, strict=True)]
 
 
-class _Node(Section):
+class _NodeSection(Section):
     compute_unit: _Unit
     cpu: _CpuLevel = _CpuLevel()
     memory: _MemLevel = _MemLevel()
@@ -150,10 +150,10 @@ class _Override(Section):
     wake_reserve: _PartReserve = _PartReserve()
     wakes_at_once: _AtOnce | None = None
 
-    def over(self, node: _Node) -> _Node:
+    def over(self, node: _NodeSection) -> _NodeSection:
         """``node`` with the given fields replaced."""
         # The parts are validated already.
-        return _Node.model_construct(
+        return _NodeSection.model_construct(
             compute_unit=_over(node.compute_unit, self.compute_unit),
             cpu=_over(node.cpu, self.cpu),
             memory=_over(node.memory, self.memory),
@@ -209,18 +209,18 @@ class _Permits(Section):
         return self
 
 
-class _Waiting(Section):
+class _WaitingSection(Section):
     wake_interval_seconds: Annotated[float, Field(gt=0, le=600)] = 1.0
 
 
 class _Settings(Section):
     scheduler_name: Annotated[str, Field(min_length=1)] = SCHEDULER_NAME
-    node_defaults: _Node
+    node_defaults: _NodeSection
     node_overrides: list[_Override] = Field(default_factory=list)
     agents: _Agents = _Agents()
     extender: _Extender = _Extender()
     permits: _Permits = _Permits()
-    waiting: _Waiting = _Waiting()
+    waiting: _WaitingSection = _WaitingSection()
     ranking: Ranking = RankingConfig()
     migration: MigrationSection = MigrationSection()
 
@@ -286,7 +286,7 @@ def _problem(location: tuple[int | str, ...], message: str, kind: str) -> str:
 
 
 def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
-    overridden: dict[str, _Node] = {}
+    overridden: dict[str, _NodeSection] = {}
     for override in found.node_overrides:
         for node in override.nodes:
             # If several overrides name a node, the last one wins for each field.

@@ -50,11 +50,11 @@ _LONGEST_REMEMBERED: Final = 4096
 """Characters. Longer arguments are not cached: anyone may create pods with megabytes of them."""
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _RunnerSpec(msgspec.Struct, frozen=True):
     guest: dict[str, object]
 
 
-_SPEC: Final = msgspec.json.Decoder(_Spec)
+_SPEC: Final = msgspec.json.Decoder(_RunnerSpec)
 
 
 def boots_with(containers: list[Container]) -> Resources:

@@ -40,7 +40,7 @@ Key = tuple[Resource, ObjectName, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class WrittenFields:
     """The last write: its ``fields``, their values as stored by the API, and its time ``at``.
 
     ``noticed``: since when they differ, None while they do not. ``lost`` are the fields that differed last, ``manager``
@@ -82,7 +82,7 @@ class Claim:
 class Disputes:
     """Last writes to objects with other possible writers."""
 
-    _claims: dict[Key, Claim] = field(default_factory=dict)
+    _claims: dict[Key, WrittenFields] = field(default_factory=dict)
 
     def wrote(self, write: Write, after: JsonObject, now: Instant) -> None:
         """Record a patch and its result ``after``."""
@@ -98,7 +98,7 @@ class Disputes:
         body = {name: value for name, value in write.body.items() if name != "metadata"} or write.body
         fields = body if old is None else child({"all": _merged(old.fields, body)}, "all")
         # Compare with what the API stored: it may normalise or complete the fields.
-        claim = Claim(fields, part_of(after, fields), now, uid=uid_of(after))
+        claim = WrittenFields(fields, part_of(after, fields), now, uid=uid_of(after))
         self._claims[key] = (
             claim if old is None else replace(claim, reverts=old.reverts, lost=old.lost, manager=old.manager)
         )
@@ -138,20 +138,20 @@ class Disputes:
             if claim.is_fight and not claim.manager:
                 self._claims[key] = replace(claim, manager=manager_of(found, claim.lost) or UNKNOWN)
 
-    def fights(self, resource: Resource, name: ObjectName, now: Instant) -> Iterator[tuple[str, Claim]]:
+    def fights(self, resource: Resource, name: ObjectName, now: Instant) -> Iterator[tuple[str, WrittenFields]]:
         """Present fights over the object, by kind of write."""
         for key, claim in self._of(resource, name):
             if claim.is_fight and (claim.noticed is not None or now - claim.at < SETTLES):
                 yield key[2], claim
 
-    def _of(self, resource: Resource, name: ObjectName) -> Iterator[tuple[Key, Claim]]:
+    def _of(self, resource: Resource, name: ObjectName) -> Iterator[tuple[Key, WrittenFields]]:
         for what in _WORDS:
             claim = self._claims.get((resource, name, what))
             if claim is not None:
                 yield (resource, name, what), claim
 
 
-def told(resource: Resource, name: str, what: str, claim: Claim, at: float) -> str:
+def told(resource: Resource, name: str, what: str, claim: WrittenFields, at: float) -> str:
     """A sentence on the fight over an object's fields; ``at`` is the next attempt in Unix seconds."""
     fields = ", ".join(sorted(child(claim.lost, "spec"))) if what in ("autoscaler", resource.kind) else what
     subject = f"{fields} of {resource.kind} {name}"

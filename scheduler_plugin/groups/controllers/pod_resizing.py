@@ -26,7 +26,7 @@ from scheduler_plugin.groups.core.workload import RESOURCES, SizedContainer, by_
 from scheduler_plugin.groups.objects.pod_resizes import (
     LONGEST,
     REFUSED,
-    ResizeObjection,
+    PodResizeRefusal,
     cpu_first,
     grows,
     objection_of,
@@ -48,7 +48,7 @@ class _Hold:
 
     until: Instant
     why: str
-    objection: ResizeObjection | None = None
+    objection: PodResizeRefusal | None = None
     failures: int = 1
 
 
@@ -190,7 +190,7 @@ class PodResizer:
         return self._is_active((uid_of(pod), None), (), now)
 
     def _hold(
-        self, pod: JsonObject, resources: Iterable[workload.Resource | None], objection: ResizeObjection, now: Instant
+        self, pod: JsonObject, resources: Iterable[workload.Resource | None], objection: PodResizeRefusal, now: Instant
     ) -> None:
         for resource in resources:
             key = (uid_of(pod), resource)

@@ -61,7 +61,7 @@ LOAD_INTERVAL: Final = Seconds(5.0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ObservedGroup:
     """One group: object, spec, members, and read endpoint. ``decision`` is its own scaling, None if it does not scale
     itself; it does not while ``rivals`` write its replicas.
     """
@@ -113,7 +113,7 @@ class VmGroupController(QueuedController):
         interval = self._context.interval if group.scaling is None else LOAD_INTERVAL
         self._queue.add(name, interval if settled else plan.look_again or UNSETTLED)
 
-    async def _scaled(self, seen: _Seen) -> _Seen:
+    async def _scaled(self, seen: _ObservedGroup) -> _ObservedGroup:
         """The group after scaling itself; unchanged if there is nothing to do."""
         group = seen.group
         if group.scaling is None:
@@ -147,7 +147,7 @@ class VmGroupController(QueuedController):
         scaled = replace(group, spec=replace(group.spec, replicas=decision.replicas))
         return replace(seen, found=again or seen.found, group=scaled, decision=decision)
 
-    async def _look(self, found: Json, group: VmGroup) -> _Seen:
+    async def _look(self, found: Json, group: VmGroup) -> _ObservedGroup:
         endpoint = await look_at_endpoint(self._context.writer.api, group)
         listed, by_name = endpoint.listed, self._context.cache.objects(VIRTUAL_MACHINES)
         vms = [by_name[name] for name in sorted(self._vms.at(group.name)) if name in by_name]
@@ -171,7 +171,7 @@ class VmGroupController(QueuedController):
         present = [member for member in members if member is not None]
         if group.scaling is not None:
             present = await self._loaded(present, vms, group.scaling)
-        return _Seen(found, group, tuple(present), endpoint)
+        return _ObservedGroup(found, group, tuple(present), endpoint)
 
     async def _loaded(self, members: Sequence[Member], vms: Sequence[Json], scaling: GroupScaling) -> list[Member]:
         """The members with the loads of serving replicas."""
@@ -193,7 +193,7 @@ class VmGroupController(QueuedController):
         vms = [self._context.cache.get(VIRTUAL_MACHINES, ObjectName(name.namespace, vm_name)) for vm_name in names]
         return frozenset(name_of(vm).name for vm in vms if vm is not None and not is_of(vm, group))
 
-    async def _carry_out(self, seen: _Seen, plan: GroupPlan) -> None:
+    async def _carry_out(self, seen: _ObservedGroup, plan: GroupPlan) -> None:
         group, namespace = seen.group, seen.group.name.namespace
         # Collect refusals: a quota that refuses one member must not block marks, the endpoint and deletions.
         refusals = await self._make(seen, plan)
@@ -224,7 +224,7 @@ class VmGroupController(QueuedController):
         if refusals:
             raise next(iter(refusals.values()))
 
-    async def _make(self, seen: _Seen, plan: GroupPlan) -> dict[str, ApiRefusedError]:
+    async def _make(self, seen: _ObservedGroup, plan: GroupPlan) -> dict[str, ApiRefusedError]:
         """Create the VMs of new members; return refusals by name."""
         refusals: dict[str, ApiRefusedError] = {}
         for new in plan.create:
@@ -243,7 +243,7 @@ class VmGroupController(QueuedController):
         version = version_of(self._context.cache.get(VIRTUAL_MACHINES, name) or {})
         await self._do(Write("draining", VIRTUAL_MACHINES, name, body, version=version))
 
-    async def _tell(self, seen: _Seen, reason: str, note: str, *, is_warning: bool = False) -> None:
+    async def _tell(self, seen: _ObservedGroup, reason: str, note: str, *, is_warning: bool = False) -> None:
         subject = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
         await self._context.writer.tell(EventRecord(subject, reason, note, is_warning=is_warning))
 

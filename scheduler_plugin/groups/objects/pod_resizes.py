@@ -43,7 +43,7 @@ _ADVICE: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class ResizeObjection:
+class PodResizeRefusal:
     """A refusal of a pod's ``requested`` sizes; it still has ``actual``.
 
     It is about ``resources``; ``pause`` is the backoff. ``is_about_shrinks`` is False if a growth in the same request
@@ -79,7 +79,7 @@ def _is_growth(before: Amount | None, after: Amount | None) -> bool:
     return after is not None and (0 if before is None else before.value) < after.value
 
 
-def objection_of(pod: JsonObject) -> ResizeObjection | None:
+def objection_of(pod: JsonObject) -> PodResizeRefusal | None:
     """The kubelet's objection to the pod's present resize; None if none."""
     objection = kubelet_objection(pod)
     if objection is None:
@@ -89,16 +89,16 @@ def objection_of(pod: JsonObject) -> ResizeObjection | None:
     # The kubelet applies a resize as a whole, so a shrink of another container waits too.
     is_about_shrinks = objection.verdict == ERROR or not _grew(actual, requested, resources)
     pause = _DEFERRED if objection.verdict == DEFERRED else _FAILED
-    return ResizeObjection(str(objection), resources, requested, actual, pause, is_about_shrinks)
+    return PodResizeRefusal(str(objection), resources, requested, actual, pause, is_about_shrinks)
 
 
-def refused_by_api(pod: JsonObject, sizes: Sequence[SizedContainer], refusal: Refusal) -> ResizeObjection:
+def refused_by_api(pod: JsonObject, sizes: Sequence[SizedContainer], refusal: Refusal) -> PodResizeRefusal:
     """The API server's refusal to resize ``pod`` to ``sizes``."""
     has = _spec_sizes(pod)
     requested = tuple(container.over(by_name(has, container.name)) for container in sizes)
     advice = f"; {_advice(refusal)}" if refusal.kind is RefusalKind.FORBIDDEN else ""
     resources = _about(refusal.message, has, requested)
-    return ResizeObjection(f"{refusal}{advice}", resources, requested, has, REFUSED)
+    return PodResizeRefusal(f"{refusal}{advice}", resources, requested, has, REFUSED)
 
 
 def _advice(refusal: Refusal) -> str:

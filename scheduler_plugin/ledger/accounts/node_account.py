@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.constraints.cluster_view import NodePods, PlacedPod
+from scheduler_plugin.constraints.cluster_view import PlacedPod, PodsOnNode
 from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState, DeferredResizes
 from scheduler_plugin.ledger.accounts.waking import NO_WAKE_NEED, WakeNeed, kept_for_waking
 from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
@@ -99,7 +99,7 @@ class NodeAccount:
     asks_from: Resources = field(init=False)
     asks_soon_from: Resources = field(init=False)
     next_givers: tuple[Instant, frozenset[str]] | None = None
-    _placed: NodePods | None = None
+    _placed: PodsOnNode | None = None
 
     def __post_init__(self) -> None:
         self.refresh()
@@ -110,12 +110,12 @@ class NodeAccount:
         return None if self.facts is None else self.room.total
 
     @property
-    def placed(self) -> NodePods:
+    def placed(self) -> PodsOnNode:
         """Pods on the node or about to be bound to it, as constraints of other pods see them."""
         # Cached: the planner reads all nodes every second, and pods rarely change.
         if self._placed is None:
             pods = (claim.pod for claim in self.claims.values() if claim.state is not ClaimState.INCOMING)
-            self._placed = NodePods.of(PlacedPod(self.name, pod.name.namespace, pod.traits) for pod in pods)
+            self._placed = PodsOnNode.of(PlacedPod(self.name, pod.name.namespace, pod.traits) for pod in pods)
         return self._placed
 
     def pods_changed(self) -> None:

@@ -33,7 +33,7 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class VmShare:
     """Bounds of one VM's share. ``weight`` (> 0) is its part relative to others.
 
     ``rank`` is unique: among equals, the lowest gets the indivisible step.
@@ -45,13 +45,13 @@ class Span:
     rank: tuple[float, str]
 
 
-def fair_shares(room: Resources, spans: Sequence[Span], unit: ComputeUnit) -> list[Resources]:
+def fair_shares(room: Resources, spans: Sequence[VmShare], unit: ComputeUnit) -> list[Resources]:
     """The share of each span: together ``room`` of each resource, or as much as their bounds allow.
 
     Shares rise from ``least`` in whole units, except for the last step. Nobody gets less than ``least``, even with too
     little room.
 
-    >>> spans = [Span(Resources.parse(0, 0), Resources.parse(most, 0), 1, (0.0, str(most))) for most in (1, 5, 9)]
+    >>> spans = [VmShare(Resources.parse(0, 0), Resources.parse(most, 0), 1, (0.0, str(most))) for most in (1, 5, 9)]
     >>> [share.cpu.value for share in fair_shares(Resources.parse(7, 0), spans, ComputeUnit.parse(1, "1Gi"))]
     [1000, 3000, 3000]
     """
@@ -232,11 +232,11 @@ def _parts(node: NodeAccount, lack: Resources, now: Instant) -> dict[str, Resour
     return parts
 
 
-def _without_offer(claim: Claim) -> Span:
+def _without_offer(claim: Claim) -> VmShare:
     """The claim's size with its VM's last permit, and without everything that it offers."""
     permit = None if claim.vm is None else claim.vm.permit
     size = claim.reserved if permit is None else claim.reserved.at_most(permit + claim.pod.around)
-    return Span(size.minus_or_zero(claim.offered), size, claim.weight, (0.0, claim.pod.uid))
+    return VmShare(size.minus_or_zero(claim.offered), size, claim.weight, (0.0, claim.pod.uid))
 
 
 def _next_givers(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[str]:
@@ -265,7 +265,7 @@ def _wanted(node: NodeAccount, now: Instant) -> Resources:
     greedy = [claim for claim in claims if claim.denied_since is not None and now - claim.denied_since >= PATIENCE]
     if not greedy:
         return wanted
-    spans = [Span(ZERO, claim.reserved + claim.unmet, claim.weight, (0.0, claim.pod.uid)) for claim in claims]
+    spans = [VmShare(ZERO, claim.reserved + claim.unmet, claim.weight, (0.0, claim.pod.uid)) for claim in claims]
     others = node.reserved.minus_or_zero(Resources.sum(claim.reserved for claim in claims))
     shares = fair_shares(node.asks_from.minus_or_zero(others), spans, node.policy.compute_unit)
     of_each = list(zip(claims, shares, strict=True))
@@ -316,10 +316,10 @@ def kept_for_others(node: NodeAccount, claim: Claim, wanted: Resources, now: Ins
     return free.minus_or_zero(share - claim.reserved)
 
 
-def _span(claim: Claim, wish: Resources, now: Instant) -> Span:
+def _span(claim: Claim, wish: Resources, now: Instant) -> VmShare:
     # Among equals, longest denial first.
     since = now if claim.denied_since is None else claim.denied_since
-    return Span(claim.reserved, claim.reserved + wish, claim.weight, (since, claim.pod.uid))
+    return VmShare(claim.reserved, claim.reserved + wish, claim.weight, (since, claim.pod.uid))
 
 
 def rivals_of(claim: Claim, node: NodeAccount, now: Instant) -> Iterator[Claim]:

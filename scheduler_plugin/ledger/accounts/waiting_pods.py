@@ -145,7 +145,7 @@ class WaitingPod:
 
 
 @dataclass(slots=True, eq=False)
-class _Group:
+class _PodsOfNodes:
     """Pods that wait for the same nodes; each needs at least ``least``."""
 
     least: Resources
@@ -158,7 +158,7 @@ class WaitingPods:
     def __init__(self) -> None:
         self._pods: dict[str, WaitingPod] = {}
         # Pods filtered together share one set of nodes: few sets, of thousands of names each.
-        self._groups: dict[frozenset[str], _Group] = {}
+        self._groups: dict[frozenset[str], _PodsOfNodes] = {}
         self._of_vm: dict[VmAccount, dict[str, WaitingPod]] = {}
         self._seen: set[str] = set()
         self._unseen: dict[str, None] = {}
@@ -268,7 +268,7 @@ class WaitingPods:
     def _enter(self, pod: WaitingPod) -> None:
         group = self._groups.get(pod.nodes)
         if group is None:
-            group = self._groups[pod.nodes] = _Group(pod.claim)
+            group = self._groups[pod.nodes] = _PodsOfNodes(pod.claim)
         else:
             group.least = group.least.at_most(pod.claim)
         uid = pod.facts.uid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits, volume_terms
-from scheduler_plugin.constraints.cluster_view import ClusterView, NodePods, PlacedPod
+from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod, PodsOnNode
 from scheduler_plugin.constraints.judge import Candidate, Judge
 from scheduler_plugin.constraints.model import (
     PLAIN_POD,
@@ -49,7 +49,9 @@ def test_nodes_full_of_pods_are_judged_as_pods_one_by_one() -> None:
     pods = [PlacedPod(node, "default", traits) for node, traits in (("n", REPELS), ("m", PLAIN_POD), ("m", PLAIN_POD))]
     one_by_one, at_once = ClusterView(place, [*pods, PlacedPod("gone", "default", REPELS)]), ClusterView(place)
     for node in ("n", "m", "gone"):
-        at_once.put(node, NodePods.of(pod for pod in [*pods, PlacedPod("gone", "default", REPELS)] if pod.node == node))
+        at_once.put(
+            node, PodsOnNode.of(pod for pod in [*pods, PlacedPod("gone", "default", REPELS)] if pod.node == node)
+        )
     near = PodConstraints(affinity=(PodTerm("zone", APP),))
     for constraints, expected in (
         (UNCONSTRAINED, ["node(s) didn't satisfy existing pods anti-affinity rules", "Too many pods"]),

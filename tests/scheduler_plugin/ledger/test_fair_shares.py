@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import ZERO, Bytes, ComputeUnit, MilliCpu, Resources
-from scheduler_plugin.ledger.accounts.sharing import Span, fair_shares
+from scheduler_plugin.ledger.accounts.sharing import VmShare, fair_shares
 
 UNIT = ComputeUnit(MilliCpu(3), Bytes(1))
 AMOUNTS = st.builds(Resources, st.integers(0, 25).map(MilliCpu), st.integers(0, 25).map(Bytes))
@@ -16,8 +16,8 @@ SHAPES = st.lists(st.tuples(AMOUNTS, AMOUNTS, st.sampled_from([1, 2, 3, 7, 10, 1
 ROOMS = st.builds(Resources, st.integers(0, 200).map(MilliCpu), st.integers(0, 200).map(Bytes))
 
 
-def spans_of(shapes: list[tuple[Resources, Resources, int]]) -> list[Span]:
-    return [Span(least, least + extra, weight, (0.0, str(n))) for n, (least, extra, weight) in enumerate(shapes)]
+def spans_of(shapes: list[tuple[Resources, Resources, int]]) -> list[VmShare]:
+    return [VmShare(least, least + extra, weight, (0.0, str(n))) for n, (least, extra, weight) in enumerate(shapes)]
 
 
 def millis(count: int) -> Resources:
@@ -30,7 +30,9 @@ def cores(*counts: int) -> list[Resources]:
 
 def shared(room: int, *bounds: tuple[int, int, int]) -> list[Resources]:
     """The shares of VMs with bounds and weights, all in thousandths of a vCPU, in units of one."""
-    spans = [Span(millis(least), millis(most), weight, (0.0, str(n))) for n, (least, most, weight) in enumerate(bounds)]
+    spans = [
+        VmShare(millis(least), millis(most), weight, (0.0, str(n))) for n, (least, most, weight) in enumerate(bounds)
+    ]
     return fair_shares(millis(room), spans, ComputeUnit(MilliCpu(1), Bytes(1)))
 
 

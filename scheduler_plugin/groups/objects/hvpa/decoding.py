@@ -41,8 +41,8 @@ from scheduler_plugin.groups.core.workload import RESOURCES, ReplicaBounds, Reso
 from scheduler_plugin.groups.objects.hvpa.fields import (
     MOST_REPLICAS,
     FieldError,
+    FieldErrors,
     Fields,
-    Parts,
     axis_rules,
     both_params,
     maintenance_window,
@@ -192,7 +192,7 @@ class Hvpa:
 
 def decode(found: JsonObject) -> Hvpa:
     """Decode the object. Raises ``InvalidSpecError``."""
-    spec, parts = Fields(child(found, "spec"), "spec"), Parts()
+    spec, parts = Fields(child(found, "spec"), "spec"), FieldErrors()
     hpa, vpa = (parts.read(partial(autoscaler, spec, kind), None) for kind in _AXES)
     # Read all parts, to report every problem at once.
     target = parts.read(lambda: _target(spec, hpa), _NOTHING)
@@ -214,7 +214,7 @@ def decode(found: JsonObject) -> Hvpa:
 
 
 def _policy_spec(
-    spec: Fields, parts: Parts, beside: tuple[Fields | None, Fields | None], *, is_off: bool, of_databases: bool
+    spec: Fields, parts: FieldErrors, beside: tuple[Fields | None, Fields | None], *, is_off: bool, of_databases: bool
 ) -> HvpaSpec:
     (hpa, vpa), gap = beside, "limitsRequestsGapScaleParams"
     bounds = parts.read(lambda: replica_bounds(hpa), ANY_REPLICAS)

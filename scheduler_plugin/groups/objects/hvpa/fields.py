@@ -155,7 +155,7 @@ class Fields:
         return by_lower[chosen.lower()]
 
 
-class Parts:
+class FieldErrors:
     """Reads an object in parts and collects their errors."""
 
     def __init__(self) -> None:

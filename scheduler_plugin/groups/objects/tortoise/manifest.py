@@ -20,7 +20,7 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Policies, Sc
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMode
 from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Resource, ResourceList, SizeBounds
-from scheduler_plugin.groups.objects.hvpa.fields import Parts
+from scheduler_plugin.groups.objects.hvpa.fields import FieldErrors
 from scheduler_plugin.groups.objects.targets import InvalidSpecError
 
 MOST_CONTAINERS: Final = 64
@@ -74,7 +74,7 @@ class _Sizes(msgspec.Struct, frozen=True, rename="camel"):
     max_allocated_resources: dict[str, object] | None = None
 
 
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+class _TortoiseSpec(msgspec.Struct, frozen=True, rename="camel"):
     target_refs: _TargetRefs
     update_mode: str = ""
     resource_policy: list[_Sizes] | None = None
@@ -84,8 +84,8 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     horizontal_pod_autoscaler_behavior: dict[str, object] | None = None
 
 
-class _Object(msgspec.Struct, frozen=True):
-    spec: _Spec
+class _TortoiseObject(msgspec.Struct, frozen=True):
+    spec: _TortoiseSpec
 
 
 def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
@@ -98,11 +98,11 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
     ('tortoise-hpa-lovely', <TortoiseMode.OFF: 'Off'>, 'apps/v1')
     """
     try:
-        manifest = msgspec.convert(found, _Object).spec
+        manifest = msgspec.convert(found, _TortoiseObject).spec
     except (ValueError, RecursionError) as error:
         raise InvalidSpecError(field_message(error)) from None
     # Read all parts, to report every problem at once.
-    name, refs, parts = name_of(found), manifest.target_refs, Parts()
+    name, refs, parts = name_of(found), manifest.target_refs, FieldErrors()
     target = parts.read(lambda: _target(refs.scale_target_ref), _NO_TARGET)
     spec = Spec(
         configuration=configuration,

@@ -176,7 +176,7 @@ _MOST: Final = 2**53
 """Larger integers are not exact in all JSON readers."""
 
 
-class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class _SlotEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     from_: int = msgspec.field(name="from")
     to: int
     timezone: str
@@ -197,7 +197,7 @@ def write_slots(memory: SlotMemory) -> list[Json]:
     """Encode the known values, in the order of the slots."""
     zone = memory.layout.zone.key
     entries = [
-        _Entry(slot.start, slot.end, zone, remembered.value, remembered.at.replace(microsecond=0), slot.weekday)
+        _SlotEntry(slot.start, slot.end, zone, remembered.value, remembered.at.replace(microsecond=0), slot.weekday)
         for slot, remembered in memory
     ]
     written: list[Json] = msgspec.to_builtins(entries)
@@ -215,20 +215,20 @@ def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemo
     return SlotMemory(layout, {slot: Remembered(entry.value, entry.at) for slot, entry in named if slot in slots})
 
 
-def _read(found: list[JsonObject]) -> list[_Entry]:
+def _read(found: list[JsonObject]) -> list[_SlotEntry]:
     try:
         # Much faster, but fails on any bad entry.
-        return msgspec.convert(found, list[_Entry])
+        return msgspec.convert(found, list[_SlotEntry])
     except ValueError:
         entries = []
         for entry in found:
             # It is learned again with its slot.
             with suppress(ValueError):
-                entries.append(msgspec.convert(entry, _Entry))
+                entries.append(msgspec.convert(entry, _SlotEntry))
         return entries
 
 
-def _layout(entry: _Entry) -> SlotLayout | None:
+def _layout(entry: _SlotEntry) -> SlotLayout | None:
     if entry.weekday is not None and entry.weekday not in WEEKDAYS:
         return None
     try:
