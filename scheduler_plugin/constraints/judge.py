@@ -55,14 +55,14 @@ class Candidate:
 class NodeConstraints:
     """A candidate's constraints on each node.
 
-    ``known`` caches results that depend on the pod and one node. ``is_alone``: other pods matter only by the resources
-    that they take. ``prefers``: it has preferences among nodes.
+    ``by_node`` caches results that depend on the pod and one node. ``is_alone``: other pods matter only by the
+    resources that they take. ``prefers``: it has preferences among nodes.
     """
 
     candidate: Candidate
     affinity: PodAffinity
     spreads: tuple[SpreadLimit, ...]
-    known: dict[str, str | None]
+    by_node: dict[str, str | None]
     view: ClusterView
     is_alone: bool
     prefers: bool
@@ -74,11 +74,11 @@ class NodeConstraints:
 
     def hindrance(self, name: str) -> str | None:
         """The reason why the pod cannot be placed on the node; None if there is none."""
-        if name not in self.known:
+        if name not in self.by_node:
             traits = self.view.nodes.get(name)
-            self.known[name] = None if traits is None else hindrance_of_node(self.candidate, name, traits)
+            self.by_node[name] = None if traits is None else hindrance_of_node(self.candidate, name, traits)
         # Not cached: it changes with each placed pod.
-        why = self.known[name] or self._by_what_is_left(name)
+        why = self.by_node[name] or self._by_what_is_left(name)
         # Expensive; skipped for pods without inter-pod constraints.
         if why is not None or self.is_alone:
             return why

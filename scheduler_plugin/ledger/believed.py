@@ -56,10 +56,10 @@ def believed(state: LedgerState, facts: VmFacts, account: VmAccount | None) -> V
 
 def judge_again(state: LedgerState, account: VmAccount) -> None:
     """Count more of the VM's object if there is room for it now. Does nothing for a deleted object."""
-    if account.is_deleted or account.facts is None or account.facts.said is None:
+    if account.is_deleted or account.facts is None or account.facts.declared is None:
         return
     # Room may have been freed since.
-    account.learn(believed(state, account.facts.said, account))
+    account.learn(believed(state, account.facts.declared, account))
     state.settle_vm(account)
 
 
@@ -111,7 +111,7 @@ def _listed(facts: VmFacts, nodes: Collection[NodeFacts], permitted: Resources) 
     if bounded.wakes_with is None or bounded.wakes_with.within(ever):
         return bounded
     # That process let no guest wake with more than its node ever had.
-    return replace(bounded, wakes_with=bounded.wakes_with.at_most(ever), said=bounded.said or facts)
+    return replace(bounded, wakes_with=bounded.wakes_with.at_most(ever), declared=bounded.declared or facts)
 
 
 def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
@@ -178,7 +178,7 @@ def _arriving(state: LedgerState, facts: VmFacts, claims: Iterable[Claim], known
     wakes_with = ResourceMask.of_rise(reach, facts.wakes_with).of(known.at_most(facts.wakes_with), facts.wakes_with)
     if wakes_with == facts.wakes_with:
         return facts
-    return replace(facts, wakes_with=wakes_with, said=facts.said or facts)
+    return replace(facts, wakes_with=wakes_with, declared=facts.declared or facts)
 
 
 def _restarting(facts: VmFacts, reach: Resources, base: Resources) -> VmFacts:
@@ -193,7 +193,7 @@ def _bounded(facts: VmFacts, had: Resources, reach: Resources, permitted: Resour
     """``facts`` bounded by what the VM ``had``, its ``reach`` on its nodes, and the largest stored permit to
     believe.
     """
-    original, base = facts.said or facts, had.at_least(facts.actual or ZERO)
+    original, base = facts.declared or facts, had.at_least(facts.actual or ZERO)
     facts = _restarting(_within_maximum(facts, base), reach, base)
     permit = facts.permit and facts.permit.at_most(permitted.at_least(base))
     reach = reach.at_least(base)
@@ -208,4 +208,4 @@ def _bounded(facts: VmFacts, had: Resources, reach: Resources, permitted: Resour
     most = beyond.of(use, facts.most)
     if (permit, use, granted, most) == (facts.permit, facts.use, facts.granted, facts.most):
         return facts
-    return replace(facts, permit=permit, use=use, granted=granted, most=most, said=original)
+    return replace(facts, permit=permit, use=use, granted=granted, most=most, declared=original)

@@ -48,7 +48,7 @@ def explain(claim: Claim, node: NodeAccount, now: Instant, *, follows_requests: 
         denied_by=_denied_by(claim, node, now),
         promised=promised_to(claim.unmet, node, now),
         gift=last_gift(claim, now),
-        requests=None if runner is None else runner.asked,
+        requests=None if runner is None else runner.requested,
         requests_secured=None if runner is None else (claim.resizes or PodRequests()).least(runner),
         requests_problem=_problem(claim, node, now, follows_requests=follows_requests),
         sleep=_sleep(claim, node, now),
@@ -90,11 +90,11 @@ def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount, now: 
         return explanations.NOT_GIVEN.format(why=runner.problem)
     # Include what the permit lacks only because of the requests.
     wanted = account.reserved.at_least((account.permit or ZERO) + claim.unsecured)
-    if resizes.raising.parts_at(now).any or (resizes.raising.parts.any and not wanted.within(runner.asked)):
+    if resizes.raising.parts_at(now).any or (resizes.raising.parts.any and not wanted.within(runner.requested)):
         return explanations.NOT_RAISED.format(why=resizes.raising.why)
     problem = _not_done(runner, resizes, account)
     # The requests are high enough: the rest is up to the kubelet.
-    if problem or wanted.within(runner.asked):
+    if problem or wanted.within(runner.requested):
         return problem
     fits = node.facts is None or (wanted + claim.pod.around).within(node.facts.allocatable)
     return explanations.TOO_LITTLE if fits else explanations.NODE_HAS_NO_MORE
@@ -110,9 +110,9 @@ def _not_done(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) 
     """The requested amounts that are not known to be in effect."""
     if resizes.no_answer:
         return explanations.CHANGE_UNKNOWN.format(why=resizes.no_answer)
-    if not runner.asked.within(resizes.least(runner)):
+    if not runner.requested.within(resizes.least(runner)):
         return explanations.NOT_SET_ASIDE
-    if resizes.lowering.parts.any and not runner.asked.within(account.reserved):
+    if resizes.lowering.parts.any and not runner.requested.within(account.reserved):
         return explanations.NOT_LOWERED.format(why=resizes.lowering.why)
     return ""
 

@@ -150,13 +150,13 @@ class NodeFacts:
 class RunnerRequests:
     """Requests of the guest's container, in a pod that can be resized in place (B.10).
 
-    ``asked`` is from the spec, ``allocated`` what the kubelet has allocated (None if not reported). ``problem`` is the
-    kubelet's refusal, starting with ``Deferred`` or ``Infeasible``; empty if none. ``is_seen`` is False until the
-    kubelet has processed the requests. ``version`` is the pod's resourceVersion, ``by_us`` the part of ``asked`` that
-    our scheduler wrote last, ``cpu_limit`` its CPU limit (None: none).
+    ``requested`` is from the spec, ``allocated`` what the kubelet has allocated (None if not reported). ``problem`` is
+    the kubelet's refusal, starting with ``Deferred`` or ``Infeasible``; empty if none. ``is_seen`` is False until the
+    kubelet has processed the requests. ``version`` is the pod's resourceVersion, ``by_us`` the part of ``requested``
+    that our scheduler wrote last, ``cpu_limit`` its CPU limit (None: none).
     """
 
-    asked: Resources
+    requested: Resources
     allocated: Resources | None = None
     problem: str = ""
     version: str = ""
@@ -167,7 +167,7 @@ class RunnerRequests:
     def given_back(self, first: Resources) -> Resources:
         """Requests without what we raised, at least those that the pod was created with."""
         # Others may have lowered them further; do not raise them again.
-        return self.asked.minus_or_zero(self.by_us).at_least(first.at_most(self.asked))
+        return self.requested.minus_or_zero(self.by_us).at_least(first.at_most(self.requested))
 
     @property
     def verdict(self) -> str:
@@ -177,13 +177,13 @@ class RunnerRequests:
     @property
     def held(self) -> Resources:
         """The amount that the kubelet has allocated; the requests if not reported."""
-        return self.asked if self.allocated is None else self.allocated
+        return self.requested if self.allocated is None else self.allocated
 
     @property
     def secured(self) -> Resources:
         """The amount that the pod keeps on its node, whatever other schedulers and the kubelet do."""
         # While a lower request is in flight, the kubelet reports the larger one but will release it.
-        return self.asked if self.allocated is None else self.asked.at_most(self.allocated)
+        return self.requested if self.allocated is None else self.requested.at_most(self.allocated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +240,8 @@ class VmFacts(msgspec.Struct, frozen=True):
     ``stays_because`` is why the scheduler must not move it by itself, None if it may; ``auto_migration`` is the VM's
     own setting, None if unset. ``is_permit_known``: the annotation is readable; otherwise ``permit`` is the maximum.
     ``holders`` are UIDs: of the VM's pod and of the pods whose agents may hold the permit, the active one first; empty
-    if unknown. ``said`` is the complete object if it counts only in part (``believed``). ``has_agent``: autoscaling is
-    enabled; ``granted`` is the grant of the original's scheduler. ``unreadable`` is why the object cannot be read,
+    if unknown. ``declared`` is the complete object if it counts only in part (``believed``). ``has_agent``: autoscaling
+    is enabled; ``granted`` is the grant of the original's scheduler. ``unreadable`` is why the object cannot be read,
     empty if it can; then ``use`` is its maximum, if that ``is_bounded``. ``is_booting``: by its controller; the guest
     may boot with more than ``actual``. ``weight`` is its part when the node is short of room. ``is_pod``: a postgres in
     an ordinary pod. It never moves, and the pod's requests are its stored permit. ``refused`` is why it cannot grow;
@@ -271,7 +271,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     is_permit_known: bool = True
     holders: tuple[str, ...] = ()
     is_booting: bool = False
-    said: VmFacts | None = None
+    declared: VmFacts | None = None
     limit: Resources = ZERO
     weight: int = DEFAULT_WEIGHT
     is_pod: bool = False
@@ -281,8 +281,8 @@ class VmFacts(msgspec.Struct, frozen=True):
 
     def with_permit(self, version: int, permit: Resources | None) -> VmFacts:
         """The facts after a write that changed only the permit."""
-        stated = self.said and structs.replace(self.said, version=version, permit=permit)
-        return structs.replace(self, version=version, permit=permit, said=stated)
+        stated = self.declared and structs.replace(self.declared, version=version, permit=permit)
+        return structs.replace(self, version=version, permit=permit, declared=stated)
 
     def runs_in(self, pod: ObjectName) -> bool:
         """Return True if the guest has booted in that pod, even if it sleeps now."""

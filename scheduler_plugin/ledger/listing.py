@@ -86,7 +86,7 @@ def _rebuilt(state: LedgerState, now: Instant) -> None:
     for account in list(state.vms.values()):
         for claim in account.claims:
             runner, needed = claim.pod.runner, account.reserved.at_least(LEAST)
-            if runner is not None and not runner.asked.within(needed):
+            if runner is not None and not runner.requested.within(needed):
                 claim.resizes = PodRequests()
                 # The previous process may have sent a write that lowers the requests.
                 claim.resizes.send(needed, runner, now)

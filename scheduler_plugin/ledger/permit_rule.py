@@ -123,7 +123,7 @@ def _held_unasked(account: VmAccount, message: Message, last: Resources) -> Reso
     facts = account.facts
     # Believed bounds are lower while there is no room for the object's request, which the agent may have made by that
     # permit.
-    return ZERO if facts is None else message.asked.at_most(last).at_most((facts.said or facts).most)
+    return ZERO if facts is None else message.wanted.at_most(last).at_most((facts.declared or facts).most)
 
 
 def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant) -> None:
@@ -139,7 +139,7 @@ def _by_room(
     state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
 ) -> tuple[Resources, Resources]:
     """The size within the VM's bounds, and the part of it that the VM has, its agent holds, or there is room for."""
-    wanted = bounded(account, message.asked, message.last_permit)
+    wanted = bounded(account, message.wanted, message.last_permit)
     if not account.has_agent:
         # Autoscaling is off: the VM gets what it has.
         return wanted, wanted.at_most(account.in_use)
@@ -199,7 +199,7 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
         return wanted
     # A sleeping guest keeps the size that it wakes with, even if its bounds were lowered.
     had = account.in_use.at_least(account.facts.wakes_with or ZERO)
-    if holds is not None and account.facts.said is not None:
+    if holds is not None and account.facts.declared is not None:
         had = had.at_least(holds.at_most(account.reserved))
     return wanted.at_most(account.facts.most.at_least(had))
 

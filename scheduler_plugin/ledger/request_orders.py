@@ -53,7 +53,7 @@ def _is_astray(state: LedgerState, claim: Claim, account: VmAccount) -> bool:
     runner = claim.pod.runner
     if runner is None or not _is_followed(claim):
         return False
-    if runner.asked not in (account.reserved, _possible(state, claim, account.reserved)):
+    if runner.requested not in (account.reserved, _possible(state, claim, account.reserved)):
         return True
     return _lacks_limit(state, claim, runner)
 
@@ -65,7 +65,7 @@ def _is_left(state: LedgerState, claim: Claim, account: VmAccount) -> bool:
 
 
 def _lacks_limit(state: LedgerState, claim: Claim, runner: RunnerRequests) -> bool:
-    limit = _cpu_limit(state, claim, runner, runner.asked)
+    limit = _cpu_limit(state, claim, runner, runner.requested)
     return limit is not None and limit != runner.cpu_limit
 
 
@@ -107,7 +107,7 @@ def raise_requests(state: LedgerState, uid: str, request: AgentRequest, now: Ins
     resizes = _resizes(claim)
     bound = bounded(account, request.resources)
     by_room = bound.at_most(ceiling(state, account, claim, bound, now))
-    base = runner.asked
+    base = runner.requested
     if runner.problem:
         # The kubelet ignores other resources of a pod while it refuses one, so reset the refused one to its allocation.
         base = resizes.refused_by_kubelet(runner, now).of(runner.held, base)
@@ -116,10 +116,10 @@ def raise_requests(state: LedgerState, uid: str, request: AgentRequest, now: Ins
     resizes.hold(wanted, now)
     size = base.at_least(wanted)
     possible = resizes.possible(base, size, now)
-    if possible.within(runner.asked):
+    if possible.within(runner.requested):
         # A quota or admission rule refuses this size; it may allow a part.
         possible = resizes.raising.halfway(base, size, policy.compute_unit, now)
-    if possible.within(runner.asked) and (runner.problem or size != possible or not resizes.may_land):
+    if possible.within(runner.requested) and (runner.problem or size != possible or not resizes.may_land):
         return None
     return _order(state, claim, runner, possible, now)
 
@@ -130,7 +130,7 @@ def is_unheld(state: LedgerState, uid: str) -> bool:
     runner = None if claim is None or not state.follows_requests else claim.pod.runner
     if claim is None or claim.vm is None or runner is None or not _is_followed(claim):
         return False
-    return not _possible(state, claim, claim.vm.reserved).within(runner.asked)
+    return not _possible(state, claim, claim.vm.reserved).within(runner.requested)
 
 
 def requests_due(state: LedgerState, uid: str, now: Instant) -> ResizePod | None:
@@ -144,7 +144,7 @@ def requests_due(state: LedgerState, uid: str, now: Instant) -> ResizePod | None
     needed = _possible(state, claim, account.reserved) if state.follows_requests else _first(runner, account)
     size = _due(claim, runner, needed, account.facts.first_requests, now)
     resizes = _resizes(claim)
-    if size == runner.asked:
+    if size == runner.requested:
         # A webhook may drop the limit every time.
         if now - resizes.limited_at < LIMIT_AGAIN or not _lacks_limit(state, claim, runner):
             return None
@@ -165,12 +165,12 @@ def requests_of_waiting(state: LedgerState, pod: PodFacts) -> tuple[ResizePod, .
     binding.claim_of(state, pod)
     account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
     needed = LEAST if account is None else account.reserved.at_least(LEAST)
-    if account is None or needed == runner.asked:
+    if account is None or needed == runner.requested:
         return ()
     # Exactly the VM's size, so that preemption and cluster autoscalers see it. An admission rule may refuse to lower
     # requests, so the second only raises.
-    sizes = dict.fromkeys((needed, needed.at_least(runner.asked)))
-    return tuple(ResizePod(pod.uid, pod.name, size, runner.version) for size in sizes if size != runner.asked)
+    sizes = dict.fromkeys((needed, needed.at_least(runner.requested)))
+    return tuple(ResizePod(pod.uid, pod.name, size, runner.version) for size in sizes if size != runner.requested)
 
 
 def resize_refused(state: LedgerState, event: ResizeRefused, now: Instant) -> None:
@@ -178,7 +178,7 @@ def resize_refused(state: LedgerState, event: ResizeRefused, now: Instant) -> No
     order, claim = event.order, state.claims.get(event.order.uid)
     if claim is None or claim.resizes is None:
         return
-    current = order.size if claim.pod.runner is None else claim.pod.runner.asked
+    current = order.size if claim.pod.runner is None else claim.pod.runner.requested
     claim.resizes.refused(order.size, current, event.why, now, is_of_size=event.is_of_size)
     if event.is_final and claim.state is ClaimState.BOUND:
         claim.resizes.exempt(event.why, now)
@@ -194,12 +194,12 @@ def resize_unanswered(state: LedgerState, order: ResizePod, why: str) -> None:
 
 def _order(state: LedgerState, claim: Claim, runner: RunnerRequests, size: Resources, now: Instant) -> ResizePod:
     resizes = _resizes(claim)
-    if not size.within(runner.asked):
+    if not size.within(runner.requested):
         resizes.goal = size
     resizes.send(size, runner, now)
     state.change(claim)
     # Only a write that lowers something reverts a resize.
-    withdraws = runner.verdict if not runner.asked.within(size) else ""
+    withdraws = runner.verdict if not runner.requested.within(size) else ""
     limit = _cpu_limit(state, claim, runner, size)
     return ResizePod(claim.pod.uid, claim.pod.name, size, runner.version, withdraws, limit)
 
@@ -212,7 +212,7 @@ def _possible(state: LedgerState, claim: Claim, size: Resources) -> Resources:
     # The kubelet refuses requests above its allocatable as Infeasible for ever. Zero requests would change the QoS
     # class.
     room = facts.allocatable.minus_or_zero(claim.pod.around)
-    return size.at_most(Resources(room.cpu or runner.asked.cpu, room.mem or runner.asked.mem))
+    return size.at_most(Resources(room.cpu or runner.requested.cpu, room.mem or runner.requested.mem))
 
 
 def _is_followed(claim: Claim) -> bool:
@@ -221,13 +221,15 @@ def _is_followed(claim: Claim) -> bool:
 
 def _is_left_raised(claim: Claim, account: VmAccount) -> bool:
     runner = claim.pod.runner
-    return runner is not None and runner.by_us.any and _first(runner, account) != runner.asked and _is_followed(claim)
+    return (
+        runner is not None and runner.by_us.any and _first(runner, account) != runner.requested and _is_followed(claim)
+    )
 
 
 def _first(runner: RunnerRequests, account: VmAccount) -> Resources:
     """The requests that the pod was created with; its present ones if unknown."""
     first = None if account.facts is None else account.facts.first_requests
-    return runner.asked if first is None or not first.any else runner.given_back(first)
+    return runner.requested if first is None or not first.any else runner.given_back(first)
 
 
 def _may_grow(account: VmAccount, claim: Claim) -> bool:
@@ -246,19 +248,19 @@ def _due(claim: Claim, runner: RunnerRequests, needed: Resources, first: Resourc
     """The requests that the pod should have now. ``first`` are those it was created with, if known."""
     if runner.problem:
         return _due_where_refused(claim, runner, needed, now)
-    return _resizes(claim).possible(runner.asked, _kept(claim, runner.asked, needed, now), now, first)
+    return _resizes(claim).possible(runner.requested, _kept(claim, runner.requested, needed, now), now, first)
 
 
 def _due_where_refused(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources:
     """As ``_due``, while the kubelet refuses some of the requests."""
     resizes = _resizes(claim)
     refused = resizes.refused_by_kubelet(runner, now)
-    rest = resizes.possible(runner.asked, _kept(claim, runner.secured, needed, now), now)
+    rest = resizes.possible(runner.requested, _kept(claim, runner.secured, needed, now), now)
     others = refused.of(runner.held, rest)
     if others != runner.held:
         return others
     # A refused resize blocks others on the node, so revert what no reservation needs.
-    less = runner.asked if runner.asked.within(needed) else needed.at_least(runner.secured)
+    less = runner.requested if runner.requested.within(needed) else needed.at_least(runner.secured)
     return resizes.lowering.parts_at(now).of(runner.held, less)
 
 

@@ -22,7 +22,7 @@ def waiting_for_room(ledger: Ledger, node: str) -> list[Claim]:
     book = ledger.nodes.get(node)
     claims = () if book is None else book.claims.values()
     # A leaving VM gets room elsewhere.
-    return [claim for claim in claims if (claim.unmet.any or claim.waits.asked.any) and not claim.is_migrating]
+    return [claim for claim in claims if (claim.unmet.any or claim.waits.opted_in.any) and not claim.is_migrating]
 
 
 def room_being_made(ledger: Ledger, claim: Claim, now: Instant) -> Iterator[str]:

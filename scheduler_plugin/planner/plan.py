@@ -143,13 +143,13 @@ class LastingExcess:
 class RoomNeed:
     """A node that VMs should leave since ``since``: as many as relieve ``excess``, or all if None.
 
-    ``denied_since`` is when the present denial there began, None if there is none. ``seen`` are the account's amounts
-    that this was computed from (``seen_of``). ``lasting`` is None if all must leave, or without a minimum duration.
-    ``is_of_waking``: only waking VMs were denied for long enough, and only they are to leave.
+    ``denied_since`` is when the present denial there began, None if there is none. ``amounts`` are the account's
+    amounts that this was computed from (``seen_of``). ``lasting`` is None if all must leave, or without a minimum
+    duration. ``is_of_waking``: only waking VMs were denied for long enough, and only they are to leave.
     """
 
     book: NodeAccount
-    seen: Seen
+    amounts: Seen
     excess: Resources | None
     since: Instant
     denied_since: Instant | None
@@ -158,7 +158,7 @@ class RoomNeed:
 
     def is_of(self, book: NodeAccount, *, drains: bool) -> bool:
         """Return True if ``book`` has not changed since this was computed."""
-        is_same = book is self.book and seen_of(book) == self.seen
+        is_same = book is self.book and seen_of(book) == self.amounts
         return is_same and (self.excess is None) is drains
 
     def freedom(self, slack: Resources) -> Freedom | None:

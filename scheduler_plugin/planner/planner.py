@@ -189,7 +189,7 @@ class Planner:
             denied_before = None if previous is None else previous.denied_since
             yield RoomNeed(
                 book,
-                seen=seen_of(book),
+                amounts=seen_of(book),
                 excess=None if drains else pressure.excess,
                 # A cordon has no lasting pressure, and nothing has lasted through a new span.
                 since=previous.since if previous is not None and is_same else now,

@@ -202,8 +202,8 @@ class RequestWriter:
     def _note_changed(self, order: ResizePod, found: PodFacts | None) -> None:
         """Record which part of the write a webhook dropped; it counts as refused."""
         runner = None if found is None else found.runner
-        if runner is not None and runner.asked != order.size:
-            self._context.report(ResizeRefused(order, explanations.CHANGED_BY_API.format(requests=runner.asked)))
+        if runner is not None and runner.requested != order.size:
+            self._context.report(ResizeRefused(order, explanations.CHANGED_BY_API.format(requests=runner.requested)))
 
     def _note_withdrawn(self, order: ResizePod) -> None:
         verdict = order.withdraws if order.withdraws in VERDICTS else "other"

@@ -83,7 +83,7 @@ def lines_of(
 
 
 def _decided(found: DecisionRecord) -> Iterator[str]:
-    headline, *rest = found.said or ("",)
+    headline, *rest = found.sentences or ("",)
     size = "" if found.size is None else f" ({found.size.resources})"
     yield f"{found.by}{size}: {headline}{' Denied in part.' if found.denied else ''}"
     yield from rest

@@ -114,7 +114,7 @@ def _outcome(
 ) -> dict[str, Any]:
     after = decision.applied(workload).containers[0]
     horizontal = recommendations.horizontal
-    reasons = {REASONS.get(kept.rule, kept.rule.value): None for kept in decision.kept}
+    reasons = {REASONS.get(kept.rule, kept.rule.value): None for kept in decision.withheld}
     held = {spec.horizontal.up.mode: spec.window is not None and spec.window.contains(NOON)}
     is_off = UpdateMode.OFF in held or held.get(UpdateMode.MAINTENANCE_WINDOW) is False
     return {

@@ -230,7 +230,7 @@ class _WatchedEvent(msgspec.Struct, frozen=True):
     # Other types fail to decode and take the general path.
     type: Literal["ADDED", "MODIFIED"]
     # ``object`` is a builtin.
-    found: _WatchedPod = msgspec.field(name="object")
+    pod: _WatchedPod = msgspec.field(name="object")
 
 
 class _AskedMetadata(msgspec.Struct, frozen=True):
@@ -290,7 +290,7 @@ def watched_pod(line: bytes) -> Watched[PodFacts] | None:
         return None
     try:
         # Must equal the result of read_pod: both fill one cache.
-        pod = _WATCHED.decode(line).found
+        pod = _WATCHED.decode(line).pod
         meta, spec = pod.metadata, pod.spec
         ports = [port for container in spec.containers for port in container.ports or ()]
         is_leaving, asks = bool(meta.deletionTimestamp), other_requests(spec)

@@ -52,7 +52,7 @@ def runner_requests(meta: shapes.PodMetadata, spec: shapes.PodSpec, status: shap
     allocated, requests = status_of_runner.allocatedResources, resources.requests or {}
     written = resized_by(SCHEDULER_NAME, meta.managedFields or ())
     return RunnerRequests(
-        asked=amounts("requests of the guest's container", requests),
+        requested=amounts("requests of the guest's container", requests),
         allocated=None if allocated is None else amounts("status: allocatedResources", allocated),
         problem=_resize_problem(meta, status),
         version=meta.resourceVersion,

@@ -16,7 +16,7 @@ def past(spans: Sequence[Span], decisions: Sequence[DecisionRecord], moves: Sequ
     rows = _with_gaps(spans)
     means = [[None if span is None else span.mean(column) for _, span in rows] for column in VM_COLUMNS]
     decision_rows = [
-        {"at": decision.at / SECOND, "by": decision.by, "said": list(decision.said), "denied": decision.denied}
+        {"at": decision.at / SECOND, "by": decision.by, "said": list(decision.sentences), "denied": decision.denied}
         for decision in decisions
     ]
     return {

@@ -142,7 +142,7 @@ class GroupController(QueuedController):
                 told(resource, name.name, what, claim, wall + claim.until - now)
                 for what, claim in self._disputes.fights(resource, name, now)
             ]
-        return replace(facts, held=frozenset(paused), fights=tuple(fights))
+        return replace(facts, paused=frozenset(paused), fights=tuple(fights))
 
     async def _with_denial(self, facts: GroupFacts) -> GroupFacts:
         primary = may_change_places(facts)

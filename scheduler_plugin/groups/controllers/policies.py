@@ -127,7 +127,7 @@ class GroupFacts:
 
     ``rivals`` are other groups with the same target, ``others`` describes the effect of foreign HPAs and VPAs on it;
     both empty if there are none. ``pods`` are the target's. ``pause`` is the time after a scaling without new
-    decisions. ``held`` are writes (``Write.what``) to leave alone because another writer keeps overwriting them;
+    decisions. ``paused`` are writes (``Write.what``) to leave alone because another writer keeps overwriting them;
     ``fights`` are the sentences about it. ``denied`` is the scheduler's denial for the primary of a Cluster.
     """
 
@@ -141,7 +141,7 @@ class GroupFacts:
     others: tuple[str, ...] = ()
     pods: tuple[JsonObject, ...] = ()
     pause: timedelta = timedelta(0)
-    held: frozenset[str] = frozenset()
+    paused: frozenset[str] = frozenset()
     fights: tuple[str, ...] = ()
     denied: DeniedRoom | None = None
 

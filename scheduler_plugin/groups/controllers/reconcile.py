@@ -207,7 +207,7 @@ def _decided(
     if target.desired.in_place and target.kind in TEMPLATED:
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
-    hpa = {} if "autoscaler" in facts.held else hpa_changes(facts.hpa, decided.hpa)
+    hpa = {} if "autoscaler" in facts.paused else hpa_changes(facts.hpa, decided.hpa)
     hpa_write(facts, hpa)  # only for its TooLargeError, before anything is written
     intent = intent_of(decision, target.template, at, hpa)
     # Rounding to steps may leave no change.
@@ -221,7 +221,7 @@ def _decided(
         **mirror(target),
         **written_sizes(sizes, target.template.containers),
         **({} if intent is None else {"intent": write_intent(intent)}),
-        "kept": [shown(withheld) for withheld in decision.kept],
+        "kept": [shown(withheld) for withheld in decision.withheld],
         "explanation": list(decision.explanation),
     }
     return ReconcileResult(
@@ -238,7 +238,7 @@ def _held(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
     """Writes to leave alone: those that another writer overwrites, and those that compete with an HPA or VPA which
     another writer keeps acting on the target.
     """
-    target, paused = scaled.desired.target, facts.held
+    target, paused = scaled.desired.target, facts.paused
     # An HPA that scales the target itself writes the same replicas.
     if HORIZONTAL_AUTOSCALERS.kind in paused and facts.hpa is not None:
         paused |= {"replicas"} if about(facts.hpa, HORIZONTAL_AUTOSCALERS) == target else set()
@@ -307,7 +307,7 @@ def shown(kept: WithheldChange) -> Json:
     return {
         "subject": kept.subject,
         "wanted": str(kept.wanted),
-        "kept": None if kept.kept is None else str(kept.kept),
+        "kept": None if kept.current is None else str(kept.current),
         "rule": kept.rule.value,
         "message": kept.message,
     }
@@ -317,7 +317,7 @@ def conditions(
     group: JsonObject, desired: DesiredState, decided: PolicyDecision, fights: Sequence[str] = ()
 ) -> list[Json]:
     """Conditions of a scaled group. ``fights`` are sentences on other writers."""
-    withheld = decided.decision.kept
+    withheld = decided.decision.withheld
     active = ("False", "NoRecommendation", decided.waits_for) if decided.waits_for else ("True", "Recommended", "")
     limited = ("False", "AsWanted", "")
     if withheld:

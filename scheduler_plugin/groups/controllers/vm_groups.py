@@ -66,7 +66,7 @@ class _ObservedGroup:
     itself; it does not while ``rivals`` write its replicas.
     """
 
-    found: Json
+    obj: Json
     group: VmGroup
     members: tuple[Member, ...]
     endpoint: ReadEndpoint
@@ -121,7 +121,7 @@ class VmGroupController(QueuedController):
         # Only one writer of replicas: report the other one.
         if rivals := tuple(self._writers(group.name)):
             # The condition shows that an earlier reconcile recorded it.
-            message, able = taken_by(rivals), condition_of(seen.found, ABLE)
+            message, able = taken_by(rivals), condition_of(seen.obj, ABLE)
             if (text(able, "reason"), text(able, "message")) != (TAKEN, message):
                 await self._tell(seen, TAKEN, message, is_warning=True)
             return replace(seen, rivals=rivals)
@@ -129,9 +129,9 @@ class VmGroupController(QueuedController):
         decision = decide(group.scaling, current, replicas_of(seen.members), group.scaled, self._context.clock.wall())
         if decision.replicas == current:
             return replace(seen, decision=decision)
-        remembered = {**child(seen.found, "status"), "scaling": scaling_status(decision)}
+        remembered = {**child(seen.obj, "status"), "scaling": scaling_status(decision)}
         # Before the scaling: after a crash the scaling is late, but no successor scales twice within the delays.
-        updated = await self._write_status(seen.found, remembered)
+        updated = await self._write_status(seen.obj, remembered)
         body: Json = {"spec": {"replicas": decision.replicas}}
         # With the version after the status write.
         scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(updated))
@@ -145,7 +145,7 @@ class VmGroupController(QueuedController):
             self._context.cache.learn(VM_GROUPS, again)
         # The plan needs the new count, whatever was read.
         scaled = replace(group, spec=replace(group.spec, replicas=decision.replicas))
-        return replace(seen, found=again or seen.found, group=scaled, decision=decision)
+        return replace(seen, obj=again or seen.obj, group=scaled, decision=decision)
 
     async def _look(self, found: Json, group: VmGroup) -> _ObservedGroup:
         endpoint = await look_at_endpoint(self._context.writer.api, group)
@@ -216,10 +216,10 @@ class VmGroupController(QueuedController):
         unwritten = [texts.NOT_MADE.format(vm=vm, why=why) for vm, why in refusals.items() if why.kind not in PASSING]
         if seen.endpoint.foreign:
             unwritten += [texts.FOREIGN_ENDPOINT.format(object=seen.endpoint.foreign)]
-        status = group_status(seen.found, group, seen.members, plan, "; ".join(unwritten), seen.rivals, self._now())
+        status = group_status(seen.obj, group, seen.members, plan, "; ".join(unwritten), seen.rivals, self._now())
         if seen.decision is not None:
             status["scaling"] = scaling_status(seen.decision)
-        await self._write_status(seen.found, status)
+        await self._write_status(seen.obj, status)
         # Raise last, so that the queue retries.
         if refusals:
             raise next(iter(refusals.values()))

@@ -277,12 +277,12 @@ class Rule(StrEnum):
 class WithheldChange:
     """A change that was withheld, or made in part: wanted and kept value, and the rule (S1.11).
 
-    ``subject`` is ``replicas``, or container and resource: ``postgres/cpu``. ``kept`` is None if nothing is set.
+    ``subject`` is ``replicas``, or container and resource: ``postgres/cpu``. ``current`` is None if nothing is set.
     """
 
     subject: str
     wanted: Amount | int
-    kept: Amount | int | None
+    current: Amount | int | None
     rule: Rule
     message: str = ""
 
@@ -297,7 +297,7 @@ class WorkloadDecision:
 
     replicas: int | None = None
     containers: tuple[SizedContainer, ...] = ()
-    kept: tuple[WithheldChange, ...] = ()
+    withheld: tuple[WithheldChange, ...] = ()
     explanation: tuple[str, ...] = ()
 
     @property

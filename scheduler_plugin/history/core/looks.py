@@ -244,7 +244,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     need: Size | None
     used_cpu: Amount | None
     used_mem: Amount | None
-    said: tuple[str, ...]
+    sentences: tuple[str, ...]
     size: Size | None
     permit: Size | None
     denied: bool
@@ -254,7 +254,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     def gist(self) -> tuple[object, ...]:
         """Key that changes with a new decision."""
         # Numbers in the sentence change with every measurement: compare its words; relevant numbers are separate.
-        words = _NUMBERS.sub("#", self.said[0]) if self.said else ""
+        words = _NUMBERS.sub("#", self.sentences[0]) if self.sentences else ""
         return self.size, self.permit, self.denied, self.migrating, words
 
 
@@ -262,7 +262,7 @@ def read_account(at: Millis, found: JsonObject) -> Account:
     """Decode an agent's ``/explain`` response; missing parts are None.
 
     >>> account = read_account(5, {"because": "idle", "metrics": {"cores_busy": 0.25, "mem_used": "1Mi"}})
-    >>> account.used_cpu, account.used_mem, account.said
+    >>> account.used_cpu, account.used_mem, account.sentences
     (250, 1024, ('idle',))
     """
     metrics = child(found, "metrics")
@@ -271,7 +271,7 @@ def read_account(at: Millis, found: JsonObject) -> Account:
         need=size_at(found, "goal"),
         used_cpu=_cores(metrics.get("cores_busy")),
         used_mem=_kib(text(metrics, "mem_used")),
-        said=_sentences(found),
+        sentences=_sentences(found),
         size=size_at(found, "size", "ordered"),
         permit=size_at(found, "permit"),
         denied=bool(child(found, "denied")),
@@ -281,9 +281,9 @@ def read_account(at: Millis, found: JsonObject) -> Account:
 
 def decision_of(vm: ObjectName, before: Account | None, account: Account) -> DecisionRecord | None:
     """The new decision since the last explanation; None if there is none."""
-    if not account.said or (before is not None and before.gist == account.gist):
+    if not account.sentences or (before is not None and before.gist == account.gist):
         return None
-    return DecisionRecord(account.at, vm, "agent", account.said, account.size, account.denied)
+    return DecisionRecord(account.at, vm, "agent", account.sentences, account.size, account.denied)
 
 
 def _sentences(found: JsonObject) -> tuple[str, ...]:

@@ -129,14 +129,14 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
-    """A decision about a VM, ``by`` its agent or the scheduler; ``said`` are sentences of ``explain``, the summary
+    """A decision about a VM, ``by`` its agent or the scheduler; ``sentences`` are those of ``explain``, the summary
     first. ``size`` is the VM's size then; ``denied``: it got less than requested.
     """
 
     at: Millis
     vm: ObjectName
     by: str
-    said: tuple[str, ...]
+    sentences: tuple[str, ...] = msgspec.field(name="said")  # the key in recorded files
     size: Size | None = None
     denied: bool = False
 

@@ -17,14 +17,14 @@ MOST: Final[Amount] = 2**40
 class Span(msgspec.Struct, frozen=True, gc=False):
     """From ``since`` to ``until``, with one entry per column.
 
-    ``known``: known time (ms); ``sums``: amount times milliseconds; ``peaks``: the maximum, 0 if unknown. ``seen`` is
-    for how long (ms) the object was seen at all.
+    ``known_times``: known time (ms); ``sums``: amount times milliseconds; ``peaks``: the maximum, 0 if unknown.
+    ``observed`` is for how long (ms) the object was seen at all.
     """
 
     since: Millis
     until: Millis
-    seen: Millis
-    known: tuple[Millis, ...]
+    observed: Millis
+    known_times: tuple[Millis, ...]
     sums: tuple[int, ...]
     peaks: tuple[Amount, ...]
 
@@ -35,7 +35,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         (4.0, None)
         """
         place = PLACE[column]
-        return self.sums[place] / self.known[place] if self.known[place] else None
+        return self.sums[place] / self.known_times[place] if self.known_times[place] else None
 
     def peak(self, column: str) -> Amount | None:
         """Maximum of a column of ``VM_COLUMNS``; None if unknown.
@@ -44,14 +44,14 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         (4, None)
         """
         place = PLACE[column]
-        return self.peaks[place] if self.known[place] else None
+        return self.peaks[place] if self.known_times[place] else None
 
 
 def held(since: Millis, until: Millis, amounts: Row) -> Span:
     """One sample that lasts from ``since`` to ``until`` (>= ``since``).
 
     >>> held(0, 10, (4, None))
-    Span(since=0, until=10, seen=10, known=(10, 0), sums=(40, 0), peaks=(4, 0))
+    Span(since=0, until=10, observed=10, known_times=(10, 0), sums=(40, 0), peaks=(4, 0))
     """
     lasted = until - since
     # Bounded, so that an hour of MOST fits SQLite's integers.
@@ -73,25 +73,25 @@ def sum_while(span: Span, place: int, other: int) -> int:
     >>> sum_while(joined([held(0, 10, (4, 1)), held(10, 40, (4, None))]), 0, 1)
     40
     """
-    known_time = span.known[place]
+    known_time = span.known_times[place]
     # The overlap is unknown; the shorter known time is the best estimate.
-    return span.sums[place] * min(known_time, span.known[other]) // known_time if known_time else 0
+    return span.sums[place] * min(known_time, span.known_times[other]) // known_time if known_time else 0
 
 
 def joined(spans: Sequence[Span]) -> Span:
     """One span for all of ``spans`` (one or more, in any order); gaps are unknown time.
 
     >>> joined([held(0, 10, (4,)), held(20, 30, (8,))])
-    Span(since=0, until=30, seen=20, known=(20,), sums=(120,), peaks=(8,))
+    Span(since=0, until=30, observed=20, known_times=(20,), sums=(120,), peaks=(8,))
     """
     if len(spans) == 1:
         return spans[0]
     return Span(
         min(span.since for span in spans),
         max(span.until for span in spans),
-        sum(span.seen for span in spans),
+        sum(span.observed for span in spans),
         # Sums and maxima, so the order does not matter.
-        tuple(map(sum, zip(*(span.known for span in spans), strict=True))),
+        tuple(map(sum, zip(*(span.known_times for span in spans), strict=True))),
         tuple(map(sum, zip(*(span.sums for span in spans), strict=True))),
         tuple(map(max, zip(*(span.peaks for span in spans), strict=True))),
     )
@@ -103,7 +103,7 @@ def clipped(span: Span, since: Millis, until: Millis) -> Span | None:
     Amounts are constant within a span. The parts of a span add up to it exactly.
 
     >>> clipped(held(0, 10, (4,)), 5, 20)
-    Span(since=5, until=10, seen=5, known=(5,), sums=(20,), peaks=(4,))
+    Span(since=5, until=10, observed=5, known_times=(5,), sums=(20,), peaks=(4,))
     """
     if since <= span.since and span.until <= until:
         return span
@@ -117,7 +117,9 @@ def clipped(span: Span, since: Millis, until: Millis) -> Span | None:
         return whole * upto // length - whole * before // length
 
     # The time of the peak is unknown, so every part has it.
-    return Span(begin, end, part(span.seen), tuple(map(part, span.known)), tuple(map(part, span.sums)), span.peaks)
+    return Span(
+        begin, end, part(span.observed), tuple(map(part, span.known_times)), tuple(map(part, span.sums)), span.peaks
+    )
 
 
 def stepped(spans: Iterable[Span], since: Millis, step: Millis) -> list[Span]:

@@ -52,10 +52,10 @@ class Line:
     """Use and reservation of some VMs.
 
     ``in_use`` is the reservation while use was known, to compare with ``used``. ``at_most`` is the cost at the maximum
-    size, ``at_high`` at the size that covers 99.5 % of the time. Hours: ``known``: with known reservation; ``unknown``:
-    without, between the VM's first and last sample; ``use_known``: with known use; ``asleep``: asleep. ``slept`` is the
-    additional cost of the sleeping hours at minimum size. ``without_most`` and ``without_high``: money of reservations
-    without such a fixed size. ``since`` and ``until`` are the first and last sample.
+    size, ``at_high`` at the size that covers 99.5 % of the time. Hours: ``known_hours``: with known reservation;
+    ``unknown``: without, between the VM's first and last sample; ``use_known``: with known use; ``asleep``: asleep.
+    ``slept`` is the additional cost of the sleeping hours at minimum size. ``without_most`` and ``without_high``: money
+    of reservations without such a fixed size. ``since`` and ``until`` are the first and last sample.
     """
 
     reserved: BilledCost = BilledCost()
@@ -63,7 +63,7 @@ class Line:
     in_use: BilledCost = BilledCost()
     at_most: BilledCost = BilledCost()
     at_high: BilledCost = BilledCost()
-    known: Fraction = NOTHING
+    known_hours: Fraction = NOTHING
     unknown: Fraction = NOTHING
     use_known: Fraction = NOTHING
     without_most: Fraction = NOTHING
@@ -166,7 +166,7 @@ def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
     """Use and reservation of one VM with constant facts."""
     span, most = usage.span, usage.facts.most
     cpu, mem = PLACE["reserved_cpu"], PLACE["reserved_mem"]
-    known_times = span.known[cpu], span.known[mem]
+    known_times = span.known_times[cpu], span.known_times[mem]
     used_cpu, used_mem = PLACE["used_cpu"], PLACE["used_mem"]
     reserved = BilledCost.of(span.sums[cpu], span.sums[mem], price)
     return Line(
@@ -181,8 +181,8 @@ def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
         # Only while the reservation was known, to be comparable.
         at_most=_fixed(most, known_times, price),
         at_high=_fixed(high, known_times, price),
-        known=Fraction(known_times[0], HOUR),
-        use_known=Fraction(span.known[used_cpu], HOUR),
+        known_hours=Fraction(known_times[0], HOUR),
+        use_known=Fraction(span.known_times[used_cpu], HOUR),
         without_most=NOTHING if most is not None else reserved.money,
         without_high=NOTHING if high is not None else reserved.money,
         asleep=Fraction(known_times[0], HOUR) if usage.facts.asleep else NOTHING,
@@ -213,7 +213,7 @@ def _unknown(usages: Iterable[Usage]) -> Iterable[tuple[VmRecord, Fraction]]:
         lives[usage.facts.vm, usage.facts.uid].append(usage)
     for parts in lives.values():
         life = max(usage_part.span.until for usage_part in parts) - min(usage_part.span.since for usage_part in parts)
-        known_time = sum(usage_part.span.known[PLACE["reserved_cpu"]] for usage_part in parts)
+        known_time = sum(usage_part.span.known_times[PLACE["reserved_cpu"]] for usage_part in parts)
         # Unknown time costs nothing, and belongs to the VM's last line.
         if life > known_time:
             yield max(parts, key=lambda usage_part: usage_part.span.until).facts, Fraction(life - known_time, HOUR)

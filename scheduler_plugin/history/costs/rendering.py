@@ -50,7 +50,7 @@ def figures(line: Line) -> dict[str, float | None]:
     hours = [part for cost in costs for part in ((None, None) if cost is None else (cost.cpu_hours, cost.gib_hours))]
     money = [None if cost is None else cost.money for cost in costs]
     saved = [None if most is None else line.saved, None if high is None else line.saved_of_high]
-    numbers = (*hours, *money, *saved, line.known, line.unknown, line.use_known, line.in_use.money)
+    numbers = (*hours, *money, *saved, line.known_hours, line.unknown, line.use_known, line.in_use.money)
     numbers += (line.asleep, line.slept.money)
     return {
         name: None if number is None else rounded(number) for name, number in zip(COLUMNS[1:], numbers, strict=True)
@@ -62,7 +62,7 @@ def known_costs(line: Line) -> tuple[BilledCost | None, BilledCost | None, Bille
     whole = line.reserved.money
     return (
         # Unknown is None, except that a line without any known reservation has zero use.
-        line.used if line.use_known or not line.known else None,
+        line.used if line.use_known or not line.known_hours else None,
         line.at_most if line.without_most < whole or not whole else None,
         line.at_high if line.without_high < whole or not whole else None,
     )

@@ -275,8 +275,8 @@ class PrometheusHistory:
             totals[key] = Span(
                 since=round(begin * SECOND),
                 until=round(last.get(key, begin) * SECOND) + step,
-                seen=known_times[columns.index(seen)],
-                known=known_times,
+                observed=known_times[columns.index(seen)],
+                known_times=known_times,
                 # A sample lasts for one step.
                 sums=_scaled_all([by_key.get(key, 0.0) * step for by_key in sums], columns),
                 peaks=_scaled_all([by_key.get(key, 0.0) for by_key in peaks], columns),

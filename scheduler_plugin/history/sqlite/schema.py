@@ -57,7 +57,7 @@ class SpanTable:
     def row(self, subject: int, facts: int, span: Span) -> tuple[int, ...]:
         """Parameters of ``insert``."""
         # Tier 0: as recorded.
-        return (subject, facts, 0, span.since, span.until, span.seen, *span.known, *span.sums, *span.peaks)
+        return (subject, facts, 0, span.since, span.until, span.observed, *span.known_times, *span.sums, *span.peaks)
 
     @cached_property
     def coarsen(self) -> str:

@@ -31,7 +31,7 @@ class DeferredResizes:
     """Deferred pod resizes on a node, per resource: ``all`` of them, and the part of pods labelled to get room made."""
 
     all: Resources = ZERO
-    asked: Resources = ZERO
+    opted_in: Resources = ZERO
 
     @classmethod
     def of(cls, pod: PodFacts) -> DeferredResizes:
@@ -42,10 +42,10 @@ class DeferredResizes:
         return cls(pod.deferred, pod.deferred if pod.asks_room else ZERO)
 
     def __add__(self, other: DeferredResizes) -> DeferredResizes:
-        return DeferredResizes(self.all + other.all, self.asked + other.asked)
+        return DeferredResizes(self.all + other.all, self.opted_in + other.opted_in)
 
     def __sub__(self, other: DeferredResizes) -> DeferredResizes:
-        return DeferredResizes(self.all - other.all, self.asked - other.asked)
+        return DeferredResizes(self.all - other.all, self.opted_in - other.opted_in)
 
 
 NONE_DEFERRED: Final = DeferredResizes()

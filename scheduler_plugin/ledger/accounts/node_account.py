@@ -143,13 +143,13 @@ class NodeAccount:
     @property
     def asked(self) -> Resources:
         """Deferred resizes with the opt-in label that do not fit now, and that the kubelet could grant if VMs left."""
-        if not self.waits.asked.any:
+        if not self.waits.opted_in.any:
             return ZERO
-        wanted, free = self.waits.asked, self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.waits.all))
+        wanted, free = self.waits.opted_in, self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.waits.all))
         # The kubelet grants what fits by itself. If no VM has requests, the kubelet would not see them leave.
         if self.facts is None or wanted.within(free) or not self._vms_request:
             return ZERO
-        wishes = [claim.waits.asked for claim in self.claims.values() if claim.waits.asked.any]
+        wishes = [claim.waits.opted_in for claim in self.claims.values() if claim.waits.opted_in.any]
         # Upper bound: all VMs gone, no deferred resize granted.
         others = Resources.sum(claim.pod.requests for claim in self.claims.values() if not claim.runs_vm)
         return _as_many_as_fit(wishes, self.facts.allocatable.minus_or_zero(others.minus_or_zero(self.waits.all)))

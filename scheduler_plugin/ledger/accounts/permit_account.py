@@ -46,7 +46,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     pod: str
     agent: str
     sequence: int | None
-    asked: Resources
+    wanted: Resources
     last_permit: Resources | None = None
 
 
@@ -96,18 +96,18 @@ class PermitAccount(PermitState):
 
     def is_old(self, message: Message, now: Instant) -> bool:
         """Return True if the message is a duplicate, or a later one was answered before it."""
-        if message.sequence is None or self.heard is None or now - self.heard_at >= SETTLE:
+        if message.sequence is None or self.last_sequence is None or now - self.heard_at >= SETTLE:
             return False
         # Sequences are comparable only within one agent process of one pod.
-        return message.sequence <= self.heard and self._is_of_the_same(message)
+        return message.sequence <= self.last_sequence and self._is_of_the_same(message)
 
     def answer_old(self, permit: Resources, sequence: int | None, now: Instant, revision: int) -> PersistPermit | None:
         """Record the response to an old message, or to a duplicate whose first copy may not have been answered."""
         waits = self._waits(permit)
         # The agent may receive this response last. Sequences prove nothing until all messages in flight have expired.
-        if sequence != self.heard:
+        if sequence != self.last_sequence:
             self.trusted_from = Instant(now + SETTLE)
-        if not waits and (sequence != self.heard or not permit.within(self.promises.held)):
+        if not waits and (sequence != self.last_sequence or not permit.within(self.promises.maximum)):
             self.promises.add(permit, now)
         order = self.write(revision, Offer(permit, now) if waits else None)
         self._derive()
@@ -129,10 +129,10 @@ class PermitAccount(PermitState):
             self._take_over(message, now, alive)
             # The object names the previous agent as holder until a write of this revision or a later one is confirmed.
             self.unnamed_since = revision
-        is_newest = follows(message.sequence, self.heard)
-        before = self.promises.held
+        is_newest = follows(message.sequence, self.last_sequence)
+        before = self.promises.maximum
         # If it gets less than it asked for, the agent keeps the permit that it names as its last.
-        carried = message.asked.at_most(before)
+        carried = message.wanted.at_most(before)
         if message.last_permit is not None:
             carried = carried.at_most(message.last_permit)
         may_hold = permit.at_least(carried)
@@ -145,13 +145,13 @@ class PermitAccount(PermitState):
         else:
             self.promises.add(carried if waits else may_hold, now)
         # The sequence went back or jumped: a new agent process. A response to the old process may still be the newest.
-        if self.heard is not None and not is_newest:
+        if self.last_sequence is not None and not is_newest:
             self.trusted_from = Instant(now + SETTLE)
-        self.permit, self.heard, self.heard_at, self.is_quiet = permit, message.sequence, now, False
+        self.permit, self.last_sequence, self.heard_at, self.is_quiet = permit, message.sequence, now, False
         self.turn_until = Instant(now + SILENT)
         self.is_unproven = False
         order = self.write(revision, Offer(may_hold, now) if waits else None)
-        if order is not None or self.promises.held != before:
+        if order is not None or self.promises.maximum != before:
             self._derive()
         return order
 
@@ -177,13 +177,13 @@ class PermitAccount(PermitState):
             self.trusted_from = Instant(now + SETTLE)
             # It still holds its last permit while its pod exists.
             if self.agent in alive:
-                self.others[self.agent] = OtherAgent(self.heard, self.promises.held)
+                self.others[self.agent] = OtherAgent(self.last_sequence, self.promises.maximum)
         self._fold([other for other in self.others if other == message.agent], now)
-        self.heard, self.agent, self.heard_from = None, message.agent, message.pod
+        self.last_sequence, self.agent, self.heard_from = None, message.agent, message.pod
 
     def _fold(self, agents: list[str], now: Instant) -> None:
         for agent in agents:
-            self.promises.add(self.promises.held.at_least(self.others.pop(agent).held), now)
+            self.promises.add(self.promises.maximum.at_least(self.others.pop(agent).maximum), now)
 
     # Writes of the permit: when they are due, and how they end --------------------------------------------------------
 
@@ -228,7 +228,7 @@ class PermitAccount(PermitState):
     def _asks_more(self) -> bool:
         """True if the object requests more than counts (``believed``)."""
         facts = self.facts
-        return facts is not None and facts.said is not None and not facts.said.use.within(facts.use)
+        return facts is not None and facts.declared is not None and not facts.declared.use.within(facts.use)
 
     def lower(self, revision: int) -> PersistPermit | None:
         """The write that lowers the stored permit to what agents hold."""

@@ -42,22 +42,22 @@ class OtherAgent(NamedTuple):
     """
 
     sequence: int | None
-    held: Resources
+    maximum: Resources
     says: Resources = ZERO
     since: Instant | None = None
 
     def after(self, sequence: int | None, says: Resources, now: Instant) -> OtherAgent:
-        """This agent after another message; lowers ``held`` if it is the newest or all older ones have expired."""
+        """This agent after another message; lowers ``maximum`` if it is the newest or all older ones have expired."""
         if follows(sequence, self.sequence):
             return OtherAgent(sequence, says)
         latest = sequence if self.sequence is None else self.sequence
-        # A report above ``held`` is proof; one below it may come from a late message.
-        if self.since is None or not says.within(self.held):
-            return OtherAgent(latest, self.held.at_least(says), says, now)
+        # A report above ``maximum`` is proof; one below it may come from a late message.
+        if self.since is None or not says.within(self.maximum):
+            return OtherAgent(latest, self.maximum.at_least(says), says, now)
         # All messages from before ``since`` have arrived or expired, so the newest one is included.
         if now - self.since >= SETTLE:
             return OtherAgent(sequence, self.says.at_least(says))
-        return OtherAgent(latest, self.held, self.says.at_least(says), self.since)
+        return OtherAgent(latest, self.maximum, self.says.at_least(says), self.since)
 
 
 def follows(sequence: int | None, other: int | None) -> bool:
@@ -68,15 +68,15 @@ def follows(sequence: int | None, other: int | None) -> bool:
 
 @dataclass(slots=True)
 class OutstandingPermits:
-    """Recent responses; ``held`` is the maximum that the agent may hold because of any of them."""
+    """Recent responses; ``maximum`` is the maximum that the agent may hold because of any of them."""
 
-    held: Resources = ZERO
+    maximum: Resources = ZERO
     _recent: list[tuple[Instant, Resources]] = field(default_factory=list)
 
     def add(self, permit: Resources, now: Instant) -> None:
         """Add a response to a message that may be older than those answered before."""
         # The agent holds at most this, whichever message is the newest.
-        if self.held.within(permit):
+        if self.maximum.within(permit):
             self.replace(permit, now)
             return
         # An older response counts only if it grants more, and only while its message may be the newest.
@@ -87,19 +87,19 @@ class OutstandingPermits:
             (_, first), (at, second), *rest = recent
             recent = [(at, first.at_least(second)), *rest]
         self._recent = recent
-        self.held = permit
+        self.maximum = permit
         for _, older in recent[:-1]:
-            self.held = self.held.at_least(older)
+            self.maximum = self.maximum.at_least(older)
 
     def cap(self, most: Resources) -> None:
         """Lower all permits to at most ``most``: the rest was taken back."""
         self._recent = [(at, permit.at_most(most)) for at, permit in self._recent]
-        self.held = self.held.at_most(most)
+        self.maximum = self.maximum.at_most(most)
 
     def replace(self, permit: Resources, now: Instant) -> None:
         """Replace all by the response to the certainly newest message, or by one that grants at least as much."""
         self._recent = [(now, permit)]
-        self.held = permit
+        self.maximum = permit
 
 
 class Offer(NamedTuple):
@@ -113,12 +113,12 @@ class Offer(NamedTuple):
 class PermitState:
     """Account of one VM. ``facts`` is None if only its pods are known.
 
-    ``permit`` is the last decision. ``heard`` is the sequence of the last message, ``heard_from`` the UID of its pod,
-    ``agent`` its sender. Another agent may take over after ``turn_until``; sequences are comparable again after
-    ``trusted_from``. ``unnamed_since`` is the revision of the first write that stores ``agent`` as a holder; 0 once
-    such a write is confirmed. ``orders`` are writes in flight by revision. ``doubts`` are permits of writes with an
-    unknown outcome, until a version above ``doubted_version`` is seen (0: until a write is confirmed). ``refusal`` is
-    why the last write did not store its permit; empty if it did.
+    ``permit`` is the last decision. ``last_sequence`` is the sequence of the last message, ``heard_from`` the UID of
+    its pod, ``agent`` its sender. Another agent may take over after ``turn_until``; sequences are comparable again
+    after ``trusted_from``. ``unnamed_since`` is the revision of the first write that stores ``agent`` as a holder; 0
+    once such a write is confirmed. ``orders`` are writes in flight by revision. ``doubts`` are permits of writes with
+    an unknown outcome, until a version above ``doubted_version`` is seen (0: until a write is confirmed). ``refusal``
+    is why the last write did not store its permit; empty if it did.
 
     ``wake_asked_at`` is when the agent first asked for the permit to wake; None if it did not, or if the VM is awake.
     ``wake_doubt`` is what the previous process may have started to write for a waking VM: once it lands, the guest
@@ -140,7 +140,7 @@ class PermitState:
     stored_high: Resources = ZERO
     pending: PersistPermit | None = None
     refusal: str = ""
-    heard: int | None = None
+    last_sequence: int | None = None
     heard_from: str | None = None
     agent: str | None = None
     unnamed_since: int = 0
@@ -163,8 +163,10 @@ class PermitState:
     @property
     def held(self) -> Resources:
         """The maximum that any agent may hold by our responses."""
-        answered = self.promises.held
-        return Resources.most((answered, *(other.held for other in self.others.values()))) if self.others else answered
+        answered = self.promises.maximum
+        return (
+            Resources.most((answered, *(other.maximum for other in self.others.values()))) if self.others else answered
+        )
 
     @property
     def had(self) -> Resources:
@@ -235,7 +237,7 @@ class PermitState:
         """Cap what agents hold: an agent that does not know that it was switched off cannot use what was taken back."""
         self.promises.cap(most)
         self.others = {
-            agent: OtherAgent(other.sequence, other.held.at_most(most)) for agent, other in self.others.items()
+            agent: OtherAgent(other.sequence, other.maximum.at_most(most)) for agent, other in self.others.items()
         }
         self.offers, self.refusal, self.is_unproven = {}, "", False
         self.permit = self.permit and self.permit.at_most(most)
@@ -280,7 +282,7 @@ class PermitState:
         # The last active agent stays active across a restart of the scheduler.
         self.turn_until = Instant(now + SILENT)
         for agent in others:
-            self.others[agent] = OtherAgent(None, self.promises.held)
+            self.others[agent] = OtherAgent(None, self.promises.maximum)
 
     def observe(self, facts: VmFacts) -> None:
         """Store newer facts of the same VM; older ones are ignored."""
@@ -333,7 +335,7 @@ class PermitState:
 
     def agent_gone(self) -> None:
         """The VM's last pod and its agent are gone: only the stored permit still counts."""
-        self.permit, self.promises, self.heard, self.heard_from = None, OutstandingPermits(), None, None
+        self.permit, self.promises, self.last_sequence, self.heard_from = None, OutstandingPermits(), None, None
         self.agent, self.others, self.offers, self.refusal = None, {}, {}, ""
         self.heard_at = self.trusted_from = self.turn_until = LONG_AGO
         self.is_unproven = self.is_unheard = False

@@ -203,7 +203,7 @@ class PodRequests:
 
     def is_unanswered(self, runner: RunnerRequests) -> bool:
         """Return True if the pod requests more than they cover in any case."""
-        return not runner.asked.within(self.least(runner))
+        return not runner.requested.within(self.least(runner))
 
     @property
     def most(self) -> Resources:
@@ -235,7 +235,7 @@ class PodRequests:
         if runner.is_seen:
             self.unseen = None
         else:
-            self.unseen = runner.asked if self.unseen is None else runner.asked.at_most(self.unseen)
+            self.unseen = runner.requested if self.unseen is None else runner.requested.at_most(self.unseen)
         if self.goal is not None and self.goal.within(self.least(runner)):
             self.goal = None
             # The raise succeeded: reset its backoff.
@@ -271,7 +271,7 @@ class PodRequests:
 
     def refused_by_kubelet(self, runner: RunnerRequests, now: Instant) -> ResourceMask:
         """The resources at fault if the kubelet refuses the requests."""
-        change = ResizeChange.of(runner.held, runner.asked)
+        change = ResizeChange.of(runner.held, runner.requested)
         fault = change.at_fault(runner.problem)
         self.raising.add(fault.among(change.raised), runner.held, runner.problem, now)
         self.lowering.add(fault.among(change.lowered), runner.held, runner.problem, now)

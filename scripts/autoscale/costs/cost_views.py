@@ -97,7 +97,7 @@ def _changed(more: rendering.More | None, name: str | None) -> Iterator[str]:
 
 def _wide_cells(line: Line) -> tuple[str, ...]:
     hours = [cell for cost in rendering.known_costs(line) for cell in rendering.hours_and_money(cost)[:2]]
-    return *_cells(line), *hours, f"{float(line.known):.2f}", f"{float(line.use_known):.2f}"
+    return *_cells(line), *hours, f"{float(line.known_hours):.2f}", f"{float(line.use_known):.2f}"
 
 
 def _sentences(found: Bill, prices: str) -> Iterator[str]:
@@ -117,10 +117,10 @@ def _sentences(found: Bill, prices: str) -> Iterator[str]:
         yield f"No node of this time was priced by these keys of the price table: {_some(found.unused)}."
     if total.unknown:
         yield f"{float(total.unknown):.2f} database-hours are unknown: they were not observed, and cost nothing here."
-    if total.known > total.use_known:
+    if total.known_hours > total.use_known:
         yield (
-            f"What guests used is known for {float(total.use_known):.2f} of {float(total.known):.2f} database-hours, "
-            f"in which {float(total.in_use.money):.4f} was reserved."
+            f"What guests used is known for {float(total.use_known):.2f} of {float(total.known_hours):.2f} "
+            f"database-hours, in which {float(total.in_use.money):.4f} was reserved."
         )
 
 

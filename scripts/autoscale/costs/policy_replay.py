@@ -72,13 +72,13 @@ def replayed(
 ) -> Replayed | None:
     """One VM's need through a policy, within its bounds; None if too little of it is known."""
     # Only time in which the need and the size were known counts.
-    known_spans = [span for span in spans if span.known[what.need] and span.known[what.size]]
+    known_spans = [span for span in spans if span.known_times[what.need] and span.known_times[what.size]]
     if len(known_spans) < _LEAST_MOMENTS or not any(span.sums[what.need] for span in known_spans):
         return None
     begin = known_spans[0].since
     starts = np.array([(span.since - begin) / 1000 for span in known_spans])
     ends = np.array([(span.until - begin) / 1000 for span in known_spans])
-    needs = np.array([span.sums[what.need] / span.known[what.need] / what.scale for span in known_spans])
+    needs = np.array([span.sums[what.need] / span.known_times[what.need] / what.scale for span in known_spans])
     line = _timeline(name, starts, ends, needs)
     least, most = (None if limit is None else what.of(limit) / what.scale for limit in bounds)
     allocated = np.clip(player(line), least, most) if bounds != (None, None) else player(line)

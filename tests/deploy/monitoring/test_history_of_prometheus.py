@@ -137,7 +137,7 @@ async def test_both_adapters_answer_alike(tmp_path: Path) -> None:
         spans = await other.vm_series(DB, PERIOD, EVERY)
         assert [span.mean("size_cpu") for span in spans[:1]] == [1000.0]
         (node,) = await other.node_usage(PERIOD)
-        total, known = node.span.sums[NODE_PLACE["total_cpu"]], node.span.known[NODE_PLACE["total_cpu"]]
+        total, known = node.span.sums[NODE_PLACE["total_cpu"]], node.span.known_times[NODE_PLACE["total_cpu"]]
         assert (node.facts.node, total / known) == ("n1", 16_000.0)
         assert (await other.extent()).since is not None
 
@@ -149,8 +149,8 @@ async def test_bad_sample_costs_one_moment(tmp_path: Path, value: str) -> None:
         found = PrometheusHistory(server.http, EVERY)
         (db,) = [each for each in await found.usage(PERIOD) if (each.facts.vm, each.facts.node) == (DB, "n1")]
         reserved = PLACE["reserved_cpu"]
-        assert db.span.known[reserved] == HOUR // 2 - EVERY
-        assert db.span.sums[reserved] / db.span.known[reserved] == pytest.approx(1875, rel=0.01)
+        assert db.span.known_times[reserved] == HOUR // 2 - EVERY
+        assert db.span.sums[reserved] / db.span.known_times[reserved] == pytest.approx(1875, rel=0.01)
         assert await found.high_needs(PERIOD, 0.995) == {DB: Size(2400, 2 * GIB), WEB: Size(400, 2 * GIB)}
         (node,) = await found.node_usage(PERIOD)
         assert node.span.peaks[NODE_PLACE["used_cpu"]] == 2250
@@ -170,7 +170,7 @@ async def test_costs_do_not_depend_on_scrapes(tmp_path: Path, every: int) -> Non
         usages = await PrometheusHistory(server.http).usage(PERIOD)
     of_db = [each.span for each in usages if each.facts.vm == DB]
     reserved = PLACE["reserved_cpu"]
-    assert sum(each.known[reserved] for each in of_db) == HOUR
+    assert sum(each.known_times[reserved] for each in of_db) == HOUR
     assert sum(each.sums[reserved] for each in of_db) / HOUR == pytest.approx(1250 + 250 * 31 / 12, rel=0.001)
 
 
@@ -192,7 +192,7 @@ async def test_hourly_load_is_costed_exactly(tmp_path: Path) -> None:
         with patch.object(expressions, "AT_ONCE", 2000):
             (in_parts,) = await found.usage(week)
     reserved = PLACE["reserved_cpu"]
-    assert (usage.span.known[reserved], usage.span.peaks[reserved]) == (7 * DAY, 4000)
+    assert (usage.span.known_times[reserved], usage.span.peaks[reserved]) == (7 * DAY, 4000)
     assert usage.span.sums[reserved] == pytest.approx(1375 * 7 * DAY, rel=0.001)
     assert (in_parts.span.sums, high[DB].cpu) == (usage.span.sums, 4000)
 
@@ -220,4 +220,4 @@ async def test_reused_node_name_has_the_price_keys_of_its_time(tmp_path: Path) -
     assert {prices.on("n1", usage.span).cpu for usage in usages} == {Fraction(1, 4), Fraction(1, 1)}
     known = 50 / 60  # it is not seen for ten minutes of the first half
     assert float(found.total.reserved.money) == pytest.approx(0.75 * (20 / 60 + 30 / 60 / 4), rel=0.05)
-    assert float(found.total.known) == pytest.approx(known, rel=0.05)
+    assert float(found.total.known_hours) == pytest.approx(known, rel=0.05)

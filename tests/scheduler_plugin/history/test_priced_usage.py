@@ -93,4 +93,4 @@ async def test_many_changes_cost_a_bounded_number_of_questions(tmp_path: Path, m
     history = recorded(tmp_path / "h.sqlite", machines)
     prices, usages = await priced_usage(history, Period(0, 24 * HOUR), TABLE)
     assert len(prices.parts) == len(usages) <= 3
-    assert sum(usage.span.seen for usage in usages) == 24 * HOUR
+    assert sum(usage.span.observed for usage in usages) == 24 * HOUR

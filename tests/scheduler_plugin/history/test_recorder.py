@@ -61,8 +61,8 @@ async def test_looks_become_a_history(tmp_path: Path) -> None:
         await recorder.record()
     recorder._close()
     (usage,) = await SqliteHistory(path).usage(EVER)
-    assert (usage.facts.vm, usage.span.seen, usage.span.mean("size_cpu")) == (DB, 190 * SECOND, 2000.0)
-    assert [each.said[0] for each in await SqliteHistory(path).decisions(DB, EVER)] == ["idle"]
+    assert (usage.facts.vm, usage.span.observed, usage.span.mean("size_cpu")) == (DB, 190 * SECOND, 2000.0)
+    assert [each.sentences[0] for each in await SqliteHistory(path).decisions(DB, EVER)] == ["idle"]
 
 
 async def test_a_recorder_that_is_stopped_writes_the_rest(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_a_recorder_that_is_stopped_writes_the_rest(tmp_path: Path) -> Non
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    assert [each.span.seen for each in await SqliteHistory(path).usage(EVER)] == [10 * SECOND]
+    assert [each.span.observed for each in await SqliteHistory(path).usage(EVER)] == [10 * SECOND]
     SqliteStore(path, clock.wall).close()
 
 
@@ -143,7 +143,7 @@ async def test_sample_with_late_clock_is_skipped(tmp_path: Path, is_restarted: b
     (usage,) = await SqliteHistory(path).usage(EVER)
     lost = 20 if is_restarted else 0  # within a gap what was seen before holds on
     assert (usage.span.since, usage.span.until) == (BEGAN, BEGAN + 400 * SECOND)
-    assert usage.span.seen == (400 - lost) * SECOND
+    assert usage.span.observed == (400 - lost) * SECOND
 
 
 async def test_lasting_clock_change_drops_future(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_lasting_clock_change_drops_future(tmp_path: Path) -> None:
         await recorder.record()
     recorder._close()
     (usage,) = await SqliteHistory(path).usage(EVER)
-    assert (usage.span.since, usage.span.until, usage.span.seen) == (BEGAN, BEGAN + 710 * SECOND, 20 * SECOND)
+    assert (usage.span.since, usage.span.until, usage.span.observed) == (BEGAN, BEGAN + 710 * SECOND, 20 * SECOND)
 
 
 async def test_clock_briefly_ahead_removes_nothing(tmp_path: Path) -> None:

@@ -140,18 +140,18 @@ def test_many_promises_are_merged_upwards() -> None:
     promises = OutstandingPermits()
     for count in range(3 * MOST_OUTSTANDING, 0, -1):
         promises.add(amount(count), NOW)
-    assert promises.held == amount(3 * MOST_OUTSTANDING)
+    assert promises.maximum == amount(3 * MOST_OUTSTANDING)
     promises.add(amount(1), Instant(NOW + SETTLE))
-    assert promises.held == amount(1)
+    assert promises.maximum == amount(1)
 
 
 def test_promises_keep_the_most_of_each_resource() -> None:
     promises = OutstandingPermits()
     promises.add(amount(4, 1), NOW)
     promises.add(amount(1, 4), NOW)
-    assert promises.held == amount(4)
+    assert promises.maximum == amount(4)
     promises.replace(amount(1, 1), NOW)
-    assert promises.held == amount(1)
+    assert promises.maximum == amount(1)
 
 
 def test_first_sequence_proves_nothing() -> None:

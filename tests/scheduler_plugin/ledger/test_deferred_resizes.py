@@ -30,7 +30,7 @@ def test_node_sums_match_pods(steps: list[tuple[str, str, int, bool]]) -> None:
     for book in fleet.ledger.nodes.values():
         pods = [claim.pod for claim in book.claims.values()]
         assert book.waits.all == Resources.sum(pod.deferred for pod in pods)
-        assert book.waits.asked == Resources.sum(pod.deferred for pod in pods if pod.asks_room)
+        assert book.waits.opted_in == Resources.sum(pod.deferred for pod in pods if pod.asks_room)
 
 
 @pytest.mark.parametrize(

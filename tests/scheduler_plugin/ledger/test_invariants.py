@@ -54,7 +54,7 @@ def attempt_when_bound(ledger: Ledger) -> None:
 def permit_above_reservation(ledger: Ledger) -> None:
     account = ledger.claims["uid-a"].vm
     assert account is not None
-    account.promises.held = amount(9)
+    account.promises.maximum = amount(9)
 
 
 def stored_upside_down(ledger: Ledger) -> None:

@@ -31,7 +31,7 @@ def test_possible_writes_count_until_impossible(
         requests.send(size, POD, now)
         open_writes.append((size, now))
         if is_refused:
-            requests.refused(size, POD.asked, "", now, is_of_size=True)
+            requests.refused(size, POD.requested, "", now, is_of_size=True)
             open_writes.pop()
         between(requests, [each for each, at in open_writes if now - at < SETTLE])
         lately = [each for each, at in open_writes if now - at < SETTLE + TOGETHER]
@@ -44,7 +44,7 @@ def test_possible_writes_count_until_impossible(
 
 def least_of(sizes: Iterable[Resources]) -> Resources:
     """The least of the pod as it is and these sizes."""
-    return reduce(Resources.at_most, sizes, POD.asked)
+    return reduce(Resources.at_most, sizes, POD.requested)
 
 
 def between(requests: PodRequests, sizes: list[Resources]) -> None:

@@ -175,4 +175,4 @@ def test_promise_ends_without_vm() -> None:
     fleet.grant("a", amount(9), number=1)
     assert fleet.on("n2") == amount(9)
     fleet.apply(VmSeen(status("a-pod", version=5)), LATER)
-    assert (fleet.on("n2"), fleet.ledger.vms[name("a")].promises.held) == (amount(1), ZERO)
+    assert (fleet.on("n2"), fleet.ledger.vms[name("a")].promises.maximum) == (amount(1), ZERO)

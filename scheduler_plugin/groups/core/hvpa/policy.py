@@ -226,7 +226,7 @@ def _decision(
     return WorkloadDecision(
         replicas=next((wish.value for wish in wishes if wish.resource is None), None),
         containers=_containers(spec, workload, wishes),
-        kept=(
+        withheld=(
             *withheld,
             *(wish.kept(Rule.BOUNDS, f"at {'max' if wish.grows else 'min'}Allowed") for wish in vertical.at_bounds),
         ),

@@ -30,14 +30,14 @@ _SEEN: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class AgentCpuCount:
-    """An agent's counters since its start: CPU seconds used within ``seen`` seconds."""
+    """An agent's counters since its start: CPU seconds used within ``duration`` seconds."""
 
     used: Seconds
-    seen: Seconds
+    duration: Seconds
 
     def follows(self, before: AgentCpuCount) -> bool:
         """Return True if it may be a later count of the same agent process."""
-        return self.used >= before.used and self.seen >= before.seen
+        return self.used >= before.used and self.duration >= before.duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class LoadWindow:
         if not self.counts or now - self.counts[-1][0] > self.span:
             return None
         (began, first), (ended, last) = self.counts[0], self.counts[-1]
-        observed = last.seen - first.seen
+        observed = last.duration - first.duration
         # The agent observed too little of that time.
         if ended - began < self.span or observed < _SEEN * (ended - began):
             return None

@@ -74,10 +74,10 @@ def decide(
         if why
     )
     if spec.mode is TortoiseMode.OFF:
-        dry = WorkloadDecision(kept=tuple(_dry(changes, seen.autoscaler, autoscaler)), explanation=explanation)
+        dry = WorkloadDecision(withheld=tuple(_dry(changes, seen.autoscaler, autoscaler)), explanation=explanation)
         # Off: no difference, nothing to write.
         return TortoiseDecision(dry, seen.autoscaler, proposed, _sizes(changes), unanswered), memory
-    decision = WorkloadDecision(containers=containers, kept=tuple(withheld), explanation=explanation)
+    decision = WorkloadDecision(containers=containers, withheld=tuple(withheld), explanation=explanation)
     return TortoiseDecision(decision, autoscaler, proposed, _sizes(changes), unanswered), after
 
 

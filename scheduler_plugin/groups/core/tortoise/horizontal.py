@@ -139,20 +139,20 @@ def _on_the_way_back(
 
 
 def with_targets(
-    found: Autoscaler, configuration: Configuration, workload: Workload, memory: TortoiseMemory
+    autoscaler: Autoscaler, configuration: Configuration, workload: Workload, memory: TortoiseMemory
 ) -> Autoscaler:
-    """``found`` with the ideal targets."""
+    """``autoscaler`` with the ideal targets."""
     # At the maximum replica count utilisation says nothing.
     if workload.replicas >= configuration.maximum_max_replicas:
-        return found
+        return autoscaler
     for container, resource in horizontal(memory.policies):
-        current, shape = found.target(container, resource), workload.container(container)
+        current, shape = autoscaler.target(container, resource), workload.container(container)
         request = None if shape is None else shape.sizes[resource]
         recommended = memory.recommended.get(container, NOTHING)[resource]
         if memory.works((container, resource)) and current is not None and request and recommended:
             target = target_utilisation(recommended, request, current, configuration)
-            found = found.with_target(container, resource, target)
-    return found
+            autoscaler = autoscaler.with_target(container, resource, target)
+    return autoscaler
 
 
 def next_targets(

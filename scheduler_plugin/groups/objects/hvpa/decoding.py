@@ -278,7 +278,7 @@ def hpa_template(hpa: Fields) -> Json:
         target = {"type": "Utilization", "averageUtilization": percentage or _DEFAULT_UTILIZATION}
         body["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
     if hpa.has("behavior"):
-        body["behavior"] = dict(hpa.fields("behavior").found)
+        body["behavior"] = dict(hpa.fields("behavior").obj)
     return body
 
 
@@ -290,7 +290,7 @@ def _metric(metric: Fields) -> Json:
         if resource.has(old):
             target = {"type": kind, field: resource.get(old)}
             return {"type": "Resource", "resource": {"name": resource.text("name"), "target": target}}
-    return dict(metric.found)
+    return dict(metric.obj)
 
 
 def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:

@@ -46,7 +46,7 @@ class FieldError(ValueError):
 class Fields:
     """Fields of the JSON object at ``path``."""
 
-    found: JsonObject
+    obj: JsonObject
     path: str
 
     def at(self, name: str) -> str:
@@ -60,9 +60,7 @@ class Fields:
 
     def get(self, name: str) -> object:
         """The raw value. Raises ``FieldError`` if two spellings of the key differ in value."""
-        spellings = {
-            key: value for key, value in self.found.items() if key.lower() == name.lower() and value is not None
-        }
+        spellings = {key: value for key, value in self.obj.items() if key.lower() == name.lower() and value is not None}
         values = list(spellings.values())
         # Equal values are fine.
         if any(value != values[0] for value in values):

@@ -123,7 +123,7 @@ def test_weight_zero_keeps_vertical_wish() -> None:
     decision = decided("intervals_1", running(8), wanted(9, 2000))
     assert decision == WorkloadDecision(
         replicas=9,
-        kept=(WithheldChange(f"{NAME}/memory", Bytes(2000 * MI), Bytes(1000 * MI), Rule.WEIGHT, "weight 0"),),
+        withheld=(WithheldChange(f"{NAME}/memory", Bytes(2000 * MI), Bytes(1000 * MI), Rule.WEIGHT, "weight 0"),),
         explanation=("replicas: 8 to 9 (weight 1)",),
     )
 
@@ -157,7 +157,7 @@ def test_delays_hold_each_direction_until_they_have_passed(
     assert (grown.replicas, shrunk.replicas) == (3 if up else None, 1 if down else None)
     assert after_up == ScalingTimes(NOON if up else memory.last_up, memory.last_down)
     assert after_down == ScalingTimes(memory.last_up, NOON if down else memory.last_down)
-    assert [kept.rule for kept in (*grown.kept, *shrunk.kept)] == [Rule.DELAY] * ([up, down].count(False))
+    assert [kept.rule for kept in (*grown.withheld, *shrunk.withheld)] == [Rule.DELAY] * ([up, down].count(False))
 
 
 @pytest.mark.parametrize(("target", "written"), [(1199, None), (1200, 1200), (801, None), (800, 800)])
@@ -167,7 +167,7 @@ def test_change_below_200m_is_skipped(target: int, written: int | None) -> None:
     grown = decided("intervals_2", running(1, cpu=1000), wanted(1, cpu=target))
     found = [container.requests.cpu for container in grown.containers]
     assert found == ([] if written is None else [MilliCpu(written)])
-    assert [kept.rule for kept in grown.kept] == ([Rule.MIN_CHANGE] if written is None else [])
+    assert [kept.rule for kept in grown.withheld] == ([Rule.MIN_CHANGE] if written is None else [])
     assert bool(decision.containers) is (written == 1200)
 
 

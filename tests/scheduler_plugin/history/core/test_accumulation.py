@@ -73,7 +73,7 @@ def test_missing_samples_are_gap() -> None:
     found = played([(0, "n1", (1, 8)), (10, "n1", (1, 8)), (51, "n1", (1, 8)), (61, "n1", (1, 8))], FINE)
     assert found == [("n1", held(0, 10, (1, 8))), ("n1", held(51, 61, (1, 8)))]
     whole = joined([span for _, span in found])
-    assert (whole.until - whole.since, whole.seen) == (61, 20)
+    assert (whole.until - whole.since, whole.observed) == (61, 20)
 
 
 def test_non_increasing_sample_is_dropped() -> None:
@@ -112,10 +112,10 @@ def test_spans_have_the_integrals_of_the_samples(steps: list[tuple[int, str, Row
                 expected[facts][place] += (amount or 0) * (after - at)
     found = {"a": [0, 0, 0], "b": [0, 0, 0]}
     for facts, span in played(seen, pace):
-        found[facts][0] += span.seen
+        found[facts][0] += span.observed
         found[facts][1] += span.sums[0]
         found[facts][2] += span.sums[1]
-        assert span.seen <= span.until - span.since
+        assert span.observed <= span.until - span.since
     assert found == expected
 
 
@@ -129,13 +129,17 @@ def test_stepping_and_cutting_lose_nothing(
     whole = joined(spans)
     parts = [part for span in spans for part in (clipped(span, 0, cut), clipped(span, cut, 10**9)) if part is not None]
     for regrouped in (joined(stepped(spans, 0, step)), joined(parts)):
-        assert (regrouped.seen, regrouped.known, regrouped.sums) == (whole.seen, whole.known, whole.sums)
+        assert (regrouped.observed, regrouped.known_times, regrouped.sums) == (
+            whole.observed,
+            whole.known_times,
+            whole.sums,
+        )
     assert all(part.until <= cut or part.since >= cut for part in parts)
 
 
 def test_means_and_peaks_use_known_time() -> None:
     span = joined([held(0, 10, (None, 7, 1, 1, 1, 1, 1, 1)), held(10, 20, (4, 9, 1, 1, 1, 1, 1, 1))])
     assert (span.mean("size_cpu"), span.peak("size_cpu"), span.mean("size_mem")) == (4.0, 4, 8.0)
-    assert (span.sums[0] / span.known[0], NODE_COLUMNS[0]) == (4.0, "total_cpu")
+    assert (span.sums[0] / span.known_times[0], NODE_COLUMNS[0]) == (4.0, "total_cpu")
     assert held(0, 10, (None,)).mean("size_cpu") is None
     assert Size(1500, 1024).resources == Size.of(Size(1500, 1024).resources).resources

@@ -56,10 +56,10 @@ def test_what_the_scheduler_denies_is_said() -> None:
     chronicle = HistoryLog(10_000)
     chronicle.take(look(0, vm(), nodes=[node(pod())]), {})
     batch = chronicle.take(look(10, vm(), nodes=[node(pod(denied="1", migrating=True))]), {})
-    assert batch.decisions[0].said == ("It denies 1 cpu, 0.", "The VM is being migrated.")
+    assert batch.decisions[0].sentences == ("It denies 1 cpu, 0.", "The VM is being migrated.")
     assert batch.decisions[0].denied
     batch = chronicle.take(look(20, vm(), nodes=[node(pod())]), {})
-    assert batch.decisions[0].said == ("It denies nothing more.", "The VM is not being migrated any more.")
+    assert batch.decisions[0].sentences == ("It denies nothing more.", "The VM is not being migrated any more.")
 
 
 def test_reservation_change_is_not_decision() -> None:
@@ -83,7 +83,7 @@ def test_agent_account_expires() -> None:
     assert batch.vms[0][1].sums[8:] == (500 * 10_000, GIB * 10_000)
     chronicle.take(look(later, vm(), nodes=None), {})
     batch = chronicle.take(look(later + 10, vm(cpu="5", version="3"), nodes=None), {})
-    assert batch.vms[0][1].known == (10_000, 10_000, *[0] * 8)
+    assert batch.vms[0][1].known_times == (10_000, 10_000, *[0] * 8)
 
 
 def test_decision_is_recorded_on_change() -> None:
@@ -96,7 +96,7 @@ def test_decision_is_recorded_on_change() -> None:
         account("x", denied={"by": "s"}),
     ]
     batches = [chronicle.take(look(10 * at, vm()), {DB: each}) for at, each in enumerate(told)]
-    assert [[each.said[0] for each in batch.decisions] for batch in batches] == [
+    assert [[each.sentences[0] for each in batch.decisions] for batch in batches] == [
         ["it needs 1.5"],
         [],
         ["it shrinks"],
@@ -114,8 +114,8 @@ def test_what_cannot_be_read_is_left_out() -> None:
     assert len(first) == 0
     assert [facts for facts, _ in node_samples(look(0, nodes=[node(*odd_pods), {}]))] == [NodeRecord("n1", "m5.large")]
     odd = read_account(0, {"metrics": {"cores_busy": -1, "mem_used": "much"}, "goal": {"cpu": "x"}})
-    assert (odd.used_cpu, odd.used_mem, odd.need, odd.said, odd.gist[-1]) == (None, None, None, (), "")
-    assert read_account(0, {"metrics": {"cores_busy": True}, "shrink_guard": "g", "because": "b"}).said == (
+    assert (odd.used_cpu, odd.used_mem, odd.need, odd.sentences, odd.gist[-1]) == (None, None, None, (), "")
+    assert read_account(0, {"metrics": {"cores_busy": True}, "shrink_guard": "g", "because": "b"}).sentences == (
         "b",
         "Policy: g",
     )
@@ -149,7 +149,7 @@ def test_node_sample_sums_its_vms() -> None:
     chronicle.take(look(0, nodes=[node()]), {})
     batch = chronicle.take(look(10, nodes=[node(reserved="3")]), {})
     at = NODE_PLACE["reserved_cpu"]
-    assert [(facts.node, span.sums[at] / span.known[at]) for facts, span in batch.nodes] == [("n1", 2000.0)]
+    assert [(facts.node, span.sums[at] / span.known_times[at]) for facts, span in batch.nodes] == [("n1", 2000.0)]
     assert keys_of_nodes([{"metadata": {"name": "n2"}}]) == {}
 
 

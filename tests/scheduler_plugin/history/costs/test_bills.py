@@ -66,7 +66,7 @@ def test_vm_cost_and_savings() -> None:
         in_use=BilledCost(Fraction(2), Fraction(4), Fraction(2), Fraction(4, 10)),
         at_most=BilledCost(Fraction(8), Fraction(16), Fraction(8), Fraction(16, 10)),
         at_high=BilledCost(Fraction(3), Fraction(5), Fraction(3), Fraction(5, 10)),
-        known=Fraction(1),
+        known_hours=Fraction(1),
         use_known=Fraction(1),
         since=0,
         until=HOUR,
@@ -104,17 +104,17 @@ def test_unplaced_vm_names_no_node() -> None:
 
 def test_unseen_time_is_free_and_reported() -> None:
     found = bill([usage(facts()), usage(facts(node="n2"), since=3 * HOUR)], {}, PRICES, key_of("vm"), DAY_ONE)
-    assert (found.total.known, found.total.unknown) == (Fraction(2), Fraction(2))
+    assert (found.total.known_hours, found.total.unknown) == (Fraction(2), Fraction(2))
     unseen = Usage(facts(most=None), held(0, HOUR, (1000, GIB, *[None] * 8)))
     found = bill([unseen], {}, PRICES, key_of("vm"), DAY_ONE)
-    assert (found.total.known, found.total.unknown) == (Fraction(0), Fraction(1))
+    assert (found.total.known_hours, found.total.unknown) == (Fraction(0), Fraction(1))
     assert found.total.at_most == BilledCost()
 
 
 def test_recreated_vm_has_no_gap() -> None:
     lives = [usage(facts()), usage(msgspec.structs.replace(facts(), uid="another"), since=100 * HOUR)]
     found = bill(lives, {}, PRICES, key_of("vm"), DAY_ONE)
-    assert (found.total.known, found.total.unknown) == (Fraction(2), Fraction(0))
+    assert (found.total.known_hours, found.total.unknown) == (Fraction(2), Fraction(0))
 
 
 def test_no_maximum_means_no_savings() -> None:

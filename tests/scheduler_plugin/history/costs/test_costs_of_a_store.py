@@ -89,7 +89,7 @@ def test_costs_survive_coarsening(seen: list[Look], later: int) -> None:
         store.close()
         usages = asyncio.run(SqliteHistory(path).usage(EVER))
     found, expected = bill(usages, {}, PRICES, key_of("vm"), EVER), summed(seen)
-    assert {name for name, line in found.lines.items() if line.known} == {f"default/{vm}" for vm in expected}
+    assert {name for name, line in found.lines.items() if line.known_hours} == {f"default/{vm}" for vm in expected}
     for vm, sums in expected.items():
         cost = found.lines[f"default/{vm}"].reserved
         assert (float(cost.cpu_hours), float(cost.gib_hours), float(cost.money)) == pytest.approx(sums, rel=1e-3)

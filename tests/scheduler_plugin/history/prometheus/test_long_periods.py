@@ -45,7 +45,7 @@ async def test_hourly_load_is_costed_exactly() -> None:
     server = fleet([DB], WEEK)
     history = PrometheusHistory(server.client, EVERY)
     (usage,) = await history.usage(WEEK)
-    assert usage.span.known[RESERVED] == usage.span.seen == 7 * DAY
+    assert usage.span.known_times[RESERVED] == usage.span.observed == 7 * DAY
     assert usage.span.sums[RESERVED] == 7 * DAY * (4000 * 75 + 500 * 225) // 300
     assert usage.span.peaks[RESERVED] == 4000
     assert usage.in_use == (usage.span.sums[RESERVED], usage.span.sums[RESERVED + 1])
@@ -61,7 +61,7 @@ async def test_reservation_compares_with_known_use() -> None:
         if ("kind", "used") in labels:
             server.series[labels] = (times[120:], amounts[120:])
     (usage,) = await PrometheusHistory(server.client, EVERY).usage(period)
-    assert (usage.span.known[PLACE["used_cpu"]], usage.span.known[RESERVED]) == (HOUR // 2, HOUR)
+    assert (usage.span.known_times[PLACE["used_cpu"]], usage.span.known_times[RESERVED]) == (HOUR // 2, HOUR)
     assert usage.in_use == (1375 * HOUR // 2, 1375 * HOUR // 2 * GIB // 1024 // 1000)
 
 

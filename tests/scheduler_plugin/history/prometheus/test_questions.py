@@ -179,8 +179,8 @@ async def test_missing_series_uses_other_answers() -> None:
 async def test_permit_only_agent_costs_permit() -> None:
     series = {"metric": {"namespace": "d", "vm": "x"}, "value": [1, "60"]}
     (usage,) = await history(lambda query: result(series) if "permit" in query else result()).usage(PERIOD)
-    known = dict(zip(VM_COLUMNS, usage.span.known, strict=True))
-    assert (usage.span.seen, known["size_cpu"], known["reserved_cpu"]) == (60 * 15_000, 0, 60 * 15_000)
+    known = dict(zip(VM_COLUMNS, usage.span.known_times, strict=True))
+    assert (usage.span.observed, known["size_cpu"], known["reserved_cpu"]) == (60 * 15_000, 0, 60 * 15_000)
 
 
 @pytest.mark.parametrize(("samples", "window"), [("20", "29999ms"), ("40", "14999ms"), (None, "14999ms")])

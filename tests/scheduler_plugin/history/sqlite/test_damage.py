@@ -84,7 +84,7 @@ async def test_altered_tables_are_set_aside(tmp_path: Path, statement: str) -> N
     store.write(Batch(minutes(3)))
     store.close()
     (usage,) = await SqliteHistory(path).usage(EVER)
-    assert usage.span.seen == 180_000
+    assert usage.span.observed == 180_000
 
 
 async def test_foreign_tables_are_no_damage(tmp_path: Path) -> None:

@@ -84,10 +84,12 @@ async def test_a_period_that_cuts_spans_counts_their_parts(path: Path, store: Sq
     cuts = (NOW - HOUR, NOW + 90_500, NOW + 91_000, NOW + 5 * MINUTE, NOW + HOUR)
     parts = [each.span for since, until in pairwise(cuts) for each in await history.usage(Period(since, until))]
     (whole,) = await history.usage(EVER)
-    assert (joined(parts).sums, joined(parts).known) == (whole.span.sums, whole.span.known)
+    assert (joined(parts).sums, joined(parts).known_times) == (whole.span.sums, whole.span.known_times)
     (within,) = await history.usage(Period(NOW + 91_000, NOW + 92_000))
     assert within.span.sums[0] == 2000 * 1000
-    assert sum(span.seen for span in await history.vm_series(DB, Period(NOW + 30_000, NOW + 90_000), HOUR)) == 60_000
+    assert (
+        sum(span.observed for span in await history.vm_series(DB, Period(NOW + 30_000, NOW + 90_000), HOUR)) == 60_000
+    )
 
 
 async def test_need_counts_by_overlap(path: Path, store: SqliteStore) -> None:
@@ -158,7 +160,7 @@ async def test_names_are_data(path: Path, store: SqliteStore, name: str) -> None
     history = SqliteHistory(path)
     assert [each.facts for each in await history.usage(EVER)] == [facts]
     assert len(await history.vm_series(odd, EVER, MINUTE)) == 1
-    assert [each.said for each in await history.decisions(odd, EVER)] == [(name,)]
+    assert [each.sentences for each in await history.decisions(odd, EVER)] == [(name,)]
 
 
 def test_a_second_recorder_is_refused(path: Path, store: SqliteStore) -> None:
@@ -336,7 +338,7 @@ async def test_read_only_folder_uses_a_copy() -> None:
         path.parent.chmod(0o555)
         with as_a_plain_user():
             (found,) = await SqliteHistory(path).usage(EVER)
-        assert found.span.seen == 10 * MINUTE
+        assert found.span.observed == 10 * MINUTE
         path.parent.chmod(0o700)
 
 

@@ -215,21 +215,21 @@ def test_sizes_shrink_by_ready_replicas(ready: int, written: int | None) -> None
     decision = decided(EIGHT_CPUS, workload, wanted(None, sized(5000)))
     assert requests(decision).cpu == (None if written is None else sized(written).cpu)
     kept = WithheldChange("app/cpu", MilliCpu(5000), MilliCpu(8000), Rule.POLICY, "until all replicas are ready")
-    assert decision.kept == (() if written else (kept,))
+    assert decision.withheld == (() if written else (kept,))
 
 
 def test_size_that_shrinks_in_part_says_so() -> None:
     """Three of four are ready: they need 7 vCPU each, until all four need 5.25."""
     workload, four = replace(running(4, sized(8000)), ready=3), replace(EIGHT_CPUS, replicas=ReplicaBounds(4, 4))
     decision = decided(four, workload, wanted(None, sized(5250)))
-    assert (requests(decision), decision.kept) == (sized(7000), ())
+    assert (requests(decision), decision.withheld) == (sized(7000), ())
     assert decision.explanation[1:] == ("app/cpu: 8 to 7 of 5250m (effective intervals)",)
 
 
 def test_shrink_after_scale_out_is_kept_in_status() -> None:
     decision = decided(EIGHT_CPUS, running(1, sized(8000)), wanted(None, sized(10_000)))
     assert (decision.replicas, requests(decision)) == (2, NOTHING)
-    kept = [(each.subject, each.message) for each in decision.kept if each.rule is Rule.POLICY]
+    kept = [(each.subject, each.message) for each in decision.withheld if each.rule is Rule.POLICY]
     assert kept == [("app/cpu", "until all replicas are ready")]
 
 
@@ -238,8 +238,8 @@ def test_before_scaling_in_sizes_grow_however_little() -> None:
     two = running(2, sized(6800))
     grown = decided(EIGHT_CPUS, two, wanted(None, sized(3450)))
     assert (grown.replicas, requests(grown)) == (None, sized(6900))
-    assert [kept.rule for kept in grown.kept] == [Rule.POLICY]
-    assert grown.kept[0] == WithheldChange("replicas", 1, 2, Rule.POLICY, "sizes grow first")
+    assert [kept.rule for kept in grown.withheld] == [Rule.POLICY]
+    assert grown.withheld[0] == WithheldChange("replicas", 1, 2, Rule.POLICY, "sizes grow first")
     gone = decided(EIGHT_CPUS, grown.applied(two), wanted(None, sized(3450)))
     assert (gone.replicas, requests(gone)) == (1, NOTHING)
 
@@ -256,7 +256,7 @@ def test_fixed_replicas_are_sized_alone() -> None:
     off = DirectionRules(UpdateMode.OFF)
     spec = replace(EIGHT_CPUS, horizontal=AxisRules(off, off))
     decision = decided(spec, running(1, sized(4000)), wanted(None, sized(10_000)))
-    assert (decision.replicas, requests(decision), [kept.rule for kept in decision.kept]) == (
+    assert (decision.replicas, requests(decision), [kept.rule for kept in decision.withheld]) == (
         None,
         sized(8000),
         [Rule.UPDATE_MODE],
@@ -270,7 +270,7 @@ def test_waiting_replicas_do_not_flap_sizes() -> None:
     spec = replace(EIGHT_CPUS, horizontal=slow, vertical=slow)
     recently = ScalingTimes(last_down=NOON)
     decision = decided(spec, running(2, sized(3000)), wanted(None, sized(2000)), recently)
-    assert (decision.changes, {kept.rule for kept in decision.kept}) == (False, {Rule.DELAY})
+    assert (decision.changes, {kept.rule for kept in decision.withheld}) == (False, {Rule.DELAY})
 
 
 def test_recommendation_for_gone_container_is_ignored() -> None:

@@ -33,7 +33,7 @@ def test_a_fall_below_the_limit_shrinks(mode: HvpaMode) -> None:
     target, lately = wanted(None, sized(300)), ScalingTimes(last_up=NOON, last_down=NOON)
     assert requests(decided(slow(mode, up=300), LIMITED, target, lately)) == sized(300)
     kept = decided(slow(mode, down=300), LIMITED, target, lately)
-    assert (kept.changes, [each.rule for each in kept.kept]) == (False, [Rule.DELAY])
+    assert (kept.changes, [each.rule for each in kept.withheld]) == (False, [Rule.DELAY])
 
 
 def test_a_fall_waits_until_less_has_settled() -> None:
@@ -47,7 +47,7 @@ def test_a_target_at_the_limit_changes_nothing() -> None:
 
 def test_change_from_limit_needs_minimum() -> None:
     kept = decided(spec_for(HvpaMode.VPA_BIASED), LIMITED, wanted(None, sized(1900)))
-    assert [each.rule for each in kept.kept] == [Rule.MIN_CHANGE]
+    assert [each.rule for each in kept.withheld] == [Rule.MIN_CHANGE]
 
 
 def test_use_is_measured_against_the_limit() -> None:

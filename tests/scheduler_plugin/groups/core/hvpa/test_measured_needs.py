@@ -132,8 +132,8 @@ def test_sizes_grow_for_what_is_sure_only() -> None:
 def test_nothing_is_decided_while_pods_differ(need: int) -> None:
     workload = replace(running(2, sized(1000)), pods=pods(2, 500, "1 of 2 pods are ready"))
     decision = decided(SPEC, workload, said(use(need)))
-    assert (decision.changes, {each.rule for each in decision.kept}) == (False, {Rule.PODS_DIFFER})
-    assert decision.kept[0].message == "until the pods are as ordered: 1 of 2 pods are ready"
+    assert (decision.changes, {each.rule for each in decision.withheld}) == (False, {Rule.PODS_DIFFER})
+    assert decision.withheld[0].message == "until the pods are as ordered: 1 of 2 pods are ready"
 
 
 def test_memory_that_ran_out_waits_for_no_pod() -> None:

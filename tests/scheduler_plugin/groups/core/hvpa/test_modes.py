@@ -103,7 +103,7 @@ def test_mixed_sizes_above_limit() -> None:
     workload = running(4, sized(1000, 1000), sized(1200))
     decision = decided(spec, workload, wanted(5, sized(1300, 1300)))
     assert decision.containers == (SizedContainer("app", sized(1300, 1300), sized(1560)),)
-    assert decision.kept == (WithheldChange("replicas", 5, 4, Rule.POLICY, "mode Mixed"),)
+    assert decision.withheld == (WithheldChange("replicas", 5, 4, Rule.POLICY, "mode Mixed"),)
 
 
 def test_mixed_missing_threshold_is_zero() -> None:
@@ -115,7 +115,7 @@ def test_what_is_not_chosen_is_kept_and_named() -> None:
     decision = decided(spec_for(HvpaMode.HPA_BIASED), running(4, sized(1000, 100)), wanted(6, sized(2000, 900)))
     assert decision == WorkloadDecision(
         replicas=6,
-        kept=(
+        withheld=(
             WithheldChange("app/cpu", MilliCpu(2000), MilliCpu(1000), Rule.POLICY, "mode HpaBiased"),
             WithheldChange("app/memory", Bytes(900_000_000), Bytes(100_000_000), Rule.POLICY, "mode HpaBiased"),
         ),
@@ -128,14 +128,14 @@ def test_waiting_wish_does_not_starve_other() -> None:
     waiting = AxisRules(DirectionRules(UpdateMode.MAINTENANCE_WINDOW), DirectionRules(UpdateMode.OFF))
     spec = replace(spec_for(HvpaMode.VPA_BIASED), vertical=waiting)
     grown = decided(spec, running(4, ONE), wanted(6, TWO))
-    assert (grown.replicas, [kept.rule for kept in grown.kept]) == (6, [Rule.MAINTENANCE_WINDOW])
+    assert (grown.replicas, [kept.rule for kept in grown.withheld]) == (6, [Rule.MAINTENANCE_WINDOW])
     shrunk = decided(spec, running(4, ONE), wanted(6, HALF))
-    assert (shrunk.replicas, [kept.rule for kept in shrunk.kept]) == (6, [Rule.UPDATE_MODE])
+    assert (shrunk.replicas, [kept.rule for kept in shrunk.withheld]) == (6, [Rule.UPDATE_MODE])
 
 
 def test_small_change_does_not_starve_other() -> None:
     decision = decided(spec_for(HvpaMode.VPA_BIASED), running(4, ONE), wanted(6, sized(1003)))
-    assert (decision.replicas, [kept.rule for kept in decision.kept]) == (6, [Rule.MIN_CHANGE])
+    assert (decision.replicas, [kept.rule for kept in decision.withheld]) == (6, [Rule.MIN_CHANGE])
 
 
 def test_a_vpa_alone_sizes_and_leaves_the_replicas() -> None:
@@ -157,4 +157,4 @@ def test_future_scaling_time_does_not_delay(ago: int, rule: list[Rule]) -> None:
     up = AxisRules(up=DirectionRules(delay=Seconds(120.0)))
     spec = replace(spec_for(HvpaMode.HPA_BIASED), horizontal=up)
     memory = ScalingTimes(last_up=NOON.fromtimestamp(NOON.timestamp() - ago, NOON.tzinfo))
-    assert [kept.rule for kept in decided(spec, running(4, ONE), wanted(6), memory).kept] == rule
+    assert [kept.rule for kept in decided(spec, running(4, ONE), wanted(6), memory).withheld] == rule

@@ -66,7 +66,7 @@ def test_growth_never_waits() -> None:
 
 def test_blocked_wish_says_until_when() -> None:
     _, decision, memory = looks(SPEC, running(2, sized(2000)), [1000] * 3)[-1]
-    (kept,) = decision.kept
+    (kept,) = decision.withheld
     assert (kept.subject, kept.rule, kept.message) == ("app/cpu", Rule.DELAY, "until 12:05:00 UTC")
     assert memory.shrinking == (Shrinking("app/cpu", NOON, 1000),)
 
@@ -76,7 +76,7 @@ def test_a_delay_that_lasts_longer_is_said_instead() -> None:
     memory = ScalingTimes(last_down=NOON)
     spec, now = replace(SPEC, vertical=rules), NOON + timedelta(minutes=1)
     decision, _ = decide(spec, running(2, sized(2000)), wanted(None, sized(1000)), memory, now)
-    assert [kept.message for kept in decision.kept] == ["until 13:00:00 UTC"]
+    assert [kept.message for kept in decision.withheld] == ["until 13:00:00 UTC"]
 
 
 def test_replicas_keep_window_maximum() -> None:

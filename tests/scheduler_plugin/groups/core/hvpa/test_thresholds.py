@@ -62,7 +62,7 @@ def test_defaults_are_200m_and_200_megabytes() -> None:
     workload = running(1, sized(1000, 1000))
     less, just = wanted(None, sized(1199, 801)), wanted(None, sized(1200, 800))
     spec = spec_for(HvpaMode.VPA_BIASED)
-    assert [kept.rule for kept in decided(spec, workload, less).kept] == [Rule.MIN_CHANGE, Rule.MIN_CHANGE]
+    assert [kept.rule for kept in decided(spec, workload, less).withheld] == [Rule.MIN_CHANGE, Rule.MIN_CHANGE]
     assert requests(decided(spec, workload, just)) == sized(1200, 800)
 
 
@@ -72,7 +72,7 @@ def test_first_request_is_always_written() -> None:
     spec = replace(spec, vertical=AxisRules(up=DirectionRules(min_change=percent)))
     assert requests(decided(spec, running(1), wanted(None, sized(50, 10)))) == sized(50, 10)
     assert decided(spec, running(1), wanted(None, sized(0))).containers == ()
-    assert decided(spec_for(HvpaMode.VPA_BIASED), running(1), wanted(None, sized(50))).kept == (
+    assert decided(spec_for(HvpaMode.VPA_BIASED), running(1), wanted(None, sized(50))).withheld == (
         WithheldChange("app/cpu", sized(50)["cpu"] or 0, None, Rule.MIN_CHANGE, "a change of less than 200m"),
     )
 
@@ -117,8 +117,8 @@ def test_bound_is_named_last() -> None:
     spec = spec_for(HvpaMode.VPA_BIASED, most=sized(2000))
     grown = decided(spec, running(1, sized(1000)), wanted(None, sized(2000), uncapped=sized(3000)))
     at_bound = decided(spec, running(1, sized(2000)), wanted(None, sized(2000), uncapped=sized(3000)))
-    assert (requests(grown), grown.kept) == (sized(2000), ())
-    assert at_bound.kept == (
+    assert (requests(grown), grown.withheld) == (sized(2000), ())
+    assert at_bound.withheld == (
         WithheldChange("app/cpu", sized(3000)["cpu"] or 0, sized(2000)["cpu"], Rule.BOUNDS, "at maxAllowed"),
     )
     assert SizeBounds(NOTHING, sized(2000)).clamp("cpu", 3000) == 2000
@@ -179,7 +179,7 @@ def test_scaling_waits_for_maintenance_window(window: MaintenanceWindow | None, 
     waits = DirectionRules(UpdateMode.MAINTENANCE_WINDOW)
     spec = replace(spec_for(HvpaMode.VPA_BIASED), window=window, vertical=AxisRules(waits, waits))
     decision = decided(spec, running(1, sized(1000, 1000)), wanted(None, sized(2000, 100)))
-    assert [kept.rule for kept in decision.kept] == rules
+    assert [kept.rule for kept in decision.withheld] == rules
 
 
 @pytest.mark.parametrize(
@@ -211,16 +211,16 @@ def test_what_holds_a_wish_back_says_until_when() -> None:
         window = MaintenanceWindow(time(13), time(14)) if "13:00" in message else None
         spec = replace(spec_for(HvpaMode.VPA_BIASED, least=sized(1000)), vertical=AxisRules(held, held), window=window)
         told += [
-            kept.message for kept in decided(spec, running(1, sized(1800)), wanted(None, sized(2000)), memory).kept
+            kept.message for kept in decided(spec, running(1, sized(1800)), wanted(None, sized(2000)), memory).withheld
         ]
     assert told == list(rules)
     at_least = decided(
         spec_for(HvpaMode.VPA_BIASED, least=sized(1800)), running(1, sized(1800)), wanted(None, sized(20))
     )
-    assert [kept.message for kept in at_least.kept] == ["at minAllowed"]
+    assert [kept.message for kept in at_least.withheld] == ["at minAllowed"]
 
 
 def test_a_count_that_waits_says_so_too() -> None:
     spec = replace(spec_for(HvpaMode.HPA_BIASED), horizontal=AxisRules(up=DirectionRules(delay=Seconds(60.0))))
-    kept = decided(spec, running(1), wanted(3), ScalingTimes(NOON)).kept
+    kept = decided(spec, running(1), wanted(3), ScalingTimes(NOON)).withheld
     assert kept == (WithheldChange("replicas", 3, 1, Rule.DELAY, "until 12:01:00 UTC"),)

@@ -134,7 +134,7 @@ def test_weight_extremes() -> None:
     vertical = replace(spec_for(HvpaMode.WEIGHT_BASED), intervals=intervals((1, 1, 10)))
     decision = decided(vertical, running(4, sized(1000)), wanted(8, sized(2000)))
     assert (decision.replicas, requests(decision)) == (None, sized(2000))
-    assert decision.kept == (WithheldChange("replicas", 8, 4, Rule.WEIGHT, "weight 0"),)
+    assert decision.withheld == (WithheldChange("replicas", 8, 4, Rule.WEIGHT, "weight 0"),)
 
 
 def test_maximum_size_frees_replicas() -> None:
@@ -144,7 +144,7 @@ def test_maximum_size_frees_replicas() -> None:
     down = decided(spec, running(4, sized(500)), wanted(2, sized(500), uncapped=sized(100)))
     against = decided(spec, running(4, sized(2000)), wanted(2, sized(2000), uncapped=sized(3000)))
     assert (up.replicas, down.replicas, against.replicas) == (8, 2, None)
-    assert [kept.rule for kept in up.kept] == [Rule.BOUNDS]
+    assert [kept.rule for kept in up.withheld] == [Rule.BOUNDS]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_waiting_replica_wish_does_not_starve_sizes(rules: DirectionRules, rule:
     for desired in (3, 7):
         decision = decided(held, running(4, sized(1000)), wanted(desired, sized(3000)), an_hour_ago)
         assert (decision.replicas, requests(decision)) == (None, sized(3000))
-        assert [(kept.subject, kept.rule) for kept in decision.kept] == [("replicas", rule)]
+        assert [(kept.subject, kept.rule) for kept in decision.withheld] == [("replicas", rule)]
         goes = decided(only_sizes_at_four, running(4, sized(1000)), wanted(desired, sized(3000)), an_hour_ago)
         assert (goes.replicas, requests(goes)) == (desired, NOTHING)
 
@@ -171,7 +171,7 @@ def test_waiting_replica_wish_does_not_starve_sizes(rules: DirectionRules, rule:
 def test_delays_hold_at_max_replicas() -> None:
     spec = replace(spec_for(HvpaMode.WEIGHT_BASED), intervals=intervals((0, 1, 10)))
     small = decided(spec, running(10, sized(1000)), wanted(10, sized(1100)))
-    assert [kept.rule for kept in small.kept] == [Rule.MIN_CHANGE]
+    assert [kept.rule for kept in small.withheld] == [Rule.MIN_CHANGE]
 
 
 def test_oom_killed_container_grows_at_once() -> None:
@@ -179,7 +179,7 @@ def test_oom_killed_container_grows_at_once() -> None:
     workload = running(4, sized(1000, 100))
     decision = decided(spec, out_of_memory(workload), wanted(4, sized(2000, 110)))
     assert requests(decision) == sized(memory=110)
-    assert [kept.subject for kept in decision.kept] == ["app/cpu"]
+    assert [kept.subject for kept in decision.withheld] == ["app/cpu"]
     less = decided(spec, out_of_memory(workload), wanted(4, sized(memory=90)))
     assert requests(less) == NOTHING
     assert requests(decided(spec, out_of_memory(workload, "proxy"), wanted(4, sized(memory=110)))) == NOTHING

@@ -132,7 +132,7 @@ def test_off_learns_without_writing() -> None:
     off = replace(AUTO, mode=TortoiseMode.OFF, policies={CPU: Scaling.VERTICAL})
     seen = ObservedAutoscalers(None, recommendation(1))
     decision, memory = decide(off, workload(6, 2), seen, at_work(off), BEGIN)
-    assert decision.decision.kept == (
+    assert decision.decision.withheld == (
         WithheldChange("app/cpu", MilliCpu(1600), MilliCpu(2000), Rule.UPDATE_MODE, "updateMode is Off"),
     )
     assert (decision.decision.changes, decision.autoscaler) == (False, None)
@@ -143,15 +143,15 @@ def test_off_learns_without_writing() -> None:
 def test_off_says_what_it_would_tell_the_hpa() -> None:
     off = replace(AUTO, mode=TortoiseMode.OFF)
     decision, memory = decide(off, workload(6, 2), ObservedAutoscalers(None, recommendation(1)), at_work(off), BEGIN)
-    assert [(each.subject, each.wanted, each.kept) for each in decision.decision.kept] == [
+    assert [(each.subject, each.wanted, each.current) for each in decision.decision.withheld] == [
         ("minReplicas", 3, None),
         ("maxReplicas", 12, None),
     ]
     hpa = Autoscaler(3, 12, (TARGET,))
     again, after = decide(off, workload(6, 2), ObservedAutoscalers(hpa, recommendation(1.4)), memory, BEGIN)
-    assert (again.autoscaler, again.decision.kept, after.targets_at) == (hpa, (), None)
+    assert (again.autoscaler, again.decision.withheld, after.targets_at) == (hpa, (), None)
     busier, _ = decide(off, workload(9, 2), ObservedAutoscalers(hpa, recommendation(1.4)), memory, BEGIN)
-    assert [(each.wanted, each.kept) for each in busier.decision.kept] == [(5, 3), (18, 12)]
+    assert [(each.wanted, each.current) for each in busier.decision.withheld] == [(5, 3), (18, 12)]
 
 
 def test_request_rises_at_once_falls_hourly() -> None:
@@ -164,7 +164,7 @@ def test_request_rises_at_once_falls_hourly() -> None:
             assert container.requests.cpu is not None
             size = container.requests.cpu.as_cores
         sizes.append(size)
-        kept.append([(each.rule, each.wanted, each.kept) for each in decision.decision.kept])
+        kept.append([(each.rule, each.wanted, each.current) for each in decision.decision.withheld])
     assert sizes == [1.6, 1.6, 1.28, 2.42]
     assert kept == [
         [(Rule.BOUNDS, MilliCpu(1100), MilliCpu(1600))],

@@ -77,11 +77,11 @@ def test_example_4_minimum_allocation_holds() -> None:
     assert (model.replicas, model.cores) == (3, 1)
     last = model.passes(0.3)
     assert last.decision.containers == ()
-    assert last.decision.kept == (
+    assert last.decision.withheld == (
         WithheldChange(
             "app/cpu",
             wanted=MilliCpu(100),
-            kept=MilliCpu(1000),
+            current=MilliCpu(1000),
             rule=Rule.BOUNDS,
             message="the replicas are at their minimum, so containers shrink instead",
         ),

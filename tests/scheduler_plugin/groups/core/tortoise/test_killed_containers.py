@@ -134,7 +134,7 @@ def test_off_reports_without_emergency() -> None:
     off = replace(SPEC, mode=TortoiseMode.OFF)
     decision, memory = looked(off, killed(), at_work(off, CPU, MEMORY))
     assert (memory.phase, decision.decision.changes) == (Phase.WORKING, False)
-    assert "app/memory" in [each.subject for each in decision.decision.kept]
+    assert "app/memory" in [each.subject for each in decision.decision.withheld]
 
 
 def test_no_emergency_before_numbers() -> None:
