@@ -8,13 +8,13 @@ from tests.docs.prose import long_subjects, read_prose
 
 # Today's counts. Lower a bound in the commit that lowers its count; none is ever raised.
 AT_MOST = {
-    "phrases in code": 15,
+    "phrases in code": 14,
     "phrases in documents": 0,
     "question docstrings, percent": 0.0,
     "empty names": 27,
     "class names used twice": 6,
     "household classes": 0,
-    "long test names, percent": 12.6,
+    "long test names, percent": 10.4,
 }
 AT_LEAST = {"comments per 100 lines": 5.4}
 SINCE = "c0a1d7ea"

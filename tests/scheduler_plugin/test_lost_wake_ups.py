@@ -44,7 +44,7 @@ def called_by(cluster: FakeCluster) -> list[str]:
     return [call.path.rpartition("/")[2] for call in cluster.made("PATCH", "/api/v1/nodes/")]
 
 
-async def test_waiting_pod_that_fits_is_called_after_a_restart(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_fitting_waiting_pod_is_woken_after_restart(cluster: FakeCluster, clock: FakeClock) -> None:
     """Room has become free while no scheduler ran: kube-scheduler knows nothing of it."""
     cluster.put(PODS, unschedulable(plain_pod("waits", "6")))
     async with running(cluster, clock):
@@ -63,7 +63,7 @@ async def test_restart_wakes_pod_for_freed_room(cluster: FakeCluster, clock: Fak
         assert called_by(cluster) == ["n1"]
 
 
-async def test_waiting_pod_of_a_vm_is_called_after_a_restart(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_waiting_vm_pod_is_woken_after_restart(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(VMS, vm("db"))
     cluster.put(PODS, unschedulable(vm_pod("db")))
     async with running(cluster, clock):
@@ -83,7 +83,7 @@ async def test_node_with_taints_is_touched_last(cluster: FakeCluster, clock: Fak
 
 
 @pytest.mark.parametrize("other", ["default-scheduler", "bound", "over", "no word"])
-async def test_pods_that_do_not_wait_for_us_are_not_called(cluster: FakeCluster, clock: FakeClock, other: str) -> None:
+async def test_pods_not_waiting_for_us_are_not_woken(cluster: FakeCluster, clock: FakeClock, other: str) -> None:
     pod = plain_pod("waits", "6") if other == "no word" else unschedulable(plain_pod("waits", "6"))
     if other == "default-scheduler":
         pod["spec"]["schedulerName"] = other
@@ -97,7 +97,7 @@ async def test_pods_that_do_not_wait_for_us_are_not_called(cluster: FakeCluster,
         assert called_by(cluster) == []
 
 
-async def test_pod_that_was_called_in_vain_is_called_again(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_unheeded_pod_is_woken_again(cluster: FakeCluster, clock: FakeClock) -> None:
     """A touch was written and kube-scheduler did not look; it does not go on for ever, and room calls it anew."""
     cluster.put(PODS, plain_pod("also", "9", "1Gi", "n1"))
     pod = cluster.put(PODS, unschedulable(plain_pod("waits", "6")))
@@ -115,7 +115,7 @@ async def test_pod_that_was_called_in_vain_is_called_again(cluster: FakeCluster,
         assert called_by(cluster) == ["n1"] * 5
 
 
-async def test_pod_that_was_asked_about_is_not_called_again(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_retried_pod_is_not_woken_again(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, plain_pod("also", "9", "1Gi", "n1"))
     pod = cluster.put(PODS, unschedulable(plain_pod("waits", "6")))
     async with running(cluster, clock) as scheduler:

@@ -207,7 +207,7 @@ async def test_take_back_that_a_webhook_undoes_is_rare(
         assert scheduler.reserved("n1") == {raises: "9 cpu, 8Gi", spoils: "9 cpu, 20Gi", drops: "2 cpu, 8Gi"}[webhook]
 
 
-async def test_second_agent_of_a_vm_is_told_of_the_first(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_second_agent_learns_of_first(cluster: FakeCluster, clock: FakeClock) -> None:
     agent = cluster.put(PODS, plain_pod("agent-x", "0", "0", "n1", namespace="kube-system"))
     cluster.tokens["node"] = token_of(agent, node="n1")
     cluster.tokens["node"]["user"]["username"] = "system:serviceaccount:kube-system:autoscaling-agent"

@@ -304,7 +304,7 @@ async def test_pod_that_cannot_be_served_says_why(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize(("waiting", "written"), [(2, ["default", "other"]), (1, ["default"])])
-async def test_pods_of_one_name_are_reported_in_each_namespace(
+async def test_same_pod_name_is_reported_per_namespace(
     cluster: FakeCluster, waiting: int, written: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every team calls its Cluster pg. Events are dropped only if too many wait."""

@@ -98,7 +98,7 @@ async def test_pod_that_was_unbound_is_really_bound_again(is_bumped: bool) -> No
         assert cluster.get(PODS, "default", "p")["spec"]["nodeName"] == "n1"
 
 
-async def test_unbound_pod_gives_its_node_free_once_it_was_read() -> None:
+async def test_unbound_pod_is_released_after_read() -> None:
     clock, cluster = FakeClock(), FakeCluster()
     cluster.put(NODES, node("n1"))
     async with running(cluster, clock) as scheduler:

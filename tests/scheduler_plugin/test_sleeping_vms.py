@@ -57,7 +57,7 @@ async def metrics(scheduler: Running) -> dict[str, float]:
     }
 
 
-async def test_sleeper_gives_its_room_up_and_gets_it_back(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_sleeper_frees_room_and_gets_it_back(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         await fall_asleep(cluster, scheduler)
         assert stored(cluster) == {"vCPUs": 0, "mem": 0}

@@ -92,7 +92,7 @@ async def test_a_second_scheduler_tells_nothing_twice(cluster: FakeCluster) -> N
     assert told(cluster) == [("VirtualMachine", "default/bad")]
 
 
-async def test_each_new_version_of_a_bad_object_is_told(cluster: FakeCluster) -> None:
+async def test_each_version_of_bad_object_is_reported(cluster: FakeCluster) -> None:
     clock = FakeClock()
     async with running(cluster, clock):
         for _ in range(2):

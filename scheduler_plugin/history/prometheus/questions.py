@@ -85,7 +85,7 @@ class PrometheusHistory:
         last = await self._server.vector(f"max({stamp})") or await self._server.vector(
             f"max(max_over_time({stamp}{ever}5m]))"
         )
-        sampled = f"Of so many VMs over so long one of {self._skipped} samples is looked at."
+        sampled = f"To limit the query, only one of {self._skipped} samples is used."
         notes = (_NOTE, sampled) if self._skipped > 1 else (_NOTE,)
         if not first or not last:
             return Extent(None, None, notes)

@@ -90,7 +90,7 @@ async def test_node_agent_needs_its_pod(cluster: FakeCluster) -> None:
         assert await refused(scheduler, "token") == 404
 
 
-async def test_no_header_is_401_and_says_what_is_wanted(cluster: FakeCluster) -> None:
+async def test_missing_header_gets_401_with_challenge(cluster: FakeCluster) -> None:
     async with running(cluster, FakeClock()) as scheduler:
         response = await scheduler.ask(POD, 2, 8, token="")
         assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
@@ -103,7 +103,7 @@ async def test_a_review_that_fails_is_503(cluster: FakeCluster) -> None:
         assert await refused(scheduler, "token") == 503
 
 
-async def test_verdicts_are_kept_for_a_minute_and_refusals_for_seconds(cluster: FakeCluster) -> None:
+async def test_verdicts_expire_after_minute_and_refusals_after_seconds(cluster: FakeCluster) -> None:
     clock = FakeClock()
     async with running(cluster, clock) as scheduler:
         assert [(await scheduler.ask(POD, 1, 4)).status_code for _ in range(3)] == [200] * 3

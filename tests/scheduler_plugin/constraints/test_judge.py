@@ -43,7 +43,7 @@ def why_not(
     return Judge(view).judge(Candidate("default", constraints, traits, volumes)).hindrance("n")
 
 
-def test_nodes_full_of_pods_are_judged_as_pods_one_by_one() -> None:
+def test_full_nodes_equal_judging_pods_one_by_one() -> None:
     """Two nodes take two pods each; one is full, on the other is a pod that repels, and a third node is not known."""
     place = {"n": NodeTraits({"zone": "a"}, has={PODS: 2}), "m": NodeTraits({"zone": "b"}, has={PODS: 2})}
     pods = [PlacedPod(node, "default", traits) for node, traits in (("n", REPELS), ("m", PLAIN_POD), ("m", PLAIN_POD))]

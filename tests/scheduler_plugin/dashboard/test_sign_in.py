@@ -54,7 +54,7 @@ async def test_session_ends_by_time_or_sign_out() -> None:
         assert not (await run.http.get("/api/session")).json()["signedIn"]
 
 
-async def test_two_pages_on_one_machine_keep_their_sessions_apart() -> None:
+async def test_two_local_pages_have_separate_sessions() -> None:
     async with page(host="127.0.0.1:10290") as run:
         cookie = (await run.sign_in(run.links[-1])).headers["set-cookie"]
         assert cookie.startswith("autoscale-session-10290=")

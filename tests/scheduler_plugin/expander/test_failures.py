@@ -63,7 +63,7 @@ def test_silence_is_success_and_clears_the_record() -> None:
     assert failures.asked(["p4"], at(2310)) == ["a brought no nodes 1 times in a row: it comes last for 300 s"]
 
 
-def test_success_of_an_earlier_choice_leaves_a_later_one_open() -> None:
+def test_earlier_success_leaves_later_choice_open() -> None:
     failures = Failures(RULES)
     failures.answered(["a"], ["p1"], at(0))
     failures.answered(["a", "b"], ["p2"], at(1600))

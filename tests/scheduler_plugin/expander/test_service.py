@@ -184,7 +184,7 @@ async def _call(port: int, trusted: Path, client: tuple[Path, Path] | None = Non
         return await best_options(channel, asked("ab"))
 
 
-async def test_group_missing_in_price_table_is_named_in_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_names_group_missing_in_price_table(caplog: pytest.LogCaptureFixture) -> None:
     """A misspelt key has no effect but that its group comes last."""
     caplog.set_level(logging.INFO)
     ranking = RankingConfig(node_prices={"m-0": 9000.0, "m-typo": 1.0})

@@ -65,7 +65,7 @@ async def billed(history: SqliteHistory, hours: float, table: RankingConfig = TA
         ([(0, 2, "unlisted"), (2, 4, "other")], Fraction(4)),
     ],
 )
-async def test_reused_node_name_costs_as_machine_of_the_time(
+async def test_reused_node_name_has_price_of_its_time(
     machines: list[tuple[int, int, str]], money: Fraction, tmp_path: Path
 ) -> None:
     found = await billed(recorded(tmp_path / "h.sqlite", machines), machines[-1][1])

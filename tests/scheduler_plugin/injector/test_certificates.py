@@ -220,7 +220,7 @@ async def test_old_kubernetes_gets_no_sidecars(tmp_path: Path, caplog: pytest.Lo
         assert program.standing()[0]
 
 
-async def test_no_key_and_no_token_is_ever_in_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_logs_contain_no_keys_and_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with installed(tmp_path, *ALL, settings=SHORT) as cluster:
         way = cluster.way()

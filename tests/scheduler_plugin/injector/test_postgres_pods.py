@@ -90,7 +90,7 @@ def test_annotation_of_the_creator_is_overwritten() -> None:
         (Resources.parse(16, "64Gi"), Resources.parse(4, "8Gi")),
     ],
 )
-def test_pod_that_replaces_a_larger_one_gets_a_floor(before: Resources, floor: Resources | None) -> None:
+def test_pod_replacing_larger_one_gets_floor(before: Resources, floor: Resources | None) -> None:
     """Within the bounds and never below the template, for a time; the pod itself is created at its template's size."""
     pod = postgres()
     made = annotated(pod, before)
@@ -151,7 +151,7 @@ async def create(cluster: Cluster, pod: Any) -> None:
     await cluster.clock.advance(0)
 
 
-async def test_pods_made_again_ask_for_the_size_that_they_had(tmp_path: Path) -> None:
+async def test_recreated_pods_request_their_earlier_size(tmp_path: Path) -> None:
     """pg-1 grew and is made again under its name, as by a StatefulSet; a Deployment's pod has its owner's only."""
     async with installed(tmp_path, "injector") as cluster:
         program = await cluster.start("first", follows_pods=True)
@@ -190,7 +190,7 @@ async def test_sizes_of_other_namespaces_stay_there() -> None:
     assert sizes == [Resources.parse(2, "3Gi"), None]
 
 
-async def test_pods_that_cannot_be_resized_are_created_with_the_reason(tmp_path: Path) -> None:
+async def test_unresizable_pods_are_created_with_reason(tmp_path: Path) -> None:
     async with installed(tmp_path, "injector") as cluster:
         program = await cluster.start("first", follows_pods=True)
         pod = postgres()
@@ -216,7 +216,7 @@ async def test_without_the_flag_no_pod_is_followed(tmp_path: Path) -> None:
         assert not [call for call in way.asked if call.path == PODS.path()]
 
 
-async def test_the_oldest_of_too_many_ended_pods_are_forgotten() -> None:
+async def test_oldest_ended_pods_are_dropped() -> None:
     predecessors = Predecessors(FakeClock(), InjectorTelemetry())
     informer = predecessors._pods
     for number in range(AT_MOST + 2):

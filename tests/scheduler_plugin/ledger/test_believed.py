@@ -120,7 +120,7 @@ def test_unknown_guest_counts_requested_size() -> None:
     [(HUGE, amount(6)), (amount(1000, 2), amount(6, 2)), (amount(6, 2), amount(6, 2)), (amount(1), amount(1))],
     ids=str,
 )
-def test_unreadable_vm_counts_as_its_maximum_despite_its_status(status: Resources, reserved: Resources) -> None:
+def test_unreadable_vm_counts_as_maximum_despite_status(status: Resources, reserved: Resources) -> None:
     """``use`` is the largest size that its object names anywhere: a status beyond the node hides no maximum."""
     fleet = neighbours()
     edit(fleet, unreadable="spec: garbage", actual=None, use=status, most=amount(6))
@@ -311,7 +311,7 @@ def test_foreign_vm_permit_does_not_count(most: Resources) -> None:
 
 
 @pytest.mark.parametrize("is_relisted", [False, True])
-def test_edit_while_the_node_is_gone_blocks_no_neighbour(is_relisted: bool) -> None:
+def test_edit_without_node_blocks_no_other_vm(is_relisted: bool) -> None:
     """As long as the node is not known, nothing bounds what its VMs ask for. It was only registered again."""
     fleet = neighbours()
     fleet.apply(NodeGone("n1"))
@@ -336,7 +336,7 @@ def test_request_while_the_node_is_gone_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("actual", [None, amount(2)])
-def test_vm_heard_before_its_node_counts_no_more_than_that(actual: Resources | None) -> None:
+def test_vm_seen_before_node_is_bounded_by_it(actual: Resources | None) -> None:
     fleet = Fleet()
     fleet.apply(PodSeen(vm_pod("a", "n1")))
     fleet.apply(VmSeen(known(use=HUGE, most=HUGE, actual=actual)), LATER)
@@ -368,7 +368,7 @@ def test_forged_permit_makes_no_room_for_use(use: Resources) -> None:
     assert fleet.grant("b", amount(7), number=2) == amount(7)
 
 
-def test_use_ordered_by_an_agent_not_heard_yet_stays_reserved() -> None:
+def test_use_by_unheard_agent_stays_reserved() -> None:
     """The process before granted it and is answered late. There is no room for it; the guest has not got it yet."""
     fleet = neighbours()
     edit(fleet, use=amount(8), permit=amount(8))
@@ -404,7 +404,7 @@ def test_refused_request_leaves_the_room_published(runs_in: str) -> None:
     assert violations(fleet.ledger) == []
 
 
-def test_room_that_becomes_free_is_counted_without_an_agent() -> None:
+def test_freed_room_counts_without_agent() -> None:
     """Nobody asks for such a VM, and its guest may have all of it."""
     fleet = Fleet(node(), known(), vm_pod("a", "n1"), plain_pod("b", amount(5), "n1"))
     edit(fleet, has_agent=False, use=amount(8))

@@ -286,7 +286,7 @@ def test_confirmed_bind_is_in_doubt_after_a_restore() -> None:
     assert fleet.ledger.apply(PodToBind(pod, "n1"), LATER).needs_bind
 
 
-def test_pod_that_is_listed_without_its_node_is_in_doubt() -> None:
+def test_pod_listed_without_node_is_in_doubt() -> None:
     """Only a restored store unbinds a pod: it keeps its room until it was read, and is really bound if asked for."""
     fleet = Fleet(node(), plain_pod("p", amount(2), "n1"))
     unbound = plain_pod("p", amount(2))

@@ -133,7 +133,7 @@ def test_fewest_sleep_the_lightest_and_largest_first() -> None:
     assert [fleet.idles(of, after=10.0).shrink_to for of in "cbd"] == [None, ZERO, ZERO], "14 are missing"
 
 
-def test_vm_that_does_not_sleep_promises_nothing_for_long() -> None:
+def test_promise_of_sleepless_vm_expires() -> None:
     """Nor is it asked again for a quarter of an hour; meanwhile another one is."""
     fleet = Idlers(a=49, b=25, c=20)
     for after in (0.0, 20.0):
@@ -158,7 +158,7 @@ def test_vm_that_was_woken_soon_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("sleepers", "asked"), [(1, ZERO), (9, None)])
-def test_sleep_that_would_only_fill_the_reserve_is_not_asked_for(sleepers: int, asked: Resources | None) -> None:
+def test_no_sleep_request_just_for_wake_reserve(sleepers: int, asked: Resources | None) -> None:
     """Below the watermark a VM is denied what the node keeps for its sleepers: a further one may add to that alone."""
     fleet = Idlers(reserving(WakeReserve(sleepers, Fraction(1))), a=30, b=10, c=45)
     fleet.sleeps("c")
@@ -173,7 +173,7 @@ def test_requests_that_stay_free_nothing() -> None:
     assert fleet.idles("b").shrink_to is None
 
 
-def test_vm_that_is_no_longer_needed_is_not_asked_again() -> None:
+def test_unneeded_vm_is_not_asked_again() -> None:
     """Its neighbour has shrunk meanwhile: the node is nearly at its watermark, and below that nobody sleeps."""
     fleet = Idlers(a=50, b=25)
     assert fleet.idles("b") == SLEEP
@@ -192,7 +192,7 @@ def test_few_fall_asleep_at_once() -> None:
     assert asked.count(ZERO) == MAX_CONCURRENT
 
 
-def test_room_of_a_sleeper_is_counted_until_it_is_free() -> None:
+def test_sleeper_keeps_its_offer_until_room_is_free() -> None:
     """Its smaller permit is not stored yet: no other VM sleeps for the same room."""
     fleet = Idlers(a=44, b=25, c=25)
     fleet.idles("b")

@@ -184,7 +184,7 @@ def test_need_that_rises_and_falls_is_no_gift() -> None:
     assert fleet.promised(Instant(LATER + 105)) == ZERO
 
 
-def test_vm_that_gives_of_one_resource_alone_promises_no_more_for_ever() -> None:
+def test_partial_gift_does_not_renew_promise_for_ever() -> None:
     """Its memory is offered again and again and never comes, while its CPU does."""
     fleet = Asking(a=60, b=39)
     for turn in range(8):
@@ -224,7 +224,7 @@ def test_pod_takes_longer_to_give() -> None:
     assert promises == [amount(36), ZERO]
 
 
-def test_offer_of_an_agent_that_is_gone_promises_nothing() -> None:
+def test_offer_of_lost_agent_promises_nothing() -> None:
     """It is not asked any more, so that nothing shows that it does not give."""
     fleet = Asking(a=60, b=20)
     fleet.asks("b", 20, 10)

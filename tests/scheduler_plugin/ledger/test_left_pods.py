@@ -77,7 +77,7 @@ def test_old_node_that_is_gone_bounds_nothing() -> None:
     assert asked(fleet, 16) == 16
 
 
-def test_it_stays_so_when_the_migration_is_cleared_away() -> None:
+def test_left_pod_stays_left_after_migration_is_deleted() -> None:
     fleet = moved()
     fleet.apply(MigrationGone(name("a-1")))
     assert (asked(fleet, 16), on_both(fleet)) == (16, (2, 16))

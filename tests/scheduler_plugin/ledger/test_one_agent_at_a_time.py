@@ -174,7 +174,7 @@ def test_write_for_the_agent_before_names_nobody_else() -> None:
     assert fleet.ledger.apply(AgentAsked("uid-a", replace(request, sequence=4), NODE_AGENT), AFTER).persist is None
 
 
-def test_holders_in_another_pod_of_the_vm_hold_nothing() -> None:
+def test_holders_in_other_pod_hold_nothing() -> None:
     """The VM was started again while no scheduler ran."""
     fleet = fleet_of_two()
     asks(fleet, SIDECAR, 8, 1)
@@ -201,7 +201,7 @@ def test_displaced_agent_holds_after_restart() -> None:
         assert rebuilt.reserved("a") == amount(8)
 
 
-def test_holder_whose_pod_is_gone_is_succeeded_at_once() -> None:
+def test_holder_without_pod_is_succeeded_at_once() -> None:
     fleet = fleet_of_two()
     asks(fleet, NODE_AGENT, 8, 1)
     rebuilt = restarted(fleet, "uid-gone")

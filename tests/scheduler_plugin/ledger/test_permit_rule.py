@@ -128,7 +128,7 @@ def test_last_permit_above_the_bound_is_not_believed() -> None:
     assert fleet.ask("a", amount(9), last_permit=amount(9)).permit == amount(5)
 
 
-def test_last_permit_gives_nothing_that_is_not_asked_for() -> None:
+def test_last_permit_grants_only_what_is_requested() -> None:
     fleet = fleet_with(free=0, has=3)
     assert fleet.ask("a", amount(3), last_permit=amount(9)).permit == amount(3)
     assert fleet.reserved("a") == amount(3)

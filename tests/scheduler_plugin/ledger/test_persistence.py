@@ -35,7 +35,7 @@ def test_what_is_stored_already_needs_no_write() -> None:
     assert fleet.ask("a", amount(2), number=1).persist is None
 
 
-def test_agent_that_the_object_does_not_name_is_answered_once_it_does() -> None:
+def test_unnamed_agent_waits_until_object_names_it() -> None:
     """A scheduler that is restarted must know who may hold the permit."""
     fleet = fleet_of_one()
     first = fleet.ask("a", amount(2), number=1)

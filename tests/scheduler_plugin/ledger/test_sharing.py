@@ -119,13 +119,13 @@ def test_vm_that_leaves_is_kept_nothing() -> None:
     assert starving.asks("c", 9, SOON).permit == amount(8)
 
 
-def test_nothing_that_a_vm_has_is_taken_for_others() -> None:
+def test_no_vm_loses_what_it_has() -> None:
     starving = Starving({"a": 16, "b": 2, "c": 2})
     starving.permits([("b", 9), ("c", 9)])
     assert starving.asks("a", 20, SOON).permit == amount(16)
 
 
-def test_equals_take_turns_by_the_length_of_their_denials() -> None:
+def test_equals_go_by_length_of_denial() -> None:
     """A GiB that cannot be divided goes to the one that has waited longest, whatever its name."""
     starving = Starving({"a": 16, "b": 2, "c": 2})
     starving.asks("c", 9)

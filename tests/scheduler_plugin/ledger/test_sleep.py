@@ -65,14 +65,14 @@ def test_guest_wakes_by_a_stored_permit_alone() -> None:
     assert fleet.reserved("a") == amount(3)
 
 
-def test_permit_that_was_never_given_up_wakes_at_once() -> None:
+def test_kept_permit_wakes_at_once() -> None:
     fleet = awake_vm()
     fleet.falls_asleep("a")
     fleet.wakes("a")
     assert fleet.is_woken("a")
 
 
-def test_late_request_lowers_no_permit_of_a_waking_vm() -> None:
+def test_late_request_lowers_no_waking_permit() -> None:
     """The controller may have read the permit already, whatever an agent says that has just been restarted."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(3)))
     fleet.wakes("a")
@@ -119,7 +119,7 @@ def test_restarted_scheduler_honours_no_claim_of_a_sleeper() -> None:
     assert fleet.reserved("a") == REQUESTS
 
 
-def test_no_guest_wakes_in_a_part_of_its_size() -> None:
+def test_guest_wakes_at_full_size_only() -> None:
     fleet = sleeping_fleet(node(), sleeper("a", amount(3)), beside=(plain_pod("x", amount(7), "n1"),))
     fleet.wakes("a")
     decision = fleet.ask("a", amount(3))
@@ -167,7 +167,7 @@ def test_vm_wakes_although_its_bounds_were_lowered() -> None:
     assert fleet.is_woken("a")
 
 
-def test_nobody_makes_room_for_a_vm_larger_than_its_node() -> None:
+def test_no_room_for_sleeper_larger_than_node() -> None:
     fleet = sleeping_fleet(node(), sleeper("a", amount(12)))
     fleet.wakes("a")
     assert fleet.ask("a", amount(12)).permit == ZERO
@@ -276,7 +276,7 @@ def test_lists_taken_again_change_nothing() -> None:
     )
 
 
-def test_write_of_the_process_before_may_wake_the_guest() -> None:
+def test_write_of_predecessor_may_wake_guest() -> None:
     """It was sent before that process ended, and may land until another version of the object is known."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(3), WAKING), sleeper("b", amount(7)))
     assert fleet.reserved("a") == amount(3)

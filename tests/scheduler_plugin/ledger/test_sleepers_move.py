@@ -99,7 +99,7 @@ def test_failed_move_leaves_sleeper() -> None:
     assert fleet.ask("a", amount(3)).permit == ZERO
 
 
-def test_waking_vm_is_denied_on_full_node_while_it_moves() -> None:
+def test_moving_waking_vm_is_denied_on_full_node() -> None:
     fleet = transferring()
     fleet.wakes("a")
     assert fleet.ask("a", amount(3)).permit == ZERO
@@ -108,7 +108,7 @@ def test_waking_vm_is_denied_on_full_node_while_it_moves() -> None:
     assert fleet.on("n2") == amount(3)
 
 
-def test_waking_vm_with_room_again_wakes_where_it_is() -> None:
+def test_waking_vm_with_freed_room_wakes_on_source() -> None:
     """Room came free before the memory was sent: both nodes have its size until one of them is left."""
     fleet = transferring()
     fleet.apply(PodSeen(plain_pod("x", amount(8), "n1", finished=True)))

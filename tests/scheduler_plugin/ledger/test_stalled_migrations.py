@@ -55,7 +55,7 @@ def test_it_is_named_and_why() -> None:
     assert fleet.ledger.migrations[name("a-1")].problem == why
 
 
-def test_it_counts_again_once_its_target_has_a_node() -> None:
+def test_migration_counts_again_once_target_is_placed() -> None:
     fleet = ordered(two_nodes(), to="n2")
     fleet.apply(TimePassed(), OVERDUE)
     fleet.apply(PodSeen(target_pod("n2")))

@@ -102,7 +102,7 @@ def test_removed_permit_is_written_again_at_once() -> None:
     assert order.permit == amount(4)
 
 
-def test_fight_over_a_permit_does_not_fill_the_queue() -> None:
+def test_permit_fight_does_not_fill_queue() -> None:
     fleet = two_vms()
     (order,) = edited(fleet, "a", amount(1))
     assert isinstance(order, PersistPermit)

@@ -162,7 +162,7 @@ def test_who_waits_is_found_in_the_first_list() -> None:
     assert ledger.apply(NodeSeen(node("n1", 20)), LATER) == (RoomFreed("n1"),)
 
 
-def test_pod_whose_vm_is_not_known_yet_is_called() -> None:
+def test_pod_of_unknown_vm_is_woken() -> None:
     """kube-scheduler asks again by itself until it is known."""
     pod = replace(vm_pod("a"), unschedulable="0/1 nodes are available")
     assert Ledger().apply(Listed([node("n1")], [pod], []), LATER) == (RoomFreed("n1"),)

@@ -93,7 +93,7 @@ def test_stored_permit_is_not_denied() -> None:
     assert wakes_under_way(fleet.ledger.nodes["n1"], LATER) == 2
 
 
-def test_wake_that_does_not_end_bars_nobody_for_long() -> None:
+def test_hanging_wake_stops_counting() -> None:
     fleet = herd(1, 1, 1)
     assert woken(fleet, "a", "b") == "a"
     fleet.is_woken("a", reads=True)
@@ -101,7 +101,7 @@ def test_wake_that_does_not_end_bars_nobody_for_long() -> None:
     assert woken(fleet, "b", now=Instant(LATER + LONGEST_WAKE)) == "b"
 
 
-def test_nobody_leaves_for_a_vm_that_waits_for_its_turn() -> None:
+def test_no_move_for_vm_waiting_for_turn() -> None:
     """There is room for it, which growth leaves to it."""
     running = vm("c", amount(1), actual=amount(1), permit=amount(1), pod=name("c-pod"))
     vms = (sleeper("a", amount(3), WAKING), sleeper("b", amount(3), WAKING), running)

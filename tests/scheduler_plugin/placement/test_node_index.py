@@ -99,7 +99,7 @@ def test_only_the_last_sizes_are_remembered() -> None:
     assert node_indexes.of(amount(0)) is not first
 
 
-def test_index_survives_a_long_log_only_if_it_was_asked_for() -> None:
+def test_long_log_drops_unused_indexes() -> None:
     """Two sizes are asked for; then the room of a node changes so often that the log is cut twice."""
     rooms = {"a": room(amount(1)), "b": room(amount(1))}
     node_indexes = NodeIndexes(rooms)

@@ -41,7 +41,7 @@ def test_nobody_moves_while_neighbours_promise_enough() -> None:
     assert first_move(fixture) is None
 
 
-def test_promise_that_is_not_kept_delays_a_move_for_half_a_minute() -> None:
+def test_broken_promise_delays_move_by_30_seconds() -> None:
     fixture = full()
     fixture.tell("large", amount(4), needs=amount(1))
     assert first_move(fixture) == (30.0, MoveCause.WATERMARK)
@@ -63,7 +63,7 @@ def test_nobody_moves_while_an_idle_vm_falls_asleep() -> None:
     assert first_move(fixture) is None
 
 
-def test_vm_moves_for_what_is_missing_beyond_the_promises() -> None:
+def test_vm_moves_for_rest_beyond_promises() -> None:
     fixture = full()
     fixture.tell("large", amount(4), needs=amount(3))
     assert first_move(fixture) == (10.0, MoveCause.WATERMARK)
@@ -80,7 +80,7 @@ def test_denied_vm_waits_for_a_promise_first() -> None:
 
 
 @pytest.mark.parametrize(("target", "moves"), [(9.0, False), (12.0, True)])
-def test_full_node_takes_no_vm_of_a_full_one(target: float, moves: bool) -> None:
+def test_target_keeps_tenth_of_watermark_free(target: float, moves: bool) -> None:
     """A tenth of the target's watermark is left below it."""
     fixture = PlannerFixture(node("n1"), node("n2", target))
     for of in ("a", "b"):

@@ -40,7 +40,7 @@ def test_an_edit_of_a_vm_moves_no_neighbour(facts: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("wanted", [HUGE, amount(11), amount(11, 2)], ids=str)
-def test_vm_larger_than_its_node_gets_all_of_it(wanted: Resources) -> None:
+def test_vm_larger_than_node_gets_whole_node(wanted: Resources) -> None:
     """It finds no larger node, so its neighbours go. Then nothing more can be done for it."""
     fixture = shared(most=HUGE)
     for _ in range(2):
@@ -55,7 +55,7 @@ def test_vm_larger_than_its_node_gets_all_of_it(wanted: Resources) -> None:
     assert fixture.ledger.claims["uid-a"].reserved == wanted.at_most(amount(10))
 
 
-def test_nobody_leaves_for_a_vm_that_has_the_node() -> None:
+def test_no_move_for_vm_with_whole_node() -> None:
     fixture = shared(most=HUGE, actual=amount(10), use=amount(10), auto_migration=False)
     plan = fixture.settled()
     assert plan.moves == ()

@@ -77,7 +77,7 @@ def test_drained_node_waits_only_after_failures(earlier: tuple[MigrationFacts, .
 
 
 @pytest.mark.parametrize(("drains", "seconds"), [(False, 60), (True, 10)], ids=["over its watermark", "cordoned"])
-def test_cordoned_node_does_not_wait_as_a_peak_does(drains: bool, seconds: float) -> None:
+def test_cordon_settles_sooner_than_peak(drains: bool, seconds: float) -> None:
     patient = MigrationPolicy(settle=Seconds(60.0))
     assert moves_first_after(pressed(drains=drains, policy=patient)) == seconds
 

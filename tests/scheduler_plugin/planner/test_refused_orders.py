@@ -36,7 +36,7 @@ def test_repeated_refusals_double_waits() -> None:
     assert said(refused, 180.0) == (None, None, None, False)
 
 
-def test_two_namespaces_that_refuse_in_a_row_let_all_wait() -> None:
+def test_refusals_in_two_namespaces_pause_all() -> None:
     refused = RefusedOrders()
     refused.refused(DB, Instant(0.0), REST, 0.0)
     refused.refused(FAR, Instant(10.0), REST, 0.0)

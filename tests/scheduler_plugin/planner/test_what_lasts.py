@@ -135,7 +135,7 @@ def test_excess_lasts_while_moves_are_disabled() -> None:
     assert first_move(fixture) == (0.0, "c", ABOVE.format(1))
 
 
-def test_time_as_a_cordoned_node_does_not_count_for_its_pressure() -> None:
+def test_time_cordoned_does_not_count_as_pressure() -> None:
     fixture = pressed(policy=MigrationPolicy(per_cluster=0))
     fixture.fleet.apply(NodeSeen(node("n1", is_open=False)))  # type: ignore[arg-type] # node() makes nodes
     fixture.plan()
@@ -185,12 +185,12 @@ def test_small_denial_waits_longer_than_large_one(lacking: float, seconds: float
     assert (wait, vm, why.endswith("and denies VMs")) == (seconds, "a", True)
 
 
-def test_denial_moves_at_the_first_look_if_nothing_has_to_last() -> None:
+def test_denial_moves_at_once_without_minimum_duration() -> None:
     fixture = denying(1, MigrationPolicy(settle_denied=Seconds(0.0)))
     assert first_move(fixture) == (0.0, "a", "node n1 lacks 1 vCPU and 1 GiB and denies VMs")
 
 
-def test_only_vms_denied_for_long_are_made_room_for() -> None:
+def test_only_long_denials_move_vms() -> None:
     """``c`` is denied another 1 a second before ``b`` has been denied for 90 s."""
     fixture = denying(1, MigrationPolicy(settle=Seconds(600.0)))
     fixture.add("c", "n1", 0)
@@ -204,7 +204,7 @@ def test_only_vms_denied_for_long_are_made_room_for() -> None:
     ("target", "wait", "why"),
     [(12.0, 1.0, ABOVE.format(1)), (9.0, 45.0, "node n1 lacks 2 vCPU and 2 GiB and denies VMs")],
 )
-def test_node_that_denies_for_a_moment_moves_for_its_watermark(target: float, wait: float, why: str) -> None:
+def test_short_denial_does_not_hide_watermark_pressure(target: float, wait: float, why: str) -> None:
     """n1 is 1 above its watermark for 120 s; in the last of them ``b`` is denied 2.
 
     The smaller target has room for a VM, but not for a tenth of n1's watermark beside: it takes one only for a denial.
@@ -219,7 +219,7 @@ def test_node_that_denies_for_a_moment_moves_for_its_watermark(target: float, wa
     assert first_move(fixture) == (wait, "a", why)
 
 
-def test_pod_does_not_wait_as_long_as_a_vm() -> None:
+def test_pod_waits_less_than_vm() -> None:
     """The same second, the VM ``b`` is denied 2 and a pod's resize waits for 1: room is made for the pod alone."""
     fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy())
     for of, size in (("a", 3), ("b", 2)):

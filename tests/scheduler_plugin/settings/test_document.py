@@ -159,7 +159,7 @@ def test_reserve_for_waking_counts_sleepers(sleepers: str) -> None:
     assert problems(text)[0].startswith("nodeOverrides[0].wakeReserve.sleepers: ")
 
 
-def test_number_that_wakes_at_once_is_set_by_node() -> None:
+def test_wakes_at_once_is_set_by_node() -> None:
     text = BASE + "nodeOverrides: [{nodes: [big], wakesAtOnce: 40}, {nodes: [big, slow], cpu: {watermark: 0.5}}]"
     settings = parse_settings(text)
     assert [settings.policy_of(of).wakes_at_once for of in ("any", "big", "slow")] == [None, 40, None]

@@ -84,7 +84,7 @@ async def test_port_forward_is_told_everything(scheduler: Running, path: str) ->
         assert (await http.get(path)).status_code == 200
 
 
-async def test_reader_is_told_to_come_again_without_the_api_server(scheduler: Running) -> None:
+async def test_reader_gets_503_without_api_server(scheduler: Running) -> None:
     scheduler.cluster.faults.append(Fault(to("POST", "/tokenreviews")))
     async with client(scheduler, token=jwt(aud=[AUDIENCE], sub="other")) as http:
         answer = await http.get("/nodes")

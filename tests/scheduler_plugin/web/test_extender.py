@@ -203,7 +203,7 @@ async def test_sampled_refusal_retries_without_eviction() -> None:
         assert await scheduler.verb("preempt", help_) != nowhere
 
 
-async def test_sampled_pod_needs_no_victims_though_its_vm_is_gone() -> None:
+async def test_sampled_pod_needs_no_victims_without_vm() -> None:
     """An error would end the whole preemption, but a pod that is sent round takes no room from others."""
     cluster, full = FakeCluster(), [f"full-{number}" for number in range(100)]
     for name in full:

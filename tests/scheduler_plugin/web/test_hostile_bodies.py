@@ -110,7 +110,7 @@ FIELDS = st.sampled_from(
 )
 
 
-async def test_no_field_of_any_type_makes_the_extender_fail(cluster: FakeCluster) -> None:
+async def test_extender_survives_any_field_type(cluster: FakeCluster) -> None:
     async with running(cluster, FakeClock()) as scheduler:
 
         @settings(max_examples=examples(40, 150), deadline=None, suppress_health_check=list(HealthCheck), database=None)

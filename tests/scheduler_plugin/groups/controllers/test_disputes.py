@@ -101,7 +101,7 @@ def test_only_so_many_writes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(found._claims) <= 2
 
 
-def test_a_fight_over_containers_is_over_all_that_was_written() -> None:
+def test_fight_over_containers_covers_all_written_fields() -> None:
     """Two writes to two containers, of which the first one is overwritten."""
 
     def of(name: str, cpu: str) -> Json:

@@ -78,7 +78,7 @@ def test_sizes_that_cannot_be_read_never_were() -> None:
     assert (found.sizes, "sizes" in found.status) == ((), False)
 
 
-def test_a_pod_that_cannot_be_read_stops_the_group() -> None:
+def test_unreadable_pod_stops_group() -> None:
     pod: Json = {"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "much"}}}]}}
     target = {**deployment(), "status": {"observedGeneration": 1}}
     found = reconcile(HvpaPolicy(), GroupFacts(hvpa(), HvpaPolicy().desired(hvpa()), target=target, pods=(pod,)), NOW)

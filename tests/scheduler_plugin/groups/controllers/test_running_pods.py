@@ -134,14 +134,14 @@ def test_more_than_three_pods_are_counted() -> None:
     assert found.difference == "5 of 5 pods have another size: web-0, web-1, web-2 and 2 more"
 
 
-def test_a_replica_set_leaves_old_pods_as_they_are() -> None:
+def test_replica_set_keeps_old_pods() -> None:
     """Its status says nothing of its template, so its pods are compared with it."""
     found = running_pods(target(updatedReplicas=0), REPLICA_SET, [pod("web-1", READY), pod("web-2", READY, cpu="1")])
     assert found is not None
     assert found.difference == "1 of 2 pods have another size: web-2"
 
 
-def test_what_is_refused_is_the_most_that_a_pod_has() -> None:
+def test_refused_size_is_maximum_of_all_pods() -> None:
     """Of what is asked for and not had; memory is had."""
     asked = (*sizes(4000, 100), SizedContainer("log", ResourceList(MilliCpu(1))))
     pods = [pod("web-1", READY, memory="100"), pod("web-2", READY, cpu="4", memory="100", allocated="1")]

@@ -27,7 +27,7 @@ SMALL, LARGE = ((SizedContainer("app", ResourceList(MilliCpu(cpu))),) for cpu in
 TWO, FOUR = RunningPods(2, SMALL), RunningPods(4, SMALL)
 
 
-def test_pods_are_remembered_as_long_as_metrics_are_old() -> None:
+def test_pods_are_remembered_while_metrics_describe_them() -> None:
     memory = followed(followed(PodsMemory(), TWO, NOON), FOUR, NOON + SECOND)
     assert memory.past == (PastPods(NOON, 2, SMALL), PastPods(NOON + SECOND, 4, SMALL))
     later = NOON + MEASURED_WITHIN
@@ -70,7 +70,7 @@ def test_pods_as_ordered_are_not_waited_for() -> None:
     assert (memory.differ_since, waits_for(memory, TWO, NOON), waits_for(memory, None, NOON)) == (None, "", "")
 
 
-def test_what_was_refused_is_the_most_for_a_day() -> None:
+def test_refusal_limits_size_for_a_day() -> None:
     """It is noted once waiting is over, and noted anew each time."""
     differs = RunningPods(2, SMALL, "2 pods have another size", SMALL)
     memory = followed(PodsMemory(), differs, NOON)

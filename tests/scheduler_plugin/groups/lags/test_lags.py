@@ -129,7 +129,7 @@ def test_a_refused_size_becomes_more_replicas() -> None:
     assert run.condition("PodsAsOrdered") == ("", "")
 
 
-def test_a_pod_that_is_never_ready_delays_and_does_not_freeze() -> None:
+def test_unready_pod_delays_decisions_but_not_for_ever() -> None:
     run = world(Lags(start=30.0, broken=1), 2, 500)
     run.runs(60, 2000)
     assert run.orders == []

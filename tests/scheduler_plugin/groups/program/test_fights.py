@@ -133,7 +133,7 @@ Begin = Callable[[], AbstractAsyncContextManager[Fight]]
 
 
 @pytest.mark.parametrize("begin", [over_hpa, over_replicas, over_requests, over_adopted])
-async def test_a_fight_is_paused_named_and_ends_by_itself(begin: Begin) -> None:
+async def test_fight_is_paused_reported_and_ends(begin: Begin) -> None:
     """It was rewritten forty times in ten minutes, and all conditions were fine."""
     async with begin() as fight:
         assert await fight.minutes(10) <= 5
@@ -158,7 +158,7 @@ async def test_the_condition_says_what_when_and_whom() -> None:
         )
 
 
-async def test_an_hpa_that_scales_the_target_again_is_its_only_writer() -> None:
+async def test_returning_hpa_is_only_writer_of_replicas() -> None:
     """The HPA in Git is about the Deployment: left alone, it writes the replicas by itself."""
     theirs: Json = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "resource-consumer"}
     async with world() as run:
@@ -179,7 +179,7 @@ async def test_an_hpa_that_scales_the_target_again_is_its_only_writer() -> None:
         assert (await run.size())[0] == 5
 
 
-async def test_a_vpa_that_sizes_pods_again_is_their_only_writer() -> None:
+async def test_returning_vpa_is_only_writer_of_sizes() -> None:
     """The VPA in Git is in the mode Auto: left alone, it sizes the pods by itself."""
     about = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "resource-consumer"}
     vpa: Json = {"metadata": {"name": "sizes"}, "spec": {"targetRef": about}}
@@ -233,7 +233,7 @@ async def test_a_writer_that_gives_in_ends_the_fight() -> None:
         assert ((await fight.said())[0], await fight.minutes(30)) == ("", 0)
 
 
-async def test_a_fight_whose_writer_is_unknown_is_paused_too() -> None:
+async def test_fight_with_unknown_writer_is_paused() -> None:
     async with over_hpa() as fight:
         listed = HORIZONTAL_AUTOSCALERS.path("default")
         fight.run.cluster.connections[0].refuse[f"GET {listed}"] = 403
@@ -242,7 +242,7 @@ async def test_a_fight_whose_writer_is_unknown_is_paused_too() -> None:
         assert (status, message.partition(" has ")[0]) == ("True", "another writer")
 
 
-async def test_sizes_of_pods_that_another_resizes_are_left_alone() -> None:
+async def test_pods_resized_by_another_writer_are_skipped() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
         await run.cluster.make(SERVICE_ACCOUNTS, "{metadata: {name: default}}")

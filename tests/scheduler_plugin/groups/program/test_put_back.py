@@ -208,7 +208,7 @@ async def test_detached_hpa_is_restored() -> None:
         assert await guest.as_it_was()
 
 
-async def test_a_put_back_that_is_refused_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_restore_blocks_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """A webhook refuses changes of the HPA that was left; the Tortoise is judged all the same."""
     async with tortoise() as guest:
         await guest.run.start()

@@ -88,7 +88,7 @@ async def test_sampling_covers_every_clock_phase() -> None:
         assert usage.span.sums[RESERVED] == pytest.approx(7 * DAY * (4000 * 75 + 500 * 225) / 300, rel=0.001)
         assert usage.span.peaks[RESERVED] == 4000
     assert max(points for _, points in server.asked) <= 12_100
-    assert (await history.extent()).notes[1:] == ("Of so many VMs over so long one of 7 samples is looked at.",)
+    assert (await history.extent()).notes[1:] == ("To limit the query, only one of 7 samples is used.",)
 
 
 async def test_chart_shows_step_means() -> None:

@@ -214,7 +214,7 @@ async def test_newer_history_is_left_alone(path: Path) -> None:
     assert [each.name for each in path.parent.glob("*.damaged-*")] == []
 
 
-def test_file_that_becomes_newer_while_open_is_left_alone(path: Path) -> None:
+def test_file_upgraded_while_open_is_left_alone(path: Path) -> None:
     """A newer program took the file over while this one had closed it after damage."""
     store = SqliteStore(path, lambda: NOW / 1000)
     store._connection.close()
@@ -377,7 +377,7 @@ async def test_hostile_sizes_do_not_stop_recorder(path: Path, store: SqliteStore
     assert span.peaks == (MOST,) * len(ROW)
 
 
-async def test_five_weeks_of_a_large_node_can_be_summed(path: Path, store: SqliteStore) -> None:
+async def test_sums_of_large_node_do_not_overflow(path: Path, store: SqliteStore) -> None:
     amounts = (0, 12 * 2**30, *[0] * 6)  # 12 TiB
     node = NodeRecord("n1", "u-12tb1")
     store.write(Batch(nodes=[(node, held(NOW + at * HOUR, NOW + (at + 1) * HOUR, amounts)) for at in range(35 * 24)]))

@@ -86,7 +86,7 @@ def test_last_replicas_get_all_allowed() -> None:
     assert (decision.replicas, requests(decision)) == (None, sized(6000))
 
 
-def test_last_replica_is_ordered_what_pods_could_not_have() -> None:
+def test_last_replica_may_exceed_possible_size() -> None:
     """Nothing but a larger size is left, so a size that was refused is neither taken back nor the most."""
     spec = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, most=sized(8000)), replicas=ReplicaBounds(1, 2))
     refused = ScalingTimes(pods=PodsMemory(possible=(Possible("app", "cpu", 500, NOON),)))

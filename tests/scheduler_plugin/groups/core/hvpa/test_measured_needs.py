@@ -108,7 +108,7 @@ def test_while_no_pod_serves_nothing_is_measured() -> None:
     assert total_needs(SPEC, ORDERED, said(use(1000)), ScalingTimes(pods=PodsMemory((none,)))) == ()
 
 
-def test_what_each_pod_has_for_itself_is_counted_once_for_each() -> None:
+def test_base_counts_once_per_pod() -> None:
     base = EffectiveIntervals(base=ResourceChangeParams(cpu=ChangeParams(300)))
     found = replace(said(use(1000)), vertical=wanted(None, sized(400)).vertical)
     workload = replace(ORDERED, pods=pods(2, 500))
@@ -150,7 +150,7 @@ def test_deciding_anyway_begins_another_wait() -> None:
     assert requests(decision) == sized(5000)
 
 
-def test_what_no_pod_can_have_is_taken_back_at_once() -> None:
+def test_impossible_size_is_reverted_at_once() -> None:
     """Ordered are two of 4 vCPUs and possible is 1: four of 1 carry the same."""
     memory = ScalingTimes(last_down=NOON, pods=PodsMemory(possible=(Possible("app", "cpu", 1000, NOON),)))
     workload = replace(running(2, sized(4000)), pods=pods(2, 1000))
@@ -159,7 +159,7 @@ def test_what_no_pod_can_have_is_taken_back_at_once() -> None:
     assert decision.explanation[-1] == "app/cpu: 4 to 1 (no pod can have more)"
 
 
-def test_the_last_replicas_may_ask_for_more_than_was_possible() -> None:
+def test_last_replicas_may_request_more_than_possible() -> None:
     memory = ScalingTimes(pods=PodsMemory(possible=(Possible("app", "cpu", 1000, NOON),)))
     workload = replace(running(10, sized(1000)), pods=pods(10, 1000))
     assert requests(decided(SPEC, workload, said(use(2000)), memory)) == sized(2000)
