@@ -94,10 +94,10 @@ async def _run(options: argparse.Namespace) -> None:
         watch_tls(telemetry.registry, [*tls_contexts, *followed_by(creds.tls)])
         # ``set_aside`` freezes the heap once the cluster has been read.
         works = (run_all(), file.follow(follower, clock), set_aside(clock, feed.ready.is_set))
-        await _until_told(stop, retire, served, works)
+        await _serve_until(stop, retire, served, works)
 
 
-async def _until_told(
+async def _serve_until(
     stop: asyncio.Event,
     retire: Callable[[], Awaitable[object]],
     served: list[Listener],

@@ -133,12 +133,12 @@ def ask_webhook(client: httpx.Client, url: str) -> str:
 def until_answered(ask: Question, now: Callable[[], float], pause: Callable[[float], None]) -> str:
     """Repeat the check until it passes, for at most ``PATIENCE``; return the last problem."""
     deadline = now() + PATIENCE
-    while (problem := _asked(ask)) and now() < deadline:
+    while (problem := _problem_of(ask)) and now() < deadline:
         pause(_PAUSE)
     return problem
 
 
-def _asked(ask: Question) -> str:
+def _problem_of(ask: Question) -> str:
     try:
         return ask()
     except httpx.HTTPError as error:

@@ -107,8 +107,8 @@ class LeaderEndpoints:
             await self._api.call(call)
         LOG.info(logs.SLICE_CREATED, extra={"slice": str(name)})
 
-    def _leads_here(self, found: JsonObject) -> bool:
-        endpoints = items(found, "endpoints")
+    def _leads_here(self, obj: JsonObject) -> bool:
+        endpoints = items(obj, "endpoints")
         # The API server may add fields to the endpoint.
         return len(endpoints) == 1 and self._endpoint.items() <= endpoints[0].items()
 

@@ -49,21 +49,21 @@ def parser() -> argparse.ArgumentParser:
     return flags
 
 
-def _add_lease(found: argparse.ArgumentParser) -> None:
-    found.add_argument(
+def _add_lease(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--lease",
         type=_object_name,
         metavar="NAMESPACE/NAME",
         help="of several replicas the holder of this Lease acts (default: none, this one acts alone)",
     )
-    found.add_argument(
+    parser.add_argument(
         "--lease-duration",
         type=partial(_seconds, least=2),
         default=9,
         metavar="SECONDS",
         help="how long a holder that says nothing is believed to act, 2 to 60 whole seconds (default: %(default)s)",
     )
-    found.add_argument(
+    parser.add_argument(
         "--hold-back",
         type=partial(_seconds, least=0),
         default=int(SETTLE),
@@ -71,21 +71,21 @@ def _add_lease(found: argparse.ArgumentParser) -> None:
         help="without a Lease: decide nothing for so long after the cluster was read: writes of the one before may"
         " be on their way, 0 to 60 whole seconds (default: %(default)s)",
     )
-    found.add_argument(
+    parser.add_argument(
         "--leader-endpoints",
         action="append",
         default=[],
         metavar="NAME",
         help="an EndpointSlice of the Lease's namespace that leads clients to the leader; may be repeated",
     )
-    found.add_argument(
+    parser.add_argument(
         "--pod-ip",
         # The manifests set it through the downward API.
         default=os.environ.get("POD_IP", ""),
         metavar="ADDRESS",
         help="where clients reach this replica (default: $POD_IP)",
     )
-    found.add_argument(
+    parser.add_argument(
         "--node",
         default=os.environ.get("NODE_NAME", ""),
         metavar="NAME",
@@ -130,33 +130,33 @@ def _refuse_other_families(pod_ip: str) -> None:
         raise ListenError(f"--pod-ip: expected an IPv4 address, got {pod_ip!r}: {why}") from None
 
 
-def _add_listeners(found: argparse.ArgumentParser) -> None:
+def _add_listeners(parser: argparse.ArgumentParser) -> None:
     for name, port, what in (
         ("agents", 10299, "agents ask for permits"),
         ("extender", 10298, "kube-scheduler calls /filter /prioritize /bind /preempt"),
         ("metrics", 10297, "/metrics /healthz /readyz, and with a token /nodes /settings /explain/NAMESPACE/VM"),
     ):
-        found.add_argument(
+        parser.add_argument(
             f"--listen-{name}",
             default=f"0.0.0.0:{port}",
             metavar="HOST:PORT",
             help=f"where {what} (default: %(default)s); each port has /openapi.json",
         )
-    found.add_argument(
+    parser.add_argument(
         "--listen-plain-agents",
         metavar="HOST:PORT",
         help="where agents ask that speak no TLS, beside those that do (default: nowhere)",
     )
     for prefix, whose in (("", "agents"), ("extender-", "kube-scheduler, whose extender then needs https://")):
-        found.add_argument(f"--{prefix}tls-cert", type=Path, metavar="FILE", help=f"certificate for {whose}, in PEM")
-        found.add_argument(f"--{prefix}tls-key", type=Path, metavar="FILE", help="that certificate's key, in PEM")
-    found.add_argument(
+        parser.add_argument(f"--{prefix}tls-cert", type=Path, metavar="FILE", help=f"certificate for {whose}, in PEM")
+        parser.add_argument(f"--{prefix}tls-key", type=Path, metavar="FILE", help="that certificate's key, in PEM")
+    parser.add_argument(
         "--extender-client-ca",
         type=Path,
         metavar="FILE",
         help="kube-scheduler must show a client certificate of this authority",
     )
-    found.add_argument(
+    parser.add_argument(
         "--extender-client-name",
         default="",
         metavar="NAME",

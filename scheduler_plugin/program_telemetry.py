@@ -75,9 +75,9 @@ class ProgramTelemetry(SettingsTelemetry):
         self.missing.labels(kind).set(1)
         self._log.info(KIND_MISSING, extra={"kind": kind})
 
-    def object_unreadable(self, kind: str, found: Unreadable) -> None:
+    def object_unreadable(self, kind: str, unreadable: Unreadable) -> None:
         """See ``WatchReport``."""
-        details = {"kind": kind, "object": str(found.name), "reason": found.reason}
+        details = {"kind": kind, "object": str(unreadable.name), "reason": unreadable.reason}
         self._log.error("cannot decode object; keeping its last readable version", extra=details)
 
     def watch_listed(self, kind: str, count: int) -> None:

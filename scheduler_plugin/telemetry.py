@@ -218,9 +218,9 @@ class Telemetry(ProgramTelemetry):
         self.missing.labels(kind).set(1)
         LOG.warning(KIND_MISSING, extra={"kind": kind})
 
-    def object_unreadable(self, kind: str, found: Unreadable) -> None:
+    def object_unreadable(self, kind: str, unreadable: Unreadable) -> None:
         """See ``WatchReport``."""
-        details = {"kind": kind, "object": str(found.name), "reason": found.reason}
+        details = {"kind": kind, "object": str(unreadable.name), "reason": unreadable.reason}
         LOG.error(logs.UNREADABLE, extra=details)
 
     def settings_accepted(self, generation: int) -> None:

@@ -120,14 +120,14 @@ def read_migration(obj: JsonObject) -> ClusterMigration:
     )
 
 
-def _facts(found: _Migration, status: _MigrationStatus, changed_at: float | None) -> MigrationFacts:
-    meta, phase = found.metadata, _phase(status.phase)
+def _facts(migration: _Migration, status: _MigrationStatus, changed_at: float | None) -> MigrationFacts:
+    meta, phase = migration.metadata, _phase(status.phase)
     created = _time("metadata.creationTimestamp", meta.creationTimestamp)
     return MigrationFacts(
         name=ObjectName(meta.namespace, meta.name),
         uid=meta.uid,
         version=number(meta.resourceVersion),
-        vm=ObjectName(meta.namespace, found.spec.vmName),
+        vm=ObjectName(meta.namespace, migration.spec.vmName),
         phase=phase,
         # The target is in an annotation, so that a restarted scheduler knows it.
         target=(meta.annotations or {}).get(names.ANNOTATION_TARGET_NODE) or None,

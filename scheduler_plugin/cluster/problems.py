@@ -32,11 +32,13 @@ def unreadable_objects(feed: Feed) -> Iterator[tuple[Resource, Unreadable]]:
             yield _RESOURCES[informer.kind.name], unreadable
 
 
-def unreadable_event(resource: Resource, found: Unreadable) -> EventRecord:
+def unreadable_event(resource: Resource, unreadable: Unreadable) -> EventRecord:
     """The Event for an object that cannot be decoded."""
     # One Event per version of the object: a repeated name is a 409. The UID distinguishes recreated objects.
-    name = f"{found.name.name[:_LONGEST_NAME]}.unreadable.{found.uid[:8]}.{found.version or 0}"
-    return EventRecord(EventSubject(resource, found.name, found.uid), *events.unreadable(found.reason), name=name)
+    name = f"{unreadable.name.name[:_LONGEST_NAME]}.unreadable.{unreadable.uid[:8]}.{unreadable.version or 0}"
+    return EventRecord(
+        EventSubject(resource, unreadable.name, unreadable.uid), *events.unreadable(unreadable.reason), name=name
+    )
 
 
 def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[events.EventText]:

@@ -111,9 +111,9 @@ def volume_terms(affinity: object) -> tuple[model.NodeTerm, ...]:
     return _node_terms(parsed.required) or ()
 
 
-def _listed(given: object, kind: type[S]) -> list[S]:
+def _listed(value: object, kind: type[S]) -> list[S]:
     converted = []
-    for shape in given if isinstance(given, list) else ():
+    for shape in value if isinstance(value, list) else ():
         try:
             converted.append(msgspec.convert(shape, kind))
         except (ValueError, RecursionError):
@@ -121,26 +121,26 @@ def _listed(given: object, kind: type[S]) -> list[S]:
     return converted
 
 
-def _constraints(found: shapes.ConstrainingSpec) -> model.PodConstraints:
-    affinity = found.affinity or shapes.Affinity()
+def _constraints(spec: shapes.ConstrainingSpec) -> model.PodConstraints:
+    affinity = spec.affinity or shapes.Affinity()
     nodes = affinity.node_affinity or shapes.NodeAffinity()
     towards, away = (
         affinity.pod_affinity or shapes.PodAffinitySpec(),
         affinity.pod_anti_affinity or shapes.PodAffinitySpec(),
     )
     return model.PodConstraints(
-        tolerations=tuple(_toleration(toleration) for toleration in found.tolerations or ()),
+        tolerations=tuple(_toleration(toleration) for toleration in spec.tolerations or ()),
         node_selector=tuple(
             # Sorted, so that equal selectors compare equal.
             model.Requirement(key, "In", (value,))
-            for key, value in sorted((found.node_selector or {}).items())
+            for key, value in sorted((spec.node_selector or {}).items())
         ),
         node_terms=_node_terms(nodes.required),
         affinity=_pod_terms(towards),
         anti_affinity=_pod_terms(away),
         spreads=tuple(
             _spread(spread)
-            for spread in found.topology_spread_constraints or ()
+            for spread in spec.topology_spread_constraints or ()
             # ScheduleAnyway filters nothing.
             if spread.when_unsatisfiable == "DoNotSchedule"
         ),
@@ -161,59 +161,61 @@ def _constraints(found: shapes.ConstrainingSpec) -> model.PodConstraints:
     )
 
 
-def _toleration(found: shapes.PodToleration) -> model.Toleration:
+def _toleration(toleration: shapes.PodToleration) -> model.Toleration:
     # Equal is the default operator. An empty key or effect matches all.
-    return model.Toleration(found.key or "", found.operator or "Equal", found.value or "", found.effect or "")
+    return model.Toleration(
+        toleration.key or "", toleration.operator or "Equal", toleration.value or "", toleration.effect or ""
+    )
 
 
-def _requirements(given: list[shapes.RequirementShape] | None) -> tuple[model.Requirement, ...]:
+def _requirements(entries: list[shapes.RequirementShape] | None) -> tuple[model.Requirement, ...]:
     return tuple(
         model.Requirement(requirement.key, requirement.operator, tuple(requirement.values or ()))
-        for requirement in given or ()
+        for requirement in entries or ()
     )
 
 
-def _selector(found: shapes.Selector | None) -> tuple[model.Requirement, ...] | None:
-    if found is None:
+def _selector(selector: shapes.Selector | None) -> tuple[model.Requirement, ...] | None:
+    if selector is None:
         return None
-    same = tuple(model.Requirement(key, "In", (value,)) for key, value in sorted((found.match_labels or {}).items()))
-    return same + _requirements(found.match_expressions)
+    same = tuple(model.Requirement(key, "In", (value,)) for key, value in sorted((selector.match_labels or {}).items()))
+    return same + _requirements(selector.match_expressions)
 
 
-def _node_terms(found: shapes.NodeTerms | None) -> tuple[model.NodeTerm, ...] | None:
-    return None if found is None else tuple(_node_term(term) for term in found.node_selector_terms or ())
+def _node_terms(selector: shapes.NodeTerms | None) -> tuple[model.NodeTerm, ...] | None:
+    return None if selector is None else tuple(_node_term(term) for term in selector.node_selector_terms or ())
 
 
-def _node_term(found: shapes.NodeTermShape) -> model.NodeTerm:
-    return model.NodeTerm(_requirements(found.match_expressions), _requirements(found.match_fields))
+def _node_term(term: shapes.NodeTermShape) -> model.NodeTerm:
+    return model.NodeTerm(_requirements(term.match_expressions), _requirements(term.match_fields))
 
 
-def _pod_terms(found: shapes.PodAffinitySpec | None) -> tuple[model.PodTerm, ...]:
-    return () if found is None else tuple(_pod_term(term) for term in found.required or ())
+def _pod_terms(affinity: shapes.PodAffinitySpec | None) -> tuple[model.PodTerm, ...]:
+    return () if affinity is None else tuple(_pod_term(term) for term in affinity.required or ())
 
 
-def _pod_term(found: shapes.PodTermShape) -> model.PodTerm:
+def _pod_term(term: shapes.PodTermShape) -> model.PodTerm:
     return model.PodTerm(
-        found.topology_key,
-        _selector(found.label_selector),
-        tuple(found.namespaces or ()),
-        _selector(found.namespace_selector),
-        tuple(found.match_label_keys or ()),
-        tuple(found.mismatch_label_keys or ()),
+        term.topology_key,
+        _selector(term.label_selector),
+        tuple(term.namespaces or ()),
+        _selector(term.namespace_selector),
+        tuple(term.match_label_keys or ()),
+        tuple(term.mismatch_label_keys or ()),
     )
 
 
-def _spread(found: shapes.SpreadShape) -> model.Spread:
+def _spread(spread: shapes.SpreadShape) -> model.Spread:
     return model.Spread(
-        found.topology_key,
-        found.max_skew,
-        _selector(found.label_selector),
+        spread.topology_key,
+        spread.max_skew,
+        _selector(spread.label_selector),
         # The API's default.
-        1 if found.min_domains is None else found.min_domains,
+        1 if spread.min_domains is None else spread.min_domains,
         # API defaults: affinity is honored unless Ignore, taints only if Honor.
-        honors_affinity=found.node_affinity_policy != "Ignore",
-        honors_taints=found.node_taints_policy == "Honor",
-        same=tuple(found.match_label_keys or ()),
+        honors_affinity=spread.node_affinity_policy != "Ignore",
+        honors_taints=spread.node_taints_policy == "Honor",
+        same=tuple(spread.match_label_keys or ()),
     )
 
 
@@ -226,7 +228,7 @@ def _host_ports(ports: Sequence[shapes.Port]) -> list[model.HostPort]:
     ]
 
 
-def _claims(found: shapes.Placed) -> list[str]:
+def _claims(spec: shapes.Placed) -> list[str]:
     """Names of the pod's PersistentVolumeClaims, without ephemeral ones: each pod gets a new claim."""
-    claims = [volume.persistent_volume_claim for volume in found.volumes or ()]
+    claims = [volume.persistent_volume_claim for volume in spec.volumes or ()]
     return [claim.claim_name for claim in claims if claim is not None]

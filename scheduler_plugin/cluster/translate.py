@@ -83,13 +83,13 @@ def decode_node(body: bytes | msgspec.Raw) -> ClusterNode:
         raise ValueError(field_message(error)) from None
 
 
-def _cluster_node(found: _ApiNode) -> ClusterNode:
-    status, spec = found.status or _NodeStatus(), found.spec or _NodeSpec()
+def _cluster_node(node: _ApiNode) -> ClusterNode:
+    status, spec = node.status or _NodeStatus(), node.spec or _NodeSpec()
     # As the API server does by default.
     total = ("status.allocatable", status.allocatable) if status.allocatable else ("status.capacity", status.capacity)
-    labels = found.metadata.labels or {}
+    labels = node.metadata.labels or {}
     return ClusterNode(
-        name=found.metadata.name,
+        name=node.metadata.name,
         allocatable=amounts(*total),
         is_open=not spec.unschedulable,
         price_keys=price_keys(labels),
@@ -99,8 +99,8 @@ def _cluster_node(found: _ApiNode) -> ClusterNode:
     )
 
 
-def _gpus(path: str, held: Amounts | None) -> int:
-    gpus = [(name, count) for name, count in (held or {}).items() if is_accelerator(name)]
+def _gpus(path: str, amounts: Amounts | None) -> int:
+    gpus = [(name, count) for name, count in (amounts or {}).items() if is_accelerator(name)]
     # Device counts are quantities too.
     return sum(mem_from_wire(f"{path}.{name}", count).value for name, count in gpus)
 

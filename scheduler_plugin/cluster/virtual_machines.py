@@ -240,13 +240,13 @@ def _permit_at_most(obj: JsonObject, high: Resources) -> Resources | None:
         return high
 
 
-def _sizes(read: Callable[[str, WireQuantity], Q], given: object, default: Q) -> list[Q] | None:
+def _sizes(read: Callable[[str, WireQuantity], Q], value: object, default: Q) -> list[Q] | None:
     """All sizes of a range; None if one is unreadable, because the largest is then unknown."""
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         return None
     sizes = [default]
     for key in ("min", "use", "max"):
-        size = default if given.get(key) is None else _read(read, given[key])
+        size = default if value.get(key) is None else _read(read, value[key])
         if size is None:
             return None
         sizes.append(size)

@@ -73,20 +73,20 @@ def pod_affinity(constraints: PodConstraints, namespace: str, labels: Labels, vi
     return affinity
 
 
-def _attract(found: PodAffinity, terms: list[PodTerm], namespace: str, labels: Labels, view: ClusterView) -> None:
+def _attract(affinity: PodAffinity, terms: list[PodTerm], namespace: str, labels: Labels, view: ClusterView) -> None:
     # As in kube-scheduler, a pod counts only if all terms select it.
     matching = [
         pod
         for pod in view.candidates(terms[0].selector)
         if all(_is_about(term, namespace, pod.namespace, pod.traits.labels, view, unknown=True) for term in terms)
     ]
-    found.affinity_keys = tuple(term.topology_key for term in terms)
-    found.attracted = [
-        {value for _, value in _values(key, (pod.node for pod in matching), view)} for key in found.affinity_keys
+    affinity.affinity_keys = tuple(term.topology_key for term in terms)
+    affinity.attracted = [
+        {value for _, value in _values(key, (pod.node for pod in matching), view)} for key in affinity.affinity_keys
     ]
     # As in kube-scheduler, the first pod of a self-selecting group fits any node with the topology keys.
     selects_itself = all(_is_about(term, namespace, namespace, labels, view, unknown=True) for term in terms)
-    found.is_first = selects_itself and not any(found.attracted)
+    affinity.is_first = selects_itself and not any(affinity.attracted)
 
 
 def _domains(term: PodTerm, namespace: str, view: ClusterView, *, unknown: bool) -> Iterator[Domain]:

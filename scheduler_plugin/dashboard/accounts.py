@@ -15,7 +15,7 @@ from protocol.pod_database import is_pod_database
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.core.past import past
-from scheduler_plugin.dashboard.core.sight import VisibilityFilter
+from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
 from scheduler_plugin.dashboard.cost_reports import CostReports
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.story import story
@@ -51,14 +51,14 @@ class Accounts:
     reads_events: bool = False
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
-    async def of_vm(self, name: ObjectName, sight: VisibilityFilter) -> Json | None:
+    async def of_vm(self, name: ObjectName, visibility: VisibilityFilter) -> Json | None:
         """The sentences of ``autoscale explain`` with their sources; None if the user cannot see such a database.
 
         ``warnings`` says whether Kubernetes' warnings are included.
         """
         kind, stored = database_object(name)
         # Without a name this would be the collection's path.
-        if not stored.name or not sight.sees(scope_of(name)):
+        if not stored.name or not visibility.sees(scope_of(name)):
             return None
         async with self._turns:
             try:
@@ -71,7 +71,7 @@ class Accounts:
                 return None
             from_scheduler = self.sources.of_scheduler(f"/explain/{database_url(name)}")
             agent, scheduler, events = await asyncio.gather(self.sources.of_vm(vm), from_scheduler, self._events(vm))
-        if scheduler is not None and not sight.has_all:
+        if scheduler is not None and not visibility.has_all:
             # A user without cluster-wide access: the rest may name databases of others.
             scheduler = {key: part for key, part in scheduler.items() if key in OF_THE_VM_ALONE}
         sentences = list(story(vm, agent, scheduler, events or ()))
@@ -88,11 +88,11 @@ class Accounts:
         except ApiError:
             return None
 
-    async def past_of(self, name: ObjectName, sight: VisibilityFilter, seconds: int) -> Json | None:
+    async def past_of(self, name: ObjectName, visibility: VisibilityFilter, seconds: int) -> Json | None:
         """History of a database within the last ``seconds``, empty without a history; None if the user cannot see such
         a database.
         """
-        if not sight.sees(scope_of(name)):
+        if not visibility.sees(scope_of(name)):
             return None
         if self.history is None:
             return past([], [])
@@ -108,17 +108,17 @@ class Accounts:
             return past([], [])
         return past(spans, decisions, moves)
 
-    async def of_group(self, kind: str, name: ObjectName, sight: VisibilityFilter) -> Json | None:
+    async def of_group(self, kind: str, name: ObjectName, visibility: VisibilityFilter) -> Json | None:
         """The groups program's response; None if the user cannot see such a group, or there is no response."""
-        if not sight.sees(Scope(name.namespace)):
+        if not visibility.sees(Scope(name.namespace)):
             return None
         path = "/".join(escaped(part) for part in ("explain", name.namespace, kind, name.name))
         async with self._turns:
             return await self.sources.of_groups(f"/{path}")
 
-    async def of_settings(self, sight: VisibilityFilter) -> Json | None:
+    async def of_settings(self, visibility: VisibilityFilter) -> Json | None:
         """The scheduler's present settings, for users who may list all VMs."""
-        if not sight.has_all_vms:
+        if not visibility.has_all_vms:
             return None
         async with self._turns:
             return await self.sources.of_scheduler("/settings")

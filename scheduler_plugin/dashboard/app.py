@@ -11,10 +11,10 @@ from protocol.runtime.clock import Clock
 from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.cost_reports import CostReports
-from scheduler_plugin.dashboard.doorman import SignIn
 from scheduler_plugin.dashboard.fleet import Fleet
 from scheduler_plugin.dashboard.readers import Readers
 from scheduler_plugin.dashboard.reviews import AccessReviewer
+from scheduler_plugin.dashboard.sign_in import SignIn
 from scheduler_plugin.dashboard.sources.http_sources import Overheard, Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from scheduler_plugin.dashboard.web import page_app
@@ -43,13 +43,13 @@ class Dashboard:
         self.readers = Readers(self.fleet.journal, secrets.token_hex(32), clock, self.telemetry)
         # Set afterwards: each needs the other.
         self.fleet.on_news = self.readers.stir
-        self.doorman = SignIn(self.fleet, clock, self.telemetry, judge)
+        self.authenticator = SignIn(self.fleet, clock, self.telemetry, judge)
         # All queries of agents go through it, so that the page shows their problems.
         self.sources = Overheard(sources, self.fleet.hear)
         reports = CostReports(history, sources, clock, labels)
         # With a judge API calls have the program's permissions, so omit events.
         self.accounts = Accounts(api, self.sources, clock, reports, history, reads_events=judge is None)
-        self.app = page_app(title, self.doorman, self.readers, self.accounts)
+        self.app = page_app(title, self.authenticator, self.readers, self.accounts)
 
     async def run(self) -> None:
         """Watch the cluster and wake open pages until cancelled."""

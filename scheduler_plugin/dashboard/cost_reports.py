@@ -12,7 +12,7 @@ from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.dashboard.core.own_costs import HIGH, NOT_KEPT, SPANS, Material, costs, prices_in
-from scheduler_plugin.dashboard.core.sight import VisibilityFilter
+from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.costs.bills import KEYS, LABEL
@@ -38,7 +38,7 @@ class CostReports:
     _asking: dict[int, asyncio.Lock] = field(default_factory=lambda: {span: asyncio.Lock() for span in SPANS})
     _billing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def of(self, sight: VisibilityFilter, seconds: int, by: str, only: str) -> Json | None:
+    async def of(self, visibility: VisibilityFilter, seconds: int, by: str, only: str) -> Json | None:
         """Costs of the last ``seconds`` by ``by``, or of one name of it; None for an unknown period or kind."""
         if seconds not in SPANS or by not in {*KEYS, *(f"{LABEL}{label}" for label in self.labels)}:
             return None
@@ -51,11 +51,11 @@ class CostReports:
         except HistoryError:
             return NOT_KEPT
         # Permissions are part of the key.
-        key = seconds, until, sight, by, only
+        key = seconds, until, visibility, by, only
         async with self._billing:
             if key not in self._bills:
                 # In a thread: 10,000 VMs take a second.
-                document = await asyncio.to_thread(costs, material, sight, by, only)
+                document = await asyncio.to_thread(costs, material, visibility, by, only)
                 self._bills[key] = {**document, "labels": list(self.labels)}
                 # Keys are user input: bound the cache.
                 if len(self._bills) > MOST_BILLS:

@@ -22,6 +22,7 @@ from protocol.units import Seconds
 from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STANDING, VM
 from scheduler_plugin.dashboard.core.journal import Journal
+from scheduler_plugin.dashboard.core.reports import SchedulerReport, differing, said_of, troubles_in, words
 from scheduler_plugin.dashboard.core.rows import (
     PENDING,
     Row,
@@ -34,7 +35,6 @@ from scheduler_plugin.dashboard.core.rows import (
     vm_row,
     vm_stated,
 )
-from scheduler_plugin.dashboard.core.said import SchedulerReport, differing, said_of, troubles_in, words
 from scheduler_plugin.dashboard.core.states import Lasting
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
@@ -98,7 +98,7 @@ class Fleet:
         async with asyncio.TaskGroup() as tasks:
             for kind, informer in self._informers.items():
                 tasks.create_task(informer.run(api, self._clock, partial(self._listed, kind.plural)))
-            tasks.create_task(self._look_for_ever())
+            tasks.create_task(self._poll())
 
     def hear(self, vm: ObjectName, account: Json | None) -> None:
         """Store the explanation of a VM's agent; None clears it."""
@@ -121,41 +121,41 @@ class Fleet:
         # Without a response keep the numbers; the page shows that they are old.
         self._said = standing_row(answer)
         self._notice_silence()
-        news = self._stand()
+        news = self._update_standing()
         if answer is not None:
             # In a thread: a large fleet would block the event loop.
             nodes, reports = await asyncio.to_thread(lambda: (node_rows(answer), words(answer)))
             news = self.journal.replace(NODE, nodes) or news
             # Only these rows can have changed.
             changed, self._words = differing(self._words, reports), reports
-            news = self._renew([*changed, *self._mute(reports)]) or news
+            news = self._renew([*changed, *self._update_silent(reports)]) or news
         # No event tells that a VM has waited for a minute.
         news = self._renew(self._waiting.long(self._clock.now())) or news
         if news:
             self.on_news()
 
-    def _mute(self, said: Mapping[str, SchedulerReport]) -> list[str]:
+    def _update_silent(self, reports: Mapping[str, SchedulerReport]) -> list[str]:
         """VMs whose agents have been silent for long; a new leader first knows no agents."""
         now = self._clock.now()
         # After a gap silence restarts.
-        for key in self._silent_agents.keys - said.keys():
+        for key in self._silent_agents.keys - reports.keys():
             self._silent_agents.see(key, now, is_so=False)
-        for key, report in said.items():
+        for key, report in reports.items():
             self._silent_agents.see(key, now, is_so=report.silent)
         return self._silent_agents.long(now)
 
     def _renew(self, keys: Iterable[str]) -> bool:
         rows = [row for key in keys if isinstance(row := self.journal.get(VM, key), VmRow)]
         # A list: ``any`` would stop at the first change.
-        news = [self.journal.put(VM, self._laid_over(row)) for row in rows]
+        news = [self.journal.put(VM, self._merged(row)) for row in rows]
         return any(news)
 
-    def _laid_over(self, row: VmRow) -> VmRow:
+    def _merged(self, row: VmRow) -> VmRow:
         now, stated = self._clock.now(), said_of(row, self._words.get(row.key))
         trouble = texts.NO_CONTACT if self._silent_agents.is_long(row.key, now) else self._troubles.get(row.key, "")
         return vm_stated(msgspec.structs.replace(stated, waiting=self._waiting.is_long(row.key, now), trouble=trouble))
 
-    async def _look_for_ever(self) -> None:
+    async def _poll(self) -> None:
         while True:
             begun = self._clock.now()
             await self.look()
@@ -170,7 +170,7 @@ class Fleet:
         elif not self._silent:
             self._silent = round(self._clock.wall())
 
-    def _stand(self) -> bool:
+    def _update_standing(self) -> bool:
         # Not queried yet.
         if self._said is None:
             return False
@@ -181,7 +181,7 @@ class Fleet:
         self._unlisted.discard(plural)
         if not self._unlisted:
             self.synced.set()
-        if self._stand():
+        if self._update_standing():
             self.on_news()
 
     def _changed(self, rows: str, change: FactChange[Row | None]) -> None:
@@ -197,7 +197,7 @@ class Fleet:
             news = self.journal.remove(rows, row.key)
         elif isinstance(row, VmRow):
             self._waiting.see(row.key, self._clock.now(), is_so=row.phase == PENDING)
-            news = self.journal.put(rows, self._laid_over(row))
+            news = self.journal.put(rows, self._merged(row))
         else:
             news = self.journal.put(rows, row)
         if news:

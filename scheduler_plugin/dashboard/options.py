@@ -31,21 +31,21 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _url(given: str) -> str:
+def _url(text: str) -> str:
     try:
         # Empty disables queries of the program.
-        return given and server_url(given)
+        return text and server_url(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _bytes(given: str) -> int:
+def _bytes(text: str) -> int:
     try:
-        size = Bytes.parse(given).value
+        size = Bytes.parse(text).value
     except QuantityError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if size < _LEAST_VOLUME:
-        raise argparse.ArgumentTypeError(f"expected at least 16Mi, got {given!r}")
+        raise argparse.ArgumentTypeError(f"expected at least 16Mi, got {text!r}")
     return size
 
 

@@ -11,7 +11,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.dashboard.core.frames import HEARTBEAT, next_frame, revision_in
 from scheduler_plugin.dashboard.core.journal import Journal
-from scheduler_plugin.dashboard.core.sight import VisibilityFilter
+from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
 TICK: Final = Seconds(0.2)
@@ -71,14 +71,14 @@ class Readers:
         self._telemetry.readers.inc()
         revision, before, silent_since = None, None, self._clock.now()
         try:
-            while (sight := await sees()) is not None:
+            while (visibility := await sees()) is not None:
                 # Before building the frame, so that later changes set this event.
                 turn = self._turn
                 # Changed permissions start with a snapshot.
-                if sight != before:
-                    revision = revision_in(last_id, f"{self.epoch}{sight.tag}")
-                    before, last_id = sight, ""
-                frame, revision = self._next(sight, revision)
+                if visibility != before:
+                    revision = revision_in(last_id, f"{self.epoch}{visibility.tag}")
+                    before, last_id = visibility, ""
+                frame, revision = self._next(visibility, revision)
                 if not frame and self._clock.now() - silent_since >= BEAT:
                     frame = HEARTBEAT
                 if frame:
@@ -92,11 +92,11 @@ class Readers:
             self._open -= Counter((person,))  # drops users without pages
             self._telemetry.readers.dec()
 
-    def _next(self, sight: VisibilityFilter, seen: int | None) -> tuple[bytes, int]:
+    def _next(self, visibility: VisibilityFilter, revision: int | None) -> tuple[bytes, int]:
         """The next frame, shared by pages with the same permissions and revision."""
-        key = seen, self.journal.revision, sight
+        key = revision, self.journal.revision, visibility
         if key not in self._frames:
-            self._frames[key] = next_frame(self.journal, f"{self.epoch}{sight.tag}", sight, seen)
+            self._frames[key] = next_frame(self.journal, f"{self.epoch}{visibility.tag}", visibility, revision)
             # Drop the oldest: pages that keep up need the newest.
             if len(self._frames) > SHARED:
                 self._frames.popitem(last=False)

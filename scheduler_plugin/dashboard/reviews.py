@@ -12,7 +12,7 @@ from protocol.kubernetes.api import ApiCall, KubernetesApi
 from protocol.kubernetes.objects import JsonObject, text
 from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from protocol.units import Seconds
-from scheduler_plugin.dashboard.core.sight import EVERYTHING, NOTHING, VisibilityFilter
+from scheduler_plugin.dashboard.core.visibility import EVERYTHING, NOTHING, VisibilityFilter
 
 TIMEOUT: Final = Seconds(5.0)
 PATIENCE: Final = 10.0
@@ -27,7 +27,7 @@ class Visitor(NamedTuple):
     """The user of a token, the visible scopes, and the scope that was reviewed last."""
 
     who: str
-    sight: VisibilityFilter
+    visibility: VisibilityFilter
     asked_to: Scope = Scope()
 
 
@@ -67,7 +67,7 @@ class ApiJudge:
         self, user: JsonObject, scopes: list[Scope], everywhere: frozenset[Scope], before: Visitor
     ) -> Visitor | None:
         """Review the next scopes, and more until one is allowed."""
-        visible, after, remaining = before.sight.scopes & set(scopes), before.asked_to, len(scopes)
+        visible, after, remaining = before.visibility.scopes & set(scopes), before.asked_to, len(scopes)
         while remaining:
             # Continue after the last one: a user with few of thousands of namespaces gets in soon, and sees all of them
             # after a few renewals.

@@ -32,11 +32,11 @@ from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.core.frames import LONGEST_ID
 from scheduler_plugin.dashboard.core.sessions import LASTS, Session
-from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 from scheduler_plugin.dashboard.core.states import script
-from scheduler_plugin.dashboard.doorman import LONGEST_TOKEN, SignIn, cookie_at
+from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
 from scheduler_plugin.dashboard.headers import LOOPBACK, SafeHeaders
 from scheduler_plugin.dashboard.readers import Readers
+from scheduler_plugin.dashboard.sign_in import LONGEST_TOKEN, SignIn, cookie_at
 
 STATIC: Final = Path(__file__).parent / "static"
 STATES: Final = "states.js"
@@ -84,14 +84,14 @@ class _SignIn(msgspec.Struct, frozen=True):
     token: str
 
 
-def page_app(title: str, doorman: SignIn, readers: Readers, accounts: Accounts) -> ASGIApp:
+def page_app(title: str, authenticator: SignIn, readers: Readers, accounts: Accounts) -> ASGIApp:
     """The application. A local one accepts only this machine's host names."""
     app = FastAPI(title="autoscale-dashboard", docs_url=None, redoc_url=None, openapi_url=None)
     _add_files(app, page_files())
-    _add_sign_in(app, title, doorman)
-    _add_events(app, doorman, readers)
-    _add_accounts(app, doorman, accounts)
-    return SafeHeaders(app, LOOPBACK if doorman.judge is None else None)
+    _add_sign_in(app, title, authenticator)
+    _add_events(app, authenticator, readers)
+    _add_accounts(app, authenticator, accounts)
+    return SafeHeaders(app, LOOPBACK if authenticator.judge is None else None)
 
 
 def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
@@ -114,11 +114,13 @@ def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
         return answer(request, name)
 
 
-def _add_sign_in(app: FastAPI, title: str, doorman: SignIn) -> None:
+def _add_sign_in(app: FastAPI, title: str, authenticator: SignIn) -> None:
     @app.get("/api/session")
     async def session(request: Request) -> Response:
-        current = await _session(request, doorman)
-        return JSONResponse({"signedIn": current is not None, "way": doorman.way, "title": title if current else ""})
+        current = await _session(request, authenticator)
+        return JSONResponse(
+            {"signedIn": current is not None, "way": authenticator.way, "title": title if current else ""}
+        )
 
     @app.post("/api/session")
     async def sign_in(request: Request) -> Response:
@@ -128,12 +130,12 @@ def _add_sign_in(app: FastAPI, title: str, doorman: SignIn) -> None:
         if token is None:
             return _error(texts.BODY_EXPECTED, 400)
         try:
-            secret = await doorman.sign_in(token)
+            secret = await authenticator.sign_in(token)
         except (ApiError, TimeoutError):
             return _error(texts.NO_ANSWER, 503, {"Retry-After": "2"})
         if secret is None:
             return _error(texts.NOT_ADMITTED, 401)
-        response = JSONResponse({"signedIn": True, "way": doorman.way, "title": title})
+        response = JSONResponse({"signedIn": True, "way": authenticator.way, "title": title})
         _set_cookie(response, request, secret, int(LASTS))
         return response
 
@@ -141,26 +143,26 @@ def _add_sign_in(app: FastAPI, title: str, doorman: SignIn) -> None:
     async def sign_out(request: Request) -> Response:
         if not _is_own(request):
             return _error(texts.OTHER_SITE, 403)
-        current = await _session(request, doorman)
+        current = await _session(request, authenticator)
         if current is not None:
-            doorman.sessions.end(current)
-        response = JSONResponse({"signedIn": False, "way": doorman.way, "title": ""})
+            authenticator.sessions.end(current)
+        response = JSONResponse({"signedIn": False, "way": authenticator.way, "title": ""})
         _set_cookie(response, request, "", 0)
         return response
 
 
-def _add_events(app: FastAPI, doorman: SignIn, readers: Readers) -> None:
+def _add_events(app: FastAPI, authenticator: SignIn, readers: Readers) -> None:
     @app.get("/api/events")
     async def events(request: Request, after: Id = "") -> Response:
-        session = await _session(request, doorman)
+        session = await _session(request, authenticator)
         if session is None:
             return _error(texts.SIGN_IN, 401)
         if readers.is_full(session.person):
             return _error(texts.MANY_PAGES, 503, {"Retry-After": "5"})
 
         async def sees() -> VisibilityFilter | None:
-            current = await doorman.renewed(session)
-            return None if current is None else current.sight
+            current = await authenticator.renewed(session)
+            return None if current is None else current.visibility
 
         # The header is newer than ``after``: browsers send it when they reconnect.
         last_id = request.headers.get("last-event-id", after)
@@ -169,31 +171,35 @@ def _add_events(app: FastAPI, doorman: SignIn, readers: Readers) -> None:
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-def _add_accounts(app: FastAPI, doorman: SignIn, accounts: Accounts) -> None:
+def _add_accounts(app: FastAPI, authenticator: SignIn, accounts: Accounts) -> None:
     async def answer(request: Request, ask: Callable[[VisibilityFilter], Awaitable[Json | None]]) -> Response:
-        session = await _session(request, doorman)
+        session = await _session(request, authenticator)
         if session is None:
             return _error(texts.SIGN_IN, 401)
-        account = await ask(session.sight)
+        account = await ask(session.visibility)
         # The same for missing and hidden objects.
         return _error(texts.NO_OBJECT, 404) if account is None else JSONResponse(account)
 
     # A pod's name has a slash: pod/NAME.
     @app.get("/api/vms/{namespace}/{name:path}")
     async def vm(request: Request, namespace: Name, name: Name) -> Response:
-        return await answer(request, lambda sight: accounts.of_vm(ObjectName(namespace, name), sight))
+        return await answer(request, lambda visibility: accounts.of_vm(ObjectName(namespace, name), visibility))
 
     @app.get("/api/past/{namespace}/{name:path}")
     async def past_of_vm(request: Request, namespace: Name, name: Name, seconds: Span = 3600) -> Response:
-        return await answer(request, lambda sight: accounts.past_of(ObjectName(namespace, name), sight, seconds))
+        return await answer(
+            request, lambda visibility: accounts.past_of(ObjectName(namespace, name), visibility, seconds)
+        )
 
     @app.get("/api/costs")
     async def costs(request: Request, seconds: Span = 86_400, by: Key = "namespace", only: Key = "") -> Response:
-        return await answer(request, lambda sight: accounts.reports.of(sight, seconds, by, only))
+        return await answer(request, lambda visibility: accounts.reports.of(visibility, seconds, by, only))
 
     @app.get("/api/groups/{namespace}/{kind}/{name}")
     async def group(request: Request, namespace: Name, kind: Name, name: Name) -> Response:
-        return await answer(request, lambda sight: accounts.of_group(kind, ObjectName(namespace, name), sight))
+        return await answer(
+            request, lambda visibility: accounts.of_group(kind, ObjectName(namespace, name), visibility)
+        )
 
     @app.get("/api/settings")
     async def settings(request: Request) -> Response:
@@ -217,8 +223,8 @@ def _cookie(request: Request) -> str:
     return cookie_at(request.headers.get("host", ""))
 
 
-async def _session(request: Request, doorman: SignIn) -> Session | None:
-    session = await doorman.find(request.cookies.get(_cookie(request), ""))
+async def _session(request: Request, authenticator: SignIn) -> Session | None:
+    session = await authenticator.find(request.cookies.get(_cookie(request), ""))
     if session is not None:
         # Connections without a session have tighter limits.
         authenticate(request)

@@ -85,11 +85,11 @@ def followed(parts: TlsParts) -> Followed:
     return FollowedTls("expander", parts, _configuration)
 
 
-def credentials(found: Followed) -> grpc.ServerCredentials:
+def credentials(files: Followed) -> grpc.ServerCredentials:
     """Server credentials that gRPC reads at each handshake. Raises ``TlsFilesError``."""
     # With an authority, clients need a certificate signed by it.
-    demands = found.parts.authority is not None
-    return grpc.dynamic_ssl_server_credentials(found.value(), found.value, require_client_authentication=demands)
+    demands = files.parts.authority is not None
+    return grpc.dynamic_ssl_server_credentials(files.value(), files.value, require_client_authentication=demands)
 
 
 def _configuration(parts: TlsParts) -> grpc.ServerCertificateConfiguration:

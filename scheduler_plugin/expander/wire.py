@@ -143,12 +143,12 @@ class _Reader:
         counted = self._pod_level(spec.resources.requests, _greater(running, starting))
         return _plus(counted, self._amounts(spec.overhead))
 
-    def _pod_level(self, given: Mapping[str, _Message], counted: Needs) -> Needs:
-        if not given:
+    def _pod_level(self, amounts: Mapping[str, _Message], counted: Needs) -> Needs:
+        if not amounts:
             return counted
-        pod_level, resources = self._amounts(given).resources, counted.resources
-        cpu = pod_level.cpu if "cpu" in given else resources.cpu
-        mem = pod_level.mem if "memory" in given else resources.mem
+        pod_level, resources = self._amounts(amounts).resources, counted.resources
+        cpu = pod_level.cpu if "cpu" in amounts else resources.cpu
+        mem = pod_level.mem if "memory" in amounts else resources.mem
         return Needs(Resources(cpu, mem), counted.gpus, counted.storage_gb)
 
     def _amounts(self, amounts: Mapping[str, _Message]) -> Needs:

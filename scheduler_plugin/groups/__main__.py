@@ -14,7 +14,6 @@ import httpx2 as httpx
 
 from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import (
@@ -28,7 +27,7 @@ from protocol.runtime.program import (
 )
 from protocol.runtime.serving.limits import Limits
 from protocol.runtime.serving.listeners import Listener, serve
-from scheduler_plugin.groups.app import GroupsProgram, PeerPrograms, assemble
+from scheduler_plugin.groups.app import PeerPrograms, assemble
 from scheduler_plugin.groups.controllers.denials import HttpDenials
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.settings import GroupsSettings, parse_settings
@@ -102,11 +101,8 @@ async def _run(options: argparse.Namespace) -> None:
         if file is not None:
             jobs.append(file.follow(SettingsFollower(program.use, program.telemetry), clock))
         async with beside(*jobs):
-            await serve([_listener(options, program, explain_access(options.explain_token, api, clock))], stop)
-
-
-def _listener(options: argparse.Namespace, program: GroupsProgram, access: ExplainAccess) -> Listener:
-    return Listener("metrics", GuardedExplanations(groups_app(program), access), options.listen, limits=LIMITS)
+            app = GuardedExplanations(groups_app(program), explain_access(options.explain_token, api, clock))
+            await serve([Listener("metrics", app, options.listen, limits=LIMITS)], stop)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.databases import database_name
 from scheduler_plugin.history.core.accumulation import GAP_INTERVALS
-from scheduler_plugin.history.core.chronicle import Batch, HistoryLog
+from scheduler_plugin.history.core.history_log import Batch, HistoryLog
 from scheduler_plugin.history.core.looks import ClusterSample
 from scheduler_plugin.history.core.retention import RetentionBounds
 from scheduler_plugin.history.core.samples import SECOND, Millis
@@ -68,7 +68,7 @@ class Recorder:
         """What is wrong now, for people; empty while all is recorded."""
         self._path, self._source, self._clock = path, source, clock
         self._interval, self._bounds = interval, bounds
-        self._chronicle = HistoryLog(round(interval * SECOND), labels)
+        self._log = HistoryLog(round(interval * SECOND), labels)
         self._store: SqliteStore | None = None
         # One thread: SQLite's connection is used from one at a time, in order.
         self._thread = ThreadPoolExecutor(1, "history")
@@ -94,15 +94,15 @@ class Recorder:
             store = self._store or await self._opened()
             look = await self._source.look()
             # After the sample: the file may be removed during it.
-            store = await self._there(store)
+            store = await self._existing(store)
             await self._in_order(store, look.at)
             # A few agents per sample: news first, then longest ago.
             answers = await self._answers(look)
             try:
-                await self._in_thread(lambda: store.write(self._chronicle.take(look, answers)))
+                await self._in_thread(lambda: store.write(self._log.take(look, answers)))
             finally:
                 # Also after a failed write: on a full disk upkeep makes room.
-                await self._tidied(store, look.at)
+                await self._run_upkeep(store, look.at)
         # Retried at the next sample; the time until then is unknown.
         except (LookError, StoreError) as error:
             self._note(str(error))
@@ -121,11 +121,11 @@ class Recorder:
             if now < self._behind + UPKEEP:
                 raise StoreError(f"the clock is {(self._latest - at) // SECOND} s before what the history has")
             LOG.warning("the clock was set back: what the history has of later times is removed")
-            self._chronicle.rewind()
+            self._log.rewind()
             await self._in_thread(lambda: store.forget_after(at))
         self._latest, self._behind = at, None
 
-    async def _tidied(self, store: SqliteStore, at: Millis) -> None:
+    async def _run_upkeep(self, store: SqliteStore, at: Millis) -> None:
         # With a clock years ahead, retention would remove everything.
         if self._was_set_ahead(at):
             self._upkeep_at = Instant(self._clock.now() + UPKEEP)
@@ -148,7 +148,7 @@ class Recorder:
         self._store, self._latest = store, await self._in_thread(store.latest)
         return store
 
-    async def _there(self, store: SqliteStore) -> SqliteStore:
+    async def _existing(self, store: SqliteStore) -> SqliteStore:
         """The store; a new one if its file was removed."""
         if not await self._in_thread(store.is_gone):
             return store
@@ -165,7 +165,7 @@ class Recorder:
             async with limit:
                 return database_name(vm), await self._source.account(vm)
 
-        accounts = await asyncio.gather(*(ask(vm) for vm in self._chronicle.asks(look, MOST_ASKED)))
+        accounts = await asyncio.gather(*(ask(vm) for vm in self._log.asks(look, MOST_ASKED)))
         return {vm: answer for vm, answer in accounts if answer is not None}
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -183,11 +183,11 @@ class Recorder:
         """Write the rest, blocking the event loop at its end."""
         if self._store is not None:
             # The task is being cancelled.
-            self._thread.submit(_ended, self._store, self._chronicle.end()).result()
+            self._thread.submit(_write_and_close, self._store, self._log.end()).result()
         self._thread.shutdown()
 
 
-def _ended(store: SqliteStore, rest: Batch) -> None:
+def _write_and_close(store: SqliteStore, rest: Batch) -> None:
     try:
         store.write(rest)
     except StoreError as error:

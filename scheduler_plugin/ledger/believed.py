@@ -40,16 +40,16 @@ def believed(state: LedgerState, facts: VmFacts, account: VmAccount | None) -> V
         is_first = account.facts is None or not account.hosts
         return _within_maximum(facts) if is_first else _bounded(facts, account.had, ZERO, facts.permit or ZERO)
     pods_on = Counter(claim.node for claim in claims)
-    total = reduce(Resources.at_most, (_whole(state, claim) for claim in claims))
+    total = reduce(Resources.at_most, (_node_total(state, claim) for claim in claims))
     if account.facts is None:
         return _bounded(facts, ZERO, total, total)  # no agent has this permit of a new VM
     # If the size of a running guest is unknown, it may have what its object requests, up to its node's total.
     reach = total
     if facts.actual is not None or facts.phase in WITHOUT_GUEST or facts.phase == ASLEEP:
         reach = reduce(Resources.at_most, (reach_of(state, claim, pods_on[claim.node]) for claim in claims))
-    permitted = reduce(Resources.at_most, (_ever(state, claim) for claim in claims))
+    permitted = reduce(Resources.at_most, (_node_maximum(state, claim) for claim in claims))
     bounded = _bounded(facts, account.had, reach, permitted.at_least(account.reserved))
-    bounded = _arriving(state, bounded, claims, account.facts.wakes_with or ZERO)
+    bounded = _with_arrival_size(state, bounded, claims, account.facts.wakes_with or ZERO)
     # One node of the VM is known, which bounds every guest.
     return bounded if bounded.is_bounded else replace(bounded, is_bounded=True)
 
@@ -81,11 +81,11 @@ def reach_of(state: LedgerState, claim: Claim, pods: int = 1) -> Resources:
     return (claim.reserved + free).minus_or_zero(claim.pod.around + node.over)
 
 
-def _whole(state: LedgerState, claim: Claim) -> Resources:
+def _node_total(state: LedgerState, claim: Claim) -> Resources:
     return state.nodes[claim.node].room.total.minus_or_zero(claim.pod.around)
 
 
-def _ever(state: LedgerState, claim: Claim) -> Resources:
+def _node_maximum(state: LedgerState, claim: Claim) -> Resources:
     """The maximum for this guest at any time since its node booted."""
     facts = state.nodes[claim.node].facts
     # Allocatable may have shrunk since the grant, by our settings or the kubelet's.
@@ -122,7 +122,7 @@ def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
     account = claim.vm
     if account is None or account.facts is None or state.nodes[claim.node].facts is None:
         return
-    whole = _whole(state, claim)
+    whole = _node_total(state, claim)
     # The first pod on a known node: the VM had no bound so far.
     is_only = account.claims == [claim]
     is_unanswered = is_only and not (at_rebuild or account.agent)
@@ -133,7 +133,7 @@ def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
     elif is_only:
         facts = _bounded(account.facts, ZERO, whole, account.facts.permit or ZERO)
     else:
-        facts = _fitted(state, account, account.facts, claim)
+        facts = _bounded_by_node(state, account, account.facts, claim)
     if is_unanswered or facts is not account.facts:
         account.learn(facts)
         state.settle_vm(account)
@@ -145,19 +145,19 @@ def node_known(state: LedgerState, name: str) -> None:
         account = claim.vm
         if account is None or account.facts is None:
             continue
-        facts = _fitted(state, account, account.facts, claim)
+        facts = _bounded_by_node(state, account, account.facts, claim)
         if facts is not account.facts:
             account.learn(facts)
             state.settle_vm(account)
 
 
-def _fitted(state: LedgerState, account: VmAccount, facts: VmFacts, claim: Claim) -> VmFacts:
+def _bounded_by_node(state: LedgerState, account: VmAccount, facts: VmFacts, claim: Claim) -> VmFacts:
     """``facts`` of a VM with a pod on a node that became known, bounded by that node."""
-    whole = _whole(state, claim)
+    whole = _node_total(state, claim)
     # Another known node bounds the VM already.
     if any(other is not claim and state.nodes[other.node].facts is not None for other in account.claims):
-        return _restarting(facts, whole, ZERO)
-    return _bounded(facts, account.reserved.at_most(whole), whole, _ever(state, claim))
+        return _with_restart_size(facts, whole, ZERO)
+    return _bounded(facts, account.reserved.at_most(whole), whole, _node_maximum(state, claim))
 
 
 def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:
@@ -169,7 +169,7 @@ def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:
     return replace(facts, permit=facts.permit.at_most(most))
 
 
-def _arriving(state: LedgerState, facts: VmFacts, claims: Iterable[Claim], known: Resources) -> VmFacts:
+def _with_arrival_size(state: LedgerState, facts: VmFacts, claims: Iterable[Claim], known: Resources) -> VmFacts:
     """``facts`` of a sleeping VM with the size to reserve for another pod: more than ``known`` if there is room."""
     elsewhere = [claim for claim in claims if facts.pod not in (None, claim.pod.name)]
     if facts.wakes_with is None or not elsewhere:
@@ -181,7 +181,7 @@ def _arriving(state: LedgerState, facts: VmFacts, claims: Iterable[Claim], known
     return replace(facts, wakes_with=wakes_with, declared=facts.declared or facts)
 
 
-def _restarting(facts: VmFacts, reach: Resources, base: Resources) -> VmFacts:
+def _with_restart_size(facts: VmFacts, reach: Resources, base: Resources) -> VmFacts:
     """``facts`` with the size after a restart, as far as there is room, each resource whole or not at all."""
     if facts.after_restart is None or facts.after_restart.within(reach.at_least(base)):
         return facts
@@ -194,7 +194,7 @@ def _bounded(facts: VmFacts, had: Resources, reach: Resources, permitted: Resour
     believe.
     """
     original, base = facts.declared or facts, had.at_least(facts.actual or ZERO)
-    facts = _restarting(_within_maximum(facts, base), reach, base)
+    facts = _with_restart_size(_within_maximum(facts, base), reach, base)
     permit = facts.permit and facts.permit.at_most(permitted.at_least(base))
     reach = reach.at_least(base)
     wanted = facts.use

@@ -122,14 +122,14 @@ def find_waiting(state: LedgerState, pods: Iterable[PodFacts]) -> list[outcomes.
         if not (is_ours and pod.unschedulable and pod.node is None):
             continue
         state.waiting.add(pod, state.accounts.of(pod) if state.accounts.is_run_by(pod) else None, everywhere)
-        node = _called_for(state, pod)
+        node = _node_to_wake(state, pod)
         if node is not None:
             calls[node] = None
             state.waiting.woken(pod.uid)
     return [outcomes.RoomFreed(node) for node in calls]
 
 
-def _called_for(state: LedgerState, pod: PodFacts) -> str | None:
+def _node_to_wake(state: LedgerState, pod: PodFacts) -> str | None:
     """A node that the pod may fit now, preferably without taints; None if none."""
     try:
         names = state.rooms if pod.migration is not None else state.node_indexes.of(claim_of(state, pod)).fitting()
@@ -149,7 +149,7 @@ def reserve(state: LedgerState, pod: PodFacts, node: str) -> outcomes.Reservatio
         raise outcomes.UnknownPodError(refusals.POD_OVER.format(pod=pod.name))
     claim = state.claims.get(pod.uid)
     if claim is not None:
-        return _again(claim, node)
+        return _repeat_bind(claim, node)
     needed = claim_of(state, pod)
     room = state.rooms.get(node)
     judged = verdict(room, needed) if pod.migration is None else judge_target(state, pod, pod.migration, node)
@@ -163,20 +163,20 @@ def reserve(state: LedgerState, pod: PodFacts, node: str) -> outcomes.Reservatio
     return outcomes.Reservation(FITS, needs_bind=True)
 
 
-def _again(held: Claim, node: str) -> outcomes.Reservation:
-    if held.node != node:
-        where = refusals.RESERVED_ELSEWHERE.format(node=held.node)
-        return outcomes.Reservation(Refused(where), f"{where} ({held.state.value})")
+def _repeat_bind(claim: Claim, node: str) -> outcomes.Reservation:
+    if claim.node != node:
+        where = refusals.RESERVED_ELSEWHERE.format(node=claim.node)
+        return outcomes.Reservation(Refused(where), f"{where} ({claim.state.value})")
     # kube-scheduler may repeat a bind if it lost the response.
-    if held.state not in UNSETTLED:
+    if claim.state not in UNSETTLED:
         return outcomes.Reservation(FITS)
-    held.attempts += 1
+    claim.attempts += 1
     return outcomes.Reservation(FITS, needs_bind=True)
 
 
 def bind_ended(state: LedgerState, event: BindEnded) -> outcomes.Effects:
     """A bind call was accepted, refused, or has an unknown outcome."""
-    claim = _attempt_over(state, event.uid, event.node)
+    claim = _claim_of_ended_bind(state, event.uid, event.node)
     if claim is None:
         return ()
     if event.outcome is WriteEnd.UNKNOWN:
@@ -194,7 +194,7 @@ def bind_ended(state: LedgerState, event: BindEnded) -> outcomes.Effects:
     return ()
 
 
-def _attempt_over(state: LedgerState, uid: str, node: str) -> Claim | None:
+def _claim_of_ended_bind(state: LedgerState, uid: str, node: str) -> Claim | None:
     """The claim of a bind call that ended; None if its end no longer matters."""
     claim = state.claims.get(uid)
     if claim is None or claim.node != node or claim.state not in UNSETTLED:
@@ -244,7 +244,7 @@ def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> N
     if claim.node != pod.node:
         state.move_claim(claim, pod.node)
     claim.state, claim.attempts = ClaimState.BOUND, 0
-    _learn(state, claim, pod)
+    _update_pod(state, claim, pod)
     state.accounts.enter(claim)
     state.recount(pod.vm)
     state.migrations.disturb(pod.vm)
@@ -260,11 +260,11 @@ def _see_unbound(state: LedgerState, pod: PodFacts) -> None:
     if claim is not None and claim.state is ClaimState.BOUND:
         state.doubt(claim)
     elif claim is not None and claim.state is ClaimState.TENTATIVE and not _runs_another_vm(claim, pod):
-        _learn(state, claim, pod)
+        _update_pod(state, claim, pod)
         state.change(claim)
 
 
-def _learn(state: LedgerState, claim: Claim, pod: PodFacts) -> None:
+def _update_pod(state: LedgerState, claim: Claim, pod: PodFacts) -> None:
     """Store newer facts of the claim's pod; the caller updates the sums."""
     resizes, before = claim.resizes, claim.pod.runner
     claim.pod = pod

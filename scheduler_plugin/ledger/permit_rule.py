@@ -56,7 +56,7 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.Perm
         account.is_unheard = False
         state.settle_vm(account)
     reserved = account.reserved
-    permit, persist, outside = _decided(state, claim, account, message, now)
+    permit, persist, outside = _permit_and_write(state, claim, account, message, now)
     if request.metrics is not None:
         claim.metrics = request.metrics
     # Only with the write of the permit: the agent of a waking VM repeats its request.
@@ -78,11 +78,11 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.Perm
     )
 
 
-def _decided(
+def _permit_and_write(
     state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
 ) -> tuple[Resources, outcomes.PersistPermit | None, bool]:
     """The permit, its write, and whether a fact from outside caused it."""
-    wanted, by_room = _by_room(state, claim, account, message, now)
+    wanted, by_room = _size_by_room(state, claim, account, message, now)
     if claim.holds_still and not account.sleeps:
         # During its migration a VM keeps what it has, and the rest of the request is pressure. A sleeping VM may wake.
         by_room = by_room.at_most(account.in_use)
@@ -100,7 +100,7 @@ def _decided(
     # over the node's total.
     if account.is_unproven and last is not None:
         permit = permit.at_least(wanted.at_most(last))
-        account.honour(permit.at_least(_held_unasked(account, message, last)), now)
+        account.honour(permit.at_least(_held_without_request(account, message, last)), now)
     persist = account.answer(message, permit, now, revision, state.nodes[claim.node].claims)
     unmet = ZERO
     if by_room is not wanted and account.has_agent:
@@ -118,7 +118,7 @@ def _decided(
     return permit, persist, outside
 
 
-def _held_unasked(account: VmAccount, message: Message, last: Resources) -> Resources:
+def _held_without_request(account: VmAccount, message: Message, last: Resources) -> Resources:
     """The part of its ``last`` permit that the agent may use without asking, within the object's bounds."""
     facts = account.facts
     # Believed bounds are lower while there is no room for the object's request, which the agent may have made by that
@@ -135,7 +135,7 @@ def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message:
     raise outcomes.OtherAgentError(refusals.OTHER_AGENT.format(vm=account.name, pod=where, left=left))
 
 
-def _by_room(
+def _size_by_room(
     state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
 ) -> tuple[Resources, Resources]:
     """The size within the VM's bounds, and the part of it that the VM has, its agent holds, or there is room for."""
@@ -258,10 +258,10 @@ def permit_written(state: LedgerState, event: PermitWritten) -> None:
         account.refused(event.revision, event.why, facts)
     else:
         account.confirmed(event.revision, facts)
-    _written(state, account, before, reserved)
+    _update_claims(state, account, before, reserved)
 
 
-def _written(state: LedgerState, account: VmAccount, known: VmFacts | None, reserved: Resources) -> None:
+def _update_claims(state: LedgerState, account: VmAccount, known: VmFacts | None, reserved: Resources) -> None:
     """Update claims after a write; ``known`` and ``reserved`` are from before it."""
     vm, name = account.facts, account.name
     if vm is None or name is None:

@@ -34,7 +34,7 @@ def follow(state: LedgerState, event: RequestsFollow) -> None:
     state.limits_cpu = event.limits_cpu and follows and can
 
 
-def _writes(state: LedgerState) -> bool:
+def _is_writing(state: LedgerState) -> bool:
     return state.follows_requests or state.returns_requests
 
 
@@ -43,9 +43,9 @@ def requests_astray(state: LedgerState) -> list[str]:
 
     They should be the VM's reservation or, if requests do not follow, those that the pod was created with.
     """
-    if not _writes(state):
+    if not _is_writing(state):
         return []
-    is_astray = _is_astray if state.follows_requests else _is_left
+    is_astray = _is_astray if state.follows_requests else _is_unrestored
     return [claim.pod.uid for account in state.accounts for claim in account.claims if is_astray(state, claim, account)]
 
 
@@ -53,12 +53,12 @@ def _is_astray(state: LedgerState, claim: Claim, account: VmAccount) -> bool:
     runner = claim.pod.runner
     if runner is None or not _is_followed(claim):
         return False
-    if runner.requested not in (account.reserved, _possible(state, claim, account.reserved)):
+    if runner.requested not in (account.reserved, _capped_to_node(state, claim, account.reserved)):
         return True
     return _lacks_limit(state, claim, runner)
 
 
-def _is_left(state: LedgerState, claim: Claim, account: VmAccount) -> bool:
+def _is_unrestored(state: LedgerState, claim: Claim, account: VmAccount) -> bool:
     runner = claim.pod.runner
     is_limited = runner is not None and _is_followed(claim) and _lacks_limit(state, claim, runner)
     return is_limited or _is_left_raised(claim, account)
@@ -111,7 +111,7 @@ def raise_requests(state: LedgerState, uid: str, request: AgentRequest, now: Ins
     if runner.problem:
         # The kubelet ignores other resources of a pod while it refuses one, so reset the refused one to its allocation.
         base = resizes.refused_by_kubelet(runner, now).of(runner.held, base)
-    wanted = _possible(state, claim, by_room.at_least(account.reserved))
+    wanted = _capped_to_node(state, claim, by_room.at_least(account.reserved))
     # Keep requests raised without a permit for a while: the kubelet may be slow, and the agent asks again.
     resizes.hold(wanted, now)
     size = base.at_least(wanted)
@@ -130,19 +130,23 @@ def is_unheld(state: LedgerState, uid: str) -> bool:
     runner = None if claim is None or not state.follows_requests else claim.pod.runner
     if claim is None or claim.vm is None or runner is None or not _is_followed(claim):
         return False
-    return not _possible(state, claim, claim.vm.reserved).within(runner.requested)
+    return not _capped_to_node(state, claim, claim.vm.reserved).within(runner.requested)
 
 
 def requests_due(state: LedgerState, uid: str, now: Instant) -> ResizePod | None:
     """The resize that corrects the pod's requests (``requests_astray``); None if none is needed or possible now."""
     claim = state.claims.get(uid)
-    if claim is None or not _writes(state) or not _is_followed(claim):
+    if claim is None or not _is_writing(state) or not _is_followed(claim):
         return None
     account, runner = claim.vm, claim.pod.runner
     if account is None or account.facts is None or runner is None:
         return None
-    needed = _possible(state, claim, account.reserved) if state.follows_requests else _first(runner, account)
-    size = _due(claim, runner, needed, account.facts.first_requests, now)
+    needed = (
+        _capped_to_node(state, claim, account.reserved)
+        if state.follows_requests
+        else _original_requests(runner, account)
+    )
+    size = _target_requests(claim, runner, needed, account.facts.first_requests, now)
     resizes = _resizes(claim)
     if size == runner.requested:
         # A webhook may drop the limit every time.
@@ -204,7 +208,7 @@ def _order(state: LedgerState, claim: Claim, runner: RunnerRequests, size: Resou
     return ResizePod(claim.pod.uid, claim.pod.name, size, runner.version, withdraws, limit)
 
 
-def _possible(state: LedgerState, claim: Claim, size: Resources) -> Resources:
+def _capped_to_node(state: LedgerState, claim: Claim, size: Resources) -> Resources:
     """``size`` capped to the pod's empty node; the present request of a resource that the node lacks."""
     facts, runner, size = state.nodes[claim.node].facts, claim.pod.runner, size.at_least(LEAST)
     if facts is None or runner is None:
@@ -222,11 +226,14 @@ def _is_followed(claim: Claim) -> bool:
 def _is_left_raised(claim: Claim, account: VmAccount) -> bool:
     runner = claim.pod.runner
     return (
-        runner is not None and runner.by_us.any and _first(runner, account) != runner.requested and _is_followed(claim)
+        runner is not None
+        and runner.by_us.any
+        and _original_requests(runner, account) != runner.requested
+        and _is_followed(claim)
     )
 
 
-def _first(runner: RunnerRequests, account: VmAccount) -> Resources:
+def _original_requests(runner: RunnerRequests, account: VmAccount) -> Resources:
     """The requests that the pod was created with; its present ones if unknown."""
     first = None if account.facts is None else account.facts.first_requests
     return runner.requested if first is None or not first.any else runner.given_back(first)
@@ -244,18 +251,22 @@ def _resizes(claim: Claim) -> PodRequests:
     return claim.resizes
 
 
-def _due(claim: Claim, runner: RunnerRequests, needed: Resources, first: Resources | None, now: Instant) -> Resources:
+def _target_requests(
+    claim: Claim, runner: RunnerRequests, needed: Resources, first: Resources | None, now: Instant
+) -> Resources:
     """The requests that the pod should have now. ``first`` are those it was created with, if known."""
     if runner.problem:
-        return _due_where_refused(claim, runner, needed, now)
-    return _resizes(claim).possible(runner.requested, _kept(claim, runner.requested, needed, now), now, first)
+        return _target_requests_after_refusal(claim, runner, needed, now)
+    return _resizes(claim).possible(
+        runner.requested, _requests_to_keep(claim, runner.requested, needed, now), now, first
+    )
 
 
-def _due_where_refused(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources:
-    """As ``_due``, while the kubelet refuses some of the requests."""
+def _target_requests_after_refusal(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources:
+    """As ``_target_requests``, while the kubelet refuses some of the requests."""
     resizes = _resizes(claim)
     refused = resizes.refused_by_kubelet(runner, now)
-    rest = resizes.possible(runner.requested, _kept(claim, runner.secured, needed, now), now)
+    rest = resizes.possible(runner.requested, _requests_to_keep(claim, runner.secured, needed, now), now)
     others = refused.of(runner.held, rest)
     if others != runner.held:
         return others
@@ -264,6 +275,6 @@ def _due_where_refused(claim: Claim, runner: RunnerRequests, needed: Resources, 
     return resizes.lowering.parts_at(now).of(runner.held, less)
 
 
-def _kept(claim: Claim, there: Resources, needed: Resources, now: Instant) -> Resources:
+def _requests_to_keep(claim: Claim, there: Resources, needed: Resources, now: Instant) -> Resources:
     """``needed``, plus the part of ``there`` to keep for a while: all of it during a migration."""
     return there.at_least(needed) if claim.is_migrating else _resizes(claim).kept(there, needed, now)

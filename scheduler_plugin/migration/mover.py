@@ -62,7 +62,7 @@ class Mover:
 
     async def _decide(self) -> None:
         try:
-            plan = await self._made(self._look())
+            plan = await self._planned(self._look())
         # A bug is logged and counted, and moves nothing: permits and binds go on.
         except Exception:  # noqa: BLE001 - one odd VM must not stop the scheduler for all others
             self._note_failure()
@@ -108,7 +108,7 @@ class Mover:
             if migration.vm not in self._context.feed.vms.facts
         }
 
-    async def _made(self, look: Look) -> MovePlan:
+    async def _planned(self, look: Look) -> MovePlan:
         """Compute the plan without blocking the event loop for longer than one step."""
         while True:
             try:

@@ -58,18 +58,18 @@ class MigrationReporter:
         for name, migration in there.items():
             before = None if self._known is None else self._known.get(name)
             if before is not migration:
-                self._follow(before, migration)
+                self._report_change(before, migration)
         for name, before in (self._known or {}).items():
             if name not in there:
-                self._vanished(before)
+                self._report_deleted(before)
         self._known = dict(there)
         self._forget_orders_never_carried_out()
-        self._name_stalled(there)
+        self._report_stalled(there)
         phases = [migration.facts.phase for migration in there.values()]
         for phase, gauge in self._active.items():
             gauge.set(phases.count(phase))
 
-    def _name_stalled(self, there: Mapping[ObjectName, ClusterMigration]) -> None:
+    def _report_stalled(self, there: Mapping[ObjectName, ClusterMigration]) -> None:
         """Report a migration that does not start: it no longer counts, and its creator can cancel it."""
         ledger = self._context.ledger.migrations
         stalled = {name for name, ordered in ledger.items() if ordered.is_stalled and name in there}
@@ -86,29 +86,29 @@ class MigrationReporter:
         # An order may be cancelled before its object exists.
         self._cancelled = {name: why for name, why in self._cancelled.items() if name in existing or name in ordered}
 
-    def _follow(self, before: ClusterMigration | None, found: ClusterMigration) -> None:
-        facts = found.facts
+    def _report_change(self, before: ClusterMigration | None, migration: ClusterMigration) -> None:
+        facts = migration.facts
         # Recreated between two calls.
         if before is not None and before.facts.uid != facts.uid:
-            self._vanished(before)
+            self._report_deleted(before)
             before = None
-        self._note_route(found)
-        if self._known is None and self._is_old(found):
+        self._note_route(migration)
+        if self._known is None and self._is_old(migration):
             return
         if before is None:
             source, target = self._routes[facts.name]
             # After a start it is unknown when it began.
             line = logs.FOUND_UNDER_WAY if self._known is None else logs.STARTED
-            what = {"vm": str(facts.vm), "from": source, "to": target, "reason": found.reason}
+            what = {"vm": str(facts.vm), "from": source, "to": target, "reason": migration.reason}
             LOG.info(line, extra=what)
-            self._tell(found, events.migration_started(source, target, found.reason))
-            self._tell_who_waits(found, source, target)
+            self._tell(migration, events.migration_started(source, target, migration.reason))
+            self._notify_waiting(migration, source, target)
         if facts.phase.is_over and (before is None or not before.facts.phase.is_over):
-            self._ended(found, is_success=facts.phase is MigrationPhase.SUCCEEDED)
+            self._ended(migration, is_success=facts.phase is MigrationPhase.SUCCEEDED)
 
-    def _tell_who_waits(self, found: ClusterMigration, source: str, target: str) -> None:
+    def _notify_waiting(self, migration: ClusterMigration, source: str, target: str) -> None:
         """Write an Event on denied VMs, and on pods waiting for room, that another VM moves away (B.14)."""
-        facts = found.facts
+        facts = migration.facts
         # A person's migration makes room only by chance.
         waiting = waiting_for_room(self._context.ledger, source) if facts.is_ours else []
         for claim in waiting[:MOST_TOLD]:
@@ -118,20 +118,20 @@ class MigrationReporter:
             name = f"{about.name.name}.{facts.uid[:8]}.room"
             self._notices.tell(EventRecord(about, *text, is_warning=False, name=name))
 
-    def _is_old(self, found: ClusterMigration) -> bool:
-        ended_at = found.facts.ended_at
+    def _is_old(self, migration: ClusterMigration) -> bool:
+        ended_at = migration.facts.ended_at
         return ended_at is not None and self._context.clock.wall() - ended_at >= RECENT
 
-    def _note_route(self, found: ClusterMigration) -> None:
+    def _note_route(self, migration: ClusterMigration) -> None:
         """Remember source and target of the migration."""
-        in_ledger = self._context.ledger.migrations.get(found.facts.name)
-        old = self._routes.get(found.facts.name, (None, None))
+        in_ledger = self._context.ledger.migrations.get(migration.facts.name)
+        old = self._routes.get(migration.facts.name, (None, None))
         # The ledger knows the nodes while the pods exist; afterwards use the remembered ones.
-        source = found.source_node or (in_ledger and in_ledger.source) or old[0] or events.UNKNOWN_SOURCE
-        target = found.target_node or (in_ledger and in_ledger.goal) or old[1] or events.UNKNOWN_TARGET
-        self._routes[found.facts.name] = (source, target)
+        source = migration.source_node or (in_ledger and in_ledger.source) or old[0] or events.UNKNOWN_SOURCE
+        target = migration.target_node or (in_ledger and in_ledger.goal) or old[1] or events.UNKNOWN_TARGET
+        self._routes[migration.facts.name] = (source, target)
 
-    def _vanished(self, before: ClusterMigration) -> None:
+    def _report_deleted(self, before: ClusterMigration) -> None:
         facts = before.facts
         if not facts.phase.is_over:
             vm = self._context.feed.vms.facts.get(facts.vm)
@@ -142,35 +142,35 @@ class MigrationReporter:
         self._cancelled.pop(facts.name, None)
         self._routes.pop(facts.name, None)
 
-    def _ended(self, found: ClusterMigration, *, is_success: bool) -> None:
-        facts = found.facts
+    def _ended(self, migration: ClusterMigration, *, is_success: bool) -> None:
+        facts = migration.facts
         source, target = self._routes[facts.name]
         if facts.is_leaving:
             self._cancelled.setdefault(facts.name, events.DELETED)
         cancelled = self._cancelled.get(facts.name)
         outcome = "succeeded" if is_success else "cancelled" if cancelled else "failed"
-        why = events.CANCELLED.format(why=cancelled) if cancelled else found.why or events.NO_REASON
-        numbers = events.migration_numbers(found.total, found.downtime)
+        why = events.CANCELLED.format(why=cancelled) if cancelled else migration.why or events.NO_REASON
+        numbers = events.migration_numbers(migration.total, migration.downtime)
         # Only for migrations that this process saw end.
         if self._known is not None:
-            self._count(found, outcome)
+            self._count(migration, outcome)
             what = {"vm": str(facts.vm), "from": source, "to": target, "reason": numbers if is_success else why}
             LOG.log(logging.INFO if is_success else logging.WARNING, logs.ENDED.format(outcome=outcome), extra=what)
         if is_success:
-            self._tell(found, events.migration_succeeded(source, target, numbers))
+            self._tell(migration, events.migration_succeeded(source, target, numbers))
         else:
-            self._tell(found, events.migration_failed(source, target, why), is_warning=True)
+            self._tell(migration, events.migration_failed(source, target, why), is_warning=True)
 
-    def _count(self, found: ClusterMigration, outcome: str) -> None:
+    def _count(self, migration: ClusterMigration, outcome: str) -> None:
         metrics = self._context.telemetry.migrations
         metrics.ended.labels(outcome).inc()
         if outcome == "succeeded":
-            for histogram, span in ((metrics.total, found.total), (metrics.downtime, found.downtime)):
+            for histogram, span in ((metrics.total, migration.total), (metrics.downtime, migration.downtime)):
                 if span is not None:
                     histogram.observe(span)
 
-    def _tell(self, found: ClusterMigration, text: events.EventText, *, is_warning: bool = False) -> None:
-        facts = found.facts
+    def _tell(self, migration: ClusterMigration, text: events.EventText, *, is_warning: bool = False) -> None:
+        facts = migration.facts
         vm = self._context.feed.vms.facts.get(facts.vm)
         if vm is not None:
             # One name per step, so that a restart does not write the same Event twice.

@@ -32,7 +32,7 @@ class Places:
         """Constraints of the VM of ``claim`` on each node."""
         judged = self._judgements.get(vm)
         if judged is None:
-            judged = self._judgements[vm] = self._judge.judge(self._candidate(claim))
+            judged = self._judgements[vm] = self._judge.judge(self._target_pod(claim))
         return judged
 
     def hindrances(self, claim: Claim, vm: ObjectName) -> Callable[[str], str | None]:
@@ -53,7 +53,7 @@ class Places:
         # It changes affinity and spread of all others.
         self._judgements.clear()
 
-    def _candidate(self, claim: Claim) -> Candidate:
+    def _target_pod(self, claim: Claim) -> Candidate:
         """The target pod: the VM's constraints, and the tolerations and volumes of its present pod."""
         pod, facts = claim.pod, None if claim.vm is None else claim.vm.facts
         constraints, traits = UNCONSTRAINED if facts is None else facts.constraints, pod.traits

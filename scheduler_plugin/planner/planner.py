@@ -111,7 +111,7 @@ class Planner:
             for need in batch:
                 yield
                 self._stuck.pop(need.book.name, None)
-                stuck = drain.relieve(need, traffic, targets, partial(self._left_alone, now.monotonic))
+                stuck = drain.relieve(need, traffic, targets, partial(self._reason_to_rest, now.monotonic))
                 if stuck is not None:
                     self._stuck[need.book.name] = stuck
             moves = tuple(drain.moves)
@@ -167,7 +167,7 @@ class Planner:
         self._active = {name: migration.vm for name, migration in active.items()}
         self._misled &= ledger.migrations.keys()
 
-    def _left_alone(self, now: Instant, vm: ObjectName) -> str | None:
+    def _reason_to_rest(self, now: Instant, vm: ObjectName) -> str | None:
         """The reason not to move the VM now, from earlier rounds."""
         return explanations.RESTING if self._resting.get(vm, now) > now else self.refused_orders.why_not(vm, now)
 

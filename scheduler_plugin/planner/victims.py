@@ -108,7 +108,7 @@ class Rest:
         ended = _ended(migrations, now)
         successes = [at for at, migration in ended if migration.phase is MigrationPhase.SUCCEEDED]
         last = max(successes, default=-inf)
-        return [migration.name for at, migration in ended if self._says_nothing(at, migration.phase, last, now.wall)]
+        return [migration.name for at, migration in ended if self._is_irrelevant(at, migration.phase, last, now.wall)]
 
     def may_forget(self, migrations: Sequence[Migration], now: Now) -> bool:
         """Return False if surely none of the VM's migrations is ``forgotten``; a cheap check for the usual case."""
@@ -123,7 +123,7 @@ class Rest:
             or (facts.created_at if facts.ended_at is None else facts.ended_at) + least <= now.wall
         )
 
-    def _says_nothing(self, at: float, phase: MigrationPhase, last_success: float, wall: float) -> bool:
+    def _is_irrelevant(self, at: float, phase: MigrationPhase, last_success: float, wall: float) -> bool:
         if phase is MigrationPhase.SUCCEEDED:
             return at + max(self.cooldown, REMEMBERED) <= wall
         # The next failure has to count this one, so keep it for twice the longest wait.

@@ -265,7 +265,7 @@ def _unwrapped(documents: list[object]) -> object:
     return documents[0] if len(documents) == 1 else None
 
 
-_SAID: Final = {
+_MESSAGES: Final = {
     "missing": "expected a value, the field is missing",
     "extra_forbidden": "unknown setting",
     "model_type": "expected a mapping",
@@ -281,31 +281,31 @@ def _problem(location: tuple[int | str, ...], message: str, kind: str) -> str:
     # The message continues the path; ``document`` means the root.
     if kind == BELOW:
         return f"{path}.{message}".lstrip(".").replace(".document: ", ": ", 1)
-    text = _SAID.get(kind, message).removeprefix("Value error, ")
+    text = _MESSAGES.get(kind, message).removeprefix("Value error, ")
     return f"{path.lstrip('.') or 'settings'}: {text}"
 
 
-def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
+def _settings(settings: _Settings, folder: PurePath) -> SchedulerSettings:
     overridden: dict[str, _NodeSection] = {}
-    for override in found.node_overrides:
+    for override in settings.node_overrides:
         for node in override.nodes:
             # If several overrides name a node, the last one wins for each field.
-            overridden[node] = override.over(overridden.get(node, found.node_defaults))
+            overridden[node] = override.over(overridden.get(node, settings.node_defaults))
     return SchedulerSettings(
-        scheduler_name=found.scheduler_name,
-        defaults=found.node_defaults.policy(),
+        scheduler_name=settings.scheduler_name,
+        defaults=settings.node_defaults.policy(),
         overrides={name: node.policy() for name, node in overridden.items()},
-        node_agents=frozenset(found.agents.node_agents),
-        tokenless=found.agents.without_tokens,
-        audience=found.agents.audience,
-        extender_token_file=str(folder / found.extender.token_file) if found.extender.token_file else None,
-        candidates=found.extender.candidates,
-        percent_of_nodes=found.extender.percentage_of_nodes_to_score,
-        lazy_writes_per_second=found.permits.lazy_writes_per_second,
-        pod_requests=found.permits.as_pod_requests,
-        limits_cpu=found.permits.as_cpu_limits,
-        wake_interval=Seconds(found.waiting.wake_interval_seconds),
-        ranking=found.ranking,
-        migration=found.migration.policy(),
-        migration_bandwidth=found.migration.max_bandwidth,
+        node_agents=frozenset(settings.agents.node_agents),
+        tokenless=settings.agents.without_tokens,
+        audience=settings.agents.audience,
+        extender_token_file=str(folder / settings.extender.token_file) if settings.extender.token_file else None,
+        candidates=settings.extender.candidates,
+        percent_of_nodes=settings.extender.percentage_of_nodes_to_score,
+        lazy_writes_per_second=settings.permits.lazy_writes_per_second,
+        pod_requests=settings.permits.as_pod_requests,
+        limits_cpu=settings.permits.as_cpu_limits,
+        wake_interval=Seconds(settings.waiting.wake_interval_seconds),
+        ranking=settings.ranking,
+        migration=settings.migration.policy(),
+        migration_bandwidth=settings.migration.max_bandwidth,
     )

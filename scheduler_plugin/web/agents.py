@@ -84,7 +84,7 @@ async def batch(service: Service, request: HotRequest) -> HotResponse:
         return _refused(service, _refusal(error))
     service.context.telemetry.batches.observe(len(entries))
     # Decide in order without waiting; only waits run concurrently.
-    return await _together(service, [_entry(service, entry, identity) for entry in entries])
+    return await _batch_response(service, [_entry(service, entry, identity) for entry in entries])
 
 
 def _entry(service: Service, body: bytes, identity: CallerIdentity) -> bytes | asyncio.Task[bytes]:
@@ -111,9 +111,9 @@ async def _entry_later(service: Service, wire: WireRequest, waiting: Awaitable[G
         return _failed_entry()
 
 
-async def _together(service: Service, found: list[bytes | asyncio.Task[bytes]]) -> HotResponse:
+async def _batch_response(service: Service, results: list[bytes | asyncio.Task[bytes]]) -> HotResponse:
     """The response to a batch, after ``HELD`` at most; unfinished entries go on in the background."""
-    tasks = [answer for answer in found if not isinstance(answer, bytes)]
+    tasks = [answer for answer in results if not isinstance(answer, bytes)]
     if tasks:
         try:
             await _until_done(service, tasks)
@@ -121,12 +121,14 @@ async def _together(service: Service, found: list[bytes | asyncio.Task[bytes]]) 
             for task in tasks:
                 task.cancel()
             raise
-    entries = [answer if isinstance(answer, bytes) else _now(service, answer) for answer in found]
+    entries = [answer if isinstance(answer, bytes) else _finished_or_busy(service, answer) for answer in results]
     unfinished = [task for task in tasks if not task.done()]
     # A permit proves that the caller is an agent, so its connection keeps its slot.
     is_agent = any(wire_batches.is_granted(entry) for entry in entries)
     return HotResponse(
-        wire_batches.encode_batch(entries), rest=_ended(unfinished) if unfinished else None, authenticates=is_agent
+        wire_batches.encode_batch(entries),
+        rest=_hold_until_done(unfinished) if unfinished else None,
+        authenticates=is_agent,
     )
 
 
@@ -139,7 +141,7 @@ async def _until_done(service: Service, tasks: list[asyncio.Task[bytes]]) -> Non
     await clock.wait(done, until)
 
 
-def _now(service: Service, task: asyncio.Task[bytes]) -> bytes:
+def _finished_or_busy(service: Service, task: asyncio.Task[bytes]) -> bytes:
     if task.done():
         return task.result()
     return _refused_entry(service, CallerRefusedError(503, refusals.STILL_WRITTEN, AT_ONCE))
@@ -179,6 +181,6 @@ def _encoded(wire: WireRequest, granted: Granted) -> bytes:
     return encode_response(wire.version, granted.response, granted.slot_size)
 
 
-async def _ended(tasks: list[asyncio.Task[bytes]]) -> None:
+async def _hold_until_done(tasks: list[asyncio.Task[bytes]]) -> None:
     """Keep references to the tasks until they end; their agents ask again."""
     await asyncio.gather(*tasks)

@@ -263,8 +263,8 @@ def _app(title: str, description: str) -> FastAPI:
     )
 
 
-def _json(found: object, status: int = 200) -> Response:
-    return Response(_ENCODER.encode(found), status, media_type="application/json")
+def _json(value: object, status: int = 200) -> Response:
+    return Response(_ENCODER.encode(value), status, media_type="application/json")
 
 
 # Routes that only the leader answers ------------------------------------------------------------------------------

@@ -134,8 +134,8 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
     )
 
 
-def _unreadable(resource: Resource, found: Unreadable) -> models.UnreadableModel:
-    return models.UnreadableModel(resource.kind, str(found.name), found.version, found.reason)
+def _unreadable(resource: Resource, unreadable: Unreadable) -> models.UnreadableModel:
+    return models.UnreadableModel(resource.kind, str(unreadable.name), unreadable.version, unreadable.reason)
 
 
 def _stays_because(context: SchedulerContext, vm: VmFacts | None) -> str | None:
@@ -150,19 +150,20 @@ def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, mod
     }
 
 
-def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> models.MigrationModel:
+def _migration(migration: Migration, seen: ClusterMigration | None, now: Instant) -> models.MigrationModel:
     return models.MigrationModel(
-        name=str(found.name),
-        vm=str(found.vm),
+        name=str(migration.name),
+        vm=str(migration.vm),
         # Not seen yet: only the state of its creation is known.
-        phase=found.phase.value if found.facts is not None else found.creation.value,
-        source=found.source,
-        target=found.goal,
-        by_scheduler=found.is_ours,
-        leaving=found.is_leaving,
-        seen_for_seconds=round(now - found.since, 3),
-        reason=found.reason or (seen.reason if seen is not None else ""),
-        problem=found.problem or (seen.why if seen is not None and found.phase is MigrationPhase.FAILED else None),
+        phase=migration.phase.value if migration.facts is not None else migration.creation.value,
+        source=migration.source,
+        target=migration.goal,
+        by_scheduler=migration.is_ours,
+        leaving=migration.is_leaving,
+        seen_for_seconds=round(now - migration.since, 3),
+        reason=migration.reason or (seen.reason if seen is not None else ""),
+        problem=migration.problem
+        or (seen.why if seen is not None and migration.phase is MigrationPhase.FAILED else None),
         total_seconds=None if seen is None else seen.total,
         downtime_seconds=None if seen is None else seen.downtime,
     )
@@ -268,18 +269,18 @@ def _metrics(metrics: Metrics) -> models.MetricsModel:
 
 def settings_view(settings: SchedulerSettings) -> Json:
     """All settings by name. Files are named, not read, so no secrets are shown."""
-    return {field.name: _told(getattr(settings, field.name)) for field in fields(settings)}
+    return {field.name: _setting(getattr(settings, field.name)) for field in fields(settings)}
 
 
-def _told(value: object) -> object:
+def _setting(value: object) -> object:
     if isinstance(value, MilliCpu | Bytes):
         return value.quantity()
     if (names := _names(value)) is not None:
-        return {name: _told(getattr(value, name)) for name in names}
+        return {name: _setting(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
-        return {str(key): _told(member) for key, member in value.items()}
+        return {str(key): _setting(member) for key, member in value.items()}
     if isinstance(value, frozenset | set | list | tuple):
-        members = [_told(member) for member in value]
+        members = [_setting(member) for member in value]
         # Sorted, so that replicas show the same text.
         return members if isinstance(value, list | tuple) else sorted(members, key=str)
     return _plain(value)

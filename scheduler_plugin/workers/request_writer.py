@@ -158,10 +158,10 @@ class RequestWriter:
                 queue.put(pod.uid, pod)
             await self._context.clock.sleep(ROUND if any(to_repeat) else Seconds(0.0))
 
-    async def _request_waiting(self, seen: PodFacts) -> PodFacts | None:
+    async def _request_waiting(self, waiting: PodFacts) -> PodFacts | None:
         """Write the requests of a waiting pod; return the pod if that must be retried."""
         # The watch may have a newer version.
-        pod, outcome = self._context.feed.pod(seen.name, seen.uid) or seen, ""
+        pod, outcome = self._context.feed.pod(waiting.name, waiting.uid) or waiting, ""
         with suppress(LedgerError):
             # The second order lowers nothing, in case the API server refuses the first.
             for order in self._context.ledger.requests_of_waiting(pod):
@@ -199,9 +199,9 @@ class RequestWriter:
             self._note_withdrawn(order)
         return outcome
 
-    def _note_changed(self, order: ResizePod, found: PodFacts | None) -> None:
+    def _note_changed(self, order: ResizePod, pod: PodFacts | None) -> None:
         """Record which part of the write a webhook dropped; it counts as refused."""
-        runner = None if found is None else found.runner
+        runner = None if pod is None else pod.runner
         if runner is not None and runner.requested != order.size:
             self._context.report(ResizeRefused(order, explanations.CHANGED_BY_API.format(requests=runner.requested)))
 

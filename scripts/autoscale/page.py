@@ -149,9 +149,9 @@ def show_links(console: Console, dashboard: Dashboard, port: int) -> None:
         console.print(f"{title} http://127.0.0.1:{port}/#token={secret}", soft_wrap=True, highlight=False)
         used = True
 
-    dashboard.doorman.on_link = show
+    dashboard.authenticator.on_link = show
     # A link is used up by the browser that opens it, so each use offers the next one.
-    dashboard.doorman.offer_link()
+    dashboard.authenticator.offer_link()
 
 
 @contextmanager

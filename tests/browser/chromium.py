@@ -97,9 +97,9 @@ async def served(
     clock, judge = clock or SystemClock(), ApiJudge(cluster) if on_a_cluster else None
     dashboard = Dashboard("a fleet that is made up", cluster, told, clock, judge, history)
     found = Served(cluster, told, dashboard, [], prefix=prefix)
-    dashboard.doorman.on_link = found.links.append
+    dashboard.authenticator.on_link = found.links.append
     if not on_a_cluster:
-        dashboard.doorman.offer_link()
+        dashboard.authenticator.offer_link()
     logging.getLogger("autoscale").setLevel(logging.ERROR)
     running = asyncio.create_task(dashboard.run())
     if is_read:

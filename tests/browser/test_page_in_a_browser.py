@@ -10,7 +10,7 @@ import pytest
 
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
-from scheduler_plugin.dashboard.doorman import cookie_at
+from scheduler_plugin.dashboard.sign_in import cookie_at
 from scheduler_plugin.history.core.samples import MoveRecord
 from tests.scheduler_plugin.dashboard.page_cluster import SCRIPT, a_node, nodes_answer
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, VMS, Obj
@@ -228,7 +228,7 @@ async def test_on_a_cluster_one_sees_the_namespaces_that_one_may_list() -> None:
         await expect(namespaces).to_have_text(["Every namespace", "shop"], timeout=PATIENCE)
         assert "bank" not in await seen.tab.content()
         cluster.people.clear()
-        run.dashboard.doorman.sessions = type(run.dashboard.doorman.sessions)()
+        run.dashboard.authenticator.sessions = type(run.dashboard.authenticator.sessions)()
         await seen.tab.get_by_role("heading", name="Sign in").wait_for(timeout=PATIENCE)
         assert "shop" not in await seen.tab.content()
 

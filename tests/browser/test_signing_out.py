@@ -45,7 +45,7 @@ async def test_after_a_session_has_expired_no_address_shows_what_it_showed() -> 
         await signed_in(seen)
         await seen.tab.evaluate("path => { location.hash = path }", f"#/vm/shop/{a_vm_of_the_shop(run)}")
         await seen.shows("Cost of the last 15 minutes")
-        run.dashboard.doorman.sessions = Sessions()
+        run.dashboard.authenticator.sessions = Sessions()
         await shows_the_form_alone(seen)
         run.asked.clear()
         for path in ("#/groups", "#/"):

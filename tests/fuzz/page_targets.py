@@ -8,10 +8,10 @@ import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.pages import read_object
+from scheduler_plugin.dashboard.core.reports import said_of, words
 from scheduler_plugin.dashboard.core.rows import group_row, move_row, node_rows, standing_row, vm_row
-from scheduler_plugin.dashboard.core.said import said_of, words
 from scheduler_plugin.dashboard.story import story
-from scheduler_plugin.history.core.chronicle import Batch, HistoryLog
+from scheduler_plugin.history.core.history_log import Batch, HistoryLog
 from scheduler_plugin.history.core.looks import ClusterSample
 from scheduler_plugin.history.core.samples import SECOND
 from tests.fuzz import samples
@@ -62,9 +62,9 @@ def rows(found: Json) -> object:
 
 
 def _recorded(vms: list[JsonObject], said: JsonObject | None, answer: JsonObject | None) -> Batch:
-    chronicle, batch = HistoryLog(10 * SECOND, ["team"]), Batch()
+    log, batch = HistoryLog(10 * SECOND, ["team"]), Batch()
     for at in (SECOND, 11 * SECOND, 200 * SECOND):
         look = ClusterSample(at, vms, said, {}, vms)
-        asked = chronicle.asks(look, 10)
-        batch = chronicle.take(look, {} if answer is None else {name_of(vm): answer for vm in asked})
+        asked = log.asks(look, 10)
+        batch = log.take(look, {} if answer is None else {name_of(vm): answer for vm in asked})
     return batch

@@ -80,13 +80,13 @@ async def test_same_seed_gives_the_same_story() -> None:
 
 def grants_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is within the reservation is granted, whoever has put it on the object."""
-    by_room = permit_rule._by_room
+    by_room = permit_rule._size_by_room
 
     def within(state: Any, claim: Any, account: VmAccount, message: Any, now: Instant) -> tuple[Resources, Resources]:
         wanted, granted = by_room(state, claim, account, message, now)
         return wanted, wanted if wanted.within(account.reserved) else granted
 
-    monkeypatch.setattr(permit_rule, "_by_room", within)
+    monkeypatch.setattr(permit_rule, "_size_by_room", within)
 
 
 def believes_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def believes_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def compares_all_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of two agents are of one."""
     monkeypatch.setattr(PermitAccount, "rival_of", lambda *_: None)
-    monkeypatch.setattr(PermitAccount, "_is_of_the_same", lambda account, message: account.heard_from == message.pod)
+    monkeypatch.setattr(PermitAccount, "_is_same_agent", lambda account, message: account.heard_from == message.pod)
 
 
 def frees_at_opt_out(monkeypatch: pytest.MonkeyPatch) -> None:

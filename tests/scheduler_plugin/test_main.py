@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from deploy.neonvm.network.sockets import free_port, free_ports
 from protocol.runtime.serving.listeners import Listener
-from scheduler_plugin.__main__ import _until_told, main
+from scheduler_plugin.__main__ import _serve_until, main
 from tests.examples import THOROUGH
 from tests.plain_http import plain_client
 
@@ -78,7 +78,7 @@ async def test_clients_are_served_until_lease_release() -> None:
     async def retire() -> None:
         said.append("retires")
 
-    serving = _until_told(stop, retire, [Listener("agents", FastAPI(), address)], [gives_back_at_its_end()])
+    serving = _serve_until(stop, retire, [Listener("agents", FastAPI(), address)], [gives_back_at_its_end()])
     running = asyncio.create_task(serving)
     async with plain_client(base_url=f"http://{address}") as client:
         assert await answered(client, "/") == 404

@@ -22,7 +22,7 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.runtime.kubernetes.http_api import HttpApi
-from scheduler_plugin.history.core.chronicle import Batch
+from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, DecisionRecord, NodeRecord, Size, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.chronicle import Batch
+from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.samples import HOUR, DecisionRecord, MoveRecord, Size
 from scheduler_plugin.history.sqlite.store import SqliteStore
 from scripts.autoscale import explain

@@ -134,34 +134,34 @@ def _owner_at_most(obj: JsonObject) -> Owner:
     return Owner(kind, name, uid, version, flag(obj, "controller"))
 
 
-def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
+def pod_facts(pod: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
     """Facts of a pod. Raises ``ValueError``."""
-    meta, status = found.metadata, found.status or PodStatus()
+    meta, status = pod.metadata, pod.status or PodStatus()
     vm, vm_uid, migration, migration_uid = _run_by(meta)
-    requests, around = counted(meta, found.spec, status)
+    requests, around = counted(meta, pod.spec, status)
     return PodFacts(
         uid=meta.uid,
         name=ObjectName(meta.namespace, meta.name),
         requests=requests,
         vm=vm,
-        node=found.spec.nodeName or None,
+        node=pod.spec.nodeName or None,
         finished=status.phase in TERMINAL,
         migration=migration,
-        scheduler=found.spec.schedulerName or "",
+        scheduler=pod.spec.schedulerName or "",
         vm_uid=vm_uid,
         migration_uid=migration_uid,
         # Only a VM's pod has a part outside the guest.
         around=ZERO if vm is None else around,
-        unschedulable="" if found.spec.nodeName else _unschedulable(status),
-        deferred=deferred(found, status, requests) if vm is None else ZERO,
+        unschedulable="" if pod.spec.nodeName else _unschedulable(status),
+        deferred=deferred(pod, status, requests) if vm is None else ZERO,
         asks_room=vm is None and (meta.labels or {}).get(LABEL_MAKE_ROOM) == "true",
         traits=traits,
-        has_runner=vm is None or any(container.name == RUNNER_CONTAINER for container in found.spec.containers),
-        runner=None if vm is None else runner_requests(meta, found.spec, status),
+        has_runner=vm is None or any(container.name == RUNNER_CONTAINER for container in pod.spec.containers),
+        runner=None if vm is None else runner_requests(meta, pod.spec, status),
         # A migration's target does not boot: its guest arrives at its present size.
-        boots_with=ZERO if vm is None or migration is not None else boots_with(found.spec.containers),
+        boots_with=ZERO if vm is None or migration is not None else boots_with(pod.spec.containers),
         # A host-network pod shares its node's address.
-        addresses=() if found.spec.hostNetwork else _addresses(status),
+        addresses=() if pod.spec.hostNetwork else _addresses(status),
     )
 
 

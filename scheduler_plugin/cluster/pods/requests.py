@@ -72,12 +72,12 @@ def _resize_problem(meta: shapes.Metadata, status: shapes.PodStatus) -> str:
     return next(verdicts, "")
 
 
-def deferred(found: shapes.Pod, status: shapes.PodStatus, requests: Resources) -> Resources:
+def deferred(pod: shapes.Pod, status: shapes.PodStatus, requests: Resources) -> Resources:
     """The part of ``requests`` that the kubelet grants only after others leave the node."""
-    if not _resize_is(DEFERRED, found.metadata, status):
+    if not _resize_is(DEFERRED, pod.metadata, status):
         return ZERO
     # is_feasible=False counts only what the kubelet has granted.
-    has, _ = _held(found.spec, status, is_feasible=False)
+    has, _ = _held(pod.spec, status, is_feasible=False)
     return requests.minus_or_zero(has)
 
 
@@ -139,14 +139,14 @@ def _init_sizes(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: 
     return sidecars, starting
 
 
-def _size(path: str, container: shapes.Container, held: shapes.Held | None, *, is_feasible: bool) -> Resources:
+def _size(path: str, container: shapes.Container, status: shapes.Held | None, *, is_feasible: bool) -> Resources:
     requests = (
         ZERO if container.resources is None else amounts(f"{path}.resources.requests", container.resources.requests)
     )
     # Not started, or a kubelet without in-place resize.
-    if held is None or (held.resources is None and not held.allocatedResources):
+    if status is None or (status.resources is None and not status.allocatedResources):
         return requests
-    has = _has(f"status of {container.name}", held.allocatedResources, held.resources)
+    has = _has(f"status of {container.name}", status.allocatedResources, status.resources)
     # During a resize the maximum of request, allocation and actual size counts.
     return requests.at_least(has) if is_feasible else has
 
@@ -168,12 +168,13 @@ def _pod_level(spec: shapes.PodSpec, status: shapes.PodStatus, counted: Resource
     return Resources(size.cpu if "cpu" in requests else counted.cpu, size.mem if "memory" in requests else counted.mem)
 
 
-def amounts(path: str, given: shapes.Amounts | None) -> Resources:
-    """CPU and memory among ``given``; zero if missing. Raises ``ValueError``."""
-    if not given:
+def amounts(path: str, quantities: shapes.Amounts | None) -> Resources:
+    """CPU and memory among ``quantities``; zero if missing. Raises ``ValueError``."""
+    if not quantities:
         return ZERO
     return Resources(
-        cpu_from_wire(f"{path}.cpu", given.get("cpu", 0)), mem_from_wire(f"{path}.memory", given.get("memory", 0))
+        cpu_from_wire(f"{path}.cpu", quantities.get("cpu", 0)),
+        mem_from_wire(f"{path}.memory", quantities.get("memory", 0)),
     )
 
 
@@ -181,10 +182,10 @@ LEDGERS: Final = frozenset({"cpu", "memory"})
 """Resources that the ledger itself accounts for."""
 
 
-def other_resources(given: Amounts | None) -> Counter[str]:
+def other_resources(amounts: Amounts | None) -> Counter[str]:
     """Amounts of all other resources, in whole units, rounded up as in kube-scheduler."""
     counts: Counter[str] = Counter()
-    for name, amount in (given or {}).items():
+    for name, amount in (amounts or {}).items():
         if name not in LEDGERS:
             # Skip unreadable amounts: kube-scheduler checks the real object.
             with suppress(ValueError):

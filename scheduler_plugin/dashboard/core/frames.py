@@ -10,7 +10,7 @@ import msgspec
 
 from scheduler_plugin.dashboard.core.journal import Change, Journal
 from scheduler_plugin.dashboard.core.rows import GroupRow, MoveRow, NodeRow, Row, StandingRow, VmRow
-from scheduler_plugin.dashboard.core.sight import VisibilityFilter
+from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
 
 VM: Final = "vm"
 NODE: Final = "node"
@@ -68,15 +68,15 @@ def _mixed(one: bytes, other: bytes) -> bytes:
     return bytes(a ^ b for a, b in zip(one, other, strict=True))
 
 
-def next_frame(journal: Journal, epoch: str, sight: VisibilityFilter, seen: int | None) -> tuple[bytes, int]:
-    """The next frame of a page at revision ``seen`` (None: new page), and its new revision.
+def next_frame(journal: Journal, epoch: str, visibility: VisibilityFilter, revision: int | None) -> tuple[bytes, int]:
+    """The next frame of a page at revision ``revision`` (None: new page), and its new revision.
 
     The frame is empty if there is no visible change.
     """
-    change = None if seen is None else journal.since(seen)
+    change = None if revision is None else journal.since(revision)
     if change is None:
-        return _frame("snapshot", epoch, sight.change(journal.everything()), COLUMNS), journal.revision
-    visible = sight.change(change)
+        return _frame("snapshot", epoch, visibility.change(journal.everything()), COLUMNS), journal.revision
+    visible = visibility.change(change)
     # Advance the revision, so that these changes are not filtered again.
     if not visible.rows and not visible.gone:
         return b"", change.revision

@@ -10,7 +10,7 @@ from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from scheduler_plugin.dashboard import texts
-from scheduler_plugin.dashboard.core.sight import VisibilityFilter
+from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
 from scheduler_plugin.databases import scope_of
 from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, Size
 from scheduler_plugin.history.costs.bills import bill, key_of
@@ -38,19 +38,19 @@ class Material:
     prices_from: str
 
 
-def costs(material: Material, sight: VisibilityFilter, by: str, only: str = "", most: int = MOST_LINES) -> Json:
+def costs(material: Material, visibility: VisibilityFilter, by: str, only: str = "", most: int = MOST_LINES) -> Json:
     """The bill by ``by`` (see ``key_of``), or one line of it: the ``most`` most expensive lines, and the number of
     ``others``.
 
     Raises ``ValueError`` for an unknown ``by``.
     """
     # Before summing, so that no sum reveals a hidden database.
-    visible = [usage for usage in material.usages if sight.sees(scope_of(usage.facts.vm))]
+    visible = [usage for usage in material.usages if visibility.sees(scope_of(usage.facts.vm))]
     bill_json = document(bill(visible, material.high, material.prices, key_of(by), material.period, only=only), by)
     lines = items(bill_json, "lines")
     others = max(0, len(lines) - most)
     # Keys of the price table name machines of the whole fleet.
-    if not sight.has_all_vms:
+    if not visibility.has_all_vms:
         bill_json["unusedPrices"] = []
     return {**bill_json, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}
 

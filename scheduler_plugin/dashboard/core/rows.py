@@ -141,14 +141,14 @@ class StandingRow(Row, frozen=True):
     silent: int = 0
 
 
-def pair(found: Resources | None) -> Pair:
+def pair(amounts: Resources | None) -> Pair:
     """Both amounts.
 
     >>> pair(Resources.parse("1500m", "2Gi"))
     (1500, 2048)
     """
     # Rounded up, so that memory is never shown as none.
-    return NOTHING if found is None else (found.cpu.value, -(-found.mem.value // _MIB))
+    return NOTHING if amounts is None else (amounts.cpu.value, -(-amounts.mem.value // _MIB))
 
 
 def pair_at(source: JsonObject, *path: str) -> Pair:
@@ -202,7 +202,7 @@ def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
     )
 
 
-def _said(source: JsonObject, *path: str) -> str:
+def _text_at(source: JsonObject, *path: str) -> str:
     return shortened(text(source, *path))
 
 
@@ -212,11 +212,11 @@ def move_row(obj: JsonObject) -> MoveRow:
     return MoveRow(
         str(name),
         name.namespace,
-        vm=f"{name.namespace}/{_said(obj, 'spec', 'vmName')}",
-        phase=_said(status, "phase") or PENDING,
-        source=_said(status, "sourceNode"),
-        target=_said(status, "targetNode"),
-        reason=_said(obj, "metadata", "annotations", ANNOTATION_REASON),
+        vm=f"{name.namespace}/{_text_at(obj, 'spec', 'vmName')}",
+        phase=_text_at(status, "phase") or PENDING,
+        source=_text_at(status, "sourceNode"),
+        target=_text_at(status, "targetNode"),
+        reason=_text_at(obj, "metadata", "annotations", ANNOTATION_REASON),
         progress=_progress(child(status, "info", "ram")),
         started=text(obj, "metadata", "creationTimestamp"),
         wait=shortened(wait_of(obj), _EXPLANATION),

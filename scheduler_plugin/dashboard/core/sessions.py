@@ -9,7 +9,7 @@ from typing import Final
 
 from protocol.kubernetes.access_reviews import Scope
 from protocol.units import Instant, Seconds
-from scheduler_plugin.dashboard.core.sight import VisibilityFilter
+from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
 
 LASTS: Final = Seconds(12 * 3600.0)
 # Interval of permission checks; a session whose check fails ends.
@@ -26,7 +26,7 @@ class Session:
     """
 
     key: bytes
-    sight: VisibilityFilter
+    visibility: VisibilityFilter
     begun: Instant
     checked: Instant
     token: str = field(default="", repr=False)
@@ -67,7 +67,7 @@ class Sessions:
     def begin(  # noqa: PLR0913 - what a session begins with
         self,
         secret: str,
-        sight: VisibilityFilter,
+        visibility: VisibilityFilter,
         now: Instant,
         *,
         token: str = "",
@@ -75,7 +75,7 @@ class Sessions:
         asked_to: Scope = _NONE,
     ) -> Session:
         """Start a session identified by ``secret``."""
-        session = Session(hashed(secret), sight, now, now, token, who, asked_to)
+        session = Session(hashed(secret), visibility, now, now, token, who, asked_to)
         self._open[session.key] = session
         own = [key for key, other in self._open.items() if other.person == session.person]
         # A user's sign-ins end only that user's sessions, oldest first.
@@ -100,13 +100,13 @@ class Sessions:
         return current if current is not None and now - current.begun < LASTS else None
 
     def checked(
-        self, session: Session, sight: VisibilityFilter, now: Instant, asked_to: Scope = _NONE
+        self, session: Session, visibility: VisibilityFilter, now: Instant, asked_to: Scope = _NONE
     ) -> Session | None:
         """The session with its reviewed permissions; None if it ended meanwhile."""
         # The user signed out during the review.
         if session.key not in self._open:
             return None
-        renewed = self._open[session.key] = replace(session, sight=sight, checked=now, asked_to=asked_to)
+        renewed = self._open[session.key] = replace(session, visibility=visibility, checked=now, asked_to=asked_to)
         return renewed
 
     def end(self, session: Session) -> None:

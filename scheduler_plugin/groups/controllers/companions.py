@@ -67,54 +67,54 @@ def companions(facts: GroupFacts, desired: DesiredState) -> tuple[Write, ...]:
     return tuple(write for write in writes if write is not None)
 
 
-def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name: str, spec: Json) -> Write | None:
+def upkeep(resource: Resource, obj: JsonObject | None, owner: JsonObject, name: str, spec: Json) -> Write | None:
     """The write that gives the object ``name`` its ``spec``; None if it has it.
 
     Raises ``ForeignObjectError`` if another controller owns the object, and ``TooLargeError``.
     """
     object_name, what = ObjectName(name_of(owner).namespace, name), resource.kind
-    if found is None:
+    if obj is None:
         return creation(resource, owner, name, spec)
-    old = child(found, "spec")
+    old = child(obj, "spec")
     # Defaults added by the API server are no difference. null removes a field.
     fields: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
     fields |= {name: None for name in OPTIONAL if name in old and name not in spec}
-    if is_owned_by(found, owner):
+    if is_owned_by(obj, owner):
         # It is deleted with its group, so there is nothing to restore.
         body: Json = {"spec": fields}
-        return Write(what, resource, object_name, body, version=version_of(found)) if fields else None
-    refuse_foreign(found, resource, owner)
-    return adapted(what, resource, found, owner, fields) if fields else None
+        return Write(what, resource, object_name, body, version=version_of(obj)) if fields else None
+    refuse_foreign(obj, resource, owner)
+    return adapted(what, resource, obj, owner, fields) if fields else None
 
 
 OPTIONAL: Final = ("behavior", "resourcePolicy")
 """Fields of an HPA's or VPA's spec that are removed once the group no longer sets them."""
 
 
-def _refuse_other_workload(resource: Resource, found: JsonObject, group: JsonObject, desired: DesiredState) -> None:
+def _refuse_other_workload(resource: Resource, obj: JsonObject, group: JsonObject, desired: DesiredState) -> None:
     """Raise ``StopError`` if an HPA or VPA refers neither to the group nor to its target."""
-    refuse_foreign(found, resource, group)
-    subject = about(found, resource)
+    refuse_foreign(obj, resource, group)
+    subject = about(obj, resource)
     # An HPA may refer to the group's `/scale` or to the target itself.
     if subject not in (desired.target, TargetRef(api_group(group), text(group, "kind"), name_of(group).name)):
         what = str(subject).strip() or "nothing"
         raise StopError(
             "ForeignAutoscaler",
-            texts.AUTOSCALER_ELSEWHERE.format(kind=resource.kind, name=name_of(found).name, subject=what),
+            texts.AUTOSCALER_ELSEWHERE.format(kind=resource.kind, name=name_of(obj).name, subject=what),
         )
 
 
-def managed(facts: GroupFacts, found: ScalableTarget, decision: PolicyDecision) -> tuple[Write, ...]:
+def managed(facts: GroupFacts, target: ScalableTarget, decision: PolicyDecision) -> tuple[Write, ...]:
     """Idempotent writes besides the scaling: a new HPA, annotations of the target."""
     writes: list[Write] = []
-    companion, new = found.desired.hpa, decision.new_hpa
+    companion, new = target.desired.hpa, decision.new_hpa
     if companion is not None and new is not None and facts.hpa is None:
         writes.append(creation(HORIZONTAL_AUTOSCALERS, facts.group, companion.name, new, owned=companion.goes_along))
-    current = annotations_of(found.target)
+    current = annotations_of(target.target)
     if patch := {name: value for name, value in decision.annotations.items() if current.get(name) != value}:
         body: Json = {"metadata": {"annotations": patch}}
-        version = version_of(found.target)
-        writes.append(Write("annotations", found.kind, name_of(found.target), body, version=version))
+        version = version_of(target.target)
+        writes.append(Write("annotations", target.kind, name_of(target.target), body, version=version))
     return tuple(writes)
 
 
@@ -141,7 +141,7 @@ def hpa_write(facts: GroupFacts, wanted: Json) -> Write | None:
     return adapted("autoscaler", HORIZONTAL_AUTOSCALERS, hpa, facts.group, fields)
 
 
-def released(resource: Resource, found: JsonObject, group: JsonObject | None, desired: DesiredState | None) -> bool:
+def released(resource: Resource, obj: JsonObject, group: JsonObject | None, desired: DesiredState | None) -> bool:
     """Return True if an HPA or VPA whose record names the group must be restored.
 
     ``group`` is None if it is gone, ``desired`` is None if its spec is invalid; then nothing is restored.
@@ -152,15 +152,15 @@ def released(resource: Resource, found: JsonObject, group: JsonObject | None, de
     if desired is None:
         return False
     companion = desired.beside.get(resource)
-    return companion is None or companion.name != name_of(found).name
+    return companion is None or companion.name != name_of(obj).name
 
 
-def inbox(kind: Resource, facts: GroupFacts, found: ScalableTarget) -> Write | None:
+def inbox(kind: Resource, facts: GroupFacts, target: ScalableTarget) -> Write | None:
     """Reset the group's own ``/scale`` to the present replicas, from which an HPA computes its next count. The caller
     adds the version, because the status write changes it.
     """
-    replicas = found.template.replicas
-    recommends = found.desired.hpa is not None and found.desired.hpa_asks_group
+    replicas = target.template.replicas
+    recommends = target.desired.hpa is not None and target.desired.hpa_asks_group
     if not recommends or child(facts.group, "spec").get("replicas") == replicas:
         return None
     return Write("inbox", kind, name_of(facts.group), {"spec": {"replicas": replicas}}, "scale")
@@ -197,10 +197,10 @@ class Original:
         return encoded
 
 
-def original_of(found: JsonObject) -> Original | None:
+def original_of(obj: JsonObject) -> Original | None:
     """The record of an HPA or VPA; None if missing or unreadable."""
     try:
-        body = json.loads(annotations_of(found)[ANNOTATION_ORIGINAL])
+        body = json.loads(annotations_of(obj)[ANNOTATION_ORIGINAL])
     except (KeyError, ValueError, RecursionError):
         return None
     group = child(body, "group") if isinstance(body, dict) else {}
@@ -208,35 +208,35 @@ def original_of(found: JsonObject) -> Original | None:
     return Original(kind, name, child(body, "before"), child(body, "written")) if kind and name else None
 
 
-def changed(found: JsonObject, group: JsonObject, fields: JsonObject) -> Original:
+def changed(obj: JsonObject, group: JsonObject, fields: JsonObject) -> Original:
     """The record after ``group`` wrote ``fields`` to the object's spec."""
-    record, spec = original_of(found) or Original("", "", {}, {}), child(found, "spec")
+    record, spec = original_of(obj) or Original("", "", {}, {}), child(obj, "spec")
     before, written = dict(record.before), dict(record.written)
     for name, value in fields.items():
         # On the first write, or after a change by others, the present value is restored later.
-        if name not in written or not _is(spec.get(name), written[name]):
+        if name not in written or not _is_unchanged(spec.get(name), written[name]):
             before.pop(name, None)
             before |= {name: spec[name]} if name in spec else {}
         written[name] = value
     return Original(text(group, "kind"), name_of(group).name, before, written)
 
 
-def adapted(what: str, resource: Resource, found: JsonObject, group: JsonObject, fields: Json) -> Write:
+def adapted(what: str, resource: Resource, obj: JsonObject, group: JsonObject, fields: Json) -> Write:
     """Set fields of an adopted object's spec, with a record of their values. Raises ``TooLargeError``."""
     # In the same patch, so that a crash cannot lose the record.
-    record: Json = {"annotations": {ANNOTATION_ORIGINAL: changed(found, group, fields).text}}
-    return Write(what, resource, name_of(found), {"metadata": record, "spec": fields}, version=version_of(found))
+    record: Json = {"annotations": {ANNOTATION_ORIGINAL: changed(obj, group, fields).text}}
+    return Write(what, resource, name_of(obj), {"metadata": record, "spec": fields}, version=version_of(obj))
 
 
-def put_back(resource: Resource, found: JsonObject) -> Write | None:
+def put_back(resource: Resource, obj: JsonObject) -> Write | None:
     """Restore the object, without fields that others have changed since; None if it has no record."""
-    record, spec = original_of(found), child(found, "spec")
+    record, spec = original_of(obj), child(obj, "spec")
     if record is None:
         return None
     restored = dict(spec)
     for name, value in record.written.items():
         # Keep fields that others have changed since.
-        if _is(spec.get(name), value):
+        if _is_unchanged(spec.get(name), value):
             restored.pop(name, None)
             restored |= {name: record.before[name]} if name in record.before else {}
     least, most = restored.get("minReplicas"), restored.get("maxReplicas")
@@ -248,15 +248,15 @@ def put_back(resource: Resource, found: JsonObject) -> Write | None:
     body: Json = {"metadata": {"annotations": dict.fromkeys(ours)}}
     if patch := difference(spec, restored):
         body["spec"] = patch
-    return Write("original", resource, name_of(found), body, version=version_of(found))
+    return Write("original", resource, name_of(obj), body, version=version_of(obj))
 
 
-def _is(found: object, written: object) -> bool:
+def _is_unchanged(found: object, written: object) -> bool:
     """Return True if a field still has the written value, despite added defaults or another spelling of a quantity."""
     if isinstance(found, Mapping) and isinstance(written, Mapping):
-        return all(_is(found.get(name), value) for name, value in written.items())
+        return all(_is_unchanged(found.get(name), value) for name, value in written.items())
     if isinstance(found, list) and isinstance(written, list):
-        return len(found) == len(written) and all(map(_is, found, written))
+        return len(found) == len(written) and all(map(_is_unchanged, found, written))
     if found == written:
         return True
     if not isinstance(found, str | int | float) or not isinstance(written, str | int | float):

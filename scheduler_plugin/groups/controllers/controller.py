@@ -78,12 +78,12 @@ class Cache:
         """Call ``listener`` on every later change of an object of that kind."""
         self._listeners.setdefault(kind, []).append(listener)
 
-    def learn(self, kind: Resource, found: JsonObject) -> None:
+    def learn(self, kind: Resource, obj: JsonObject) -> None:
         """Store the object that the API returned for a write."""
         informer = self._informers.get(kind)
         if informer is not None:
             # The next reconcile must see our own write.
-            informer.learn(found)
+            informer.learn(obj)
 
     def read_again(self) -> None:
         """Relist everything: etcd was restored."""
@@ -107,18 +107,18 @@ class Cache:
             listener(change)
 
 
-def worth_keeping(kind: Resource, found: JsonObject) -> Json:
+def worth_keeping(kind: Resource, obj: JsonObject) -> Json:
     """The object without ``managedFields``; of ReplicaSets of Deployments only the metadata; of pods only fields about
     sizes and OOM kills.
 
     A Deployment has up to ten old ReplicaSets of 20 KiB each, which are never scaled.
     """
     if kind is PODS:
-        return kept_pod(found)
+        return kept_pod(obj)
     # `managedFields` can be larger than the rest, and only conflicts need it.
-    metadata = {name: value for name, value in child(found, "metadata").items() if name != "managedFields"}
-    has_keeper = kind is REPLICA_SETS and kept_by(found)
-    return {"metadata": metadata} if has_keeper else {**found, "metadata": metadata}
+    metadata = {name: value for name, value in child(obj, "metadata").items() if name != "managedFields"}
+    has_keeper = kind is REPLICA_SETS and kept_by(obj)
+    return {"metadata": metadata} if has_keeper else {**obj, "metadata": metadata}
 
 
 PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
@@ -157,12 +157,12 @@ class Writer:
             if NO_DRY_RUN not in str(error):
                 raise
 
-    async def delete(self, resource: Resource, found: JsonObject) -> None:
-        """Delete the object ``found``; 409 if it has changed or was replaced."""
-        name = name_of(found)
+    async def delete(self, resource: Resource, obj: JsonObject) -> None:
+        """Delete the object ``obj``; 409 if it has changed or was replaced."""
+        name = name_of(obj)
         # A process may stall after checking the Lease and continue when another leads. The preconditions protect
         # anything newer.
-        preconditions: Json = {"uid": uid_of(found), "resourceVersion": version_of(found)}
+        preconditions: Json = {"uid": uid_of(obj), "resourceVersion": version_of(obj)}
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         path = resource.path(name.namespace, name.name)
         await self._call("delete", ApiCall("DELETE", path, TIMEOUT, body=body, content_type=JSON))

@@ -73,9 +73,9 @@ class WrittenFields:
         """Return True if the write is too old to count."""
         return now - max(self.at, self.until, self.noticed or self.at) >= STANDS
 
-    def is_of_another(self, found: JsonObject) -> bool:
+    def is_of_another(self, obj: JsonObject) -> bool:
         """Return True if the object was recreated since."""
-        return bool(self.uid) and uid_of(found) not in ("", self.uid)
+        return bool(self.uid) and uid_of(obj) not in ("", self.uid)
 
 
 @dataclass(slots=True)
@@ -103,12 +103,12 @@ class Disputes:
             claim if old is None else replace(claim, reverts=old.reverts, lost=old.lost, manager=old.manager)
         )
 
-    def look(self, resource: Resource, found: JsonObject, now: Instant) -> None:
+    def look(self, resource: Resource, obj: JsonObject, now: Instant) -> None:
         """Detect overwritten fields of the object."""
-        for key, claim in list(self._of(resource, name_of(found))):
-            present = part_of(found, claim.fields)
+        for key, claim in list(self._of(resource, name_of(obj))):
+            present = part_of(obj, claim.fields)
             stands = present == claim.stored
-            if claim.is_over(now) or claim.is_of_another(found):
+            if claim.is_over(now) or claim.is_of_another(obj):
                 del self._claims[key]
             # A revert counts once per write.
             elif not stands and claim.noticed is None:
@@ -132,11 +132,11 @@ class Disputes:
         """Return True if the manager that overwrites fields of the object is still unknown."""
         return any(claim.is_fight and not claim.manager for _, claim in self._of(resource, name))
 
-    def name(self, resource: Resource, found: JsonObject) -> None:
+    def name(self, resource: Resource, obj: JsonObject) -> None:
         """Find out from its ``managedFields`` who overwrites fields of the object."""
-        for key, claim in list(self._of(resource, name_of(found))):
+        for key, claim in list(self._of(resource, name_of(obj))):
             if claim.is_fight and not claim.manager:
-                self._claims[key] = replace(claim, manager=manager_of(found, claim.lost) or UNKNOWN)
+                self._claims[key] = replace(claim, manager=manager_of(obj, claim.lost) or UNKNOWN)
 
     def fights(self, resource: Resource, name: ObjectName, now: Instant) -> Iterator[tuple[str, WrittenFields]]:
         """Present fights over the object, by kind of write."""
@@ -212,11 +212,11 @@ def _merged(old: object, new: object) -> object:
     return new
 
 
-def manager_of(found: JsonObject, fields: Json) -> str:
+def manager_of(obj: JsonObject, fields: Json) -> str:
     """The manager, other than us, that last wrote one of ``fields`` by ``managedFields``; empty if unknown."""
     entries = [
         entry
-        for entry in items(found, "metadata", "managedFields")
+        for entry in items(obj, "metadata", "managedFields")
         if text(entry, "manager") != OURSELVES and _owns(entry.get("fieldsV1"), fields)
     ]
     return max(((text(entry, "time"), text(entry, "manager")) for entry in entries), default=("", ""))[1]

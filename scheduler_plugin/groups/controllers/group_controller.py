@@ -150,48 +150,48 @@ class GroupController(QueuedController):
             return facts
         return replace(facts, denied=await self._denials.of(primary))
 
-    async def _with_managers(self, resource: Resource, found: JsonObject) -> JsonObject:
+    async def _with_managers(self, resource: Resource, obj: JsonObject) -> JsonObject:
         """The object with ``managedFields``, which the cache drops.
 
         A list by name, because GET would need another permission than the watch.
         """
-        name = name_of(found)
+        name = name_of(obj)
         query = {"fieldSelector": f"metadata.name={name.name}"}
         call = ApiCall("GET", resource.path(name.namespace), TIMEOUT, query=query)
         try:
             listed = await self._context.writer.api.call(call)
         except ApiRefusedError:
             # Report the fight without the manager's name.
-            return found
-        return next(iter(items(listed, "items")), found)
+            return obj
+        return next(iter(items(listed, "items")), obj)
 
-    async def _carry_out(self, facts: GroupFacts, found: ReconcileResult) -> None:
-        for write in found.upkeep:
-            await self._keep_up(write)
+    async def _carry_out(self, facts: GroupFacts, result: ReconcileResult) -> None:
+        for write in result.upkeep:
+            await self._write_companion(write)
         # A refused scaling is sent as a dry run first: otherwise each reconcile would write its intent and drop it
         # again.
-        if found.intent is not None and condition_of(facts.group, WRITABLE):
-            await self._rehearse(facts, found.intent)
+        if result.intent is not None and condition_of(facts.group, WRITABLE):
+            await self._rehearse(facts, result.intent)
         # Write memory and intent to the status before the target: of two processes with the same group, one is refused.
-        group = await self._write_status(facts.group, found.status)
+        group = await self._write_status(facts.group, result.status)
         about = (self.kind, facts.group)
-        event = stopped(*about, found.problem) if found.problem else contested(*about, found.status)
+        event = stopped(*about, result.problem) if result.problem else contested(*about, result.status)
         if event is not None:
             await self._context.writer.tell(event)
-        if found.intent is not None and facts.target is not None and facts.desired is not None:
-            if (on_hpa := hpa_write(facts, found.intent.hpa)) is not None:
+        if result.intent is not None and facts.target is not None and facts.desired is not None:
+            if (on_hpa := hpa_write(facts, result.intent.hpa)) is not None:
                 await self._do(on_hpa)
-            await self._scale(group, facts.target, facts.desired.target.resource, found.intent)
+            await self._scale(group, facts.target, facts.desired.target.resource, result.intent)
             # Otherwise a successor would repeat the intent.
-            group = await self._write_status(group, without_intent(group, found.intent))
-        if found.drop is not None:
-            await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, found.drop)
+            group = await self._write_status(group, without_intent(group, result.intent))
+        if result.drop is not None:
+            await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, result.drop)
         if facts.target is not None and facts.desired is not None:
-            unresized = await self._pods.bring(facts.target, facts.desired.target.resource, found.sizes)
+            unresized = await self._pods.bring(facts.target, facts.desired.target.resource, result.sizes)
             group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
-        if found.inbox is not None:
+        if result.inbox is not None:
             # The status write changed the version.
-            await self._context.writer.do(replace(found.inbox, version=version_of(group)))
+            await self._context.writer.do(replace(result.inbox, version=version_of(group)))
 
     async def _keep_in_tandem(self, tandem: TandemWrites) -> None:
         for write in tandem.floors:
@@ -201,7 +201,7 @@ class GroupController(QueuedController):
             self._context.telemetry.switchovers.inc()
             await self._context.writer.tell(EventRecord(_about(CNPG_CLUSTERS, cluster), "Switchover", tandem.why))
 
-    async def _keep_up(self, write: Write) -> None:
+    async def _write_companion(self, write: Write) -> None:
         """Write to the group's HPA or VPA, unless the write is known to be a no-op."""
         current = self._context.cache.get(write.resource, write.name)
         # An equal value in another spelling (`1000m` for `1`) always differs from ours. Do not repeat a no-op for the

@@ -113,9 +113,9 @@ class HttpMemberAgents:
             return None
 
 
-def _bytes(given: str | None) -> Bytes | None:
+def _bytes(text: str | None) -> Bytes | None:
     try:
-        return None if given is None else Bytes.parse(given)
+        return None if text is None else Bytes.parse(text)
     except QuantityError:
         return None
 

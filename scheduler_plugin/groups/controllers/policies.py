@@ -225,12 +225,12 @@ def _overlaps(spec: HvpaSpec) -> tuple[tuple[str, str, str], ...]:
     return ()
 
 
-def _recommendations(found: Hvpa, facts: GroupFacts) -> tuple[Recommendations, str]:
+def _recommendations(hvpa: Hvpa, facts: GroupFacts) -> tuple[Recommendations, str]:
     """Recommendations of the HPA and the VPA, and the missing one if there are none."""
     hpa, vpa = facts.hpa, facts.vpa
-    horizontal = None if hpa is None or found.hpa is None else horizontal_of(hpa)
+    horizontal = None if hpa is None or hvpa.hpa is None else horizontal_of(hpa)
     vertical, fault = None, ""
-    if vpa is not None and found.vpa is not None:
+    if vpa is not None and hvpa.vpa is not None:
         try:
             vertical = vertical_of(vpa)
         except ValueError as error:

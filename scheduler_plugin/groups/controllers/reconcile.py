@@ -149,7 +149,7 @@ def _scalable(policy: GroupPolicy, facts: GroupFacts, target: ScalableTarget, no
     if unfinished is not None and not progress(unfinished, target.template).is_overtaken:
         return ReconcileResult(old_status, target.upkeep, unfinished, sizes=target.sizes)
     # Recommendations do not reflect the last scaling yet.
-    if unfinished is None and _rests(status, facts.pause, now):
+    if unfinished is None and _is_pausing(status, facts.pause, now):
         return ReconcileResult(old_status, target.upkeep, inbox=inbox(policy.kind, facts, target), sizes=target.sizes)
     workload = _workload(facts, target, now)
     try:
@@ -199,7 +199,7 @@ def _decided(
 ) -> ReconcileResult:
     sizes, group, at = target.sizes, facts.group, timestamp(now.timestamp())
     # Drop contested writes after the decision, so that the policy's memory still learns.
-    decision, paused = decided.decision, _held(facts, target)
+    decision, paused = decided.decision, _paused_writes(facts, target)
     containers = () if paused & {"requests", "bounds"} else achievable(target.target, target.kind, decision.containers)
     replicas = None if "replicas" in paused else decision.replicas
     decision = replace(decision, replicas=replicas, containers=containers)
@@ -234,7 +234,7 @@ def _decided(
     )
 
 
-def _held(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
+def _paused_writes(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
     """Writes to leave alone: those that another writer overwrites, and those that compete with an HPA or VPA which
     another writer keeps acting on the target.
     """
@@ -247,7 +247,7 @@ def _held(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
     return paused
 
 
-def _rests(status: JsonObject, pause: timedelta, now: datetime) -> bool:
+def _is_pausing(status: JsonObject, pause: timedelta, now: datetime) -> bool:
     """Return True if the last scaling, or resize in place, is less than ``pause`` ago."""
     times = (parse_timestamp(moment) for moment in (child(status, "lastScaled").get("at"), status.get(SIZED)))
     # A future time is from another clock and delays nothing.
@@ -263,11 +263,11 @@ def _stopped(facts: GroupFacts, problem: StopError, now: datetime) -> ReconcileR
     return ReconcileResult(whole_status(facts.group, status, [able, *others], now), problem=problem)
 
 
-def mirror(found: ScalableTarget) -> Json:
+def mirror(target: ScalableTarget) -> Json:
     """Status of the group's ``/scale``, from which a recommending HPA reads pods and replicas."""
     # A VM has no selector.
-    selector = {} if found.kind is VIRTUAL_MACHINES else {"targetSelector": selector_of(found.target)}
-    return {"replicas": found.template.replicas, **selector}
+    selector = {} if target.kind is VIRTUAL_MACHINES else {"targetSelector": selector_of(target.target)}
+    return {"replicas": target.template.replicas, **selector}
 
 
 def resized(

@@ -95,12 +95,12 @@ def _floored(tortoise: Tortoise, facts: GroupFacts, now: datetime) -> PolicyDeci
     )
 
 
-def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> Json | None:
+def _new_hpa(tortoise: Tortoise, decided: TortoiseDecision) -> Json | None:
     """Spec of the Tortoise's own HPA, if required; an attached one is never created."""
-    if decided.autoscaler is None or found.spec.autoscaler is not None:
+    if decided.autoscaler is None or tortoise.spec.autoscaler is not None:
         return None
-    behavior = {"behavior": found.behavior} if found.behavior else {}
-    return {**write_autoscaler(decided.autoscaler), **behavior, "scaleTargetRef": found.target}
+    behavior = {"behavior": tortoise.behavior} if tortoise.behavior else {}
+    return {**write_autoscaler(decided.autoscaler), **behavior, "scaleTargetRef": tortoise.target}
 
 
 def _recommended(vpa: JsonObject | None) -> tuple[VerticalRecommendation | None, str]:

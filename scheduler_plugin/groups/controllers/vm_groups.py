@@ -113,41 +113,43 @@ class VmGroupController(QueuedController):
         interval = self._context.interval if group.scaling is None else LOAD_INTERVAL
         self._queue.add(name, interval if settled else plan.look_again or UNSETTLED)
 
-    async def _scaled(self, seen: _ObservedGroup) -> _ObservedGroup:
+    async def _scaled(self, observed: _ObservedGroup) -> _ObservedGroup:
         """The group after scaling itself; unchanged if there is nothing to do."""
-        group = seen.group
+        group = observed.group
         if group.scaling is None:
-            return seen
+            return observed
         # Only one writer of replicas: report the other one.
         if rivals := tuple(self._writers(group.name)):
             # The condition shows that an earlier reconcile recorded it.
-            message, able = taken_by(rivals), condition_of(seen.obj, ABLE)
+            message, able = taken_by(rivals), condition_of(observed.obj, ABLE)
             if (text(able, "reason"), text(able, "message")) != (TAKEN, message):
-                await self._tell(seen, TAKEN, message, is_warning=True)
-            return replace(seen, rivals=rivals)
+                await self._tell(observed, TAKEN, message, is_warning=True)
+            return replace(observed, rivals=rivals)
         current = group.spec.replicas
-        decision = decide(group.scaling, current, replicas_of(seen.members), group.scaled, self._context.clock.wall())
+        decision = decide(
+            group.scaling, current, replicas_of(observed.members), group.scaled, self._context.clock.wall()
+        )
         if decision.replicas == current:
-            return replace(seen, decision=decision)
-        remembered = {**child(seen.obj, "status"), "scaling": scaling_status(decision)}
+            return replace(observed, decision=decision)
+        remembered = {**child(observed.obj, "status"), "scaling": scaling_status(decision)}
         # Before the scaling: after a crash the scaling is late, but no successor scales twice within the delays.
-        updated = await self._write_status(seen.obj, remembered)
+        updated = await self._write_status(observed.obj, remembered)
         body: Json = {"spec": {"replicas": decision.replicas}}
         # With the version after the status write.
         scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(updated))
         await self._context.writer.do(scale)
         direction = "up" if decision.replicas > current else "down"
         self._context.telemetry.scalings.labels(VM_GROUPS.kind, "horizontal", direction).inc()
-        await self._tell(seen, "Scaled", texts.SCALED.format(before=current, decision=decision))
+        await self._tell(observed, "Scaled", texts.SCALED.format(before=current, decision=decision))
         # `/scale` returns a Scale only.
         again = await read_object(self._context.writer.api, VM_GROUPS, group.name)
         if again is not None:
             self._context.cache.learn(VM_GROUPS, again)
         # The plan needs the new count, whatever was read.
         scaled = replace(group, spec=replace(group.spec, replicas=decision.replicas))
-        return replace(seen, obj=again or seen.obj, group=scaled, decision=decision)
+        return replace(observed, obj=again or observed.obj, group=scaled, decision=decision)
 
-    async def _look(self, found: Json, group: VmGroup) -> _ObservedGroup:
+    async def _look(self, obj: Json, group: VmGroup) -> _ObservedGroup:
         endpoint = await look_at_endpoint(self._context.writer.api, group)
         listed, by_name = endpoint.listed, self._context.cache.objects(VIRTUAL_MACHINES)
         vms = [by_name[name] for name in sorted(self._vms.at(group.name)) if name in by_name]
@@ -171,7 +173,7 @@ class VmGroupController(QueuedController):
         present = [member for member in members if member is not None]
         if group.scaling is not None:
             present = await self._loaded(present, vms, group.scaling)
-        return _ObservedGroup(found, group, tuple(present), endpoint)
+        return _ObservedGroup(obj, group, tuple(present), endpoint)
 
     async def _loaded(self, members: Sequence[Member], vms: Sequence[Json], scaling: GroupScaling) -> list[Member]:
         """The members with the loads of serving replicas."""
@@ -193,48 +195,54 @@ class VmGroupController(QueuedController):
         vms = [self._context.cache.get(VIRTUAL_MACHINES, ObjectName(name.namespace, vm_name)) for vm_name in names]
         return frozenset(name_of(vm).name for vm in vms if vm is not None and not is_of(vm, group))
 
-    async def _carry_out(self, seen: _ObservedGroup, plan: GroupPlan) -> None:
-        group, namespace = seen.group, seen.group.name.namespace
+    async def _carry_out(self, observed: _ObservedGroup, plan: GroupPlan) -> None:
+        group, namespace = observed.group, observed.group.name.namespace
         # Collect refusals: a quota that refuses one member must not block marks, the endpoint and deletions.
-        refusals = await self._make(seen, plan)
+        refusals = await self._make(observed, plan)
         for stays in plan.stay:
             await self._mark(namespace, stays, None)
-            await self._tell(seen, "MemberStays", texts.MEMBER_STAYS.format(vm=stays.name))
+            await self._tell(observed, "MemberStays", texts.MEMBER_STAYS.format(vm=stays.name))
         for going in plan.drain:
             # Mark before the endpoint drops the replica, so that a successor knows why it is not listed.
             await self._mark(namespace, going.member, self._now())
-            await self._tell(seen, "MemberDrains", texts.MEMBER_DRAINS.format(vm=going.member.name, why=going.because))
-        await offer(self._context.writer, group, seen.endpoint, plan)
+            await self._tell(
+                observed, "MemberDrains", texts.MEMBER_DRAINS.format(vm=going.member.name, why=going.because)
+            )
+        await offer(self._context.writer, group, observed.endpoint, plan)
         # Delete last: the read endpoint must not list a deleted VM.
         for gone in plan.delete:
             vm = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, gone.member.name))
             # The name may have been reused.
             if vm is not None and uid_of(vm) == gone.member.uid:
                 await self._context.writer.delete(VIRTUAL_MACHINES, vm)
-            await self._tell(seen, "MemberDeleted", texts.MEMBER_DELETED.format(vm=gone.member.name, why=gone.because))
+            await self._tell(
+                observed, "MemberDeleted", texts.MEMBER_DELETED.format(vm=gone.member.name, why=gone.because)
+            )
         # Do not report a stale cache.
         unwritten = [texts.NOT_MADE.format(vm=vm, why=why) for vm, why in refusals.items() if why.kind not in PASSING]
-        if seen.endpoint.foreign:
-            unwritten += [texts.FOREIGN_ENDPOINT.format(object=seen.endpoint.foreign)]
-        status = group_status(seen.obj, group, seen.members, plan, "; ".join(unwritten), seen.rivals, self._now())
-        if seen.decision is not None:
-            status["scaling"] = scaling_status(seen.decision)
-        await self._write_status(seen.obj, status)
+        if observed.endpoint.foreign:
+            unwritten += [texts.FOREIGN_ENDPOINT.format(object=observed.endpoint.foreign)]
+        status = group_status(
+            observed.obj, group, observed.members, plan, "; ".join(unwritten), observed.rivals, self._now()
+        )
+        if observed.decision is not None:
+            status["scaling"] = scaling_status(observed.decision)
+        await self._write_status(observed.obj, status)
         # Raise last, so that the queue retries.
         if refusals:
             raise next(iter(refusals.values()))
 
-    async def _make(self, seen: _ObservedGroup, plan: GroupPlan) -> dict[str, ApiRefusedError]:
+    async def _make(self, observed: _ObservedGroup, plan: GroupPlan) -> dict[str, ApiRefusedError]:
         """Create the VMs of new members; return refusals by name."""
         refusals: dict[str, ApiRefusedError] = {}
         for new in plan.create:
-            name = ObjectName(seen.group.name.namespace, new.name)
+            name = ObjectName(observed.group.name.namespace, new.name)
             try:
-                await self._do(Write("member", VIRTUAL_MACHINES, name, member_vm(seen.group, new), creates=True))
+                await self._do(Write("member", VIRTUAL_MACHINES, name, member_vm(observed.group, new), creates=True))
             except ApiRefusedError as error:
                 refusals[new.name] = error
                 continue
-            await self._tell(seen, "MemberCreated", texts.MEMBER_CREATED.format(vm=new.name))
+            await self._tell(observed, "MemberCreated", texts.MEMBER_CREATED.format(vm=new.name))
         return refusals
 
     async def _mark(self, namespace: str, member: Member, since: str | None) -> None:
@@ -243,8 +251,8 @@ class VmGroupController(QueuedController):
         version = version_of(self._context.cache.get(VIRTUAL_MACHINES, name) or {})
         await self._do(Write("draining", VIRTUAL_MACHINES, name, body, version=version))
 
-    async def _tell(self, seen: _ObservedGroup, reason: str, note: str, *, is_warning: bool = False) -> None:
-        subject = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
+    async def _tell(self, observed: _ObservedGroup, reason: str, note: str, *, is_warning: bool = False) -> None:
+        subject = EventSubject(VM_GROUPS, observed.group.name, observed.group.uid)
         await self._context.writer.tell(EventRecord(subject, reason, note, is_warning=is_warning))
 
     def _group_changed(self, change: FactChange[Json]) -> None:
@@ -297,19 +305,19 @@ async def look_at_endpoint(api: KubernetesApi, group: VmGroup) -> ReadEndpoint:
     return ReadEndpoint(service, slice_, foreign[0] if foreign else "")
 
 
-async def offer(writer: Writer, group: VmGroup, found: ReadEndpoint, plan: GroupPlan) -> None:
+async def offer(writer: Writer, group: VmGroup, endpoint: ReadEndpoint, plan: GroupPlan) -> None:
     """Update the read endpoint to the serving replicas. Raises as ``Writer``."""
-    if found.foreign:
+    if endpoint.foreign:
         return
     name, wanted = endpoint_name(group.name), endpoint_slice(group, plan)
-    if found.service is None:
+    if endpoint.service is None:
         await writer.do(Write("endpoint", SERVICES, name, read_service(group), creates=True))
-    if found.slice is None:
+    if endpoint.slice is None:
         await writer.do(Write("endpoint", ENDPOINT_SLICES, name, wanted, creates=True))
-    elif differs(found.slice, wanted):
+    elif differs(endpoint.slice, wanted):
         # Labels and owner stay.
         body: Json = {key: wanted[key] for key in ("endpoints", "ports")}
-        await writer.do(Write("endpoint", ENDPOINT_SLICES, name, body, version=version_of(found.slice)))
+        await writer.do(Write("endpoint", ENDPOINT_SLICES, name, body, version=version_of(endpoint.slice)))
 
 
 async def read_object(api: KubernetesApi, resource: Resource, name: ObjectName) -> Json | None:

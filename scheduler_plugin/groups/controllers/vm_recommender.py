@@ -111,13 +111,13 @@ class VmRecommender:
         )
         await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(replicas), recommendation), {})
 
-    def _killed(self, said: Mapping[str, GuestUse]) -> Bytes | None:
+    def _killed(self, reports: Mapping[str, GuestUse]) -> Bytes | None:
         """Largest memory of a guest in which the kernel OOM-killed a process since the last round; None if none.
 
         The first count of a guest, and a count that fell because the guest rebooted, prove no recent kill.
         """
         had: list[Bytes] = []
-        for uid, use in said.items():
+        for uid, use in reports.items():
             before = self._kills.get(uid)
             # Unknown is not zero: keep the earlier count.
             if use.kills is not None:

@@ -218,17 +218,17 @@ def metrics_missing_since(hpa: JsonObject) -> datetime | None:
     return parse_moment(active.get("lastTransitionTime")) if is_lacking and text(active, "status") == "False" else None
 
 
-def _metric(found: Json) -> Metric:
-    container = child(found, "containerResource")
+def _metric(obj: Json) -> Metric:
+    container = child(obj, "containerResource")
     resource = next((resource for resource in RESOURCES if resource == text(container, "name")), None)
-    if text(found, "type") == "ContainerResource" and resource is not None:
+    if text(obj, "type") == "ContainerResource" and resource is not None:
         # 0: the target is an amount, so keep the metric.
         target = whole(container, "target", "averageUtilization")
-        return ContainerTarget(text(container, "container"), resource, target or None, {} if target else found)
-    if text(found, "type") == "Resource":
-        target = whole(found, "resource", "target", "averageUtilization")
-        return ResourceTarget(text(found, "resource", "name"), target or None, found)
-    return OtherMetric(found)
+        return ContainerTarget(text(container, "container"), resource, target or None, {} if target else obj)
+    if text(obj, "type") == "Resource":
+        target = whole(obj, "resource", "target", "averageUtilization")
+        return ResourceTarget(text(obj, "resource", "name"), target or None, obj)
+    return OtherMetric(obj)
 
 
 def _written(metric: Metric) -> Json:

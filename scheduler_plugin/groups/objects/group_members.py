@@ -193,15 +193,15 @@ def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
     }
 
 
-def listed_uids(found: JsonObject) -> frozenset[str]:
+def listed_uids(obj: JsonObject) -> frozenset[str]:
     """UIDs of the VMs that a slice offers to new clients."""
-    offered = [endpoint for endpoint in items(found, "endpoints") if child(endpoint, "conditions").get("ready") is True]
+    offered = [endpoint for endpoint in items(obj, "endpoints") if child(endpoint, "conditions").get("ready") is True]
     return frozenset(text(endpoint, "targetRef", "uid") for endpoint in offered)
 
 
-def differs(found: JsonObject, wanted: JsonObject) -> bool:
+def differs(obj: JsonObject, wanted: JsonObject) -> bool:
     """Return True if a slice differs from the wanted one."""
-    return any(found.get(key) != wanted.get(key) for key in ("endpoints", "ports"))
+    return any(obj.get(key) != wanted.get(key) for key in ("endpoints", "ports"))
 
 
 def _metadata(group: VmGroup, labels: dict[str, str]) -> Json:

@@ -43,8 +43,8 @@ def selector_of(target: JsonObject) -> str:
     return ",".join([*equal, *map(_requirement, items(selector, "matchExpressions"))])
 
 
-def _requirement(found: JsonObject) -> str:
-    key, operator, values = text(found, "key"), text(found, "operator"), found.get("values")
+def _requirement(obj: JsonObject) -> str:
+    key, operator, values = text(obj, "key"), text(obj, "operator"), obj.get("values")
     if operator in {"Exists", "DoesNotExist"}:
         return key if operator == "Exists" else f"!{key}"
     return f"{key} {operator.lower()} ({','.join(map(str, values if isinstance(values, list) else ()))})"

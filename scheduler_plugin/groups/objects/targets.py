@@ -32,19 +32,19 @@ from scheduler_plugin.groups.core.workload import Resource, ResourceList, Runnin
 A = TypeVar("A", bound=Amount)
 
 
-def read_amounts(found: JsonObject, path: str) -> ResourceList:
+def read_amounts(obj: JsonObject, path: str) -> ResourceList:
     """CPU and memory of a JSON object. Raises ``ValueError`` with the path of a bad quantity.
 
     >>> read_amounts({"cpu": "500m", "nvidia.com/gpu": 1}, "requests")
     ResourceList(cpu=MilliCpu(value=500), memory=None)
     """
-    cpu = _read(found.get("cpu"), MilliCpu.parse, f"{path}.cpu")
-    return ResourceList(cpu, _read(found.get("memory"), Bytes.parse, f"{path}.memory"))
+    cpu = _read(obj.get("cpu"), MilliCpu.parse, f"{path}.cpu")
+    return ResourceList(cpu, _read(obj.get("memory"), Bytes.parse, f"{path}.memory"))
 
 
-def _read(given: Any, parse: Callable[[Any], A], path: str) -> A | None:
+def _read(value: Any, parse: Callable[[Any], A], path: str) -> A | None:
     try:
-        return None if given is None else parse(given)
+        return None if value is None else parse(value)
     except QuantityError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -58,11 +58,11 @@ def write_amounts(amounts: ResourceList) -> Json:
     return {resource: str(amount) for resource, amount in amounts}
 
 
-def read_container(found: JsonObject, path: str) -> SizedContainer:
+def read_container(obj: JsonObject, path: str) -> SizedContainer:
     """A container's name and ``resources``. Raises ``ValueError``."""
-    resources = child(found, "resources")
+    resources = child(obj, "resources")
     return SizedContainer(
-        text(found, "name"),
+        text(obj, "name"),
         read_amounts(child(resources, "requests"), f"{path}.resources.requests"),
         read_amounts(child(resources, "limits"), f"{path}.resources.limits"),
     )
@@ -121,18 +121,18 @@ def api_group(reference: JsonObject) -> str:
     return text(reference, "apiVersion").rpartition("/")[0]
 
 
-def read_reference(found: JsonObject, path: str) -> TargetRef:
+def read_reference(obj: JsonObject, path: str) -> TargetRef:
     """A reference with ``apiVersion``, ``kind`` and ``name``. Raises ``InvalidSpecError``.
 
     >>> str(read_reference({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "spec.targetRef"))
     'Deployment web'
     """
-    reference = TargetRef(api_group(found), text(found, "kind"), text(found, "name"))
+    reference = TargetRef(api_group(obj), text(obj, "kind"), text(obj, "name"))
     if not reference.name:
         raise InvalidSpecError(f"{path}.name: expected the name of what is to be scaled")
     if (reference.group, reference.kind) not in TARGET_KINDS:
         supported = ", ".join(f"{kind.api_version} {kind.kind}" for kind in TARGET_KINDS.values())
-        what = f"{text(found, 'apiVersion')} {reference.kind}".strip()
+        what = f"{text(obj, 'apiVersion')} {reference.kind}".strip()
         raise InvalidSpecError(f"{path}: expected one of {supported}, got {what!r}")
     return reference
 

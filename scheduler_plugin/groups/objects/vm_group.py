@@ -32,9 +32,9 @@ class InvalidGroupError(ValueError):
     """An invalid VirtualMachineGroup; the message starts with the path of the field."""
 
 
-def whole_field(found: JsonObject, path: tuple[str, ...], usual: int, least: int, most: int) -> int:
+def whole_field(obj: JsonObject, path: tuple[str, ...], usual: int, least: int, most: int) -> int:
     """The integer at ``path`` of the spec, ``usual`` if missing. Raises ``InvalidGroupError``."""
-    value = child(found, "spec", *path[:-1]).get(path[-1])
+    value = child(obj, "spec", *path[:-1]).get(path[-1])
     value = usual if value is None else value
     # A bool is an int.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
@@ -44,9 +44,9 @@ def whole_field(found: JsonObject, path: tuple[str, ...], usual: int, least: int
     return value
 
 
-def duration_field(found: JsonObject, path: tuple[str, ...], usual: Seconds) -> Seconds:
+def duration_field(obj: JsonObject, path: tuple[str, ...], usual: Seconds) -> Seconds:
     """The duration at ``path`` of the spec, ``usual`` if missing. Raises ``InvalidGroupError``."""
-    value = child(found, "spec", *path[:-1]).get(path[-1])
+    value = child(obj, "spec", *path[:-1]).get(path[-1])
     try:
         return usual if value is None else parse_duration(value)
     except DurationError as error:
@@ -67,35 +67,35 @@ _TIMES: Final = {
 }
 
 
-def read_scaling(found: JsonObject, template: JsonObject) -> GroupScaling | None:
+def read_scaling(obj: JsonObject, template: JsonObject) -> GroupScaling | None:
     """Scaling settings of the group, None if it does not scale itself; ``template`` is its replicas', which makes a
     valid VM. Raises ``InvalidGroupError``.
     """
-    if not child(found, "spec", "scaling"):
+    if not child(obj, "spec", "scaling"):
         return None
-    least = whole_field(found, ("scaling", "minReplicas"), 1, 0, MOST_REPLICAS)
-    most = whole_field(found, ("scaling", "maxReplicas"), max(1, least), 0, MOST_REPLICAS)
+    least = whole_field(obj, ("scaling", "minReplicas"), 1, 0, MOST_REPLICAS)
+    most = whole_field(obj, ("scaling", "maxReplicas"), max(1, least), 0, MOST_REPLICAS)
     if most < least:
         raise InvalidGroupError(f"spec.scaling.maxReplicas: expected at least minReplicas, {least}, got {most}")
     # `parse_virtual_machine` needs a name.
     named = {"metadata": {"namespace": "", "name": ""}, "spec": child(template, "spec")}
     defaults = GroupScaling(ReplicaBounds(least, most), parse_virtual_machine(named).bounds.max.cpu)
-    window = duration_field(found, ("scaling", "window"), defaults.window)
+    window = duration_field(obj, ("scaling", "window"), defaults.window)
     if not SHORTEST <= window <= LONGEST:
         raise InvalidGroupError(f"spec.scaling.window: expected {SHORTEST:g} s to {LONGEST:g} s, got {window:g} s")
     return GroupScaling(
         defaults.bounds,
         defaults.most,
-        whole_field(found, ("scaling", "targetCPUUtilizationPercentage"), _UTILIZATION, 1, 100) / 100,
-        duration_field(found, ("scaling", "scaleUpDelay"), defaults.up_delay),
-        duration_field(found, ("scaling", "scaleDownDelay"), defaults.down_delay),
+        whole_field(obj, ("scaling", "targetCPUUtilizationPercentage"), _UTILIZATION, 1, 100) / 100,
+        duration_field(obj, ("scaling", "scaleUpDelay"), defaults.up_delay),
+        duration_field(obj, ("scaling", "scaleDownDelay"), defaults.down_delay),
         window,
     )
 
 
-def read_memory(found: JsonObject) -> ScalingMemory:
+def read_memory(obj: JsonObject) -> ScalingMemory:
     """Scaling history in the group's status; undecodable times count as none."""
-    times = {field: parse_timestamp(text(found, "status", "scaling", name)) for name, field in _TIMES.items()}
+    times = {field: parse_timestamp(text(obj, "status", "scaling", name)) for name, field in _TIMES.items()}
     return ScalingMemory(**times)
 
 
@@ -135,7 +135,7 @@ class VmGroup:
     primary_uid: str
 
 
-def parse_vm_group(found: JsonObject) -> VmGroup:
+def parse_vm_group(obj: JsonObject) -> VmGroup:
     """Decode a VirtualMachineGroup. Raises ``InvalidGroupError``.
 
     >>> guest = {"cpus": {"min": 1, "max": 4}, "memorySlots": {"min": 1, "max": 8}}
@@ -144,38 +144,38 @@ def parse_vm_group(found: JsonObject) -> VmGroup:
     >>> group.spec.replicas, group.spec.grace, group.port
     (2, 60.0, 5432)
     """
-    name = name_of(found)
+    name = name_of(obj)
     if not _NAME.fullmatch(name.name):
         raise InvalidGroupError(
             "metadata.name: expected at most 40 lower-case letters, digits and hyphens, beginning with a letter "
             f"(VMs and a Service are named after it), got {shown(name.name)}"
         )
-    template = _template(found, name, "template")
+    template = _template(obj, name, "template")
     replica_template = (
         # Default: the primary's template.
-        _template(found, name, "replicaTemplate") if "replicaTemplate" in child(found, "spec") else template
+        _template(obj, name, "replicaTemplate") if "replicaTemplate" in child(obj, "spec") else template
     )
     return VmGroup(
         name=name,
-        uid=uid_of(found),
-        spec=_spec(found, name),
+        uid=uid_of(obj),
+        spec=_spec(obj, name),
         template=template,
         replica_template=replica_template,
-        port=whole_field(found, ("readEndpoint", "port"), POSTGRES, 1, 65_535),
-        scaling=read_scaling(found, replica_template),
-        scaled=read_memory(found),
-        primary_uid=text(found, "status", "primary", "uid"),
+        port=whole_field(obj, ("readEndpoint", "port"), POSTGRES, 1, 65_535),
+        scaling=read_scaling(obj, replica_template),
+        scaled=read_memory(obj),
+        primary_uid=text(obj, "status", "primary", "uid"),
     )
 
 
-def _spec(found: JsonObject, name: ObjectName) -> GroupSpec:
+def _spec(obj: JsonObject, name: ObjectName) -> GroupSpec:
     defaults = GroupSpec(name.name, 0)
     spec = GroupSpec(
         name=name.name,
-        replicas=whole_field(found, ("replicas",), 1, 0, MOST_REPLICAS),
-        max_lag=duration_field(found, ("readEndpoint", "maxLag"), defaults.max_lag),
-        grace=duration_field(found, ("drain", "gracePeriod"), defaults.grace),
-        drain_timeout=duration_field(found, ("drain", "timeout"), defaults.drain_timeout),
+        replicas=whole_field(obj, ("replicas",), 1, 0, MOST_REPLICAS),
+        max_lag=duration_field(obj, ("readEndpoint", "maxLag"), defaults.max_lag),
+        grace=duration_field(obj, ("drain", "gracePeriod"), defaults.grace),
+        drain_timeout=duration_field(obj, ("drain", "timeout"), defaults.drain_timeout),
     )
     if spec.drain_timeout < spec.grace:
         raise InvalidGroupError(
@@ -184,8 +184,8 @@ def _spec(found: JsonObject, name: ObjectName) -> GroupSpec:
     return spec
 
 
-def _template(found: JsonObject, name: ObjectName, field: str) -> Json:
-    template = child(found, "spec", field)
+def _template(obj: JsonObject, name: ObjectName, field: str) -> Json:
+    template = child(obj, "spec", field)
     spec = child(template, "spec")
     # Parsed only for validation, with a placeholder name.
     trial = {"metadata": {"namespace": name.namespace, "name": name.name}, "spec": spec}
@@ -208,7 +208,7 @@ TAKEN: Final = "TargetTaken"
 
 
 def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
-    found: JsonObject,
+    obj: JsonObject,
     group: VmGroup,
     members: Sequence[Member],
     plan: GroupPlan,
@@ -216,7 +216,7 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
     rivals: Sequence[str],
     now: str,
 ) -> Json:
-    """The whole status of the group ``found``, as a merge patch.
+    """The whole status of the group ``obj``, as a merge patch.
 
     ``unwritten`` is the part of the plan that could not be written, empty if none. ``rivals`` are other writers of the
     replicas of a self-scaling group. ``now`` is a Kubernetes timestamp.
@@ -239,26 +239,26 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
     if group.scaling is not None:
         verdicts[ABLE] = (False, TAKEN, taken_by(rivals)) if rivals else (True, "ScalesItself", "")
     status: Json = {
-        "observedGeneration": whole(found, "metadata", "generation"),
+        "observedGeneration": whole(obj, "metadata", "generation"),
         "replicas": len(replicas) - len(draining),
         "readyReplicas": len(plan.serving),
         "drainingReplicas": len(draining),
         "selector": selector(group),
         "members": [_member(member, plan) for member in members],
-        "conditions": [condition(found, kind, str(holds), *why) for kind, (holds, *why) in verdicts.items()],
+        "conditions": [condition(obj, kind, str(holds), *why) for kind, (holds, *why) in verdicts.items()],
     }
     # Keep a lost primary, so that no empty one replaces it.
-    if recorded := child(found, "status", "primary"):
+    if recorded := child(obj, "status", "primary"):
         status["primary"] = recorded
     if primary is not None:
         status["primary"] = {"name": primary.name, "uid": primary.uid, "address": primary.address, "node": primary.node}
     return stamped(status, now)
 
 
-def refused_status(found: JsonObject, fault: str, now: str) -> Json:
+def refused_status(obj: JsonObject, fault: str, now: str) -> Json:
     """Changed status fields of an invalid group; others stay."""
-    conditions = [condition(found, kind, "False", "InvalidSpec", fault) for kind in ("Accepted", "Ready")]
-    return stamped({"observedGeneration": whole(found, "metadata", "generation"), "conditions": conditions}, now)
+    conditions = [condition(obj, kind, "False", "InvalidSpec", fault) for kind in ("Accepted", "Ready")]
+    return stamped({"observedGeneration": whole(obj, "metadata", "generation"), "conditions": conditions}, now)
 
 
 def selector(group: VmGroup) -> str:

@@ -92,23 +92,23 @@ def _targets(hpa: JsonObject) -> Iterator[MetricTarget]:
         yield MetricTarget("cpu", whole(target, "averageUtilization") or None, value)
 
 
-def hpa_status(hpa: JsonObject, current: int, found: HorizontalRecommendation | None) -> Json:
+def hpa_status(hpa: JsonObject, current: int, recommendation: HorizontalRecommendation | None) -> Json:
     """HPA status with that recommendation, as its controller writes it; None: nothing was measured."""
-    if found is None:
+    if recommendation is None:
         unknown = condition(hpa, "ScalingActive", "False", "FailedGetResourceMetric", texts.AGENTS_SILENT)
         return {"conditions": [unknown]}
-    limit = ("True", "TooManyReplicas") if found.limited else ("False", "DesiredWithinRange")
+    limit = ("True", "TooManyReplicas") if recommendation.limited else ("False", "DesiredWithinRange")
     conditions = [
         condition(hpa, "ScalingActive", "True", "ValidMetricFound", texts.FROM_AGENTS),
         condition(hpa, "ScalingLimited", *limit, ""),
     ]
     # No metrics: the cluster's HPA controller measures runners against pod requests, the agents guests against VM
     # maxima.
-    counts = {"currentReplicas": current, "desiredReplicas": found.desired}
+    counts = {"currentReplicas": current, "desiredReplicas": recommendation.desired}
     return {**counts, "currentMetrics": [], "conditions": conditions}
 
 
-def vpa_status(found: VerticalRecommendation) -> Json:
+def vpa_status(recommendation: VerticalRecommendation) -> Json:
     """VPA status with that recommendation."""
     rows = [
         {
@@ -118,7 +118,7 @@ def vpa_status(found: VerticalRecommendation) -> Json:
             "upperBound": write_amounts(container.upper),
             "uncappedTarget": write_amounts(container.uncapped),
         }
-        for container in found.containers
+        for container in recommendation.containers
     ]
     return {"recommendation": {"containerRecommendations": rows}}
 
@@ -132,18 +132,18 @@ def note(status: JsonObject) -> Json:
     return {ANNOTATION_RECOMMENDATION: json.dumps(status, separators=(",", ":"), sort_keys=True)}
 
 
-def has_note(found: JsonObject) -> bool:
+def has_note(obj: JsonObject) -> bool:
     """Return True if the object has a recommendation of ours."""
-    return ANNOTATION_RECOMMENDATION in annotations_of(found)
+    return ANNOTATION_RECOMMENDATION in annotations_of(obj)
 
 
-def as_noted(found: JsonObject) -> JsonObject:
+def as_noted(obj: JsonObject) -> JsonObject:
     """The object with our annotation merged over its status; unchanged without a readable one."""
     try:
-        noted = json.loads(annotations_of(found).get(ANNOTATION_RECOMMENDATION, "{}"))
+        noted = json.loads(annotations_of(obj).get(ANNOTATION_RECOMMENDATION, "{}"))
     except (ValueError, RecursionError):
-        return found
+        return obj
     if not isinstance(noted, dict) or not noted:
-        return found
+        return obj
     # Ours takes precedence over the cluster's controllers.
-    return {**found, "status": {**child(found, "status"), **noted}}
+    return {**obj, "status": {**child(obj, "status"), **noted}}

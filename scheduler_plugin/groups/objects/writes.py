@@ -108,9 +108,9 @@ def owner_reference(owner: JsonObject) -> Json:
     }
 
 
-def is_owned_by(found: JsonObject, owner: JsonObject) -> bool:
+def is_owned_by(obj: JsonObject, owner: JsonObject) -> bool:
     """Return True if ``owner`` is the object's controller."""
-    reference = controller_of(found)
+    reference = controller_of(obj)
     return bool(reference) and text(reference, "uid") == uid_of(owner)
 
 
@@ -125,13 +125,13 @@ def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, ow
     return Write(resource.kind, resource, object_name, body, creates=True)
 
 
-def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> None:
+def refuse_foreign(obj: JsonObject, resource: Resource, group: JsonObject) -> None:
     """Raise ``ForeignObjectError`` if the object has another controller than ``group``."""
-    owner = controller_of(found)
+    owner = controller_of(obj)
     # By UID: a recreated group is another owner.
     if owner and text(owner, "uid") != uid_of(group):
         whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
-        raise ForeignObjectError(texts.OWNED.format(kind=resource.kind, name=name_of(found).name, owner=whose))
+        raise ForeignObjectError(texts.OWNED.format(kind=resource.kind, name=name_of(obj).name, owner=whose))
 
 
 def holds(found: object, wanted: object) -> bool:

@@ -193,7 +193,7 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
     >>> str(move.vm), move.phase, move.since, read_move(9, seen, move).until
     ('d/db', 'Running', 5, 9)
     """
-    name, phase = name_of(migration), _said(migration, "status", "phase") or "Pending"
+    name, phase = name_of(migration), _text_at(migration, "status", "phase") or "Pending"
     # The same object tells the caller that nothing is new.
     if before is not None and before.phase in _ENDED and before.phase == phase:
         return before
@@ -203,10 +203,10 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
     since = began if before is None else before.since
     return MoveRecord(
         name=name,
-        vm=ObjectName(name.namespace, _said(migration, "spec", "vmName")),
-        source=_said(migration, "status", "sourceNode"),
+        vm=ObjectName(name.namespace, _text_at(migration, "spec", "vmName")),
+        source=_text_at(migration, "status", "sourceNode"),
         # The status has the target only with a target pod; the order has it from the start.
-        target=_said(migration, "status", "targetNode") or shortened(annotations.get(ANNOTATION_TARGET_NODE, "")),
+        target=_text_at(migration, "status", "targetNode") or shortened(annotations.get(ANNOTATION_TARGET_NODE, "")),
         phase=phase,
         since=since,
         until=_ended(migration, since, at) if phase in _ENDED else at,
@@ -216,7 +216,7 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
     )
 
 
-def _said(migration: JsonObject, *path: str) -> str:
+def _text_at(migration: JsonObject, *path: str) -> str:
     return shortened(text(migration, *path))
 
 
@@ -258,24 +258,24 @@ class Account(msgspec.Struct, frozen=True, gc=False):
         return self.size, self.permit, self.denied, self.migrating, words
 
 
-def read_account(at: Millis, found: JsonObject) -> Account:
+def read_account(at: Millis, obj: JsonObject) -> Account:
     """Decode an agent's ``/explain`` response; missing parts are None.
 
     >>> account = read_account(5, {"because": "idle", "metrics": {"cores_busy": 0.25, "mem_used": "1Mi"}})
     >>> account.used_cpu, account.used_mem, account.sentences
     (250, 1024, ('idle',))
     """
-    metrics = child(found, "metrics")
+    metrics = child(obj, "metrics")
     return Account(
         at=at,
-        need=size_at(found, "goal"),
+        need=size_at(obj, "goal"),
         used_cpu=_cores(metrics.get("cores_busy")),
         used_mem=_kib(text(metrics, "mem_used")),
-        sentences=_sentences(found),
-        size=size_at(found, "size", "ordered"),
-        permit=size_at(found, "permit"),
-        denied=bool(child(found, "denied")),
-        migrating=flag(found, "migrating"),
+        sentences=_sentences(obj),
+        size=size_at(obj, "size", "ordered"),
+        permit=size_at(obj, "permit"),
+        denied=bool(child(obj, "denied")),
+        migrating=flag(obj, "migrating"),
     )
 
 
@@ -286,12 +286,12 @@ def decision_of(vm: ObjectName, before: Account | None, account: Account) -> Dec
     return DecisionRecord(account.at, vm, "agent", account.sentences, account.size, account.denied)
 
 
-def _sentences(found: JsonObject) -> tuple[str, ...]:
-    headline = text(found, "because")
+def _sentences(obj: JsonObject) -> tuple[str, ...]:
+    headline = text(obj, "because")
     parts = [
-        f"{text(part, 'name')} needs {text(part, 'need')}: {text(part, 'because')}" for part in items(found, "parts")
+        f"{text(part, 'name')} needs {text(part, 'need')}: {text(part, 'because')}" for part in items(obj, "parts")
     ]
-    guard = text(found, "shrink_guard")
+    guard = text(obj, "shrink_guard")
     sentences = [headline, *parts, *([f"Policy: {guard}"] if guard else [])]
     # Texts are truncated, never interpreted.
     return tuple(sentence[:_LONGEST] for sentence in sentences if sentence)[:_MOST_SENTENCES]

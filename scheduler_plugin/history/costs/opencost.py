@@ -32,18 +32,18 @@ UNALLOCATED: Final = "__unallocated__"
 _NOTHING_OF: Final = ("pvs", "lbAllocations", "gpuAllocation")
 
 
-def allocations(found: Bill, by: str, cluster: str) -> dict[str, object]:
+def allocations(bill: Bill, by: str, cluster: str) -> dict[str, object]:
     """Response of ``/allocation`` for one window, aggregated by ``by``."""
-    window = {"start": _time(found.period.since), "end": _time(found.period.until)}
-    named = ((UNALLOCATED if name == NONE else name, line) for name, line in ranked(found))
-    return {"code": 200, "data": [{name: _allocation(name, line, by, cluster, found, window) for name, line in named}]}
+    window = {"start": _time(bill.period.since), "end": _time(bill.period.until)}
+    named = ((UNALLOCATED if name == NONE else name, line) for name, line in ranked(bill))
+    return {"code": 200, "data": [{name: _allocation(name, line, by, cluster, bill, window) for name, line in named}]}
 
 
 def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
-    name: str, line: Line, by: str, cluster: str, found: Bill, window: dict[str, str]
+    name: str, line: Line, by: str, cluster: str, bill: Bill, window: dict[str, str]
 ) -> dict[str, object]:
     # As in OpenCost, averages are over the time in which the VMs were seen.
-    since, until = max(line.since, found.period.since), min(line.until, found.period.until)
+    since, until = max(line.since, bill.period.since), min(line.until, bill.period.until)
     hours = Fraction(max(0, until - since), HOUR)
     # Weighted by cost, as in OpenCost.
     efficiency = _efficiency(line, _cpu) * line.reserved.cpu_money + _efficiency(line, _ram) * line.reserved.mem_money

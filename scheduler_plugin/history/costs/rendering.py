@@ -77,36 +77,36 @@ def rounded(number: Fraction) -> float:
     return float(round(number, _DECIMALS))
 
 
-def document(found: Bill, by: str, more: More | None = None) -> dict[str, object]:
+def document(bill: Bill, by: str, more: More | None = None) -> dict[str, object]:
     """The bill as JSON, most expensive line first; ``more`` is ``policy`` of each line and the total."""
 
     def with_more(line: Line, name: str | None) -> dict[str, object]:
         return {**figures(line), **({} if more is None else {"policy": more(name)})}
 
     return {
-        "since": found.period.since,
-        "until": found.period.until,
+        "since": bill.period.since,
+        "until": bill.period.until,
         "by": by,
-        "lines": [{"name": name, **with_more(line, name)} for name, line in ranked(found)],
-        "total": with_more(found.total, None),
-        "nodesAtReferencePrice": list(found.unpriced),
-        "unusedPrices": list(found.unused),
+        "lines": [{"name": name, **with_more(line, name)} for name, line in ranked(bill)],
+        "total": with_more(bill.total, None),
+        "nodesAtReferencePrice": list(bill.unpriced),
+        "unusedPrices": list(bill.unused),
     }
 
 
-def ranked(found: Bill) -> list[tuple[str, Line]]:
+def ranked(bill: Bill) -> list[tuple[str, Line]]:
     """Lines, most expensive first."""
-    return sorted(found.lines.items(), key=lambda name_and_line: (-name_and_line[1].reserved.money, name_and_line[0]))
+    return sorted(bill.lines.items(), key=lambda name_and_line: (-name_and_line[1].reserved.money, name_and_line[0]))
 
 
-def as_csv(found: Bill, more: More | None = None) -> str:
+def as_csv(bill: Bill, more: More | None = None) -> str:
     """Lines and total with a header; columns of ``more`` follow as ``policy_…``."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((*COLUMNS, *(f"policy_{name}" for name in (more(None) if more else ()))))
-    for name, line in ranked(found):
+    for name, line in ranked(bill):
         writer.writerow((plain(name), *figures(line).values(), *(more(name).values() if more else ())))
-    writer.writerow(("TOTAL", *figures(found.total).values(), *(more(None).values() if more else ())))
+    writer.writerow(("TOTAL", *figures(bill.total).values(), *(more(None).values() if more else ())))
     return text.getvalue()
 
 

@@ -245,18 +245,18 @@ class PrometheusHistory:
         return step, list(stretches(period, step, vms))
 
     async def _totals(
-        self, expression: Expression, columns: Sequence[str], period: Period, seen: str
+        self, expression: Expression, columns: Sequence[str], period: Period, presence: str
     ) -> dict[Key, Span]:
-        """Integrals, known times and peaks of each series; ``seen`` is the column that counts as presence."""
+        """Integrals, known times and peaks of each series; ``presence`` is the column that counts as presence."""
         step, parts = await self._stretches(period)
         spans_by_key = defaultdict[Key, list[Span]](list)
         for part in parts:
-            for key, span in (await self._totals_of(expression, columns, part, step, seen)).items():
+            for key, span in (await self._totals_of(expression, columns, part, step, presence)).items():
                 spans_by_key[key].append(span)
         return {key: joined(spans) for key, spans in spans_by_key.items()}
 
     async def _totals_of(
-        self, expression: Expression, columns: Sequence[str], period: Period, step: Millis, seen: str
+        self, expression: Expression, columns: Sequence[str], period: Period, step: Millis, presence: str
     ) -> dict[Key, Span]:
         """The same for a part that fits one query."""
 
@@ -268,14 +268,14 @@ class PrometheusHistory:
             await asyncio.gather(*(ask(function, expression(column)) for column in columns))
             for function in ("sum", "count", "max")
         ]
-        first, last = [await ask(end, f"timestamp({expression(seen)})") for end in ("min", "max")]
+        first, last = [await ask(end, f"timestamp({expression(presence)})") for end in ("min", "max")]
         totals = {}
         for key, begin in first.items():
             known_times = tuple(round(by_key.get(key, 0.0) * step) for by_key in counts)
             totals[key] = Span(
                 since=round(begin * SECOND),
                 until=round(last.get(key, begin) * SECOND) + step,
-                observed=known_times[columns.index(seen)],
+                observed=known_times[columns.index(presence)],
                 known_times=known_times,
                 # A sample lasts for one step.
                 sums=_scaled_all([by_key.get(key, 0.0) * step for by_key in sums], columns),

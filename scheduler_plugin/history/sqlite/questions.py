@@ -110,16 +110,16 @@ def _parts(spans: Iterable[Span], period: Period) -> Iterable[Span]:
     return (part for part in parts if part is not None)
 
 
-def _vm_facts(namespace: str, name: str, said: bytes) -> VmRecord:
+def _vm_facts(namespace: str, name: str, record: bytes) -> VmRecord:
     try:
-        return _VM_FACTS.decode(said)
+        return _VM_FACTS.decode(record)
     except ValueError:
         return VmRecord(ObjectName(namespace, name))
 
 
-def _node_facts(_: str, name: str, said: bytes) -> NodeRecord:
+def _node_facts(_: str, name: str, record: bytes) -> NodeRecord:
     try:
-        return _NODE_FACTS.decode(said)
+        return _NODE_FACTS.decode(record)
     except ValueError:
         return NodeRecord(name)
 

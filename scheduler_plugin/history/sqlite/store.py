@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.chronicle import Batch
+from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.retention import MOST_SAID, TIERS, Fold, RetentionBounds, folds, next_halvings
 from scheduler_plugin.history.core.samples import Millis, MoveRecord, NodeRecord, VmRecord
 from scheduler_plugin.history.core.spans import Span
@@ -106,12 +106,12 @@ class SqliteStore:
         except FAULTS as error:
             if not is_damage(error):
                 raise StoreError(f"the history {self._path} cannot be written: {error}") from error
-            return self._anew(error)
+            return self._start_new_file(error)
         except OSError as error:
             raise StoreError(f"the history {self._path} cannot be written: {error.strerror}") from error
         return connection
 
-    def _anew(self, error: Exception) -> sqlite3.Connection:
+    def _start_new_file(self, error: Exception) -> sqlite3.Connection:
         try:
             aside = set_aside(self._path, self._wall())
             # Ids of subjects and facts were those of the old file.
@@ -136,7 +136,7 @@ class SqliteStore:
                 # ``error`` is unbound once the except clause ends.
                 damage = error
                 self._connection.close()
-                self._reopen(lambda: self._anew(damage))
+                self._reopen(lambda: self._start_new_file(damage))
             raise StoreError(f"the history {self._path} cannot be written: {error}") from error
 
     def _reopen(self, opened: Callable[[], sqlite3.Connection]) -> None:

@@ -65,10 +65,10 @@ def read_review(body: bytes) -> PodReview:
     return PodReview(request.uid, request.namespace, pod)
 
 
-def _pod(found: dict[str, msgspec.Raw]) -> Json | None:
+def _pod(fields: dict[str, msgspec.Raw]) -> Json | None:
     try:
         # Allow it: the API server validates it anyway.
-        return {key: msgspec.json.decode(value) for key, value in found.items()}
+        return {key: msgspec.json.decode(value) for key, value in fields.items()}
     except (ValueError, RecursionError):
         return None
 

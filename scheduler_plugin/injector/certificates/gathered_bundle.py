@@ -60,11 +60,11 @@ def authorities(pem: bytes) -> set[x509.Certificate]:
         return set()
 
 
-def in_pem(found: set[x509.Certificate]) -> bytes:
+def in_pem(certificates: set[x509.Certificate]) -> bytes:
     """PEM text of a set, newest first."""
     # Ties by fingerprint: the same set must give the same text, or it would be rewritten every round.
     ordered = sorted(
-        found,
+        certificates,
         key=lambda certificate: (certificate.not_valid_before_utc, certificate.fingerprint(hashes.SHA256())),
         reverse=True,
     )

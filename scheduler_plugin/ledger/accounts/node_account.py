@@ -205,9 +205,9 @@ class NodeAccount:
             for_waking=for_waking,
         )
 
-    def replace(self, taken: Resources, given: Resources) -> None:
-        """Change a claim's part of the sum from ``taken`` to ``given``."""
-        self.reserved = self.reserved - taken + given
+    def replace(self, taken: Resources, new: Resources) -> None:
+        """Change a claim's part of the sum from ``taken`` to ``new``."""
+        self.reserved = self.reserved - taken + new
         room, left = self.room, self._left(self.room.total)
         waking = self._for_waking(room.total, left)
         free = left if waking is ZERO else left - waking

@@ -99,11 +99,11 @@ class PermitAccount(PermitState):
         if message.sequence is None or self.last_sequence is None or now - self.heard_at >= SETTLE:
             return False
         # Sequences are comparable only within one agent process of one pod.
-        return message.sequence <= self.last_sequence and self._is_of_the_same(message)
+        return message.sequence <= self.last_sequence and self._is_same_agent(message)
 
     def answer_old(self, permit: Resources, sequence: int | None, now: Instant, revision: int) -> PersistPermit | None:
         """Record the response to an old message, or to a duplicate whose first copy may not have been answered."""
-        waits = self._waits(permit)
+        waits = self._must_store_first(permit)
         # The agent may receive this response last. Sequences prove nothing until all messages in flight have expired.
         if sequence != self.last_sequence:
             self.trusted_from = Instant(now + SETTLE)
@@ -125,7 +125,7 @@ class PermitAccount(PermitState):
 
         A new write gets ``revision``, which must be above all earlier ones.
         """
-        if not self._is_of_the_same(message):
+        if not self._is_same_agent(message):
             self._take_over(message, now, alive)
             # The object names the previous agent as holder until a write of this revision or a later one is confirmed.
             self.unnamed_since = revision
@@ -136,7 +136,7 @@ class PermitAccount(PermitState):
         if message.last_permit is not None:
             carried = carried.at_most(message.last_permit)
         may_hold = permit.at_least(carried)
-        waits = self._waits(permit)
+        waits = self._must_store_first(permit)
         # A smaller permit counts only if the message is known to be the newest. Otherwise a late decrease would take
         # away what was granted after it was sent.
         if is_newest and now >= self.trusted_from:
@@ -155,7 +155,7 @@ class PermitAccount(PermitState):
             self._derive()
         return order
 
-    def _waits(self, permit: Resources) -> bool:
+    def _must_store_first(self, permit: Resources) -> bool:
         """Return True if the API must store the permit, or its holder, before the response."""
         # A restarted scheduler knows only the object. So it must name this agent and at least this permit before the
         # response.
@@ -163,7 +163,7 @@ class PermitAccount(PermitState):
             return False
         return bool(self.unnamed_since) or not permit.within(self.stored_low)
 
-    def _is_of_the_same(self, message: Message) -> bool:
+    def _is_same_agent(self, message: Message) -> bool:
         return message.agent == self.agent and message.pod == self.heard_from
 
     def _take_over(self, message: Message, now: Instant, alive: Container[str]) -> None:
@@ -172,16 +172,16 @@ class PermitAccount(PermitState):
         """
         if self._has_moved(message):
             self.trusted_from = Instant(now + SETTLE)
-            self._fold(list(self.others), now)
+            self._merge_holders(list(self.others), now)
         elif self.agent not in (None, message.agent):
             self.trusted_from = Instant(now + SETTLE)
             # It still holds its last permit while its pod exists.
             if self.agent in alive:
                 self.others[self.agent] = OtherAgent(self.last_sequence, self.promises.maximum)
-        self._fold([other for other in self.others if other == message.agent], now)
+        self._merge_holders([other for other in self.others if other == message.agent], now)
         self.last_sequence, self.agent, self.heard_from = None, message.agent, message.pod
 
-    def _fold(self, agents: list[str], now: Instant) -> None:
+    def _merge_holders(self, agents: list[str], now: Instant) -> None:
         for agent in agents:
             self.promises.add(self.promises.maximum.at_least(self.others.pop(agent).maximum), now)
 
@@ -276,14 +276,14 @@ class PermitAccount(PermitState):
         # This write, or a later one, has stored the active agent as holder.
         if revision >= self.unnamed_since:
             self.unnamed_since = 0
-        self._ended(revision)
+        self._drop_writes_until(revision)
         # Writes carry a resourceVersion, so none for an earlier version can land any more.
         self.doubts, self.refusal = (), ""
         self.learn(facts)
 
     def refused(self, revision: int, why: str, facts: VmFacts | None = None) -> None:
         """The API did not store the permit, so no agent gets it. ``facts``: it stored something else."""
-        self._ended(revision)
+        self._drop_writes_until(revision)
         self.refusal = why
         self._bound()  # a waking VM has the stored permit
         self.permit = self.permit and self.permit.at_most(self.had)
@@ -298,7 +298,7 @@ class PermitAccount(PermitState):
         version settles it.
         """
         doubt = self.orders.get(revision)
-        self._ended(revision)
+        self._drop_writes_until(revision)
         if doubt is not None:
             # Without a version, all doubts stay open until a write is confirmed.
             is_known = version and (self.doubted_version or not self.doubts)
@@ -307,7 +307,7 @@ class PermitAccount(PermitState):
         self._bound()
         self._derive()
 
-    def _ended(self, revision: int) -> None:
+    def _drop_writes_until(self, revision: int) -> None:
         """End the writes up to ``revision``: writes go one at a time, so earlier ones have ended or were never sent."""
         if self.pending is not None and self.pending.revision <= revision:
             self.pending = None

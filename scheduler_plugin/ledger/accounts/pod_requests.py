@@ -145,7 +145,7 @@ class Pause:
         return self.parts_at(now).of(asked.at_least(size.at_most(middle)), asked)
 
     def tried(self, now: Instant) -> None:
-        """A write was sent: the refused resources are retried if their pause is over."""
+        """A write was sent: forget the refusal if its pause is over."""
         if now >= self.again_at:
             self.refused = NOTHING_REFUSED
 

@@ -173,7 +173,7 @@ def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resour
         return NOT_ASKED
     wanted = _wanted(node, now)
     lack = wanted.minus_or_zero(node.asks_from + node.migrating)
-    if not lack.any or _has_kept(claim, permit, lack):
+    if not lack.any or _has_kept_promise(claim, permit, lack):
         claim.asked_since = None
     # The lack if the VMs suddenly needed more.
     lack_soon = wanted.minus_or_zero(node.asks_soon_from + node.migrating)
@@ -182,7 +182,7 @@ def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resour
     if may_sleep and lack.any and should_sleep(node, claim, lack, givers(node, now), now):
         request_sleep(claim, permit, now)
         return AskedBack(ZERO, SOON)
-    part = _parts(node, lack, now).get(claim.pod.uid, ZERO)
+    part = _parts_of_lack(node, lack, now).get(claim.pod.uid, ZERO)
     # A VM that is asked now would also be asked for a larger lack.
     is_next = part.any or claim.pod.uid in _next_givers(node, lack_soon, now)
     again = SOON if is_next and not _is_in_vain(claim, now) else None
@@ -193,7 +193,7 @@ def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resour
     return AskedBack(permit - part, again)
 
 
-def _has_kept(claim: Claim, permit: Resources, lack: Resources) -> bool:
+def _has_kept_promise(claim: Claim, permit: Resources, lack: Resources) -> bool:
     """Return True if the VM has shrunk in each lacking resource that it still offers, since it was first asked.
 
     Without this, an offer that comes and goes with the need would be promised for ever.
@@ -203,7 +203,7 @@ def _has_kept(claim: Claim, permit: Resources, lack: Resources) -> bool:
     return has_given_cpu and (gave.mem.value > 0 or not offered.mem or not lack.mem) and gave.any
 
 
-def _parts(node: NodeAccount, lack: Resources, now: Instant) -> dict[str, Resources]:
+def _parts_of_lack(node: NodeAccount, lack: Resources, now: Instant) -> dict[str, Resources]:
     """The part of ``lack`` that each VM should free, by pod, in whole units.
 
     VMs shrink to a common level by weight: the largest first, equals alike.
@@ -242,7 +242,7 @@ def _without_offer(claim: Claim) -> VmShare:
 def _next_givers(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[str]:
     """Pods of the VMs that would be asked for ``lack``; cached for a moment, because all of them poll often."""
     if node.next_givers is None or now - node.next_givers[0] >= SOON:
-        parts = _parts(node, lack, now)
+        parts = _parts_of_lack(node, lack, now)
         sleepers = (claim.pod.uid for claim in sleep_candidates(node, Shortfall(lack), now))
         node.next_givers = (now, frozenset([*sleepers, *(uid for uid, part in parts.items() if part.any)]))
     return node.next_givers[1]
@@ -284,7 +284,7 @@ def promised(node: NodeAccount, now: Instant) -> Resources:
 
 
 def givers(node: NodeAccount, now: Instant) -> list[Claim]:
-    """Claims whose VMs are about to free room: they offer some, and have kept earlier promises."""
+    """Claims whose VMs are about to free room: they offer some, and were not asked in vain."""
     return [claim for claim in node.claims.values() if claim.offered.any and not _is_in_vain(claim, now)]
 
 

@@ -10,7 +10,7 @@ from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.pod_database import is_pod_database
-from scheduler_plugin.dashboard.core.said import troubles_in
+from scheduler_plugin.dashboard.core.reports import troubles_in
 from scheduler_plugin.databases import database_node, is_pod
 from scripts.autoscale.demonstration.watcher import size_of
 from scripts.autoscale.site import Site, SitePods, agent_says

@@ -15,7 +15,7 @@ import pytest
 from protocol.messages import ObjectName
 from protocol.ranking.config import Prices, RankingConfig
 from scheduler_plugin.history.core.accumulation import Accumulation, pace_for
-from scheduler_plugin.history.core.chronicle import Batch
+from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.samples import (
     DAY,
     HOUR,

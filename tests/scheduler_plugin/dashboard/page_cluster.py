@@ -93,9 +93,9 @@ async def page(*, on_a_cluster: bool = False, host: str = "127.0.0.1", is_away: 
     cluster.is_away = is_away
     dashboard = Dashboard("here", cluster, told, clock, ApiJudge(cluster) if on_a_cluster else None)
     links: list[str] = []
-    dashboard.doorman.on_link = links.append
+    dashboard.authenticator.on_link = links.append
     if not on_a_cluster:
-        dashboard.doorman.offer_link()
+        dashboard.authenticator.offer_link()
     transport = httpx.ASGITransport(dashboard.app)
     async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as http:
         running = asyncio.ensure_future(dashboard.run())

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from protocol.kubernetes.access_reviews import Scope
 from scheduler_plugin.dashboard.core.frames import HEARTBEAT
 from scheduler_plugin.dashboard.core.sessions import Sessions
-from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
+from scheduler_plugin.dashboard.core.visibility import ALL, VisibilityFilter
 from scheduler_plugin.dashboard.readers import BEAT, MOST, MOST_OF_ONE, TICK
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.core.test_frames import parsed
@@ -100,7 +100,7 @@ async def test_hidden_tab_resumes_from_event_id() -> None:
             for headers in (None, by_itself)
         ]
         await settle()
-        run.dashboard.doorman.sessions = Sessions()
+        run.dashboard.authenticator.sessions = Sessions()
         await run.clock.advance(BEAT)
         told = [parsed((await each).content) for each in asked]
         assert [(event, sorted(row[0] for row in news["rows"]["vm"])) for event, _, news in told] == [

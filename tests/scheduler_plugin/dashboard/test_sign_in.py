@@ -10,8 +10,8 @@ import pytest
 from protocol.kubernetes.access_reviews import Scope
 from scheduler_plugin.dashboard.accounts import OF_THE_VM_ALONE
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS
-from scheduler_plugin.dashboard.doorman import COOKIE, SIGNING
 from scheduler_plugin.dashboard.reviews import AccessReviewer, Visitor
+from scheduler_plugin.dashboard.sign_in import COOKIE, SIGNING
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.web.models import VmModel
 from tests.fake_clock import settle
@@ -135,28 +135,28 @@ async def test_sign_out_during_review_ends_stream() -> None:
     async with page(on_a_cluster=True) as run:
         run.cluster.people = {"admin": {"*"}}
         await run.sign_in("admin")
-        doorman = run.dashboard.doorman
-        (session,) = doorman.sessions._open.values()
-        doorman.judge = judge = Leaving(doorman.judge, lambda: doorman.sessions.end(session))
+        authenticator = run.dashboard.authenticator
+        (session,) = authenticator.sessions._open.values()
+        authenticator.judge = judge = Leaving(authenticator.judge, lambda: authenticator.sessions.end(session))
         run.clock.jump(CHECKED_FOR)
-        assert (await doorman.renewed(session), judge.asked) == (None, 1)
+        assert (await authenticator.renewed(session), judge.asked) == (None, 1)
 
 
 async def test_session_review_is_shared_by_pages() -> None:
     async with page(on_a_cluster=True) as run:
         run.cluster.people = {"admin": {"*"}}
         await run.sign_in("admin")
-        doorman = run.dashboard.doorman
-        (session,) = doorman.sessions._open.values()
-        doorman.judge = judge = Leaving(doorman.judge, lambda: None)
+        authenticator = run.dashboard.authenticator
+        (session,) = authenticator.sessions._open.values()
+        authenticator.judge = judge = Leaving(authenticator.judge, lambda: None)
         for at in (1, 2):
             run.clock.jump(CHECKED_FOR)
-            found = await asyncio.gather(*(doorman.renewed(session) for _ in range(16)))
+            found = await asyncio.gather(*(authenticator.renewed(session) for _ in range(16)))
             assert (len({each.checked for each in found if each}), judge.asked) == (1, at)
         run.cluster.people.clear()
         run.clock.jump(CHECKED_FOR)
-        assert await asyncio.gather(*(doorman.renewed(session) for _ in range(16))) == [None] * 16
-        assert (judge.asked, len(doorman._renewing)) == (3, 0)
+        assert await asyncio.gather(*(authenticator.renewed(session) for _ in range(16))) == [None] * 16
+        assert (judge.asked, len(authenticator._renewing)) == (3, 0)
 
 
 class Leaving:
@@ -215,9 +215,9 @@ async def test_sign_in_flood_spares_sessions() -> None:
     async with page(on_a_cluster=True) as run:
         run.cluster.people = {"admin": {"*"}}
         await run.sign_in("admin")
-        judge = SlowForStrangers(run.dashboard.doorman.judge)
-        run.dashboard.doorman.judge = judge
-        flood = [asyncio.ensure_future(run.dashboard.doorman.sign_in(f"stranger {at}")) for at in range(50)]
+        judge = SlowForStrangers(run.dashboard.authenticator.judge)
+        run.dashboard.authenticator.judge = judge
+        flood = [asyncio.ensure_future(run.dashboard.authenticator.sign_in(f"stranger {at}")) for at in range(50)]
         await settle()
         run.clock.jump(CHECKED_FOR)
         assert (await run.http.get("/api/session")).json()["signedIn"]

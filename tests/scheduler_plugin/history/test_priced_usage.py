@@ -11,7 +11,7 @@ import pytest
 from protocol.messages import ObjectName
 from protocol.ranking.config import Prices, RankingConfig
 from scheduler_plugin.history import priced_usage as module
-from scheduler_plugin.history.core.chronicle import Batch
+from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, NodeRecord, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.bills import Bill, bill, key_of

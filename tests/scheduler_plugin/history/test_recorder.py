@@ -14,7 +14,7 @@ from protocol.kubernetes.objects import Json, JsonObject
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Seconds
-from scheduler_plugin.history.core.chronicle import Batch
+from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.looks import ClusterSample
 from scheduler_plugin.history.core.samples import DAY, HOUR, SECOND, VM_COLUMNS, VmRecord
 from scheduler_plugin.history.core.spans import held

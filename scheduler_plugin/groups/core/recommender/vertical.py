@@ -252,43 +252,43 @@ def _weights(histogram: UsageHistogram, at: float) -> Json:
     return {"totalWeight": float(f"{histogram.total(at):.9g}"), "bucketWeights": histogram.checkpoint()}
 
 
-def decode_history(found: JsonObject, field: str, now: float = inf) -> dict[str, ContainerHistory]:
-    """Decode ``encode_history``'s result in ``field`` of ``found``.
+def decode_history(obj: JsonObject, field: str, now: float = inf) -> dict[str, ContainerHistory]:
+    """Decode ``encode_history``'s result in ``field`` of ``obj``.
 
     Future times, from a clock that was ahead, count as ``now``; otherwise nothing would be learned until then.
     """
-    decoded = {text(entry, "containerName"): _decoded(entry, now) for entry in items(found, field)}
+    decoded = {text(entry, "containerName"): _decoded(entry, now) for entry in items(obj, field)}
     return {name: history for name, history in decoded.items() if name and history is not None}
 
 
-def _decoded(found: JsonObject, now: float) -> ContainerHistory | None:
-    since, until = (parse_timestamp(found.get(name)) for name in ("firstSampleTime", "lastSampleTime"))
+def _decoded(obj: JsonObject, now: float) -> ContainerHistory | None:
+    since, until = (parse_timestamp(obj.get(name)) for name in ("firstSampleTime", "lastSampleTime"))
     if since is None or until is None or until < since:
         return None
     # The writer's clock may have been ahead: later samples would be ignored until then.
     since, until = min(since, now), min(until, now)
-    peak_until = parse_timestamp(child(found, "memoryPeak").get("until")) or 0.0
+    peak_until = parse_timestamp(child(obj, "memoryPeak").get("until")) or 0.0
     empty = no_history(until, VerticalRules())
     return ContainerHistory(
-        _restored(empty.cpu, child(found, "cpu"), until),
-        _restored(empty.memory, child(found, "memory"), until),
+        _restored(empty.cpu, child(obj, "cpu"), until),
+        _restored(empty.memory, child(obj, "memory"), until),
         since,
         until,
-        int(_number(found.get("samples"))),
-        _number(child(found, "memoryPeak").get("bytes")),
+        int(_number(obj.get("samples"))),
+        _number(child(obj, "memoryPeak").get("bytes")),
         min(peak_until, until + DAY),
     )
 
 
-def _restored(empty: UsageHistogram, found: JsonObject, at: float) -> UsageHistogram:
-    weights = {name: int(_number(weight)) for name, weight in child(found, "bucketWeights").items()}
-    return empty.restored(weights, _number(found.get("totalWeight")), at)
+def _restored(empty: UsageHistogram, obj: JsonObject, at: float) -> UsageHistogram:
+    weights = {name: int(_number(weight)) for name, weight in child(obj, "bucketWeights").items()}
+    return empty.restored(weights, _number(obj.get("totalWeight")), at)
 
 
-def _number(found: object) -> float:
+def _number(value: object) -> float:
     """A finite number >= 0; 0 for anything else."""
     # A bool is an int.
-    if isinstance(found, bool) or not isinstance(found, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 0.0
     # The JSON may have NaN or huge numbers.
-    return float(found) if 0 <= found <= _MOST and isfinite(found) else 0.0
+    return float(value) if 0 <= value <= _MOST and isfinite(value) else 0.0

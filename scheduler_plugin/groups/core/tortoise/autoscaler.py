@@ -143,12 +143,12 @@ Policies = Mapping[Place, Scaling]
 
 
 def effective(
-    given: Policies | None, containers: Iterable[SizedContainer], attached: Autoscaler | None
+    policies: Policies | None, containers: Iterable[SizedContainer], attached: Autoscaler | None
 ) -> dict[Place, Scaling]:
-    """The policy of every resource of ``containers``: as ``given``, or else by the ``attached`` HPA."""
+    """The policy of every resource of ``containers``: as ``policies``, or else by the ``attached`` HPA."""
     return {
         # No size to start from.
-        (container.name, resource): _policy(given, container, resource, attached)
+        (container.name, resource): _policy(policies, container, resource, attached)
         if container.sizes[resource]
         else Scaling.OFF
         for container in containers
@@ -157,11 +157,11 @@ def effective(
 
 
 def _policy(
-    given: Policies | None, container: SizedContainer, resource: Resource, attached: Autoscaler | None
+    policies: Policies | None, container: SizedContainer, resource: Resource, attached: Autoscaler | None
 ) -> Scaling:
-    if given is not None:
+    if policies is not None:
         # Not named: off.
-        return given.get((container.name, resource), Scaling.OFF)
+        return policies.get((container.name, resource), Scaling.OFF)
     if attached is None:
         # Default: CPU is horizontal, the rest vertical.
         return Scaling.HORIZONTAL if resource == "cpu" else Scaling.VERTICAL

@@ -56,14 +56,14 @@ class TortoiseDecision:
 
 
 def decide(
-    spec: Spec, workload: Workload, seen: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
+    spec: Spec, workload: Workload, observed: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
 ) -> tuple[TortoiseDecision, TortoiseMemory]:
     """Desired state at ``now`` (aware), and the new memory."""
     # Learn in every mode, so that a Tortoise has a memory when switched on.
-    before, memory = memory, _learned(spec, workload, seen, memory, now)
+    before, memory = memory, _learned(spec, workload, observed, memory, now)
     # A removed container leaves a metric in the HPA.
     gone = [place for place in horizontal_places(before.policies) if workload.container(place[0]) is None]
-    wanted = horizontal.base(spec, workload, seen.autoscaler, memory, gone)
+    wanted = horizontal.base(spec, workload, observed.autoscaler, memory, gone)
     autoscaler, proposed, memory = _numbered(wanted, spec, workload, memory, now)
     changes, memory = _sized(spec, workload, wanted, memory, now)
     containers, withheld, after = vertical.written(changes, memory, now)
@@ -74,38 +74,38 @@ def decide(
         if why
     )
     if spec.mode is TortoiseMode.OFF:
-        dry = WorkloadDecision(withheld=tuple(_dry(changes, seen.autoscaler, autoscaler)), explanation=explanation)
+        dry = WorkloadDecision(withheld=tuple(_dry(changes, observed.autoscaler, autoscaler)), explanation=explanation)
         # Off: no difference, nothing to write.
-        return TortoiseDecision(dry, seen.autoscaler, proposed, _sizes(changes), unanswered), memory
+        return TortoiseDecision(dry, observed.autoscaler, proposed, _sizes(changes), unanswered), memory
     decision = WorkloadDecision(containers=containers, withheld=tuple(withheld), explanation=explanation)
     return TortoiseDecision(decision, autoscaler, proposed, _sizes(changes), unanswered), after
 
 
 def _learned(
-    spec: Spec, workload: Workload, seen: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
+    spec: Spec, workload: Workload, observed: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
 ) -> TortoiseMemory:
     configuration = spec.configuration
-    attached = seen.autoscaler if spec.autoscaler is not None else None
+    attached = observed.autoscaler if spec.autoscaler is not None else None
     # While an attached HPA is missing its policies are unknown, so keep the old ones.
-    is_lost = spec.autoscaler is not None and seen.autoscaler is None and spec.policies is None
+    is_lost = spec.autoscaler is not None and observed.autoscaler is None and spec.policies is None
     policies = memory.policies if is_lost else effective(spec.policies, workload.containers, attached)
     resources = resource_phases(memory.resources, policies, configuration.gathering, now)
-    memory = replace(memory, policies=policies, resources=resources).with_blindness(seen.metrics_missing_since, now)
-    missing_since = memory.blind_since or seen.metrics_missing_since
+    memory = replace(memory, policies=policies, resources=resources).with_blindness(observed.metrics_missing_since, now)
+    missing_since = memory.blind_since or observed.metrics_missing_since
     missing = is_missing(missing_since, configuration.emergency_mode_grace_period, now)
     # If memory may grow, more replicas take the load until it has. OOM kills in many pods mean too much load for all; a
     # leak in one of twenty is only reported.
     kills = _kills(spec, workload, memory, now)
     killed = any(not why or _are_many(pods, workload.replicas) for _, pods, why in kills)
     circumstances = Circumstances(
-        spec.mode, bool(horizontal_places(policies)), seen.vertical is not None, missing, killed
+        spec.mode, bool(horizontal_places(policies)), observed.vertical is not None, missing, killed
     )
     phase = next_phase(memory.phase, [resource.state for resource in resources.values()], circumstances)
     memory = replace(memory, phase=phase, replicas=memory.replicas.laid_out(configuration.layout))
     # Do not learn in an emergency, nor while pods crash: an HPA then adds more, and the others are no measure.
     if phase.learns and workload.ready * 2 >= workload.replicas:
         replicas = memory.replicas.learned(workload.ready, configuration, now)
-        memory = replace(memory, replicas=replicas).with_recommendation(seen.vertical)
+        memory = replace(memory, replicas=replicas).with_recommendation(observed.vertical)
     return memory.with_kills(workload)
 
 
@@ -146,16 +146,16 @@ def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
     return tuple(containers.values())
 
 
-def _dry(changes: Iterable[Resize], seen: Autoscaler | None, found: Autoscaler | None) -> Iterable[WithheldChange]:
+def _dry(changes: Iterable[Resize], before: Autoscaler | None, hpa: Autoscaler | None) -> Iterable[WithheldChange]:
     """Changes that are not written because the mode is Off."""
     message = texts.UPDATE_MODE_OFF
     for change in changes:
         if change.sized.size != change.request.value:
             size = type(change.request)(change.sized.size)
             yield WithheldChange("/".join(change.place), size, change.request, Rule.UPDATE_MODE, message)
-    if found is not None and (seen is None or (found.min, found.max) != (seen.min, seen.max)):
-        yield WithheldChange("minReplicas", found.min, None if seen is None else seen.min, Rule.UPDATE_MODE, message)
-        yield WithheldChange("maxReplicas", found.max, None if seen is None else seen.max, Rule.UPDATE_MODE, message)
+    if hpa is not None and (before is None or (hpa.min, hpa.max) != (before.min, before.max)):
+        yield WithheldChange("minReplicas", hpa.min, None if before is None else before.min, Rule.UPDATE_MODE, message)
+        yield WithheldChange("maxReplicas", hpa.max, None if before is None else before.max, Rule.UPDATE_MODE, message)
 
 
 _PHRASES: Final = {

@@ -53,28 +53,28 @@ def towards(current: int, recommended: int, most_increase: int) -> int:
 
 
 def base(
-    spec: Spec, workload: Workload, seen: Autoscaler | None, memory: TortoiseMemory, gone: Collection[Place] = ()
+    spec: Spec, workload: Workload, hpa: Autoscaler | None, memory: TortoiseMemory, gone: Collection[Place] = ()
 ) -> Autoscaler | None:
     """The HPA with its metrics, before its numbers are set; None for no HPA.
 
     ``gone`` are horizontal places whose container was removed.
     """
     places, excluded = horizontal(memory.policies), spec.configuration.hpa_external_metric_exclusion_regex
-    if spec.autoscaler is not None and seen is not None:
+    if spec.autoscaler is not None and hpa is not None:
         # Leave an attached HPA alone until enough is known.
         knows = memory.phase not in (None, Phase.INITIALIZING, Phase.GATHERING_DATA)
-        return _attached(seen, workload, memory, gone, excluded) if knows else seen
+        return _attached(hpa, workload, memory, gone, excluded) if knows else hpa
     if not places:
         return None
     # A new HPA starts around the present replicas.
     bounds = capped(proposed(workload.replicas, spec.configuration), spec.configuration, spec.max_replicas)
-    initial = seen or Autoscaler(bounds.min, bounds.max)
+    initial = hpa or Autoscaler(bounds.min, bounds.max)
     others = [place for place in memory.policies if place not in places]
     return initial.managing(places, [*others, *gone]).without(excluded)
 
 
 def _attached(
-    seen: Autoscaler, workload: Workload, memory: TortoiseMemory, gone: Collection[Place], excluded: re.Pattern[str]
+    hpa: Autoscaler, workload: Workload, memory: TortoiseMemory, gone: Collection[Place], excluded: re.Pattern[str]
 ) -> Autoscaler:
     """An attached HPA with its metrics.
 
@@ -89,13 +89,13 @@ def _attached(
         for place, policy in memory.policies.items()
         if policy is Scaling.VERTICAL and memory.works(place) and place[1] not in gathering
     ]
-    updated = seen.managing(managed, [*sized, *gone]).without(excluded)
+    updated = hpa.managing(managed, [*sized, *gone]).without(excluded)
     # Without metrics the API server would default to 80 % CPU, so pin it to the present count.
-    if updated.metrics or not seen.metrics or not workload.replicas:
-        return updated if updated.metrics else seen
+    if updated.metrics or not hpa.metrics or not workload.replicas:
+        return updated if updated.metrics else hpa
     pinned = Autoscaler(workload.replicas, workload.replicas)
     # Already pinned.
-    return seen if (seen.min, seen.max) == (pinned.min, pinned.max) else pinned
+    return hpa if (hpa.min, hpa.max) == (pinned.min, pinned.max) else pinned
 
 
 def is_ready(memory: TortoiseMemory) -> bool:
@@ -108,34 +108,34 @@ def is_ready(memory: TortoiseMemory) -> bool:
 
 
 def with_range(
-    found: Autoscaler, spec: Spec, replicas: int, memory: TortoiseMemory, now: datetime
+    hpa: Autoscaler, spec: Spec, replicas: int, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler, TortoiseMemory]:
-    """``found`` with the replica bounds of this slot, or of an emergency; and the new memory."""
+    """``hpa`` with the replica bounds of this slot, or of an emergency; and the new memory."""
     configuration = spec.configuration
     bounds = memory.replicas.at(now) or proposed(replicas, configuration)
     recommended = capped(bounds, configuration, spec.max_replicas)
     if memory.phase is Phase.EMERGENCY:
         # An emergency removes no replicas.
-        most = capped(ReplicaBounds(0, max(recommended.max, found.max, replicas)), configuration, spec.max_replicas).max
-        return replace(found, min=most, max=most), memory
+        most = capped(ReplicaBounds(0, max(recommended.max, hpa.max, replicas)), configuration, spec.max_replicas).max
+        return replace(hpa, min=most, max=most), memory
     if memory.phase is not Phase.BACK_TO_NORMAL:
-        return replace(found, min=recommended.min, max=recommended.max), memory
-    return _on_the_way_back(found, recommended, configuration, memory, now)
+        return replace(hpa, min=recommended.min, max=recommended.max), memory
+    return _on_the_way_back(hpa, recommended, configuration, memory, now)
 
 
 def _on_the_way_back(
-    found: Autoscaler, recommended: ReplicaBounds, configuration: Configuration, memory: TortoiseMemory, now: datetime
+    hpa: Autoscaler, recommended: ReplicaBounds, configuration: Configuration, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler, TortoiseMemory]:
     """One step per update interval, then phase Working."""
     at = memory.stepped_at
     if not has_passed(configuration.tortoise_update_interval, at, now):
         # Between steps the minimum stays; the maximum may follow.
-        return replace(found, max=max(found.min, recommended.max)), memory
-    least, is_over = step_back(found.min, recommended.min, configuration.replica_reduction_factor)
+        return replace(hpa, max=max(hpa.min, recommended.max)), memory
+    least, is_over = step_back(hpa.min, recommended.min, configuration.replica_reduction_factor)
     stepped = replace(memory, stepped_at=now)
     if is_over:
         stepped = replace(memory, stepped_at=None, phase=Phase.WORKING)
-    return replace(found, min=least, max=max(least, recommended.max)), stepped
+    return replace(hpa, min=least, max=max(least, recommended.max)), stepped
 
 
 def with_targets(

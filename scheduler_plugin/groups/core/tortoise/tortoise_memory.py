@@ -108,24 +108,30 @@ _MAY_RAISE_ALARM: Final = frozenset({Phase.PARTLY_WORKING, Phase.WORKING, Phase.
 """Phases with enough data for an emergency."""
 
 
-def next_phase(phase: Phase | None, states: Collection[ResourceState], seen: Circumstances) -> Phase:
+def next_phase(phase: Phase | None, states: Collection[ResourceState], circumstances: Circumstances) -> Phase:
     """The phase after ``phase`` (None: new Tortoise)."""
-    following = _next(phase, states, seen)
+    following = _next(phase, states, circumstances)
     # Other phases have too little data for an emergency.
-    return Phase.EMERGENCY if seen.is_emergency and seen.has_horizontal and following in _MAY_RAISE_ALARM else following
+    return (
+        Phase.EMERGENCY
+        if circumstances.is_emergency and circumstances.has_horizontal and following in _MAY_RAISE_ALARM
+        else following
+    )
 
 
-def _next(phase: Phase | None, states: Collection[ResourceState], seen: Circumstances) -> Phase:
+def _next(phase: Phase | None, states: Collection[ResourceState], circumstances: Circumstances) -> Phase:
     match phase:
         case None:
             return Phase.INITIALIZING
         case Phase.INITIALIZING:
-            return Phase.GATHERING_DATA if seen.ready else phase
+            return Phase.GATHERING_DATA if circumstances.ready else phase
         case Phase.EMERGENCY:
-            return phase if seen.is_emergency else Phase.BACK_TO_NORMAL
+            return phase if circumstances.is_emergency else Phase.BACK_TO_NORMAL
         case Phase.BACK_TO_NORMAL:
             # Otherwise there are no steps back.
-            return phase if seen.has_horizontal and seen.mode is not TortoiseMode.OFF else Phase.WORKING
+            return (
+                phase if circumstances.has_horizontal and circumstances.mode is not TortoiseMode.OFF else Phase.WORKING
+            )
     return by_states(states) or phase
 
 
@@ -169,14 +175,14 @@ def maximum(old: A, target: A, upper: A) -> A:
     return old if target < old < upper else target
 
 
-def learned(old: ResourceList, said: ContainerRecommendation) -> ResourceList:
-    """The maxima of one container updated by ``said``; missing resources stay.
+def learned(old: ResourceList, recommendation: ContainerRecommendation) -> ResourceList:
+    """The maxima of one container updated by ``recommendation``; missing resources stay.
 
     Without an upper bound a maximum only rises.
     """
     maxima = old
-    for resource, target in said.target:
-        previous, upper = old[resource] or target, said.upper[resource]
+    for resource, target in recommendation.target:
+        previous, upper = old[resource] or target, recommendation.upper[resource]
         highest = maximum(previous, target, upper) if upper else max(previous, target)
         maxima = maxima.with_value(resource, highest.value)
     return maxima

@@ -190,9 +190,9 @@ class Hvpa:
     in_place: bool = False
 
 
-def decode(found: JsonObject) -> Hvpa:
+def decode(obj: JsonObject) -> Hvpa:
     """Decode the object. Raises ``InvalidSpecError``."""
-    spec, parts = Fields(child(found, "spec"), "spec"), FieldErrors()
+    spec, parts = Fields(child(obj, "spec"), "spec"), FieldErrors()
     hpa, vpa = (parts.read(partial(autoscaler, spec, kind), None) for kind in _AXES)
     # Read all parts, to report every problem at once.
     target = parts.read(lambda: _target(spec, hpa), _NOTHING)

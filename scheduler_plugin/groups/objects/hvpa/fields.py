@@ -203,22 +203,22 @@ def _overridden(rules: DirectionRules, scale: Fields) -> DirectionRules:
     )
 
 
-def _with_changes(rules: DirectionRules, found: Fields, names: tuple[str, str]) -> DirectionRules:
-    return replace(rules, min_change=_params(found, names, rules.min_change))
+def _with_changes(rules: DirectionRules, fields: Fields, names: tuple[str, str]) -> DirectionRules:
+    return replace(rules, min_change=_params(fields, names, rules.min_change))
 
 
-def both_params(found: Fields, name: str, otherwise: ResourceChangeParams) -> ResourceChangeParams:
+def both_params(fields: Fields, name: str, otherwise: ResourceChangeParams) -> ResourceChangeParams:
     """``cpu`` and ``memory`` of the object of that name, with defaults from ``otherwise``."""
-    return _params(found.fields(name), _RESOURCES, otherwise)
+    return _params(fields.fields(name), _RESOURCES, otherwise)
 
 
-def _params(found: Fields, names: tuple[str, str], otherwise: ResourceChangeParams) -> ResourceChangeParams:
-    cpu, memory = (_change(found, name, resource) for name, resource in zip(names, _RESOURCES, strict=True))
+def _params(fields: Fields, names: tuple[str, str], otherwise: ResourceChangeParams) -> ResourceChangeParams:
+    cpu, memory = (_change(fields, name, resource) for name, resource in zip(names, _RESOURCES, strict=True))
     return ResourceChangeParams(otherwise.cpu if cpu is UNSET else cpu, otherwise.memory if memory is UNSET else memory)
 
 
-def _change(found: Fields, name: str, resource: Resource) -> ChangeParams:
-    params = found.fields(name)
+def _change(fields: Fields, name: str, resource: Resource) -> ChangeParams:
+    params = fields.fields(name)
     value, percentage = params.quantity("value", resource), params.number("percentage", _MOST_PERCENT)
     return UNSET if value is None and percentage is None else ChangeParams(value, percentage)
 

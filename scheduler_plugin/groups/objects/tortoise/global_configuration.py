@@ -100,48 +100,48 @@ def _written(value: object) -> object:
     return value
 
 
-def _whole(given: object) -> int:
+def _whole(value: object) -> int:
     # A bool is an int.
-    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= LARGEST:
-        raise ValueError(f"expected a whole number from 1 to {LARGEST}, got {shown(given)}")
-    return given
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
+        raise ValueError(f"expected a whole number from 1 to {LARGEST}, got {shown(value)}")
+    return value
 
 
-def _ratio(given: object) -> Fraction:
-    if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 <= given <= LARGEST:
-        raise ValueError(f"expected a number from 0 to {LARGEST}, got {shown(given)}")
+def _ratio(value: object) -> Fraction:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= LARGEST:
+        raise ValueError(f"expected a number from 0 to {LARGEST}, got {shown(value)}")
     # Through `str`: exactly the written decimal.
-    return Fraction(str(given))
+    return Fraction(str(value))
 
 
-def _zone(given: object) -> ZoneInfo:
+def _zone(value: object) -> ZoneInfo:
     try:
-        return ZoneInfo(given)  # type: ignore[arg-type]  # what is no text raises
+        return ZoneInfo(value)  # type: ignore[arg-type]  # what is no text raises
     except (KeyError, ValueError, TypeError, OSError):
-        raise ValueError(f"expected a time zone such as Europe/Berlin, got {shown(given)}") from None
+        raise ValueError(f"expected a time zone such as Europe/Berlin, got {shown(value)}") from None
 
 
-def _period(given: object) -> str:
-    if given not in ("daily", "weekly"):
-        raise ValueError(f"expected daily or weekly, got {shown(given)}")
-    return str(given)
+def _period(value: object) -> str:
+    if value not in ("daily", "weekly"):
+        raise ValueError(f"expected daily or weekly, got {shown(value)}")
+    return str(value)
 
 
-def _pattern(given: object) -> re.Pattern[str]:
-    if given == "":
+def _pattern(value: object) -> re.Pattern[str]:
+    if value == "":
         return NO_METRIC
     try:
-        return re.compile(given)  # type: ignore[call-overload,no-any-return]  # what is no text raises
+        return re.compile(value)  # type: ignore[call-overload,no-any-return]  # what is no text raises
     except (re.error, TypeError, RecursionError, OverflowError):
-        raise ValueError(f"expected a regular expression, got {shown(given)}") from None
+        raise ValueError(f"expected a regular expression, got {shown(value)}") from None
 
 
-def _multipliers(given: object) -> dict[Resource, int]:
+def _multipliers(value: object) -> dict[Resource, int]:
     """An integer of at least 1 per resource: a limit is never below its request."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"expected a number for each of cpu and memory, got {shown(given)}")
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected a number for each of cpu and memory, got {shown(value)}")
     multipliers: dict[Resource, int] = {}
-    for name, number in given.items():
+    for name, number in value.items():
         if name not in RESOURCES:
             raise ValueError(f"expected cpu and memory, got {shown(name)}")
         multipliers[name] = _whole(number)
@@ -176,11 +176,11 @@ _SHARES: Final = ("ReplicaReductionFactor", "MaxAllowedScalingDownRatio", "Buffe
 """Must be below 1: an emergency ends, a container can shrink, and a buffer is smaller than its container."""
 
 
-def _check(found: Configuration) -> None:
-    values = {name: getattr(found, field) for name, field in _FIELDS.items()}
+def _check(configuration: Configuration) -> None:
+    values = {name: getattr(configuration, field) for name, field in _FIELDS.items()}
     try:
         # Raises `ValueError` if the hours do not divide a day.
-        _ = found.layout
+        _ = configuration.layout
     except ValueError as error:
         raise ConfigurationError(f"RangeOfMinMaxReplicasRecommendationHours: {error}") from None
     if not values["MinReplicasRecommendationMultiplier"]:

@@ -88,7 +88,7 @@ class _TortoiseObject(msgspec.Struct, frozen=True):
     spec: _TortoiseSpec
 
 
-def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
+def parse_tortoise(obj: JsonObject, configuration: Configuration) -> Tortoise:
     """Decode the object. Raises ``InvalidSpecError``.
 
     >>> refs = {"scaleTargetRef": {"kind": "Deployment", "name": "shop"}}
@@ -98,11 +98,11 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
     ('tortoise-hpa-lovely', <TortoiseMode.OFF: 'Off'>, 'apps/v1')
     """
     try:
-        manifest = msgspec.convert(found, _TortoiseObject).spec
+        manifest = msgspec.convert(obj, _TortoiseObject).spec
     except (ValueError, RecursionError) as error:
         raise InvalidSpecError(field_message(error)) from None
     # Read all parts, to report every problem at once.
-    name, refs, parts = name_of(found), manifest.target_refs, FieldErrors()
+    name, refs, parts = name_of(obj), manifest.target_refs, FieldErrors()
     target = parts.read(lambda: _target(refs.scale_target_ref), _NO_TARGET)
     spec = Spec(
         configuration=configuration,
@@ -126,54 +126,54 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
 C = TypeVar("C", TortoiseMode, Scaling)
 
 
-def _target(given: _Target) -> Json:
+def _target(target: _Target) -> Json:
     path = "spec.targetRefs.scaleTargetRef"
-    if not given.kind or not given.name:
+    if not target.kind or not target.name:
         raise ValueError(f"{path}: expected a kind and a name")
     # Deployments, StatefulSets and ReplicaSets.
-    version = given.api_version or _API_VERSIONS.get(given.kind, "apps/v1")
-    return {"apiVersion": version, "kind": given.kind, "name": given.name}
+    version = target.api_version or _API_VERSIONS.get(target.kind, "apps/v1")
+    return {"apiVersion": version, "kind": target.kind, "name": target.name}
 
 
-def _hpa(given: str | None, target: Json) -> str | None:
-    if given and target["kind"] == VM_KIND:
+def _hpa(text: str | None, target: Json) -> str | None:
+    if text and target["kind"] == VM_KIND:
         raise ValueError(f"spec.targetRefs.horizontalPodAutoscalerName: expected none, a {VM_KIND} has no replicas")
-    return given or None
+    return text or None
 
 
-def _choice(path: str, kinds: type[C], given: str) -> C:
-    if given not in list(kinds):
-        raise ValueError(f"{path}: expected one of {', '.join(kinds)}, got {shown(given)}")
-    return kinds(given)
+def _choice(path: str, kinds: type[C], text: str) -> C:
+    if text not in list(kinds):
+        raise ValueError(f"{path}: expected one of {', '.join(kinds)}, got {shown(text)}")
+    return kinds(text)
 
 
-def _max_replicas(given: int | None) -> int | None:
-    if given is not None and not 1 <= given <= MOST_REPLICAS:
-        raise ValueError(f"spec.maxReplicas: expected a whole number from 1 to {MOST_REPLICAS}, got {given}")
-    return given
+def _max_replicas(value: int | None) -> int | None:
+    if value is not None and not 1 <= value <= MOST_REPLICAS:
+        raise ValueError(f"spec.maxReplicas: expected a whole number from 1 to {MOST_REPLICAS}, got {value}")
+    return value
 
 
-def _deletes(given: str) -> bool:
-    if given not in ("", "NoDelete", "DeleteAll"):
-        raise ValueError(f"spec.deletionPolicy: expected one of NoDelete, DeleteAll, got {shown(given)}")
-    return given == "DeleteAll"
+def _deletes(text: str) -> bool:
+    if text not in ("", "NoDelete", "DeleteAll"):
+        raise ValueError(f"spec.deletionPolicy: expected one of NoDelete, DeleteAll, got {shown(text)}")
+    return text == "DeleteAll"
 
 
-def _policies(given: list[_Policy] | None) -> Policies | None:
+def _policies(entries: list[_Policy] | None) -> Policies | None:
     """The policies; None for an empty list too."""
-    if not given:
+    if not entries:
         return None
     policies: dict[Place, Scaling] = {}
-    for path, entry in _named("spec.autoscalingPolicy", given):
+    for path, entry in _named("spec.autoscalingPolicy", entries):
         for resource, policy in entry.policy.items():
             place = (entry.container_name, _resource(f"{path}.policy", resource))
             policies[place] = _choice(f"{path}.policy.{resource}", Scaling, policy)
     return policies
 
 
-def _sizes(given: list[_Sizes] | None) -> dict[str, SizeBounds]:
+def _sizes(entries: list[_Sizes] | None) -> dict[str, SizeBounds]:
     bounds: dict[str, SizeBounds] = {}
-    for path, entry in _named("spec.resourcePolicy", given or []):
+    for path, entry in _named("spec.resourcePolicy", entries or []):
         least = _amounts(f"{path}.minAllocatedResources", entry.min_allocated_resources or {})
         most = _amounts(f"{path}.maxAllocatedResources", entry.max_allocated_resources or {})
         for resource, amount in least:
@@ -187,27 +187,27 @@ def _sizes(given: list[_Sizes] | None) -> dict[str, SizeBounds]:
 P = TypeVar("P", _Policy, _Sizes)
 
 
-def _named(path: str, given: list[P]) -> list[tuple[str, P]]:
+def _named(path: str, entries: list[P]) -> list[tuple[str, P]]:
     """Entries with their paths. Container names must be unique and not empty."""
-    names = [entry.container_name for entry in given]
+    names = [entry.container_name for entry in entries]
     if len(names) > MOST_CONTAINERS:
         raise ValueError(f"{path}: expected at most {MOST_CONTAINERS} containers, got {len(names)}")
     for number, name in enumerate(names):
         if not name or name in names[:number]:
             raise ValueError(f"{path}[{number}].containerName: expected a name that comes once, got {shown(name)}")
-    return [(f"{path}[{number}]", entry) for number, entry in enumerate(given)]
+    return [(f"{path}[{number}]", entry) for number, entry in enumerate(entries)]
 
 
-def _resource(path: str, given: str) -> Resource:
+def _resource(path: str, text: str) -> Resource:
     for resource in RESOURCES:
-        if given == resource:
+        if text == resource:
             return resource
-    raise ValueError(f"{path}: expected cpu and memory, got {shown(given)}")
+    raise ValueError(f"{path}: expected cpu and memory, got {shown(text)}")
 
 
-def _amounts(path: str, given: dict[str, object]) -> ResourceList:
+def _amounts(path: str, quantities: dict[str, object]) -> ResourceList:
     amounts = NOTHING
-    for name, quantity in given.items():
+    for name, quantity in quantities.items():
         resource = _resource(path, name)
         try:
             amount = (MilliCpu if resource == "cpu" else Bytes).parse(quantity)  # type: ignore[arg-type]  # or refuses

@@ -131,8 +131,8 @@ def _targets(proposed: Autoscaler | None) -> list[Json]:
 E = TypeVar("E", bound=StrEnum)
 
 
-def _one_of(kinds: type[E], found: object) -> E | None:
-    return next((kind for kind in kinds if kind == found), None)
+def _one_of(kinds: type[E], value: object) -> E | None:
+    return next((kind for kind in kinds if kind == value), None)
 
 
 def _entries(status: JsonObject, name: str, inner: str) -> Iterator[tuple[Place, object]]:

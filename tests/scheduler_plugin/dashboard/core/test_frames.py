@@ -8,7 +8,7 @@ from protocol.kubernetes.access_reviews import Scope
 from scheduler_plugin.dashboard.core.frames import COLUMNS, event_id, next_frame, revision_in
 from scheduler_plugin.dashboard.core.journal import Journal
 from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, VmRow
-from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
+from scheduler_plugin.dashboard.core.visibility import ALL, VisibilityFilter
 
 SHOP = VisibilityFilter(frozenset({Scope("shop")}))
 
@@ -71,8 +71,8 @@ def test_without_news_nothing_is_sent() -> None:
 
 def test_readers_who_see_differently_have_different_words() -> None:
     tags = {
-        sight.tag
-        for sight in (
+        visibility.tag
+        for visibility in (
             ALL,
             SHOP,
             VisibilityFilter(frozenset({Scope("bank")})),

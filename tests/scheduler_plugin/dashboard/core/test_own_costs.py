@@ -12,7 +12,7 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from scheduler_plugin.dashboard.core.own_costs import Material, costs, prices_in
-from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
+from scheduler_plugin.dashboard.core.visibility import ALL, VisibilityFilter
 from scheduler_plugin.dashboard.texts import OWN_PRICES, PUBLISHED_PRICES
 from scheduler_plugin.history.core.samples import HOUR, VmRecord
 from scheduler_plugin.history.core.spans import held
@@ -51,7 +51,7 @@ def test_bill_covers_only_visible_vms() -> None:
 def test_bill_has_pods_for_readers_of_pods() -> None:
     all_of_it = material(("shop", "a", "n1"), ("shop", "pod/a", "n1"), ("bank", "pod/b", "n1"))
     seen = [VisibilityFilter(frozenset({scope})) for scope in (Scope("shop"), Scope("shop", of_pods=True))]
-    assert [names(costs(all_of_it, sight, "vm")) for sight in seen] == [["shop/a"], ["shop/pod/a"]]
+    assert [names(costs(all_of_it, visibility, "vm")) for visibility in seen] == [["shop/a"], ["shop/pod/a"]]
     assert names(costs(all_of_it, VisibilityFilter(frozenset({Scope(of_pods=True)})), "vm", "bank/pod/b")) == [
         "bank/pod/b"
     ]
@@ -93,5 +93,8 @@ def test_scheduler_prices_are_preferred() -> None:
 
 def test_unused_price_keys_are_shown_for_whole_fleet() -> None:
     found = replace(material(("shop", "a", "n1")), prices=replace(PRICES, unused=("m5.typo",)))
-    shown = [costs(found, sight, "vm")["unusedPrices"] for sight in (ALL, VisibilityFilter(frozenset({Scope("shop")})))]
+    shown = [
+        costs(found, visibility, "vm")["unusedPrices"]
+        for visibility in (ALL, VisibilityFilter(frozenset({Scope("shop")})))
+    ]
     assert shown == [["m5.typo"], []]

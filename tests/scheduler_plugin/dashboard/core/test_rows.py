@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from protocol.kubernetes.objects import Json
 from protocol.names import ANNOTATION_BOUNDS
+from scheduler_plugin.dashboard.core.reports import SchedulerReport, said_of, words
 from scheduler_plugin.dashboard.core.rows import (
     NOTHING,
     ZERO,
@@ -20,7 +21,6 @@ from scheduler_plugin.dashboard.core.rows import (
     standing_row,
     vm_row,
 )
-from scheduler_plugin.dashboard.core.said import SchedulerReport, said_of, words
 from tests.pod_databases import pod_database
 from tests.scheduler_plugin.dashboard.page_cluster import SCRIPT, a_node, a_pod, amounts, nodes_answer
 from tests.scheduler_plugin.objects import vm

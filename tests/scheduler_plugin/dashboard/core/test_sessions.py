@@ -3,7 +3,7 @@ from __future__ import annotations
 from protocol.kubernetes.access_reviews import Scope
 from protocol.units import Instant
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS, MOST_OF_ONE, Sessions
-from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
+from scheduler_plugin.dashboard.core.visibility import ALL, VisibilityFilter
 
 BEGAN = Instant(100.0)
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from protocol.kubernetes.access_reviews import Scope
 from scheduler_plugin.dashboard.core import states
 from scheduler_plugin.dashboard.core.rows import NodeRow, VmRow, node_stated, vm_stated
-from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
 from scheduler_plugin.dashboard.core.states import CALM, NODE_STATES, VM_STATES, script
+from scheduler_plugin.dashboard.core.visibility import ALL, VisibilityFilter
 from scheduler_plugin.dashboard.web import STATES, page_files
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "page.md"
@@ -41,7 +41,7 @@ def test_vm_shows_worst_state(row: VmRow, state: str) -> None:
 
 def test_namespace_reader_sees_no_drain_reasons() -> None:
     node = NodeRow("n1", "", excess=(500, 0), stuck="bank/ledger may not move")
-    seen = [sight.row(node_stated(node)) for sight in (ALL, VisibilityFilter(frozenset({Scope("shop")})))]
+    seen = [visibility.row(node_stated(node)) for visibility in (ALL, VisibilityFilter(frozenset({Scope("shop")})))]
     assert seen == [replace(node, state="cannot-drain"), replace(node, stuck="", state="over-watermark")]
 
 

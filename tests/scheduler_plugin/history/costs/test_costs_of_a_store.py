@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
-from scheduler_plugin.history.core.chronicle import Batch
+from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.bills import bill, key_of

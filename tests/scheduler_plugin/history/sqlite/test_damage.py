@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_plugin.history.core.chronicle import Batch
+from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.samples import HOUR, DecisionRecord, MoveRecord, NodeRecord, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.ports import HistoryError

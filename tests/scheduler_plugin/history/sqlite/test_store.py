@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.chronicle import Batch
+from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.retention import MOST_SAID, RetentionBounds
 from scheduler_plugin.history.core.samples import (
     DAY,

@@ -10,7 +10,7 @@ import pytest
 from protocol.kubernetes.objects import Json, child
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import story
-from scheduler_plugin.history.core.chronicle import ACCOUNT_LASTS, HistoryLog
+from scheduler_plugin.history.core.history_log import ACCOUNT_LASTS, HistoryLog
 from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes, node_samples, read_account, standings
 from scheduler_plugin.history.core.samples import (
     NODE_PLACE,
@@ -30,64 +30,64 @@ TWO = (2000, 4 * GIB, None, None, 2000, 4 * GIB, 2000, 4 * GIB, None, None)
 
 
 def test_growth_is_two_spans_and_decision() -> None:
-    chronicle = HistoryLog(10_000)
-    chronicle.take(look(0, vm(), nodes=[node(pod())]), {})
-    batch = chronicle.take(look(10, vm(cpu="3", version="2"), nodes=[node(pod(cpu="3"))]), {})
+    log = HistoryLog(10_000)
+    log.take(look(0, vm(), nodes=[node(pod())]), {})
+    batch = log.take(look(10, vm(cpu="3", version="2"), nodes=[node(pod(cpu="3"))]), {})
     assert batch.vms == [(FACTS, held(BEGAN, BEGAN + 10_000, TWO))]
     said = ("It permits 3 cpu, 4Gi.",)
     assert batch.decisions == [DecisionRecord(BEGAN + 10_000, DB, "scheduler", said, Size(3000, 4 * GIB))]
-    chronicle.take(look(20, vm(cpu="3", version="2"), nodes=[node(pod(cpu="3"))]), {})
+    log.take(look(20, vm(cpu="3", version="2"), nodes=[node(pod(cpu="3"))]), {})
     three = (3000, 4 * GIB, None, None, 3000, 4 * GIB, 3000, 4 * GIB, None, None)
-    assert chronicle.end().vms == [(FACTS, held(BEGAN + 10_000, BEGAN + 20_000, three))]
+    assert log.end().vms == [(FACTS, held(BEGAN + 10_000, BEGAN + 20_000, three))]
 
 
 def test_sleeper_has_nothing() -> None:
     """Its spec has the size that it wakes with; what is still reserved until its permit is lowered is billed."""
-    chronicle = HistoryLog(10_000)
+    log = HistoryLog(10_000)
     asleep = vm()
     asleep["status"] = {**child(asleep, "status"), "phase": "Asleep", "cpus": None, "memorySize": None}
-    chronicle.take(look(0, asleep, nodes=[node(pod(cpu="0", reserved={"cpu": "0", "mem": "0"}))]), {})
-    chronicle.take(look(10, asleep, nodes=[node(pod(cpu="0", reserved={"cpu": "0", "mem": "0"}))]), {})
-    ((facts, span),) = chronicle.end().vms
+    log.take(look(0, asleep, nodes=[node(pod(cpu="0", reserved={"cpu": "0", "mem": "0"}))]), {})
+    log.take(look(10, asleep, nodes=[node(pod(cpu="0", reserved={"cpu": "0", "mem": "0"}))]), {})
+    ((facts, span),) = log.end().vms
     assert (facts, span.peaks[:2]) == (msgspec.structs.replace(FACTS, asleep=True), (0, 0))
 
 
 def test_what_the_scheduler_denies_is_said() -> None:
-    chronicle = HistoryLog(10_000)
-    chronicle.take(look(0, vm(), nodes=[node(pod())]), {})
-    batch = chronicle.take(look(10, vm(), nodes=[node(pod(denied="1", migrating=True))]), {})
+    log = HistoryLog(10_000)
+    log.take(look(0, vm(), nodes=[node(pod())]), {})
+    batch = log.take(look(10, vm(), nodes=[node(pod(denied="1", migrating=True))]), {})
     assert batch.decisions[0].sentences == ("It denies 1 cpu, 0.", "The VM is being migrated.")
     assert batch.decisions[0].denied
-    batch = chronicle.take(look(20, vm(), nodes=[node(pod())]), {})
+    batch = log.take(look(20, vm(), nodes=[node(pod())]), {})
     assert batch.decisions[0].sentences == ("It denies nothing more.", "The VM is not being migrated any more.")
 
 
 def test_reservation_change_is_not_decision() -> None:
-    chronicle = HistoryLog(10_000)
-    chronicle.take(look(0, vm(), nodes=[node(pod())]), {})
-    batch = chronicle.take(look(10, vm(), nodes=[node(pod(reserved={"cpu": "3", "mem": "4Gi"}))]), {})
+    log = HistoryLog(10_000)
+    log.take(look(0, vm(), nodes=[node(pod())]), {})
+    batch = log.take(look(10, vm(), nodes=[node(pod(reserved={"cpu": "3", "mem": "4Gi"}))]), {})
     assert batch.decisions == []
-    asked = chronicle.asks(look(20, vm("a"), vm()), 1)
+    asked = log.asks(look(20, vm("a"), vm()), 1)
     assert [each["metadata"]["name"] for each in asked if isinstance(each["metadata"], dict)] == ["db"]
 
 
 def test_agent_account_expires() -> None:
-    chronicle = HistoryLog(10_000)
-    batch = chronicle.take(look(0, vm(), nodes=[node(pod())]), {DB: account()})
+    log = HistoryLog(10_000)
+    batch = log.take(look(0, vm(), nodes=[node(pod())]), {DB: account()})
     assert batch.decisions == [
         DecisionRecord(BEGAN, DB, "agent", ("idle", "cpu needs 1: 0.50 busy"), Size(2000, 4 * GIB))
     ]
     later = ACCOUNT_LASTS // 1000 + 10
-    batch = chronicle.take(look(10, vm(cpu="3", version="2"), nodes=[node(pod())]), {})
+    batch = log.take(look(10, vm(cpu="3", version="2"), nodes=[node(pod())]), {})
     assert batch.vms[0][1].sums[2:4] == (1000 * 10_000, 2 * GIB * 10_000)
     assert batch.vms[0][1].sums[8:] == (500 * 10_000, GIB * 10_000)
-    chronicle.take(look(later, vm(), nodes=None), {})
-    batch = chronicle.take(look(later + 10, vm(cpu="5", version="3"), nodes=None), {})
+    log.take(look(later, vm(), nodes=None), {})
+    batch = log.take(look(later + 10, vm(cpu="5", version="3"), nodes=None), {})
     assert batch.vms[0][1].known_times == (10_000, 10_000, *[0] * 8)
 
 
 def test_decision_is_recorded_on_change() -> None:
-    chronicle = HistoryLog(10_000)
+    log = HistoryLog(10_000)
     told = [
         account("it needs 1.5"),
         account("it needs 1.7"),
@@ -95,7 +95,7 @@ def test_decision_is_recorded_on_change() -> None:
         {},
         account("x", denied={"by": "s"}),
     ]
-    batches = [chronicle.take(look(10 * at, vm()), {DB: each}) for at, each in enumerate(told)]
+    batches = [log.take(look(10 * at, vm()), {DB: each}) for at, each in enumerate(told)]
     assert [[each.sentences[0] for each in batch.decisions] for batch in batches] == [
         ["it needs 1.5"],
         [],
@@ -107,10 +107,10 @@ def test_decision_is_recorded_on_change() -> None:
 
 
 def test_what_cannot_be_read_is_left_out() -> None:
-    chronicle = HistoryLog(10_000)
+    log = HistoryLog(10_000)
     broken: Json = {"metadata": {"namespace": "default", "name": "odd"}, "spec": {"guest": "none"}}
     odd_pods: list[Json] = [{"vm": "default/db"}, {"reserved": {"cpu": "1", "mem": "1"}}]
-    first = chronicle.take(look(0, vm(), broken, nodes=[node(*odd_pods), {"name": "bare"}]), {})
+    first = log.take(look(0, vm(), broken, nodes=[node(*odd_pods), {"name": "bare"}]), {})
     assert len(first) == 0
     assert [facts for facts, _ in node_samples(look(0, nodes=[node(*odd_pods), {}]))] == [NodeRecord("n1", "m5.large")]
     odd = read_account(0, {"metrics": {"cores_busy": -1, "mem_used": "much"}, "goal": {"cpu": "x"}})
@@ -124,10 +124,10 @@ def test_what_cannot_be_read_is_left_out() -> None:
 
 
 def test_labels_that_are_asked_for_are_kept() -> None:
-    chronicle = HistoryLog(10_000, ["team", "tier"])
+    log = HistoryLog(10_000, ["team", "tier"])
     labelled = vm(labels={"team": "a", "other": "b", "autoscaling.neon.tech/group": "shop"})
-    chronicle.take(look(0, labelled), {})
-    ((facts, _),) = [*chronicle.take(look(10, labelled), {}).vms, *chronicle.end().vms]
+    log.take(look(0, labelled), {})
+    ((facts, _),) = [*log.take(look(10, labelled), {}).vms, *log.end().vms]
     assert (facts.labels, facts.group) == ((("team", "a"),), "shop")
 
 
@@ -145,9 +145,9 @@ def test_node_sample_sums_its_vms() -> None:
         (facts, (*amounts, 14000, 56 * GIB)),
         (facts, (*amounts, None, None)),
     ]
-    chronicle = HistoryLog(10_000)
-    chronicle.take(look(0, nodes=[node()]), {})
-    batch = chronicle.take(look(10, nodes=[node(reserved="3")]), {})
+    log = HistoryLog(10_000)
+    log.take(look(0, nodes=[node()]), {})
+    batch = log.take(look(10, nodes=[node(reserved="3")]), {})
     at = NODE_PLACE["reserved_cpu"]
     assert [(facts.node, span.sums[at] / span.known_times[at]) for facts, span in batch.nodes] == [("n1", 2000.0)]
     assert keys_of_nodes([{"metadata": {"name": "n2"}}]) == {}
@@ -164,9 +164,9 @@ def migration(phase: str, **status: Any) -> Json:
 
 
 def test_a_migration_is_kept_until_it_has_ended() -> None:
-    chronicle = HistoryLog(10_000)
+    log = HistoryLog(10_000)
     seen = [migration("Running"), *[migration("Succeeded", targetNode="n3", info={"downtimeMs": 120})] * 2]
-    batches = [chronicle.take(look(10 * at, migrations=(each,)), {}) for at, each in enumerate(seen)]
+    batches = [log.take(look(10 * at, migrations=(each,)), {}) for at, each in enumerate(seen)]
     name = ObjectName("default", "m")
     began = BEGAN - 10_000
     assert [batch.moves for batch in batches] == [
@@ -195,49 +195,47 @@ def test_no_migration_can_make_the_history_long() -> None:
     each = {**migration(long), "spec": {"vmName": long}}
     each["metadata"] = {**child(each, "metadata"), "annotations": notes}
     placed = {**vm(), "status": {"node": long}}
-    chronicle = HistoryLog(10_000)
-    batch = chronicle.take(look(0, placed, migrations=(each,)), {})
-    chronicle.take(look(10, placed), {})
-    assert len(msgspec.json.encode((batch.moves, chronicle.end().vms))) < 3000
+    log = HistoryLog(10_000)
+    batch = log.take(look(0, placed, migrations=(each,)), {})
+    log.take(look(10, placed), {})
+    assert len(msgspec.json.encode((batch.moves, log.end().vms))) < 3000
 
 
 def test_recreated_migration_is_distinct() -> None:
-    chronicle, one = HistoryLog(10_000), migration("Succeeded")
+    log, one = HistoryLog(10_000), migration("Succeeded")
     begun = {"uid": "other", "creationTimestamp": "2026-01-01T00:00:00Z"}
     other = {**one, "metadata": {**child(one, "metadata"), **begun}}
-    chronicle.take(look(0, migrations=(one,)), {})
-    (move,) = chronicle.take(look(10, migrations=(other,)), {}).moves
+    log.take(look(0, migrations=(one,)), {})
+    (move,) = log.take(look(10, migrations=(other,)), {}).moves
     assert (move.since, move.until) == (BEGAN, BEGAN + 10_000)
 
 
 def test_clock_set_back_restarts() -> None:
-    chronicle = HistoryLog(10_000)
-    chronicle.take(look(1000, vm()), {DB: account()})
-    chronicle.rewind()
-    chronicle.take(look(0, vm()), {})
-    assert [span for _, span in chronicle.take(look(10, vm(cpu="3", version="2")), {}).vms] == [
+    log = HistoryLog(10_000)
+    log.take(look(1000, vm()), {DB: account()})
+    log.rewind()
+    log.take(look(0, vm()), {})
+    assert [span for _, span in log.take(look(10, vm(cpu="3", version="2")), {}).vms] == [
         held(BEGAN, BEGAN + 10_000, (2000, 4 * GIB, *[None] * 8))
     ]
 
 
 def test_a_vm_that_is_gone_leaves_nothing_behind() -> None:
-    chronicle = HistoryLog(10_000)
-    chronicle.take(look(0, vm(), nodes=[node(pod())]), {DB: account()})
-    chronicle.take(look(10, vm(), nodes=[node(pod())]), {})
-    assert len(chronicle.take(look(60, nodes=[node()]), {}).vms) == 1
-    assert not chronicle._accounts
-    assert not chronicle._standings
+    log = HistoryLog(10_000)
+    log.take(look(0, vm(), nodes=[node(pod())]), {DB: account()})
+    log.take(look(10, vm(), nodes=[node(pod())]), {})
+    assert len(log.take(look(60, nodes=[node()]), {}).vms) == 1
+    assert not log._accounts
+    assert not log._standings
 
 
 def test_agents_are_asked_in_turn() -> None:
-    chronicle = HistoryLog(10_000)
+    log = HistoryLog(10_000)
     fleet = [vm(name) for name in "abc"]
     turns = []
     for at in range(3):
         seen = look(10 * at, *fleet)
-        turns.append(
-            [each["metadata"]["name"] for each in chronicle.asks(seen, 2) if isinstance(each["metadata"], dict)]
-        )
+        turns.append([each["metadata"]["name"] for each in log.asks(seen, 2) if isinstance(each["metadata"], dict)])
     assert turns == [["a", "b"], ["c", "a"], ["b", "a"]]
 
 

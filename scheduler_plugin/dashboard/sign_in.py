@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from protocol.kubernetes.api import ApiError
 from protocol.runtime.clock import Clock
 from scheduler_plugin.dashboard.core.sessions import Session, Sessions
-from scheduler_plugin.dashboard.core.sight import ALL
+from scheduler_plugin.dashboard.core.visibility import ALL
 from scheduler_plugin.dashboard.fleet import Fleet
 from scheduler_plugin.dashboard.reviews import AT_ONCE, PATIENCE, AccessReviewer, Visitor
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
@@ -74,7 +74,9 @@ class SignIn:
         # Without a judge the token is a consumed link, which cannot be reviewed again.
         kept_token = "" if self.judge is None else token
         now = self.clock.now()
-        self.sessions.begin(secret, visitor.sight, now, token=kept_token, who=visitor.who, asked_to=visitor.asked_to)
+        self.sessions.begin(
+            secret, visitor.visibility, now, token=kept_token, who=visitor.who, asked_to=visitor.asked_to
+        )
         return secret
 
     async def find(self, cookie: str) -> Session | None:
@@ -97,17 +99,17 @@ class SignIn:
     def _still(self, session: Session) -> Session | None:
         return self.sessions.still(session, self.clock.now())
 
-    async def _judged_again(self, found: Session, judge: AccessReviewer) -> Session | None:
+    async def _judged_again(self, session: Session, judge: AccessReviewer) -> Session | None:
         try:
-            before = Visitor(found.who, found.sight, found.asked_to)
-            visitor = await judge.visitor(found.token, self.fleet.scopes, before)
+            before = Visitor(session.who, session.visibility, session.asked_to)
+            visitor = await judge.visitor(session.token, self.fleet.scopes, before)
         except (ApiError, TimeoutError):
             # No response, no permission.
             visitor = None
         if visitor is None:
-            self.sessions.end(found)
+            self.sessions.end(session)
             return None
-        return self.sessions.checked(found, visitor.sight, self.clock.now(), visitor.asked_to)
+        return self.sessions.checked(session, visitor.visibility, self.clock.now(), visitor.asked_to)
 
     async def _judged(self, token: str) -> Visitor | None:
         # Not a token: no review.
