@@ -84,7 +84,7 @@ async def _run(options: argparse.Namespace) -> None:
         ports = SchedulerPorts(api, reviews, clock, telemetry, identity)
         is_alone = options.lease is None
         desk, run_all, retire = (
-            _alone(ports, settings, options) if is_alone else _replica(ports, leading, settings, options)
+            _without_lease(ports, settings, options) if is_alone else _replica(ports, leading, settings, options)
         )
         feed = desk.context.feed
         follower = SettingsFollower(feed.use, telemetry)
@@ -126,7 +126,7 @@ Program = tuple[ActiveService, Callable[[], Coroutine[None, None, None]], Callab
 """The scheduler of this process, its background, and a function that ends writes in flight."""
 
 
-def _alone(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> Program:
+def _without_lease(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> Program:
     parts, hold_back = assemble(ports, settings), Seconds(float(options.hold_back))
     return parts.service, lambda: parts.run(ports.api, hold_back), parts.context.term.close
 

@@ -66,31 +66,31 @@ class LeaderEndpoints:
         due = dict.fromkeys(self._slices, NEVER)
         while True:
             for name in [slice_name for slice_name in self._slices if due[slice_name] <= self._clock.now()]:
-                wait = await self._tried(name, term)
+                wait = await self._update(name, term)
                 due[name] = Instant(self._clock.now() + wait)
             until = min(due.values(), default=self._clock.now() + INTERVAL)
             await self._clock.sleep(Seconds(max(0.0, until - self._clock.now())))
 
-    async def _tried(self, name: ObjectName, term: Term) -> Seconds:
+    async def _update(self, name: ObjectName, term: Term) -> Seconds:
         """Check a slice once; return the delay before it is checked again."""
         try:
-            await self._lead_here(name, term)
+            await self._point_here(name, term)
         except ApiError as error:
             LOG.warning(logs.NO_CLIENTS, extra={"slice": str(name), "reason": str(error)})
             # Retrying soon does not help before someone changes the installation.
             return INTERVAL if isinstance(error, ApiRefusedError) and error.kind in FOR_PEOPLE else RETRY
         return INTERVAL
 
-    async def _lead_here(self, name: ObjectName, term: Term) -> None:
+    async def _point_here(self, name: ObjectName, term: Term) -> None:
         path = ENDPOINT_SLICES.path(name.namespace, name.name)
         try:
             endpoint_slice = await self._api.call(ApiCall("GET", path, TIMEOUT))
         except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
-            await self._make(name, term)
+            await self._create(name, term)
             return
-        if self._leads_here(endpoint_slice):
+        if self._points_here(endpoint_slice):
             return
         # Replace all endpoints: clients must not reach a second scheduler, or one that stopped and cannot remove
         # itself. The resourceVersion detects concurrent writes.
@@ -99,7 +99,7 @@ class LeaderEndpoints:
             await self._api.call(call)
         LOG.info(logs.SLICE_TURNED, extra={"slice": str(name)})
 
-    async def _make(self, name: ObjectName, term: Term) -> None:
+    async def _create(self, name: ObjectName, term: Term) -> None:
         service = await self._api.call(ApiCall("GET", SERVICES.path(name.namespace, name.name), TIMEOUT))
         # Owned by the Service, so that it is deleted with it.
         body = slice_of(service, self._endpoint)
@@ -107,7 +107,7 @@ class LeaderEndpoints:
             await self._api.call(call)
         LOG.info(logs.SLICE_CREATED, extra={"slice": str(name)})
 
-    def _leads_here(self, obj: JsonObject) -> bool:
+    def _points_here(self, obj: JsonObject) -> bool:
         endpoints = items(obj, "endpoints")
         # The API server may add fields to the endpoint.
         return len(endpoints) == 1 and self._endpoint.items() <= endpoints[0].items()

@@ -53,7 +53,7 @@ class Replica:
         self._following = self._context(ledger, queues, self._term())
         self._acting: Parts | None = None
         self._news = asyncio.Event()
-        self._leadership.on_change = self._led
+        self._leadership.on_change = self._on_lease_change
         self._leadership.on_restored = self.feed.restored
         self._watch = LeaseWatch(leadership, ports.clock)
         ports.telemetry.leads(False)
@@ -83,9 +83,9 @@ class Replica:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.feed.run(self._ports.api))
                 tasks.create_task(self.authenticator.run())
-                tasks.create_task(self._seek())
+                tasks.create_task(self._acquire_lease())
                 tasks.create_task(self._watch.run())
-                tasks.create_task(self._act())
+                tasks.create_task(self._run_terms())
         finally:
             # After a write with an unknown outcome let the Lease expire: the write may still land.
             if await self.retire():
@@ -98,19 +98,19 @@ class Replica:
             LOG.warning(logs.LEASE_KEPT)
         return is_known
 
-    async def _seek(self) -> None:
+    async def _acquire_lease(self) -> None:
         """Acquire the Lease. Until the cluster has been read only watch it: as leader this replica could not decide."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._leadership.run(self.feed.ready))
             await self.feed.ready.wait()
             self._leadership.look()
 
-    def _led(self, leads: bool) -> None:
+    def _on_lease_change(self, leads: bool) -> None:
         LOG.info(logs.LEASE_WON if leads else logs.LEASE_LOST)
         self._ports.telemetry.holds_lease(leads)
         self._news.set()
 
-    async def _act(self) -> Never:
+    async def _run_terms(self) -> Never:
         while True:
             await self._news.wait()
             self._news.clear()
@@ -121,7 +121,7 @@ class Replica:
                 leading = tasks.create_task(self._lead(self._term()))
                 await self._news.wait()
                 leading.cancel()
-            self._follow()
+            self._stand_by()
 
     async def _lead(self, term: Term) -> None:
         began = self._ports.clock.now()
@@ -147,7 +147,7 @@ class Replica:
             tasks.create_task(self._acting.workers.run())
             tasks.create_task(self._endpoints.keep(term))
 
-    def _follow(self) -> None:
+    def _stand_by(self) -> None:
         """Return to standby, with a new ledger for explanations."""
         ledger, queues = Ledger(), OrderQueues()
         self._acting = None
@@ -198,12 +198,12 @@ class LeaseWatch:
         query = {"fieldSelector": f"metadata.name={name}", **watch_query("", times)}
         async with self._leadership.api.stream(ApiCall("GET", path, times.silence, query=query)) as lines:
             async for line in lines:
-                if _is_given_back(read_event(line)):
+                if _is_released(read_event(line)):
                     # Only a hint: the following read decides.
                     self._leadership.look()
 
 
-def _is_given_back(event: WatchEvent) -> bool:
+def _is_released(event: WatchEvent) -> bool:
     if event.refusal is not None:
         raise ApiRefusedError(event.refusal)
     return event.type in ("ADDED", "MODIFIED") and not text(event.object, "spec", "holderIdentity")

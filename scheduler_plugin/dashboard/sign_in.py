@@ -66,7 +66,7 @@ class SignIn:
     async def sign_in(self, token: str) -> str | None:
         """The secret of a new session; None if the token is invalid. Raises ``ApiError`` and ``TimeoutError``."""
         async with asyncio.timeout(PATIENCE), self._signing:
-            visitor = await self._judged(token)
+            visitor = await self._reviewed(token)
         self.telemetry.sign_ins.labels("refused" if visitor is None else "accepted").inc()
         if visitor is None:
             return None
@@ -86,20 +86,20 @@ class SignIn:
 
     async def renewed(self, session: Session) -> Session | None:
         """The present session; None if it has ended."""
-        current = self._still(session)
+        current = self._current(session)
         if current is None or self.judge is None or not current.is_due(self.clock.now()):
             return current
         # All pages of a session come here when a review is due; one of them does it.
         async with self._renewing.setdefault(current.key, asyncio.Lock()):
-            current = self._still(session)  # another page of the session may have done it
+            current = self._current(session)  # another page of the session may have done it
             if current is None or not current.is_due(self.clock.now()):
                 return current
-            return await self._judged_again(current, self.judge)
+            return await self._reviewed_again(current, self.judge)
 
-    def _still(self, session: Session) -> Session | None:
+    def _current(self, session: Session) -> Session | None:
         return self.sessions.still(session, self.clock.now())
 
-    async def _judged_again(self, session: Session, judge: AccessReviewer) -> Session | None:
+    async def _reviewed_again(self, session: Session, judge: AccessReviewer) -> Session | None:
         try:
             before = Visitor(session.who, session.visibility, session.asked_to)
             visitor = await judge.visitor(session.token, self.fleet.scopes, before)
@@ -111,7 +111,7 @@ class SignIn:
             return None
         return self.sessions.checked(session, visitor.visibility, self.clock.now(), visitor.asked_to)
 
-    async def _judged(self, token: str) -> Visitor | None:
+    async def _reviewed(self, token: str) -> Visitor | None:
         # Not a token: no review.
         if not 0 < len(token) <= LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             return None

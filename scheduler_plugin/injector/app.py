@@ -86,7 +86,7 @@ class InjectorProgram:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leadership.run())
-                tasks.create_task(self._look_after_certificates())
+                tasks.create_task(self._run_certificates())
                 tasks.create_task(self._learn_version())
                 if self.follows_pods:
                     tasks.create_task(self.predecessors.run(self.api))
@@ -112,18 +112,18 @@ class InjectorProgram:
             return False, self.injector.problem
         return standing([], self.leadership.leads)
 
-    async def _look_after_certificates(self) -> None:
+    async def _run_certificates(self) -> None:
         pause = Seconds(longest_pause(self.settings.certificates.lives().certificate))
         while True:
             # Before the round, so that a change during it triggers another.
             self._wake.clear()
-            trouble = await self._turn()
+            trouble = await self._round()
             self.telemetry.turned(trouble)
             # Other replicas poll until the leader has filled the Secret.
             wait = pause if self.serves.is_set() and not trouble else min(RETRY, pause)
             await self.clock.wait(self._wake, Instant(self.clock.now() + wait))
 
-    async def _turn(self) -> str:
+    async def _round(self) -> str:
         try:
             trouble = await self._certificates()
             if not self.own.exists():

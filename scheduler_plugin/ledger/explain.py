@@ -92,7 +92,7 @@ def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount, now: 
     wanted = account.reserved.at_least((account.permit or ZERO) + claim.unsecured)
     if resizes.raising.parts_at(now).any or (resizes.raising.parts.any and not wanted.within(runner.requested)):
         return explanations.NOT_RAISED.format(why=resizes.raising.why)
-    problem = _not_done(runner, resizes, account)
+    problem = _pending_requests(runner, resizes, account)
     # The requests are high enough: the rest is up to the kubelet.
     if problem or wanted.within(runner.requested):
         return problem
@@ -106,7 +106,7 @@ def _pod_problem(database: PodDatabase, account: VmAccount) -> str:
     return "" if database.objection is None else explanations.NOT_GIVEN.format(why=database.objection)
 
 
-def _not_done(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) -> str:
+def _pending_requests(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) -> str:
     """The requested amounts that are not known to be in effect."""
     if resizes.no_answer:
         return explanations.CHANGE_UNKNOWN.format(why=resizes.no_answer)

@@ -155,7 +155,7 @@ def settle(state: LedgerState) -> None:
         account = state.vms.get(vm)
         migrations = state.migrations.of(vm)
         for migration in migrations:
-            _trace(migration, account)
+            _update_nodes(migration, account)
         state.note_left(account)  # first: reservations depend on where the VM runs
         for migration in migrations:
             # For any migration: while its target pod finds no node the VM stays, and no room is reserved. It counts
@@ -172,7 +172,7 @@ def settle(state: LedgerState) -> None:
             claim.holds_still = any(has_place(migration, account) for migration in leaving)
 
 
-def _trace(migration: Migration, account: VmAccount | None) -> None:
+def _update_nodes(migration: Migration, account: VmAccount | None) -> None:
     for claim in [] if account is None else account.claims:
         if is_target(migration, claim):
             migration.placed_on = claim.node

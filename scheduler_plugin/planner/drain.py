@@ -72,7 +72,7 @@ class DrainPlan:
             if isinstance(victim, str):
                 others[victim] += 1
                 continue
-            why = explanations.RESTING if self._rests(victim.vm, need) else left_alone(victim.vm)
+            why = explanations.RESTING if self._is_resting(victim.vm, need) else left_alone(victim.vm)
             if claim.sleeps and need.excess is not None and not claim.unmet.any:
                 why = explanations.SLEEPS
             if why is None:
@@ -85,7 +85,7 @@ class DrainPlan:
             others[explanations.BESIDE] = len(movable) - len(helpful)
         return helpful, others
 
-    def _rests(self, vm: ObjectName, need: RoomNeed) -> bool:
+    def _is_resting(self, vm: ObjectName, need: RoomNeed) -> bool:
         rests_until = self._policy.rest.until(self._ledger.migrations_of(vm), self._now, drains=need.excess is None)
         return rests_until > self._now.wall
 

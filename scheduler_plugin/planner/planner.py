@@ -116,7 +116,7 @@ class Planner:
                     self._stuck[need.book.name] = stuck
             moves = tuple(drain.moves)
         cancels = tuple(self._cancels(ledger, policy, now.monotonic, is_current=surroundings.is_current))
-        forget = _forgotten(ledger, policy, now)
+        forget = _deletable(ledger, policy, now)
         return MovePlan(moves, tuple(self._stuck.values()), cancels, forget)
 
     @property
@@ -216,7 +216,7 @@ class Planner:
         if not ours:
             self._needless_since.clear()
             return
-        needless = _needless(ledger, policy, ours)
+        needless = _unneeded(ledger, policy, ours)
         self._needless_since = {migration.name: self._needless_since.get(migration.name, now) for migration in needless}
         for migration in ours:
             # Only after a while, or orders and cancellations would alternate.
@@ -245,7 +245,7 @@ def _lasting(previous: RoomNeed | None, policy: MigrationPolicy) -> LastingExces
     return LastingExcess(policy.settle) if policy.settle > 0 else None
 
 
-def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) -> list[Migration]:
+def _unneeded(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) -> list[Migration]:
     """Migrations that have not started and whose node is relieved without them, newest first."""
     relieved: dict[str, Resources] = {}
     needless = []
@@ -266,7 +266,7 @@ def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) ->
     return needless
 
 
-def _forgotten(ledger: Ledger, policy: MigrationPolicy, now: Now) -> tuple[ObjectName, ...]:
+def _deletable(ledger: Ledger, policy: MigrationPolicy, now: Now) -> tuple[ObjectName, ...]:
     """Ended migrations of ours that are no longer needed."""
     if not ledger.migrations:
         return ()

@@ -39,7 +39,7 @@ class RefusedOrders:
     def refused(self, vm: ObjectName, now: Instant, rest: Rest, jitter: float) -> None:
         """The API certainly refused a migration of the VM. ``jitter`` is a random number in 0..1."""
         self._rest(vm, now, rest, forgiven=0)
-        self._namespaces[vm.namespace] = _longer(self._namespaces.get(vm.namespace), now, jitter)
+        self._namespaces[vm.namespace] = _extended(self._namespaces.get(vm.namespace), now, jitter)
         self._in_row.add(vm.namespace)
         # Two namespaces in a row: not a quota of one of them.
         if len(self._in_row) > 1:
@@ -47,7 +47,7 @@ class RefusedOrders:
 
     def refused_all(self, now: Instant, jitter: float) -> None:
         """The API takes no orders of ours now."""
-        self._all = _longer(self._all, now, jitter)
+        self._all = _extended(self._all, now, jitter)
 
     def lost(self, vm: ObjectName, now: Instant, rest: Rest) -> None:
         """A creation without a response never landed."""
@@ -65,13 +65,13 @@ class RefusedOrders:
 
     def why_not(self, vm: ObjectName, now: Instant) -> str | None:
         """The reason not to order a migration of the VM now; None if there is none."""
-        if _waits(self._vms.get(vm), now):
+        if _is_waiting(self._vms.get(vm), now):
             return explanations.REFUSED_BY_API
-        return explanations.REFUSED_NAMESPACE if _waits(self._namespaces.get(vm.namespace), now) else None
+        return explanations.REFUSED_NAMESPACE if _is_waiting(self._namespaces.get(vm.namespace), now) else None
 
     def all_wait(self, now: Instant) -> bool:
         """Return True if no migration should be ordered now."""
-        return _waits(self._all, now)
+        return _is_waiting(self._all, now)
 
     def forget_old(self, now: Instant, rest: Rest) -> None:
         """Drop waits that ended longer ago than the longest wait."""
@@ -89,10 +89,10 @@ class RefusedOrders:
         self._vms[vm] = _OrderWait(failures, Instant(now + wait))
 
 
-def _longer(known: _OrderWait | None, now: Instant, jitter: float) -> _OrderWait:
+def _extended(known: _OrderWait | None, now: Instant, jitter: float) -> _OrderWait:
     failures = 1 if known is None else known.failures + 1
     return _OrderWait(failures, Instant(now + PAUSE.delay(failures, jitter)))
 
 
-def _waits(wait: _OrderWait | None, now: Instant) -> bool:
+def _is_waiting(wait: _OrderWait | None, now: Instant) -> bool:
     return wait is not None and now < wait.until

@@ -174,14 +174,14 @@ def victim_of(ledger: Ledger, claim: Claim, arrived: int, now: Now, *, opt_in: b
         return explanations.NOT_KNOWN
     if not ledger.places(claim.pod):
         return explanations.OTHER_SCHEDULER
-    why = stays_because(facts, opt_in=opt_in) or _busy(ledger, claim, facts)
+    why = stays_because(facts, opt_in=opt_in) or _why_busy(ledger, claim, facts)
     if why is not None:
         return why
     moved = moved_lately(ledger.migrations_of(facts.name), now)
     return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), arrived, moved)
 
 
-def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
+def _why_busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
     """The reason why the VM cannot move now."""
     account, moves = claim.vm, [migration for migration in ledger.migrations_of(facts.name) if migration.is_active]
     if claim.is_migrating or moves:

@@ -90,7 +90,7 @@ class Permits:
     def ask(self, wire: WireRequest, authorization: str | None, address: str) -> Granted | Awaitable[Granted]:
         """Decide an agent's request from ``address``. Raises ``CallerRefusedError``, at once or when awaited."""
         identity = self.known(authorization, address)
-        return self._once_known(wire, authorization) if identity is None else self.judge(wire, identity)
+        return self._after_identification(wire, authorization) if identity is None else self.judge(wire, identity)
 
     def known(self, authorization: str | None, address: str) -> CallerIdentity | None:
         """The caller, if cached or known by address. Raises ``CallerRefusedError``."""
@@ -124,7 +124,7 @@ class Permits:
             raise CallerRefusedError(503, refusals.TOO_MANY_TOKENS, RETRY_AFTER) from None
         except ApiError as error:
             message = refusals.NOT_REVIEWED.format(error=error)
-            raise CallerRefusedError(503, message, self._until_asked_again()) from None
+            raise CallerRefusedError(503, message, self._retry_after()) from None
         if identity is None:
             raise CallerRefusedError(401, refusals.NO_TOKEN)
         return identity
@@ -144,22 +144,22 @@ class Permits:
         agent = identity.pod_uid or identity.account
         # Raise the pod's requests first: the permit must not exceed what the kubelet has allocated.
         if ledger.follows_requests and ledger.is_short(pod.uid, request):
-            return self._once_covered(pod, vm, request, agent)
-        return self._decided(pod, vm, request, agent)
+            return self._after_requests(pod, vm, request, agent)
+        return self._decide(pod, vm, request, agent)
 
-    async def _once_known(self, wire: WireRequest, authorization: str | None) -> Granted:
+    async def _after_identification(self, wire: WireRequest, authorization: str | None) -> Granted:
         outcome = self.judge(wire, await self.identify(authorization))
         return outcome if isinstance(outcome, Granted) else await outcome
 
-    async def _once_covered(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest, agent: str) -> Granted:
+    async def _after_requests(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest, agent: str) -> Granted:
         try:
             await self._requests.cover(pod.uid, request)
         except outcomes.LedgerError as error:
             raise _refusal(error) from None
-        outcome = self._decided(pod, vm, request, agent)
+        outcome = self._decide(pod, vm, request, agent)
         return outcome if isinstance(outcome, Granted) else await outcome
 
-    def _decided(
+    def _decide(
         self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest, agent: str
     ) -> Granted | Awaitable[Granted]:
         context = self._context
@@ -181,12 +181,12 @@ class Permits:
             return self._within_term(granted)
         # A successor would not know an increase that was not stored.
         if decision.persist.before_answer:
-            return self._once_stored(vm, decision.persist, granted, decision.wakes_since)
+            return self._after_write(vm, decision.persist, granted, decision.wakes_since)
         # A successor that reads the old, larger permit reserves too much, which is safe.
         context.queues.add((decision.persist,))
         return self._within_term(granted)
 
-    async def _once_stored(
+    async def _after_write(
         self, vm: VirtualMachine, permit: outcomes.PersistPermit, granted: Granted, wakes_since: Instant | None
     ) -> Granted:
         why = await self._writer.store(permit)
@@ -194,7 +194,7 @@ class Permits:
         if why:
             self._events.not_stored(vm, permit.permit, why)
             message = refusals.NOT_STORED.format(vm=permit.vm, why=why)
-            raise CallerRefusedError(503, message, self._until_asked_again())
+            raise CallerRefusedError(503, message, self._retry_after())
         if wakes_since is not None:
             self._context.telemetry.wake_seconds.observe(self._context.clock.now() - wakes_since)
         return self._within_term(granted)
@@ -207,7 +207,7 @@ class Permits:
             raise CallerRefusedError(503, refusals.LEADS_NO_MORE, AT_ONCE)
         return granted
 
-    def _until_asked_again(self) -> Seconds:
+    def _retry_after(self) -> Seconds:
         # If this process can no longer write, send the agent to the new leader at once.
         return RETRY_AFTER if self._context.term.may_write else AT_ONCE
 

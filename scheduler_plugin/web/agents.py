@@ -60,10 +60,10 @@ def request(service: Service, request: HotRequest) -> HotResponse | Awaitable[Ho
     headers = _OFFERED if request.knows_batches else {}
     if isinstance(outcome, Granted):
         return HotResponse(_encoded(wire, outcome), headers=headers)
-    return _later(service, wire, outcome, headers)
+    return _respond_later(service, wire, outcome, headers)
 
 
-async def _later(
+async def _respond_later(
     service: Service, wire: WireRequest, waiting: Awaitable[Granted], headers: Mapping[str, str]
 ) -> HotResponse:
     try:
@@ -116,7 +116,7 @@ async def _batch_response(service: Service, results: list[bytes | asyncio.Task[b
     tasks = [answer for answer in results if not isinstance(answer, bytes)]
     if tasks:
         try:
-            await _until_done(service, tasks)
+            await _wait_until_done(service, tasks)
         except asyncio.CancelledError:
             for task in tasks:
                 task.cancel()
@@ -132,7 +132,7 @@ async def _batch_response(service: Service, results: list[bytes | asyncio.Task[b
     )
 
 
-async def _until_done(service: Service, tasks: list[asyncio.Task[bytes]]) -> None:
+async def _wait_until_done(service: Service, tasks: list[asyncio.Task[bytes]]) -> None:
     clock, done = service.context.clock, asyncio.Event()
     until = Instant(clock.now() + HELD)
     gathered = asyncio.gather(*tasks)

@@ -156,7 +156,7 @@ def guarded(desk: ActiveService, admission: Admission) -> Admission:
         context = desk.context
         # Read at every call: the settings may change.
         path = context.feed.settings.extender_token_file
-        if path is not None and not _shows(
+        if path is not None and not _has_token(
             authorization, tokens.setdefault(path, FileToken(Path(path), context.clock))
         ):
             return _REFUSAL
@@ -165,7 +165,7 @@ def guarded(desk: ActiveService, admission: Admission) -> Admission:
     return guard
 
 
-def _shows(authorization: str | None, token: FileToken) -> bool:
+def _has_token(authorization: str | None, token: FileToken) -> bool:
     try:
         expected = token()
     # An unreadable file admits nobody.

@@ -45,7 +45,7 @@ class BackgroundTasks:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._wake())
             tasks.create_task(self._read())
-            tasks.create_task(self._pass_time())
+            tasks.create_task(self._report_time())
 
     def bind_sent(self, uid: str) -> None:
         """A binding of this pod has an unknown outcome."""
@@ -102,7 +102,7 @@ class BackgroundTasks:
         self._context.telemetry.wakes.labels("done").inc()
         return None
 
-    async def _pass_time(self) -> Never:
+    async def _report_time(self) -> Never:
         """Report the time to the ledger."""
         while True:
             await self._context.clock.sleep(TIME_STEP)
@@ -112,10 +112,10 @@ class BackgroundTasks:
     async def _read(self) -> Never:
         while True:
             first = await self._context.queues.reads.take()
-            await for_each((first, *self._context.queues.reads.take_all()), self._settle_later)
+            await for_each((first, *self._context.queues.reads.take_all()), self._settle_bind)
             await self._context.clock.sleep(READ_INTERVAL)
 
-    async def _settle_later(self, order: ReadPod) -> None:
+    async def _settle_bind(self, order: ReadPod) -> None:
         try:
             await self.settle(order.uid, order.pod)
         except ApiError as error:

@@ -81,9 +81,9 @@ class PermitWriter:
         async with asyncio.TaskGroup() as tasks:
             # Several at a time, so that hanging writes do not delay other VMs.
             for _ in range(AT_ONCE):
-                tasks.create_task(self._lower(pace))
+                tasks.create_task(self._write_decreases(pace))
 
-    async def _lower(self, pace: asyncio.Lock) -> Never:
+    async def _write_decreases(self, pace: asyncio.Lock) -> Never:
         """One of several writers; takes and starts an order in one step, so that no increase overtakes it."""
         while True:
             async with pace:
@@ -97,7 +97,7 @@ class PermitWriter:
         result = WriteResult("unknown", explanations.GIVEN_UP)
         try:
             facts = await self._stored_facts(order, turn)
-            result = self._judged(order, facts) if self._context.ledger.wants(order) or facts else NOT_WANTED
+            result = self._check_stored(order, facts) if self._context.ledger.wants(order) or facts else NOT_WANTED
         except ApiError as error:
             result = WriteResult("refused" if isinstance(error, ApiRefusedError) else "unknown", str(error))
         finally:
@@ -114,7 +114,7 @@ class PermitWriter:
         return result
 
     @staticmethod
-    def _judged(order: PersistPermit, facts: VmFacts | None) -> WriteResult:
+    def _check_stored(order: PersistPermit, facts: VmFacts | None) -> WriteResult:
         """Check that the returned object has at least the ordered permit; at most, if it was taken back."""
         if facts is None:
             return WriteResult("lost", explanations.VM_GONE)
@@ -136,7 +136,7 @@ class PermitWriter:
         while vm is not None and vm.uid == order.uid and self._context.ledger.wants(order):
             turn.version = number(vm.resource_version)
             try:
-                return await self._stored_on(vm, order)
+                return await self._write_to(vm, order)
             except ApiRefusedError as error:
                 # After a conflict read the VM and retry while an agent would still wait.
                 if error.kind is not RefusalKind.CONFLICT or self._context.clock.now() - began >= WRITE_TIMEOUT:
@@ -144,7 +144,7 @@ class PermitWriter:
             vm = await self._context.feed.vms.read(order.vm, self._context.writer.read_vm(order.vm))
         return None
 
-    async def _stored_on(self, vm: VirtualMachine, order: PersistPermit) -> VmFacts | None:
+    async def _write_to(self, vm: VirtualMachine, order: PersistPermit) -> VmFacts | None:
         vms = self._context.feed.vms
         newest_before = vms.newest
         answer = await self._context.writer.store_permit(vm, order)

@@ -64,10 +64,10 @@ class RequestWriter:
         if not ledger.is_short(uid, request):
             return
         began = self._context.clock.now()
-        async with self._turn(uid):
+        async with self._lock(uid):
             await self._carry_out(RaiseWanted(uid, request))
         # After ``PATIENCE`` the agent gets what the requests cover, and asks again.
-        await self._until_kubelet_answers(uid, Instant(began + PATIENCE))
+        await self._wait_for_kubelet(uid, Instant(began + PATIENCE))
         self._context.telemetry.requests.waited.observe(self._context.clock.now() - began)
 
     async def hold(self, uid: str) -> None:
@@ -84,7 +84,7 @@ class RequestWriter:
 
     async def _raise_reserved(self, uid: str, ended: asyncio.Event) -> None:
         try:
-            async with self._turn(uid):
+            async with self._lock(uid):
                 await self._carry_out(ResizeDue(uid))
         finally:
             ended.set()
@@ -106,11 +106,11 @@ class RequestWriter:
 
     async def _follow(self) -> Never:
         while True:
-            await self._look()
+            await self._check_support()
             await self._round()
             await self._context.clock.sleep(ROUND)
 
-    async def _look(self) -> None:
+    async def _check_support(self) -> None:
         """Update whether requests follow reservations, by the settings and the API server."""
         context, now = self._context, self._context.clock.now()
         is_wanted = context.feed.settings.pod_requests
@@ -139,7 +139,7 @@ class RequestWriter:
         """Write the requests of the pods ``astray``, one after the other; return how many stay short."""
         ledger, short = self._context.ledger, 0
         for count, uid in astray:
-            async with self._turn(uid):
+            async with self._lock(uid):
                 has_written = await self._carry_out(ResizeDue(uid))
             # All workers together keep the configured rate.
             if has_written:
@@ -196,7 +196,7 @@ class RequestWriter:
             self._context.report(ResizeUnanswered(order, str(error)))
         self._context.telemetry.requests.writes.labels(outcome).inc()
         if order.withdraws and outcome == "written":
-            self._note_withdrawn(order)
+            self._report_reverted(order)
         return outcome
 
     def _note_changed(self, order: ResizePod, pod: PodFacts | None) -> None:
@@ -205,7 +205,7 @@ class RequestWriter:
         if runner is not None and runner.requested != order.size:
             self._context.report(ResizeRefused(order, explanations.CHANGED_BY_API.format(requests=runner.requested)))
 
-    def _note_withdrawn(self, order: ResizePod) -> None:
+    def _report_reverted(self, order: ResizePod) -> None:
         verdict = order.withdraws if order.withdraws in VERDICTS else "other"
         self._context.telemetry.requests.withdrawn.labels(verdict).inc()
         details = {"pod": str(order.pod), "requests": str(order.size), "verdict": order.withdraws}
@@ -229,7 +229,7 @@ class RequestWriter:
         details = {"pod": str(order.pod), "requests": str(order.size), "reason": str(error)}
         LOG.warning(logs.REQUESTS_NOT_WRITTEN, extra=details)
 
-    async def _until_kubelet_answers(self, uid: str, until: Instant) -> None:
+    async def _wait_for_kubelet(self, uid: str, until: Instant) -> None:
         clock, events = self._context.clock, self._context.queues.requests_seen
         # After the term the kubelet's response must not lead to a permit.
         while self._context.ledger.is_awaited(uid) and clock.now() < until and self._context.term.may_write:
@@ -242,7 +242,7 @@ class RequestWriter:
                 if events.get(uid) is news:
                     del events[uid]
 
-    def _turn(self, uid: str) -> asyncio.Lock:
+    def _lock(self, uid: str) -> asyncio.Lock:
         return self._turns.setdefault(uid, asyncio.Lock())
 
 

@@ -91,7 +91,7 @@ def grants_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def believes_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that was answered has stored what was ordered."""
-    monkeypatch.setattr(PermitWriter, "_judged", lambda _, __, facts: WriteResult("stored", facts=facts))
+    monkeypatch.setattr(PermitWriter, "_check_stored", lambda _, __, facts: WriteResult("stored", facts=facts))
 
 
 def compares_all_sequences(monkeypatch: pytest.MonkeyPatch) -> None:

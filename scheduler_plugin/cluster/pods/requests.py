@@ -146,12 +146,12 @@ def _size(path: str, container: shapes.Container, status: shapes.Held | None, *,
     # Not started, or a kubelet without in-place resize.
     if status is None or (status.resources is None and not status.allocatedResources):
         return requests
-    has = _has(f"status of {container.name}", status.allocatedResources, status.resources)
+    has = _actual(f"status of {container.name}", status.allocatedResources, status.resources)
     # During a resize the maximum of request, allocation and actual size counts.
     return requests.at_least(has) if is_feasible else has
 
 
-def _has(path: str, allocated: shapes.Amounts | None, actual: shapes.Requests | None) -> Resources:
+def _actual(path: str, allocated: shapes.Amounts | None, actual: shapes.Requests | None) -> Resources:
     has = amounts(f"{path}: allocatedResources", allocated)
     return has if actual is None else has.at_least(amounts(f"{path}: resources.requests", actual.requests))
 
@@ -163,7 +163,7 @@ def _pod_level(spec: shapes.PodSpec, status: shapes.PodStatus, counted: Resource
     requests = spec.resources.requests
     size = amounts("spec.resources.requests", requests)
     if status.resources is not None or status.allocatedResources:
-        has = _has("status", status.allocatedResources, status.resources)
+        has = _actual("status", status.allocatedResources, status.resources)
         size = size.at_least(has) if is_feasible else has
     return Resources(size.cpu if "cpu" in requests else counted.cpu, size.mem if "memory" in requests else counted.mem)
 

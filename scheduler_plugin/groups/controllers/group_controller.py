@@ -86,7 +86,7 @@ class GroupController(QueuedController):
         except ApiRefusedError as error:
             # `PASSING`: the cache was stale, so the next reconcile sees the newer object.
             if error.kind not in PASSING:
-                await self._give_up(name, str(error))
+                await self._report_refusal(name, str(error))
             raise
         finally:
             self._count(outcome)
@@ -260,7 +260,7 @@ class GroupController(QueuedController):
         self._disputes.wrote(write, response, self._context.clock.now())
         return response
 
-    async def _give_up(self, name: ObjectName, why: str) -> None:
+    async def _report_refusal(self, name: ObjectName, why: str) -> None:
         """Report a write that was refused for good; the next reconcile decides again."""
         group = self._context.cache.get(self.kind, name)
         # The write needs a precondition.
@@ -296,7 +296,7 @@ def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRec
 
 def without_intent(group: JsonObject, intent: Intent) -> Json:
     """The group's status after ``intent`` was carried out."""
-    status = _replaced(group, WRITABLE, [])
+    status = _status_with(group, WRITABLE, [])
     if intent.replicas is not None:
         status["replicas"] = intent.replicas[1]
     if intent.after:
@@ -308,7 +308,7 @@ def without_intent(group: JsonObject, intent: Intent) -> Json:
 def refused(group: JsonObject, why: str, wall: float) -> Json:
     """The group's status after a write was refused for good, without its intent. ``wall`` in Unix seconds."""
     writable = condition(group, WRITABLE, "False", "Refused", why)
-    return stamped(_replaced(group, WRITABLE, [writable]), timestamp(wall))
+    return stamped(_status_with(group, WRITABLE, [writable]), timestamp(wall))
 
 
 def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
@@ -316,10 +316,10 @@ def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
     if not why and not condition_of(group, RESIZABLE):
         return child(group, "status")
     resizable = [condition(group, RESIZABLE, "False", "Refused", why)] if why else []
-    return stamped(_replaced(group, RESIZABLE, resizable), timestamp(wall))
+    return stamped(_status_with(group, RESIZABLE, resizable), timestamp(wall))
 
 
-def _replaced(group: JsonObject, kind: str, new: list[Json]) -> Json:
+def _status_with(group: JsonObject, kind: str, new: list[Json]) -> Json:
     """The group's status without its intent, and with ``new`` in place of condition ``kind``."""
     status = {key: value for key, value in child(group, "status").items() if key != "intent"}
     others = [existing for existing in items(status, "conditions") if text(existing, "type") != kind]

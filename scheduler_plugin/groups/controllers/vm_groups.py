@@ -102,9 +102,9 @@ class VmGroupController(QueuedController):
             await self._write_status(obj, refused)
             self._count("stopped")
             return
-        observed = await self._scaled(await self._look(obj, group))
+        observed = await self._scaled(await self._observe(obj, group))
         group = observed.group
-        plan = plan_group(group.spec, observed.members, bool(group.primary_uid), self._taken(group))
+        plan = plan_group(group.spec, observed.members, bool(group.primary_uid), self._taken_names(group))
         await self._carry_out(observed, plan)
         self._count("stopped" if plan.fault else "done")
         # Databases send no events, so reconcile soon.
@@ -123,7 +123,7 @@ class VmGroupController(QueuedController):
             # The condition shows that an earlier reconcile recorded it.
             message, able = taken_by(rivals), condition_of(observed.obj, ABLE)
             if (text(able, "reason"), text(able, "message")) != (TAKEN, message):
-                await self._tell(observed, TAKEN, message, is_warning=True)
+                await self._write_event(observed, TAKEN, message, is_warning=True)
             return replace(observed, rivals=rivals)
         current = group.spec.replicas
         decision = decide(
@@ -140,7 +140,7 @@ class VmGroupController(QueuedController):
         await self._context.writer.do(scale)
         direction = "up" if decision.replicas > current else "down"
         self._context.telemetry.scalings.labels(VM_GROUPS.kind, "horizontal", direction).inc()
-        await self._tell(observed, "Scaled", texts.SCALED.format(before=current, decision=decision))
+        await self._write_event(observed, "Scaled", texts.SCALED.format(before=current, decision=decision))
         # `/scale` returns a Scale only.
         again = await read_object(self._context.writer.api, VM_GROUPS, group.name)
         if again is not None:
@@ -149,7 +149,7 @@ class VmGroupController(QueuedController):
         scaled = replace(group, spec=replace(group.spec, replicas=decision.replicas))
         return replace(observed, obj=again or observed.obj, group=scaled, decision=decision)
 
-    async def _look(self, obj: Json, group: VmGroup) -> _ObservedGroup:
+    async def _observe(self, obj: Json, group: VmGroup) -> _ObservedGroup:
         endpoint = await look_at_endpoint(self._context.writer.api, group)
         listed, by_name = endpoint.listed, self._context.cache.objects(VIRTUAL_MACHINES)
         vms = [by_name[name] for name in sorted(self._vms.at(group.name)) if name in by_name]
@@ -172,10 +172,10 @@ class VmGroupController(QueuedController):
         members = [read_member(vm, group, listed, looks.get(uid_of(vm), UNASKED), wall) for vm in vms]
         present = [member for member in members if member is not None]
         if group.scaling is not None:
-            present = await self._loaded(present, vms, group.scaling)
+            present = await self._with_loads(present, vms, group.scaling)
         return _ObservedGroup(obj, group, tuple(present), endpoint)
 
-    async def _loaded(self, members: Sequence[Member], vms: Sequence[Json], scaling: GroupScaling) -> list[Member]:
+    async def _with_loads(self, members: Sequence[Member], vms: Sequence[Json], scaling: GroupScaling) -> list[Member]:
         """The members with the loads of serving replicas."""
         serving = {member.uid for member in replicas_of(members) if member.available}
         for member in members:
@@ -185,7 +185,7 @@ class VmGroupController(QueuedController):
         loads = await self._looks.loads((vm for vm in vms if uid_of(vm) in serving), scaling.window)
         return [replace(member, busy_cores=loads.get(member.uid)) for member in members]
 
-    def _taken(self, group: VmGroup) -> frozenset[str]:
+    def _taken_names(self, group: VmGroup) -> frozenset[str]:
         # Twice the maximum: leaving replicas still use their numbers.
         name, numbers = group.name, range(MOST_REPLICAS * 2)
         names = [
@@ -198,14 +198,14 @@ class VmGroupController(QueuedController):
     async def _carry_out(self, observed: _ObservedGroup, plan: GroupPlan) -> None:
         group, namespace = observed.group, observed.group.name.namespace
         # Collect refusals: a quota that refuses one member must not block marks, the endpoint and deletions.
-        refusals = await self._make(observed, plan)
+        refusals = await self._create_members(observed, plan)
         for stays in plan.stay:
             await self._mark(namespace, stays, None)
-            await self._tell(observed, "MemberStays", texts.MEMBER_STAYS.format(vm=stays.name))
+            await self._write_event(observed, "MemberStays", texts.MEMBER_STAYS.format(vm=stays.name))
         for going in plan.drain:
             # Mark before the endpoint drops the replica, so that a successor knows why it is not listed.
             await self._mark(namespace, going.member, self._now())
-            await self._tell(
+            await self._write_event(
                 observed, "MemberDrains", texts.MEMBER_DRAINS.format(vm=going.member.name, why=going.because)
             )
         await offer(self._context.writer, group, observed.endpoint, plan)
@@ -215,7 +215,7 @@ class VmGroupController(QueuedController):
             # The name may have been reused.
             if vm is not None and uid_of(vm) == gone.member.uid:
                 await self._context.writer.delete(VIRTUAL_MACHINES, vm)
-            await self._tell(
+            await self._write_event(
                 observed, "MemberDeleted", texts.MEMBER_DELETED.format(vm=gone.member.name, why=gone.because)
             )
         # Do not report a stale cache.
@@ -232,7 +232,7 @@ class VmGroupController(QueuedController):
         if refusals:
             raise next(iter(refusals.values()))
 
-    async def _make(self, observed: _ObservedGroup, plan: GroupPlan) -> dict[str, ApiRefusedError]:
+    async def _create_members(self, observed: _ObservedGroup, plan: GroupPlan) -> dict[str, ApiRefusedError]:
         """Create the VMs of new members; return refusals by name."""
         refusals: dict[str, ApiRefusedError] = {}
         for new in plan.create:
@@ -242,7 +242,7 @@ class VmGroupController(QueuedController):
             except ApiRefusedError as error:
                 refusals[new.name] = error
                 continue
-            await self._tell(observed, "MemberCreated", texts.MEMBER_CREATED.format(vm=new.name))
+            await self._write_event(observed, "MemberCreated", texts.MEMBER_CREATED.format(vm=new.name))
         return refusals
 
     async def _mark(self, namespace: str, member: Member, since: str | None) -> None:
@@ -251,7 +251,7 @@ class VmGroupController(QueuedController):
         version = version_of(self._context.cache.get(VIRTUAL_MACHINES, name) or {})
         await self._do(Write("draining", VIRTUAL_MACHINES, name, body, version=version))
 
-    async def _tell(self, observed: _ObservedGroup, reason: str, note: str, *, is_warning: bool = False) -> None:
+    async def _write_event(self, observed: _ObservedGroup, reason: str, note: str, *, is_warning: bool = False) -> None:
         subject = EventSubject(VM_GROUPS, observed.group.name, observed.group.uid)
         await self._context.writer.tell(EventRecord(subject, reason, note, is_warning=is_warning))
 

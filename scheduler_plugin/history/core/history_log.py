@@ -84,18 +84,18 @@ class HistoryLog:
         batch = Batch()
         for vm, answer in answers.items():
             # Before the samples, which use these explanations.
-            self._told(vm, read_account(look.at, answer), batch)
+            self._add_decision(vm, read_account(look.at, answer), batch)
         # Their agents were queried; the samples below find the next ones.
         self._news = set()
         for facts, amounts, standing in self._reader.samples(look, self._accounts, look.at - ACCOUNT_LASTS):
-            self._seen(look.at, facts, amounts, standing, batch)
+            self._add_sample(look.at, facts, amounts, standing, batch)
         for node, amounts in node_samples(look):
             closed = self._nodes.take(node.node, look.at, node, amounts, self._pace)
             batch.nodes += [] if closed is None else [closed]
         # After the samples, so that only missing objects expire.
         batch.vms += self._vms.expired(look.at, self._pace)
         batch.nodes += self._nodes.expired(look.at, self._pace)
-        self._moved(look, batch)
+        self._add_moves(look, batch)
         self._forget({database_name(vm) for vm in look.vms})
         return batch
 
@@ -107,12 +107,12 @@ class HistoryLog:
     def _pace(self) -> SpanPace:
         return pace_for(len(self._vms), self._interval)
 
-    def _told(self, vm: ObjectName, account: Account, batch: Batch) -> None:
+    def _add_decision(self, vm: ObjectName, account: Account, batch: Batch) -> None:
         decision = decision_of(vm, self._accounts.get(vm), account)
         self._accounts[vm] = account
         batch.decisions += [] if decision is None else [decision]
 
-    def _seen(self, at: Millis, facts: VmRecord, amounts: Row, standing: VmStatus | None, batch: Batch) -> None:
+    def _add_sample(self, at: Millis, facts: VmRecord, amounts: Row, standing: VmStatus | None, batch: Batch) -> None:
         vm = facts.vm
         ended = self._vms.take(vm, at, facts, amounts, self._pace)
         batch.vms += [] if ended is None else [ended]
@@ -126,7 +126,7 @@ class HistoryLog:
             self._news.add(vm)
             batch.decisions += _of_scheduler(at, vm, amounts, before, standing)
 
-    def _moved(self, look: ClusterSample, batch: Batch) -> None:
+    def _add_moves(self, look: ClusterSample, batch: Batch) -> None:
         # By UID too: names may be reused.
         named = {(name_of(migration), uid_of(migration)): migration for migration in look.migrations}
         moves = {key: read_move(look.at, migration, self._moves.get(key)) for key, migration in named.items()}

@@ -78,26 +78,26 @@ class SqliteStore:
 
     def write(self, batch: Batch) -> None:
         """Write the whole batch or nothing. Raises ``StoreError``; the batch is then lost."""
-        self._guarded(lambda: self._write(batch))
+        self._with_recovery(lambda: self._write(batch))
 
     def latest(self) -> Millis | None:
         """Last time of any VM or node in the file; None if empty. Raises ``StoreError``."""
-        return self._guarded(self._latest)
+        return self._with_recovery(self._latest)
 
     def forget_after(self, at: Millis) -> None:
         """Remove everything after ``at``: the clock was wrong then. Raises ``StoreError``."""
-        self._guarded(lambda: self._forget_after(at))
+        self._with_recovery(lambda: self._forget_after(at))
 
     def upkeep(self, now: Millis) -> None:
         """Coarsen old spans and remove the oldest, more if the file is too large.
 
         Raises ``StoreError``.
         """
-        self._guarded(lambda: self._upkeep(now))
+        self._with_recovery(lambda: self._upkeep(now))
 
     def size(self) -> tuple[int, int]:
         """Bytes in use and rows."""
-        return self._guarded(self._size)
+        return self._with_recovery(self._size)
 
     def _opened(self) -> sqlite3.Connection:
         try:
@@ -124,7 +124,7 @@ class SqliteStore:
         self.notes.append(f"The history was damaged ({error}) and was set aside as {aside.name}; a new one begins.")
         return connection
 
-    def _guarded(self, work: Callable[[], T]) -> T:
+    def _with_recovery(self, work: Callable[[], T]) -> T:
         if self._is_closed:
             # Retry per batch: the old file was damaged, and no new one could be opened.
             self._reopen(self._opened)
@@ -229,16 +229,16 @@ class SqliteStore:
     def _upkeep(self, now: Millis) -> None:
         # May be the only way to make room on a full disk.
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        self._keep(now)
+        self._apply_retention(now)
         while True:
             before = self._halvings
             self._halvings = next_halvings(before, *self._size(), self._bounds)
             # Small enough, or as coarse as possible. Fewer halvings apply at the next upkeep.
             if self._halvings <= before:
                 return
-            self._keep(now)
+            self._apply_retention(now)
 
-    def _keep(self, now: Millis) -> None:
+    def _apply_retention(self, now: Millis) -> None:
         *coarser, last = folds(now, self._halvings)
         for table in SPAN_TABLES:
             # Before the folds: a full disk has no room for coarser spans. From all tiers: without upkeep for long there

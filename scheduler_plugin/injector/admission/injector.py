@@ -51,38 +51,38 @@ class Injector:
         """Handle an AdmissionReview. Raises ``MalformedReviewError``."""
         question = read_review(body)
         try:
-            return await self._answered(question)
+            return await self._review(question)
         # A bug must not keep a database from starting: allow the pod unchanged, with a warning.
         except Exception:
             LOG.exception(texts.POD_UNCHANGED, extra={"namespace": question.namespace})
             self.report("failed")
             return answer(question.uid, warning=texts.FAILED)
 
-    async def _answered(self, question: PodReview) -> bytes:
+    async def _review(self, question: PodReview) -> bytes:
         if question.pod is None:
-            return self._left(question, "not_a_new_pod")
+            return self._allow_unchanged(question, "not_a_new_pod")
         if is_pod_database(question.pod):
-            return self._annotated(question, question.pod)
-        return await self._injected(question, question.pod)
+            return self._annotate(question, question.pod)
+        return await self._inject(question, question.pod)
 
-    async def _injected(self, question: PodReview, pod: Json) -> bytes:
+    async def _inject(self, question: PodReview, pod: Json) -> bytes:
         verdict = judge(pod, self.template)
         if isinstance(verdict, RefusedPod):
             self.report("refused")
             LOG.warning(texts.POD_REFUSED, extra={"namespace": question.namespace, "reason": verdict.why})
             return refusal(question.uid, texts.REFUSED.format(why=verdict.why))
         if isinstance(verdict, Left):
-            return self._left(question, verdict.outcome, verdict.why)
+            return self._allow_unchanged(question, verdict.outcome, verdict.why)
         # Last, so that only pods that would get an agent cause a warning.
         if self.problem:
-            return self._left(question, "not_possible", self.problem)
+            return self._allow_unchanged(question, "not_possible", self.problem)
         # The API server would refuse a pod with a missing service account.
-        if why := await self._lacks(question.namespace, self.template.agent.service_account):
-            return self._left(question, "no_account", why)
+        if why := await self._missing_account(question.namespace, self.template.agent.service_account):
+            return self._allow_unchanged(question, "no_account", why)
         self.report("injected")
         return answer(question.uid, verdict)
 
-    def _annotated(self, question: PodReview, pod: Json) -> bytes:
+    def _annotate(self, question: PodReview, pod: Json) -> bytes:
         name = ObjectName(question.namespace, text(pod, "metadata", "name"))
         before = self.predecessors.size_before(name, text(controller_of(pod), "uid"))
         try:
@@ -94,7 +94,7 @@ class Injector:
         self.report("replaces" if len(operations) > 1 else "first_requests")
         return answer(question.uid, operations)
 
-    async def _lacks(self, namespace: str, account: str) -> str:
+    async def _missing_account(self, namespace: str, account: str) -> str:
         call = ApiCall("GET", SERVICE_ACCOUNTS.path(namespace, account), ACCOUNT_TIMEOUT)
         try:
             await self.api.call(call)
@@ -104,7 +104,7 @@ class Injector:
             return texts.ACCOUNT_UNREADABLE.format(account=account, error=error)
         return ""
 
-    def _left(self, question: PodReview, outcome: str, why: str = "") -> bytes:
+    def _allow_unchanged(self, question: PodReview, outcome: str, why: str = "") -> bytes:
         self.report(outcome)
         if not why:
             return answer(question.uid)

@@ -42,10 +42,10 @@ class GatheredBundle:
             # weeks.
             named |= authorities(content(secret or {}).get(BUNDLE, b""))
         # Read from the cluster each time, so that a new leader continues where the last one ended.
-        trusted, now = named | self._lingering(authorities(published) - named), self.clock.wall()
+        trusted, now = named | self._in_overlap(authorities(published) - named), self.clock.wall()
         return in_pem({authority for authority in trusted if now < authority.not_valid_after_utc.timestamp()})
 
-    def _lingering(self, missed: set[x509.Certificate]) -> set[x509.Certificate]:
+    def _in_overlap(self, missed: set[x509.Certificate]) -> set[x509.Certificate]:
         now = self.clock.now()
         self._missed = {certificate: self._missed.get(certificate, now) for certificate in missed}
         # Long enough for pods to get their new certificates; the old authority's key may be compromised.

@@ -34,11 +34,11 @@ def is_next_to_wake(node: NodeAccount, claim: Claim, wanted: Resources, reach: R
     at_once = wakes_at_once(node) - wakes_under_way(node, now, claim)
     if at_once <= 0 or not wanted.within(reach):
         return False
-    waits = _waits(claim, (wanted + claim.pod.around).minus_or_zero(claim.reserved), now)
-    others = (_waits(rival, rival.unmet, now) for rival in rivals_of(claim, node, now) if rival.sleeps)
+    waits = _waking_vm(claim, (wanted + claim.pod.around).minus_or_zero(claim.reserved), now)
+    others = (_waking_vm(rival, rival.unmet, now) for rival in rivals_of(claim, node, now) if rival.sleeps)
     due = due_before(waits, others, node.room.left, node.room.total)
     return due.vms < at_once and wanted.within(reach.minus_or_zero(due.room))
 
 
-def _waits(claim: Claim, wish: Resources, now: Instant) -> WakingVm:
+def _waking_vm(claim: Claim, wish: Resources, now: Instant) -> WakingVm:
     return WakingVm(claim.pod.uid, wish, now if claim.denied_since is None else claim.denied_since, claim.weight)

@@ -141,7 +141,7 @@ def _targets(
     if recommendations.vertical is None:
         return memory.targets
     return tuple(
-        _followed(
+        _updated_target(
             previous.get((container.name, resource)),
             PastTarget(container.name, resource, target.value, fewest),
             waits=waits,
@@ -151,7 +151,7 @@ def _targets(
     )
 
 
-def _followed(old: PastTarget | None, new: PastTarget, *, waits: bool) -> PastTarget:
+def _updated_target(old: PastTarget | None, new: PastTarget, *, waits: bool) -> PastTarget:
     # A rising target describes the present replicas.
     if old is None or new.target > old.target:
         return new
@@ -192,7 +192,7 @@ def total_needs(
             key = (container.name, resource)
             measured = _measured(spec, workload, recommendations, memory, key)
             if measured is not None:
-                needs[key] = _both(needs.get(key), key, measured)
+                needs[key] = _larger_need(needs.get(key), key, measured)
     return tuple(needs.values())
 
 
@@ -262,7 +262,9 @@ def _needed_each(
     return None if ratio is None else (Fraction(str(ratio)) * size, Fraction(str(ratio + cut)) * size)
 
 
-def _both(vertical: ContainerNeed | None, key: tuple[str, Resource], measured: Sequence[_Measured]) -> ContainerNeed:
+def _larger_need(
+    vertical: ContainerNeed | None, key: tuple[str, Resource], measured: Sequence[_Measured]
+) -> ContainerNeed:
     """The larger of both needs. Measurements include the base of each replica.
 
     The maximum measurement may be needed; the minimum is certain, and sizes grow only to that.

@@ -104,10 +104,10 @@ def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
         return "" if member.listed else texts.AGENT_SILENT
     if not member.database.is_standby:
         return texts.NO_STANDBY
-    return _behind(member, member.database, primary, spec)
+    return _why_behind(member, member.database, primary, spec)
 
 
-def _behind(member: Member, database: DatabaseState, primary: Member | None, spec: GroupSpec) -> str:
+def _why_behind(member: Member, database: DatabaseState, primary: Member | None, spec: GroupSpec) -> str:
     if not database.streaming:
         writable = primary is not None and primary.available
         # While the primary is away nothing is written, so a serving replica is not behind.
@@ -178,7 +178,7 @@ def plan_group(
         return GroupPlan(create=(NewMember(name, Role.PRIMARY),))
     # Only the first primary is created: another would be an empty database.
     lost = texts.PRIMARY_LOST.format(name=name)
-    return _settled(spec, replicas_of(members), None, GroupPlan(fault=lost))
+    return _with_consequences(spec, replicas_of(members), None, GroupPlan(fault=lost))
 
 
 def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, taken: Set[str]) -> GroupPlan:
@@ -202,10 +202,12 @@ def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, t
     ]
     # A new replica copies from the primary, so it needs its address.
     create = islice(_new(spec.name, replicas, primary.address, taken), max(0, missing - len(stay)))
-    return _settled(spec, replicas, primary, GroupPlan(tuple(create), tuple(stay), tuple(going)))
+    return _with_consequences(spec, replicas, primary, GroupPlan(tuple(create), tuple(stay), tuple(going)))
 
 
-def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None, todo: GroupPlan) -> GroupPlan:
+def _with_consequences(
+    spec: GroupSpec, replicas: Sequence[Member], primary: Member | None, todo: GroupPlan
+) -> GroupPlan:
     """``todo`` with the serving replicas and the deletions that follow from it."""
     # A reason to leave takes precedence over one for not being listed.
     going = {reasoned.member.name: reasoned.because for reasoned in todo.drain}

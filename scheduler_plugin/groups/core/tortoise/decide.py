@@ -64,7 +64,7 @@ def decide(
     # A removed container leaves a metric in the HPA.
     gone = [place for place in horizontal_places(before.policies) if workload.container(place[0]) is None]
     wanted = horizontal.base(spec, workload, observed.autoscaler, memory, gone)
-    autoscaler, proposed, memory = _numbered(wanted, spec, workload, memory, now)
+    autoscaler, proposed, memory = _with_numbers(wanted, spec, workload, memory, now)
     changes, memory = _sized(spec, workload, wanted, memory, now)
     containers, withheld, after = vertical.written(changes, memory, now)
     explanation = tuple(_explained(spec, memory, proposed, changes))
@@ -74,7 +74,9 @@ def decide(
         if why
     )
     if spec.mode is TortoiseMode.OFF:
-        dry = WorkloadDecision(withheld=tuple(_dry(changes, observed.autoscaler, autoscaler)), explanation=explanation)
+        dry = WorkloadDecision(
+            withheld=tuple(_dry_run_changes(changes, observed.autoscaler, autoscaler)), explanation=explanation
+        )
         # Off: no difference, nothing to write.
         return TortoiseDecision(dry, observed.autoscaler, proposed, _sizes(changes), unanswered), memory
     decision = WorkloadDecision(containers=containers, withheld=tuple(withheld), explanation=explanation)
@@ -109,7 +111,7 @@ def _learned(
     return memory.with_kills(workload)
 
 
-def _numbered(
+def _with_numbers(
     wanted: Autoscaler | None, spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler | None, Autoscaler | None, TortoiseMemory]:
     """The HPA to write, the one without delays, and the new memory."""
@@ -146,7 +148,9 @@ def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
     return tuple(containers.values())
 
 
-def _dry(changes: Iterable[Resize], before: Autoscaler | None, hpa: Autoscaler | None) -> Iterable[WithheldChange]:
+def _dry_run_changes(
+    changes: Iterable[Resize], before: Autoscaler | None, hpa: Autoscaler | None
+) -> Iterable[WithheldChange]:
     """Changes that are not written because the mode is Off."""
     message = texts.UPDATE_MODE_OFF
     for change in changes:
