@@ -81,7 +81,7 @@ def prioritize(service: Service, request: HotRequest) -> HotResponse:
     """``/prioritize``: the score of each node."""
     try:
         args = decoded(_ARGS, request.body())
-        names = args.node_names or [decode_node(item).name for item in _items(args)]
+        names = args.node_names or [decode_node(item).name for item in (args.nodes and args.nodes.items) or []]
         scores = service.context.ledger.scores(decode_pod(args.pod), names)
     except (LedgerError, ValueError) as error:
         _count(service, "prioritize", "error")
@@ -117,10 +117,6 @@ def preempt(service: Service, request: HotRequest) -> HotResponse:
 
 def _count(service: Service, verb: str, outcome: str) -> None:
     service.context.telemetry.verb(verb, outcome).inc()
-
-
-def _items(args: messages.ExtenderArgs) -> list[msgspec.Raw]:
-    return (args.nodes.items if args.nodes is not None else None) or []
 
 
 def _offered(args: messages.ExtenderPreemptionArgs) -> dict[str, messages.MetaVictims]:

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.pages import Unreadable
-from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import Metrics, ObjectName
 from protocol.runtime.clock import Clock
@@ -24,7 +22,7 @@ from scheduler_plugin.ledger.accounts.claims import Claim, Gift
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount, Pressure
 from scheduler_plugin.ledger.accounts.sharing import last_gift, promised_to
 from scheduler_plugin.ledger.explain import ClaimExplanation
-from scheduler_plugin.ledger.facts import MigrationPhase, VmFacts
+from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.planner.beneficiaries import room_being_made
 from scheduler_plugin.planner.victims import stays_because
@@ -75,7 +73,8 @@ def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> models.Node
         waiting_pods=ledger.waiting,
         # Thousands of reasons would make the page useless.
         unreadable=[
-            _unreadable(*unreadable) for unreadable in islice(unreadable_objects(context.feed), MOST_UNREADABLE)
+            models.UnreadableModel(resource.kind, str(unreadable.name), unreadable.version, unreadable.reason)
+            for resource, unreadable in islice(unreadable_objects(context.feed), MOST_UNREADABLE)
         ],
         migrations_idle=context.migration_status.idle,
         migrations=[
@@ -113,7 +112,8 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
     movable = None if account is None else account.facts
     explained = {uid: ledger.explain(uid, now) for uid in uids}
     gifts = [pod.gift for pod in explained.values() if pod.gift is not None]
-    why = _stays_because(context, movable)
+    opt_in = context.feed.settings.migration.opt_in
+    why = explanations.NOT_KNOWN if movable is None else stays_because(movable, opt_in=opt_in)
     return models.VmModel(
         vm=str(vm),
         leading=standing.leads,
@@ -132,14 +132,6 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
             _explained(ledger.claims[uid], ledger.nodes[ledger.claims[uid].node], pod) for uid, pod in explained.items()
         ],
     )
-
-
-def _unreadable(resource: Resource, unreadable: Unreadable) -> models.UnreadableModel:
-    return models.UnreadableModel(resource.kind, str(unreadable.name), unreadable.version, unreadable.reason)
-
-
-def _stays_because(context: SchedulerContext, vm: VmFacts | None) -> str | None:
-    return explanations.NOT_KNOWN if vm is None else stays_because(vm, opt_in=context.feed.settings.migration.opt_in)
 
 
 def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, models.RefusedTarget]:
