@@ -94,13 +94,13 @@ def _node_maximum(state: LedgerState, claim: Claim) -> Resources:
 
 def at_rebuild(facts: Iterable[VmFacts], nodes: Iterable[NodeFacts], pods: Iterable[PodFacts]) -> list[VmFacts]:
     """VMs of a first complete list, each bounded by the node of its pod."""
-    known = {node.name: node for node in nodes}
+    by_name = {node.name: node for node in nodes}
     places: dict[ObjectName, list[NodeFacts]] = {}
     for pod in pods:
-        if pod.vm is not None and pod.node in known:
-            places.setdefault(pod.vm, []).append(known[pod.node])
+        if pod.vm is not None and pod.node in by_name:
+            places.setdefault(pod.vm, []).append(by_name[pod.node])
     # Neither the free room nor the node of the grant is known yet.
-    largest = Resources.most(node.ever_reservable for node in known.values())
+    largest = Resources.most(node.ever_reservable for node in by_name.values())
     return [_listed(vm, places[vm.name], largest) if vm.name in places else _within_maximum(vm) for vm in facts]
 
 

@@ -63,7 +63,7 @@ class Idlers:
 SLEEP = AskedBack(ZERO, SOON)
 
 
-def test_late_request_of_an_awake_vm_offers_no_sleep() -> None:
+def test_late_request_of_awake_vm_offers_no_sleep() -> None:
     """An agent gives its permit up, the VM wakes by it all the same, and the agent asks before it knows of that."""
     fleet = Idlers(a=40, b=60)
     assert fleet.idles("b") == SLEEP

@@ -129,7 +129,7 @@ def test_edited_size_counts_with_room(beside: float, counts: float) -> None:
     assert fleet.on("n2") == amount(beside + counts)
 
 
-def test_new_scheduler_counts_edited_size_up_to_the_node() -> None:
+def test_new_scheduler_bounds_edited_size_by_node() -> None:
     """It does not know what counted before: the guest arrives with no more than its node has."""
     fleet = SleepingFleet(node(), node("n2"), sleeper("a", amount(64)), vm_pod("a", "n1"), target_pod("n2"))
     assert on_both(fleet) == (REQUESTS, amount(9))
