@@ -1,6 +1,6 @@
-"""The HTTP side of a scheduler extender, called as kube-scheduler calls it with ``nodeCacheCapable: true``.
+"""HTTP client of a scheduler extender, as kube-scheduler with ``nodeCacheCapable: true``.
 
-Exactly status 200 is an answer; anything else is an ``ExtenderError``. Keys are the Go field names.
+Any status except 200 is an ``ExtenderError``. JSON keys are the Go field names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ExtenderError(Exception):
 
 
 class FilterResult(msgspec.Struct, frozen=True):
-    """Response to ``filter``; null for an unset field."""
+    """Response to ``filter``; unset fields are null."""
 
     # The names of Go's `ExtenderFilterResult`, which has no JSON tags.
     NodeNames: list[str] | None = None
@@ -30,12 +30,12 @@ class FilterResult(msgspec.Struct, frozen=True):
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Every refused node and why."""
+        """Reason of each refused node."""
         return {**(self.FailedNodes or {}), **(self.FailedAndUnresolvableNodes or {})}
 
 
 class HostScore(msgspec.Struct, frozen=True):
-    """One entry of what ``prioritize`` answers: an integer of 0-10."""
+    """One entry of the response to ``prioritize``; ``Score`` is 0-10."""
 
     Host: str
     Score: int
@@ -47,29 +47,29 @@ class BindResult(msgspec.Struct, frozen=True):
     Error: str = ""
 
 
-Answer = TypeVar("Answer")
+ResponseT = TypeVar("ResponseT")
 
 
 class Extender:
-    """One extender, by its base URL."""
+    """Client of one extender."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
 
     async def filter(self, pod: Json, nodes: Sequence[str]) -> FilterResult:
-        """The ``nodes`` that can take ``pod``. Raises ``ExtenderError``, also for a node beyond these."""
-        # `Nodes` is null and only names are sent: that is what `nodeCacheCapable: true` means.
+        """Filter ``nodes`` for ``pod``. Raises ``ExtenderError``, also if the response has a node not in ``nodes``."""
+        # `nodeCacheCapable: true` means that only node names are sent.
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
         result = await self._post("/filter", body, FilterResult)
         if result.Error:
             raise ExtenderError(result.Error)
-        # kube-scheduler treats such a node as an error of the extender too.
+        # An error in kube-scheduler too.
         if unknown := set(result.NodeNames or ()) - set(nodes):
-            raise ExtenderError(f"extender filter returned a node that was not asked about: {min(unknown)}")
+            raise ExtenderError(f"extender filter returned a node that was not in the request: {min(unknown)}")
         return result
 
     async def prioritize(self, pod: Json, nodes: Sequence[str]) -> dict[str, int]:
-        """Scores of ``nodes``; none if the extender failed, as kube-scheduler drops these errors."""
+        """Scores of ``nodes``; empty if the extender fails, as kube-scheduler ignores these errors."""
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
         try:
             return {score.Host: score.Score for score in await self._post("/prioritize", body, list[HostScore])}
@@ -77,23 +77,23 @@ class Extender:
             return {}
 
     async def bind(self, pod: ObjectName, uid: str, node: str) -> None:
-        """Binds; returns when bound. Raises ``ExtenderError`` with the extender's reason."""
+        """Bind ``pod`` to ``node``. Raises ``ExtenderError`` with the extender's reason."""
         body = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": uid, "Node": node}
         if error := (await self._post("/bind", body, BindResult)).Error:
             raise ExtenderError(error)
 
-    async def _post(self, verb: str, body: Mapping[str, object], answer: type[Answer]) -> Answer:
+    async def _post(self, verb: str, body: Mapping[str, object], result: type[ResponseT]) -> ResponseT:
         try:
             response = await self._http.post(
                 verb, content=msgspec.json.encode(body), headers={"Content-Type": "application/json"}
             )
         except httpx.HTTPError as error:
-            raise ExtenderError(f"extender {verb} did not answer: {error!r}") from error
-        # Other 2xx codes are failures too: kube-scheduler accepts 200 alone.
+            raise ExtenderError(f"extender {verb}: request failed: {error!r}") from error
+        # kube-scheduler accepts no other 2xx status either.
         if response.status_code != httpx.codes.OK:
-            raise ExtenderError(f"extender {verb} answered HTTP {response.status_code}: {response.text[:200]}")
+            raise ExtenderError(f"extender {verb}: HTTP {response.status_code}: {response.text[:200]}")
         try:
-            return msgspec.json.decode(response.content, type=answer)
+            return msgspec.json.decode(response.content, type=result)
         # Deeply nested JSON exhausts the decoder's stack.
         except (ValueError, RecursionError) as error:
-            raise ExtenderError(f"extender {verb} answered nonsense: {error}") from error
+            raise ExtenderError(f"extender {verb}: invalid response: {error}") from error

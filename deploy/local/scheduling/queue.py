@@ -1,7 +1,6 @@
-"""Order in which pods are tried, and the time when a refused one is tried again: kube-scheduler's queue as a pure state
-machine.
+"""kube-scheduler's scheduling queue as a pure state machine: the order of attempts, and when a failed one is retried.
 
-A pod is in one place: ready, in flight, or waiting. The longest ready goes first.
+A pod is in one state: ready (FIFO), in flight, or waiting.
 """
 
 from __future__ import annotations
@@ -14,108 +13,106 @@ from protocol.backoff import Backoff
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 
-# As in kube-scheduler: 1 s, doubled with every failed attempt, at most 10 s. The jitter is drawn by the caller.
+# As in kube-scheduler: 1 s, doubled with every failed attempt, at most 10 s.
 BACKOFF: Final = Backoff(Seconds(1.0), Seconds(10.0), spread=0.5)
-# In case an event was missed, a pod that has waited for five minutes is tried again without one.
-LONGEST_WAIT: Final = Seconds(300.0)
+# In case an event was missed: retry after five minutes anyway.
+MAX_WAIT: Final = Seconds(300.0)
 
 
 class AttemptFailure(StrEnum):
-    """Failure of an attempt to place a pod."""
+    """Why an attempt to schedule a pod failed."""
 
     NO_NODE = "no node"
     ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    backoff_over: Instant
-    tried_again_at: Instant
-    """When it becomes ready without any event; the end of its back-off if it needs none."""
+class _WaitingPod:
+    backoff_ends: Instant
+    retry_at: Instant
+    """Time of the next attempt if no event comes; equal to ``backoff_ends`` if none is needed."""
     is_woken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Count:
-    """Attempts that found no node, and those that broke since."""
+class _Attempts:
+    """Attempts that found no node, and errors since the last of them."""
 
     without_node: int = 0
-    broken: int = 0
+    errors: int = 0
 
-    def with_one(self, failure: AttemptFailure) -> _Count:
+    def plus(self, failure: AttemptFailure) -> _Attempts:
         if failure is AttemptFailure.ERROR:
-            return _Count(self.without_node, self.broken + 1)
-        # An attempt that did not break resets the count of those that did.
-        return _Count(self.without_node + 1)
+            return _Attempts(self.without_node, self.errors + 1)
+        return _Attempts(self.without_node + 1)
 
 
 class SchedulingQueue:
-    """The pods that want a node. ``now`` never goes back."""
+    """The pods without a node. ``now`` must be monotonic."""
 
     def __init__(self) -> None:
         self._ready: dict[ObjectName, None] = {}
-        self._in_flight: dict[ObjectName, int] = {}  # and the events before each attempt
-        self._waiting: dict[ObjectName, _Waiting] = {}
-        self._attempts: dict[ObjectName, _Count] = {}
+        self._in_flight: dict[ObjectName, int] = {}  # with the number of events before the attempt
+        self._waiting: dict[ObjectName, _WaitingPod] = {}
+        self._attempts: dict[ObjectName, _Attempts] = {}
         self._events = 0
 
     def add(self, pod: ObjectName) -> None:
-        """A pod wants a node. One that is in the queue already keeps its place."""
+        """Add a pod. If it is queued already, it keeps its place."""
         if pod not in self._in_flight and pod not in self._waiting:
             self._ready.setdefault(pod)
 
     def forget(self, pod: ObjectName) -> None:
-        """The pod has a node, or is gone."""
+        """Remove a pod that was bound or deleted."""
         for place in (self._ready, self._in_flight, self._waiting, self._attempts):
             place.pop(pod, None)
 
     def take(self, now: Instant) -> ObjectName | None:
-        """The pod to try now, which is in flight from here on; None if there is none."""
-        self._ripen(now)
+        """The pod to schedule now, which becomes in flight; None if no pod is ready."""
+        self._move_due(now)
         pod = next(iter(self._ready), None)
         if pod is not None:
             del self._ready[pod]
         else:
-            # A pod that an event has woken is tried before its back-off is over only if no other pod is ready.
+            # Pods woken by an event may skip their back-off, but only if no other pod is ready.
             woken = [candidate for candidate, waiting in self._waiting.items() if waiting.is_woken]
-            pod = min(woken, key=lambda candidate: self._waiting[candidate].backoff_over, default=None)
+            pod = min(woken, key=lambda candidate: self._waiting[candidate].backoff_ends, default=None)
             if pod is not None:
                 del self._waiting[pod]
         if pod is not None:
-            # The count of events tells later whether one came while the attempt was in flight.
             self._in_flight[pod] = self._events
         return pod
 
     def failed(self, pod: ObjectName, failure: AttemptFailure, now: Instant, jitter: float) -> None:
-        """The attempt in flight did not place ``pod``. No effect if it is not in flight (it is gone)."""
+        """Queue ``pod`` again after a failed attempt. No effect if it is not in flight (deleted meanwhile)."""
         events_before = self._in_flight.pop(pod, None)
         if events_before is None:
             return
-        self._attempts[pod] = count = self._attempts.get(pod, _Count()).with_one(failure)
-        over = Instant(now + BACKOFF.delay(count.broken or count.without_node, jitter))
-        # An event during the attempt counts: the attempt may not have seen what changed.
+        self._attempts[pod] = count = self._attempts.get(pod, _Attempts()).plus(failure)
+        over = Instant(now + BACKOFF.delay(count.errors or count.without_node, jitter))
+        # The attempt may not have seen the change of an event that came while it ran.
         is_woken = failure is AttemptFailure.NO_NODE and events_before != self._events
-        # A pod whose attempt broke (an error, a refused bind) needs no event, only all of its back-off.
+        # After an error or a rejected bind, only the back-off must pass.
         needs_event = failure is AttemptFailure.NO_NODE and not is_woken
-        self._waiting[pod] = _Waiting(over, Instant(now + LONGEST_WAIT) if needs_event else over, is_woken)
+        self._waiting[pod] = _WaitingPod(over, Instant(now + MAX_WAIT) if needs_event else over, is_woken)
 
     def wake(self) -> None:
-        """Something changed in the cluster that may have made room for the pods that no node could take."""
+        """Wake the pods that no node could take: a change in the cluster may have made room."""
         self._events += 1
         for pod, waiting in self._waiting.items():
-            # Equal times mark a pod that needs no event: it is woken already, or its attempt broke.
-            if waiting.tried_again_at != waiting.backoff_over:
-                self._waiting[pod] = _Waiting(waiting.backoff_over, waiting.backoff_over, is_woken=True)
+            # Equal times: the pod needs no event.
+            if waiting.retry_at != waiting.backoff_ends:
+                self._waiting[pod] = _WaitingPod(waiting.backoff_ends, waiting.backoff_ends, is_woken=True)
 
     def next_ready(self) -> Instant | None:
-        """The time when ``take`` next has a pod without further events; None if never, past if it has one now."""
+        """Time at which ``take`` returns a pod without further events; -inf if now, None if never."""
         if self._ready or any(waiting.is_woken for waiting in self._waiting.values()):
             return Instant(float("-inf"))
-        return min((waiting.tried_again_at for waiting in self._waiting.values()), default=None)
+        return min((waiting.retry_at for waiting in self._waiting.values()), default=None)
 
-    def _ripen(self, now: Instant) -> None:
-        ripe = [pod for pod, waiting in self._waiting.items() if waiting.tried_again_at <= now]
-        # Sorted, so that of pods that become ready together the one that was due first goes first.
-        for pod in sorted(ripe, key=lambda candidate: self._waiting[candidate].tried_again_at):
+    def _move_due(self, now: Instant) -> None:
+        due = [pod for pod, waiting in self._waiting.items() if waiting.retry_at <= now]
+        # Pods that become ready together are ordered by due time.
+        for pod in sorted(due, key=lambda candidate: self._waiting[candidate].retry_at):
             del self._waiting[pod]
             self._ready[pod] = None

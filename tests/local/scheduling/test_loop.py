@@ -300,7 +300,7 @@ async def test_crashing_pod_does_not_block_others(
     cluster.extend = breaking  # type: ignore[method-assign]
     async with running(cluster):
         assert cluster.asked == ["/filter b n1", "/bind b uid-b n1"]
-        why = "an error of the scheduling loop: ArithmeticError('a size with a thousand digits')"
+        why = "internal error of the scheduling loop: ArithmeticError('a size with a thousand digits')"
         assert cluster.said == [("FailedScheduling", why), ("Scheduled", "Successfully assigned default/b to n1")]
         assert [vars(record)["pod"] for record in caplog.records] == ["default/a"]
         broken.clear()

@@ -11,7 +11,7 @@ from deploy.local.scheduling.pod_rules import (
     PORTS,
     SPREAD,
     PodRules,
-    placed,
+    placed_pod,
 )
 from protocol.kubernetes.objects import Json
 
@@ -33,7 +33,7 @@ def demands(kind: str, app: str, topology: str = HOST) -> Json:
 
 
 def verdicts(wanted: Json, *there: Json) -> dict[str, str | None]:
-    rules = PodRules(wanted, NODES, [placed(each) for each in there])
+    rules = PodRules(wanted, NODES, [placed_pod(each) for each in there])
     return {name: rules.refusal(name) for name in NODES}
 
 
@@ -88,5 +88,5 @@ def test_preferred_anti_affinity_avoids_pods() -> None:
             "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]
         }
     }
-    rules = PodRules(pod(DB, affinity=avoids), NODES, [placed(pod(DB, "n1")), placed(pod(DB, "n1"))])
+    rules = PodRules(pod(DB, affinity=avoids), NODES, [placed_pod(pod(DB, "n1")), placed_pod(pod(DB, "n1"))])
     assert [rules.preference(node) for node in NODES] == [-200, 0, 0]
