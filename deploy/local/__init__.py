@@ -1,1 +1,1 @@
-"""The whole system on one machine: API server, scheduling loop, NeonVM runtime, nodes and guests."""
+"""A complete cluster on one machine: API server, scheduler, NeonVM controllers, kubelets and guests."""

@@ -1,7 +1,7 @@
-"""Certificates of a cluster on this machine: an authority made once for each folder, and what it signs.
+"""Certificates of a local cluster: one CA per cluster folder, and the certificates that it signs.
 
-kubectl sends a bearer token over TLS only, so an API server for kubectl needs TLS; programs inside the namespaces of an
-embedded cluster may speak plain HTTP.
+kubectl sends bearer tokens over TLS only, so the API server that people use needs TLS. Programs inside the cluster's
+network namespaces use plain HTTP.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NAMES: Final = (
 
 
 def authority(directory: Path, now: datetime) -> issuing.Issued:
-    """The authority kept in ``directory`` (``ca.pem``, ``ca.key``), made there if it is missing."""
+    """The CA in ``directory`` (``ca.pem``, ``ca.key``); created if it does not exist."""
     key_path, certificate_path = directory / "ca.key", directory / "ca.pem"
     if certificate_path.exists():
         return issuing.read_pair(issuing.Pair(certificate_path.read_bytes(), key_path.read_bytes()))
-    # Only the authority is stored, because clients trust it across restarts. What it signs is issued again on every
-    # start, with the addresses of that start.
+    # Only the CA is stored, because clients trust it across restarts. Leaf certificates are issued at every start, for
+    # that start's addresses.
     made = issuing.new_authority(_LIFE, now.timestamp())
     directory.mkdir(parents=True, exist_ok=True)
     # The mode is set when the file is created; a later chmod would leave the key readable in between.
@@ -47,12 +47,12 @@ def authority(directory: Path, now: datetime) -> issuing.Issued:
 
 
 def issue(signer: issuing.Issued, purpose: issuing.Purpose, now: datetime) -> issuing.Pair:
-    """A certificate of a new key."""
+    """Issue a certificate for a new key."""
     return issuing.issue(signer, purpose, _LIFE, now.timestamp()).pair
 
 
 def server_identity(user: str, addresses: Iterable[str]) -> issuing.Purpose:
-    """An API server at the IP ``addresses``, on loopback, and under the names that it has in every cluster."""
+    """Serving identity of an API server: IP ``addresses``, loopback, and the names of Service ``kubernetes``."""
     return issuing.Purpose(user, _NAMES, sorted({"127.0.0.1", "::1", *addresses}))
 
 
@@ -65,7 +65,7 @@ def server_context(signer: issuing.Issued, addresses: Iterable[str], now: dateti
 
 
 def signing_key() -> tuple[bytes, bytes]:
-    """A new key that signs tokens: the private one and the public one, PEM."""
+    """A new key pair for signing tokens: private and public key, PEM."""
     key = issuing.new_key()
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return issuing.private_pem(key), public

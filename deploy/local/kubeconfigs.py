@@ -1,4 +1,4 @@
-"""Kubeconfigs, and the users of a cluster's programs and people (pure)."""
+"""Kubeconfigs and user names of a local cluster (pure)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ import yaml
 
 from protocol.kubernetes.objects import Json
 
-# Members of this group pass every check, before RBAC is asked.
+# Members of this group bypass authorization, RBAC included.
 MASTERS: Final = "system:masters"
 NODES: Final = "system:nodes"
 ADMIN: Final = "admin"
 
 
 def certified(certificate: bytes, key: bytes) -> Json:
-    """The login of a user who shows a certificate. Both are PEM."""
+    """Kubeconfig credentials: a client certificate and its key, PEM."""
     return {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
 
 
 def tokened(token: str) -> Json:
-    """The login of a user who shows a token."""
+    """Kubeconfig credentials: a bearer token."""
     return {"token": token}
 
 
 def kubeconfig(server: str, authority: bytes, user: str, login: Json) -> str:
-    """Kubeconfig of ``user`` for the API server at the URL ``server``, whose ``authority`` (PEM, empty for plain HTTP)
-    is trusted.
-    """
+    """Kubeconfig of ``user`` for the API server at URL ``server``; ``authority`` is its CA (PEM), empty for HTTP."""
     trust = {"certificate-authority-data": _base64(authority)} if authority else {}
     return yaml.safe_dump(
         {
@@ -50,8 +48,8 @@ def node_user(node: str) -> str:
 
 
 def token_list(token: str) -> str:
-    """The API server's list of tokens: people's, who may do everything."""
-    # The columns of --token-auth-file: token, user, uid, groups.
+    """Content of the API server's ``--token-auth-file``: one token, with full access."""
+    # Columns: token, user, uid, groups.
     return f"{token},{ADMIN},{ADMIN},{MASTERS}\n"
 
 

@@ -1,6 +1,6 @@
-"""Child processes that are kept running, and never outlive this process.
+"""Supervised child processes that never outlive this process.
 
-A child ends with the thread that started it (``deploy.owned_process``), so children are started from the main thread.
+A child dies with the thread that started it (``deploy.owned_process``), so start children from the main thread.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from protocol.units import Seconds
 
 _PATIENCE: Final = Seconds(4.0)
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(15.0))
-# A program that ran this long counts as healthy, and its next failure starts at the shortest pause again.
-_STEADY: Final = Seconds(30.0)
-_STRANGE: Final = ("CONTAINERD_", "ETCD_", "ETCDCTL_", "KUBECONFIG", "KUBERNETES_")
+_RESET_AFTER: Final = Seconds(30.0)
+"""A program that ran this long counts as healthy: its next failure starts at the shortest back-off again."""
+_MISLEADING: Final = ("CONTAINERD_", "ETCD_", "ETCDCTL_", "KUBECONFIG", "KUBERNETES_")
 
 
 @dataclass(frozen=True, slots=True)
 class LocalProgram:
-    """A program to run: ``enter`` leads into its network, ``environment`` is added to ours, its output goes to ``log``.
+    """A program to run.
 
-    ``patience`` is how long it may take to end after SIGTERM.
+    ``enter`` is the command prefix that enters its network namespace, ``environment`` is added to ours, ``inherit`` are
+    file descriptors to pass on, stdout and stderr are appended to ``log``. After SIGTERM, SIGKILL follows in
+    ``patience``.
     """
 
     command: Sequence[str]
@@ -41,39 +43,39 @@ class LocalProgram:
 
     @property
     def argv(self) -> list[str]:
-        """The whole command line."""
+        """The command line, with the namespace prefix."""
         return owned(self.command, self.enter)
 
 
-def without_strange_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` without settings that would mislead programs of a cluster."""
-    # A proxy leads out of a network that has no way out, and etcd exits if a variable repeats one of its flags.
+def without_misleading_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """``environment`` without variables that break a cluster's programs."""
+    # A proxy is unreachable from the cluster's network, and etcd exits if a variable repeats one of its flags.
     return {
         name: value
         for name, value in environment.items()
-        if not name.lower().endswith("_proxy") and not name.startswith(_STRANGE)
+        if not name.lower().endswith("_proxy") and not name.startswith(_MISLEADING)
     }
 
 
 async def start(program: LocalProgram) -> asyncio.subprocess.Process:
-    """Starts ``program`` once. Raises ``OSError``."""
+    """Start ``program`` once. Raises ``OSError``."""
     program.log.parent.mkdir(parents=True, exist_ok=True)
-    # Append mode: after a restart, the log of the crashed run explains it.
+    # Append mode: after a restart, the log still has the output of the crashed run.
     with program.log.open("ab") as log:
         return await asyncio.create_subprocess_exec(
             *program.argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**without_strange_settings(os.environ), **program.environment},
+            env={**without_misleading_variables(os.environ), **program.environment},
             pass_fds=tuple(program.inherit),
-            # A session of its own: Ctrl-C reaches the owner alone, which then ends its children in order.
+            # Own session: Ctrl-C reaches the owner only, which then stops its children in order.
             start_new_session=True,
         )
 
 
 async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE) -> None:
-    """Ends ``process`` with SIGTERM, or SIGKILL after ``patience``; returns when it is gone."""
+    """Stop ``process`` with SIGTERM, then SIGKILL after ``patience``; return when it has exited."""
     with suppress(ProcessLookupError):
         if process.returncode is None:
             process.terminate()
@@ -82,7 +84,7 @@ async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE
             async with asyncio.timeout(patience):
                 await process.wait()
     finally:
-        # Also runs if this task is cancelled while it waits: the child must not stay behind.
+        # Also on cancellation: the child must not be left behind.
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -90,7 +92,7 @@ async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE
 
 
 class ProcessSupervisor:
-    """Keeps one program running: one that ends is started again, after a pause if it ends quickly."""
+    """Keeps one program running: restarts it when it exits, with back-off."""
 
     def __init__(self, program: LocalProgram, clock: Clock) -> None:
         self._program = program
@@ -99,8 +101,8 @@ class ProcessSupervisor:
         self.restarts = 0
 
     async def run(self) -> None:
-        """Runs the program until cancelled, which ends it. One that cannot be started counts as ended."""
-        retries = Retries(_BACKOFF, _STEADY)
+        """Run the program until cancelled, then stop it. Failing to start counts as an exit."""
+        retries = Retries(_BACKOFF, _RESET_AFTER)
         while True:
             began = self._clock.now()
             await self._once()

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from deploy.local.process import LocalProgram, ProcessSupervisor, end, start, without_strange_settings
+from deploy.local.process import LocalProgram, ProcessSupervisor, end, start, without_misleading_variables
 from tests.fake_clock import FakeClock, settle
 
 
@@ -25,7 +25,7 @@ async def test_program_has_environment_and_log(tmp_path: Path) -> None:
 
 def test_cluster_program_gets_clean_environment() -> None:
     given = {"PATH": "/bin", "HTTPS_PROXY": "http://p:1", "no_proxy": "x", "ETCD_NAME": "other", "KUBECONFIG": "/x"}
-    assert without_strange_settings(given) == {"PATH": "/bin"}
+    assert without_misleading_variables(given) == {"PATH": "/bin"}
 
 
 def test_pdeathsig_is_set_before_and_after_fork(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPA
 from deploy.local.kubelet.agents import AGENT_PORT, EXPLAIN_TOKEN, AgentFiles, AgentRun, ensure_account, per_node
 from deploy.local.kubelet.pod_status import running_status
 from deploy.local.kubelet.reporting import keep_writing_status
-from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent, pod_folder
+from deploy.local.kubelet.sandbox import NodeDependencies, keep_agent_running, pod_folder
 from deploy.local.process import ProcessSupervisor
 from deploy.neonvm.ports import NetworkError
 from protocol.kubernetes.api import ApiUnknownError
@@ -65,7 +65,7 @@ class NodeAgents:
         # The turn ends when the agent listens; the task group stays with the agent until the end.
         async with asyncio.TaskGroup() as tasks, self._turns:
             run = await self._prepared(node)
-            tasks.create_task(attend_agent(run, self._deps, partial(self.supervisors.__setitem__, node)))
+            tasks.create_task(keep_agent_running(run, self._deps, partial(self.supervisors.__setitem__, node)))
             await self._listens(run)
 
     async def _prepared(self, node: str) -> AgentRun:

@@ -1,1 +1,1 @@
-"""The nodes' side of the local cluster: pods that are bound to a node become guests with an agent beside them."""
+"""Kubelets of the local cluster: they start a guest and its agent for each VM pod that is bound to their node."""

@@ -1,4 +1,4 @@
-"""The agent as a process: inside its VM's pod, or once for every node (S4.3). Only its environment differs."""
+"""The agent as a process, as a sidecar of its VM or one per node (S4.3); only its environment differs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from protocol.names import TOKEN_AUDIENCE
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
-# Seconds. An hour is a projected token's default in Kubernetes, too.
+# Seconds; Kubernetes' default for projected tokens.
 _LIFETIME: Final = 3600
-# A kubelet renews at four fifths of the lifetime as well.
+# As a kubelet does.
 _RENEW: Final = Seconds(_LIFETIME * 0.8)
 _RETRY: Final = Seconds(2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """One token file of ``pod``: for ``audience``, or for the API server itself if that is empty."""
+    """A projected token file of ``pod`` for ``audience``; empty for the API server."""
 
     pod: Json
     audience: str
@@ -38,17 +38,16 @@ class Projection:
 
     @property
     def account(self) -> ObjectName:
-        """The service account that the pod runs as."""
+        """The pod's service account."""
         return ObjectName(name_of(self.pod).namespace, text(self.pod, "spec", "serviceAccountName") or "default")
 
 
 async def project(client: ApiClient, projection: Projection) -> None:
-    """Writes a fresh token. Raises ``ApiError`` or ``OSError``."""
+    """Write a new token. Raises ``ApiError`` or ``OSError``."""
     pod = projection.pod
     reference: Json = {"apiVersion": "v1", "kind": "Pod", "name": name_of(pod).name, "uid": uid_of(pod)}
-    # The binding makes the token invalid as soon as this very pod is deleted.
+    # Bound to the pod: the token becomes invalid when the pod is deleted.
     spec: Json = {"expirationSeconds": _LIFETIME, "boundObjectRef": reference}
-    # Without audiences the API server issues the token for itself.
     if projection.audience:
         spec["audiences"] = [projection.audience]
     request: Json = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
@@ -58,7 +57,7 @@ async def project(client: ApiClient, projection: Projection) -> None:
 
 
 async def keep_projected(client: ApiClient, projection: Projection, clock: Clock) -> None:
-    """Keeps renewing the token, at four fifths of its life; failures (no API server, full disk) are soon retried."""
+    """Renew the token at 80% of its lifetime; retry failures (API server down, disk full) after two seconds."""
     delay = _RENEW
     while True:
         await clock.sleep(delay)
@@ -70,9 +69,8 @@ async def keep_projected(client: ApiClient, projection: Projection, clock: Clock
 
 
 async def ensure_account(client: ApiClient, account: ObjectName) -> None:
-    """Makes the service account if it is missing, as a cluster does for ``default``."""
+    """Create the service account if it does not exist."""
     body: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account.name}}
-    # Usually it exists already, or another pod's projection creates it at the same time.
     await client.ensure(SERVICE_ACCOUNTS, account.namespace, body)
 
 
@@ -84,7 +82,7 @@ EXPLAIN_TOKEN: Final = "explain-token"  # noqa: S105 - the name of a file in the
 
 @dataclass(frozen=True, slots=True)
 class AgentFiles:
-    """The agent's own ``folder``, its policy, and the token that opens what it explains."""
+    """The agent's ``folder``, its policy file, and the bearer token of its ``/explain``."""
 
     folder: Path
     policy: Path | None = None
@@ -93,7 +91,7 @@ class AgentFiles:
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """One agent process: the pod whose identity it has, its place, its files, and what is particular to its form."""
+    """One agent process: the pod that it runs as, the pod's network, its files, and the environment of its form."""
 
     pod: Json
     network: PodNetwork
@@ -102,7 +100,7 @@ class AgentRun:
 
     @property
     def projections(self) -> tuple[Projection, Projection]:
-        """Its tokens: one for the scheduler, one for the API server."""
+        """Its tokens, for the scheduler and for the API server."""
         return (
             Projection(self.pod, TOKEN_AUDIENCE, self.files.folder / "scheduler-token"),
             Projection(self.pod, "", self.files.folder / "api-token"),
@@ -110,7 +108,7 @@ class AgentRun:
 
     @property
     def program(self) -> LocalProgram:
-        """The process."""
+        """The agent's command and environment."""
         for_scheduler, for_api = self.projections
         host = self.network.api_host
         environment = {
@@ -126,7 +124,7 @@ class AgentRun:
         optional = {"EXPLAIN_TOKEN_FILE": self.files.explain_token, "AGENT_CONFIG": self.files.policy}
         environment |= {name: str(path) for name, path in optional.items() if path is not None}
         return LocalProgram(
-            # -P keeps the working directory out of sys.path, so that the agent's modules are the installed ones.
+            # -P: do not import modules from the working directory.
             [sys.executable, "-P", "-m", "agent"],
             self.files.folder / "agent.log",
             self.network.enter,
@@ -135,7 +133,7 @@ class AgentRun:
 
 
 def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -> AgentRun:
-    """The agent of one VM, in the network of its pod."""
+    """The agent of one VM, in its pod's network."""
     form = {
         "AGENT_MODE": "sidecar",
         "VM_NAMESPACE": vm.namespace,
@@ -148,11 +146,11 @@ def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -
 
 
 def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> AgentRun:
-    """The agent of all VMs on ``node``; it reaches its guests through their pods' addresses."""
+    """The agent of all VMs on ``node``; it reaches guests at their pods' IPs."""
     form = {
         "AGENT_MODE": "node",
         "NODE_NAME": node,
-        # The agent fills in {pod_ip} itself, once for each of its VMs.
+        # The agent fills in {pod_ip} for each VM.
         "METRICS_URL": f"http://{{pod_ip}}:{network.port_for(METRICS_PORT)}/metrics",
         "DATABASE_URL": f"http://{{pod_ip}}:{network.port_for(DAEMON_PORT)}{network.asked('/database')}",
         "MONITOR_URL": f"ws://{{pod_ip}}:{network.port_for(MONITOR_PORT)}/monitor",
@@ -161,8 +159,8 @@ def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> Ag
 
 
 async def run_agent(run: AgentRun, client: ApiClient, clock: Clock, supervisor: ProcessSupervisor) -> None:
-    """Gives the agent its identity and keeps it running until cancelled. Raises as ``project`` does."""
-    # The agent reads its tokens as it starts, so both files must exist before.
+    """Write the agent's tokens and keep it running until cancelled. Raises as ``project``."""
+    # The agent reads both tokens when it starts.
     for projection in run.projections:
         await project(client, projection)
     async with asyncio.TaskGroup() as tasks:

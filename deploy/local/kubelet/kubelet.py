@@ -1,4 +1,4 @@
-"""The kubelets of all nodes: whatever pod is bound to one of them runs here, and nothing else does."""
+"""The kubelets of all local nodes, in one process."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ _WORKERS: Final = 4
 
 
 class Kubelet(GuestHost):
-    """Runs the pods of ``nodes``. Their guests run in this process and all alike: their state is always known, they can
-    be moved, and the cluster says how fast they are when it starts.
-    """
+    """Runs the pods that are bound to ``nodes``."""
 
     def __init__(self, nodes: frozenset[str], pods: Informer, vms: Informer, deps: NodeDependencies) -> None:
         self._nodes = nodes
@@ -46,13 +44,13 @@ class Kubelet(GuestHost):
 
     @property
     def sandboxes(self) -> Mapping[ObjectName, Sandbox]:
-        """Running sandboxes by pod."""
+        """The running sandboxes by pod."""
         return {name: sandbox for name, (sandbox, _) in self._sandboxes.items()}
 
     def guest(self, pod: Json | None) -> HostedGuest:
-        """The guest of that very pod."""
+        """The guest of ``pod``."""
         running = self._sandboxes.get(name_of(pod or {}))
-        # A pod of the same name may be a later one; the uid tells them apart.
+        # A later pod may have the same name.
         if running is None or running[0].uid != uid_of(pod or {}):
             return HostedGuest()
         return HostedGuest(running[0].guest, running[0].role, moves_asleep=True)
@@ -60,51 +58,50 @@ class Kubelet(GuestHost):
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Moves the guest of one pod into another. Raises as ``Guest.send``, and can be cancelled like it."""
+        """Migrate the guest of one pod into another. Raises, and can be cancelled, as ``Guest.send``."""
         ends = self._sandboxes.get(source), self._sandboxes.get(target)
         if ends[0] is None or ends[1] is None:
-            raise TransferError(TransferFault.REFUSED, "one of the pods does not run here")
+            raise TransferError(TransferFault.REFUSED, "the source pod or the target pod is not running")
         return await ends[0][0].send(ends[1][0], limits, progress)
 
     def stop_node(self, node: str) -> None:
-        """The kubelet of ``node`` stops: guests run on, but nothing begins, ends or is reported there."""
+        """Stop the kubelet of ``node``: guests keep running, but no pod is started, stopped or reported."""
         self._stopped.add(node)
 
     def start_node(self, node: str) -> None:
-        """The kubelet of ``node`` runs again."""
+        """Start the kubelet of ``node`` again."""
         self._stopped.discard(node)
-        # `_sync` dropped changes during the stop, so every pod of the node is queued again.
+        # `_sync` ignored changes while it was stopped.
         for name, pod in self._pods.objects.items():
             if node_of(pod) == node:
                 self._queue.add(name)
 
     async def vm_address(self, vm: Json) -> str:
-        """The VM's address on the flat network."""
+        """The VM's IP on the flat network."""
         return await self._deps.network.vm_address(name_of(vm))
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
-        """Gives the VM's address back and removes its disk."""
+        """Release the VM's IP and delete its disk."""
         await self._deps.network.release_vm(vm)
-        # Deleting a disk of gigabytes takes long enough to stall the event loop.
+        # Deleting gigabytes would block the event loop.
         await asyncio.to_thread(shutil.rmtree, vm_folder(self._deps.state, vm, uid), ignore_errors=True)
 
     async def run(self) -> None:
-        """Works until cancelled, which ends every pod of this process."""
+        """Run until cancelled, then end all pods."""
         await self._pods.synced.wait()
         await self._vms.synced.wait()
-        # Two groups: the workers start tasks in `lives`, which must therefore outlive them.
-        async with asyncio.TaskGroup() as lives, asyncio.TaskGroup() as workers:
+        # The workers start tasks in `pod_tasks`, so it must outlive them.
+        async with asyncio.TaskGroup() as pod_tasks, asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                worker = self._queue.serve(lambda name: self._sync(name, lives))
+                worker = self._queue.serve(lambda name: self._sync(name, pod_tasks))
                 workers.create_task(worker)
 
-    async def _sync(self, name: ObjectName, lives: asyncio.TaskGroup) -> None:
+    async def _sync(self, name: ObjectName, pod_tasks: asyncio.TaskGroup) -> None:
         pod = self._pods.get(name)
         running = self._sandboxes.get(name)
         if pod is not None and node_of(pod) in self._stopped:
             return
-        # A leaving pod is ended before its deletion is confirmed, so that its room on the node is really free when the
-        # object disappears.
+        # End the pod before confirming its deletion: the scheduler reuses its room as soon as the object is gone.
         if running is not None and (pod is None or uid_of(pod) != running[0].uid or is_leaving(pod)):
             await self._end(name)
         if pod is None or node_of(pod) not in self._nodes:
@@ -112,51 +109,50 @@ class Kubelet(GuestHost):
         if is_leaving(pod):
             await self._confirm(pod)
         elif not is_over(pod) and name not in self._sandboxes:
-            await self._report_or_begin(name, pod, lives)
+            await self._report_or_begin(name, pod, pod_tasks)
 
-    async def _report_or_begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
+    async def _report_or_begin(self, name: ObjectName, pod: Json, pod_tasks: asyncio.TaskGroup) -> None:
         ended = self._ended.get(uid_of(pod))
-        # It has ended here, but the cache does not show that yet: it is reported again, not started again.
+        # The pod has ended, but the cache does not show it yet: report it again, do not start it again.
         if ended is not None:
             await self._write(pod, ended)
         else:
-            await self._begin(name, pod, lives)
+            await self._begin(name, pod, pod_tasks)
 
-    async def _begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
+    async def _begin(self, name: ObjectName, pod: Json, pod_tasks: asyncio.TaskGroup) -> None:
         now = timestamp(self._deps.clock.wall())
         vm_name = labels_of(pod).get(LABEL_VM_NAME)
-        # A pod without a VM only claims room: it is reported as running, and nothing is started for it.
+        # A pod without a VM only reserves room: it is reported as running, and nothing is started.
         if vm_name is None:
             if pod_phase(pod) != "Running":
                 await self._write(pod, running_status(pod, "", now))
-        # The API says that it runs, but this process did not start it: its guest was lost with an earlier process.
+        # Started by an earlier process, whose guests ended with it.
         elif pod_phase(pod) == "Running":
-            await self._write(pod, failed_status("the guest was lost with the runtime that had it", now))
+            await self._write(pod, failed_status("the guest was lost: the cluster's process was restarted", now))
         else:
-            await self._begin_vm(name, pod, ObjectName(name.namespace, vm_name), lives)
+            await self._begin_vm(name, pod, ObjectName(name.namespace, vm_name), pod_tasks)
 
-    async def _begin_vm(self, name: ObjectName, pod: Json, vm: ObjectName, lives: asyncio.TaskGroup) -> None:
+    async def _begin_vm(self, name: ObjectName, pod: Json, vm: ObjectName, pod_tasks: asyncio.TaskGroup) -> None:
         vm_object = self._vms.get(vm)
         try:
-            # `Sandbox` rejects a VM that is missing from the cache, and the pod's status then says why.
+            # `Sandbox` rejects a missing VM with an error for the pod's status.
             sandbox = Sandbox(pod, vm_object or {}, self._deps)
         except (ArgumentsError, InvalidObjectError) as error:
             await self._write(pod, failed_status(f"{vm}: {error}", timestamp(self._deps.clock.wall())))
             return
-        self._sandboxes[name] = sandbox, lives.create_task(self._live(name, sandbox))
+        self._sandboxes[name] = sandbox, pod_tasks.create_task(self._run_sandbox(name, sandbox))
 
     async def _write(self, pod: Json, status: Json) -> None:
         await write_status(self._deps.client, pod, status)
 
-    async def _live(self, name: ObjectName, sandbox: Sandbox) -> None:
+    async def _run_sandbox(self, name: ObjectName, sandbox: Sandbox) -> None:
         try:
             ended = await sandbox.run()
             if (pod := self._pods.get(name)) is not None and uid_of(pod) == sandbox.uid and not is_over(pod):
-                # The cache shows the end only after the next watch event; until then this keeps the pod from being
-                # started again.
+                # Until the cache shows the end, this keeps the pod from being started again.
                 self._ended[sandbox.uid] = ended
         finally:
-            # A new pod of the same name may have taken its place already.
+            # A new pod of the same name may have replaced it already.
             if (running := self._sandboxes.get(name)) is not None and running[0] is sandbox:
                 del self._sandboxes[name]
             self._queue.add(name)
@@ -164,18 +160,17 @@ class Kubelet(GuestHost):
     async def _end(self, name: ObjectName) -> None:
         _, life = self._sandboxes[name]
         life.cancel()
-        # Unlike `await life`, `wait` does not raise what the task ended with.
+        # Unlike `await life`, `wait` does not raise the task's exception.
         await asyncio.wait((life,))
 
     async def _confirm(self, pod: Json) -> None:
         with Tolerating(RefusalKind.NOT_FOUND):
-            # Grace 0 with the uid confirms the deletion of this very pod, as a kubelet does.
+            # As a kubelet confirms a deletion: grace period 0, with the uid as precondition.
             await self._deps.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
 
     def _pod_changed(self, change: ObjectChange) -> None:
         old, new = change.before, change.after
         if old is not None and (new is None or uid_of(new) != uid_of(old) or is_over(new)):
-            # The cache has caught up with the end, or the pod is gone.
             self._ended.pop(uid_of(old), None)
         if any(version is not None and node_of(version) in self._nodes for version in (old, new)):
             self._queue.add(change.name)

@@ -1,4 +1,4 @@
-"""Conditions of nodes whose kubelet stops, and the taints that say so, as in Kubernetes' node lifecycle controller."""
+"""Ready conditions and taints of nodes whose kubelet stops, as Kubernetes' node lifecycle controller writes them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Instant, Seconds
 
-# The default of kube-controller-manager's --node-monitor-grace-period for many releases.
+# Default of kube-controller-manager's --node-monitor-grace-period.
 GRACE: Final = Seconds(40.0)
 
 
 class NodeLifecycle:
-    """Keeps conditions and taints of nodes up to date."""
+    """Keeps the Ready condition and the lifecycle taints of nodes up to date."""
 
     def __init__(self, client: ApiClient, nodes: Informer, clock: Clock) -> None:
         self._client = client
@@ -33,24 +33,23 @@ class NodeLifecycle:
         nodes.listen(lambda change: self._queue.add(change.name))
 
     def kubelet_stopped(self, node: str) -> None:
-        """The kubelet of ``node`` is silent from now on."""
-        # A second stop must not extend the grace of the first.
+        """The kubelet of ``node`` stopped posting status."""
+        # A second stop must not extend the grace period of the first.
         self._stopped.setdefault(node, self._clock.now())
-        # Queued for the time when the grace is over; until then there is nothing to write.
         self._queue.add(ObjectName("", node), GRACE)
 
     def kubelet_started(self, node: str) -> None:
-        """The kubelet of ``node`` runs again."""
+        """The kubelet of ``node`` is running again."""
         self._stopped.pop(node, None)
         self._queue.add(ObjectName("", node))
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Reconcile nodes until cancelled."""
         await self._nodes.synced.wait()
         await self._queue.serve(self.reconcile)
 
     async def reconcile(self, name: ObjectName) -> None:
-        """Brings one node's condition and taints up to date. Raises ``ApiError``."""
+        """Update one node's condition and taints. Raises ``ApiError``."""
         node = self._nodes.get(name)
         if node is None:
             return
@@ -59,17 +58,15 @@ class NodeLifecycle:
         if condition is not None:
             await self._write(name, node, {"status": {"conditions": with_condition(node, condition)}}, "status")
             return  # the taints follow once the cache shows the new condition
-        # The taints not-ready, unreachable and unschedulable follow from the node's state, whatever changed it. All
-        # other taints are left alone.
         taints = lifecycle_taints(node, ready_status(node), now)
         if taints != items(node, "spec", "taints"):
             await self._write(name, node, {"spec": {"taints": taints}}, "")
 
     def _condition(self, node: Json, now: str) -> Json | None:
-        """The condition Ready if it must change."""
+        """The new Ready condition; None if it need not change."""
         ready, since = ready_status(node), self._stopped.get(name_of(node).name)
         if since is None:
-            # False comes from another writer, not from a stopped kubelet, and is left alone.
+            # False was written by somebody else, not because the kubelet stopped; leave it alone.
             is_back = ready == "Unknown"
             return ready_condition("True", "KubeletReady", "the local runtime is up", now) if is_back else None
         if ready == "Unknown" or self._clock.now() < since + GRACE:
@@ -77,15 +74,14 @@ class NodeLifecycle:
         return ready_condition("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.", now)
 
     async def _write(self, name: ObjectName, node: Json, change: Json, subresource: str) -> None:
-        # The version makes the write fail if another writer came first; otherwise this merge patch, which replaces the
-        # whole list, would drop that writer's taint.
+        # A merge patch replaces whole lists. resourceVersion makes it fail instead of dropping another writer's taint.
         body = {"metadata": {"resourceVersion": version_of(node)}, **change}
         with Tolerating(RefusalKind.NOT_FOUND):
             await self._client.merge_patch(NODES, name, body, subresource)
 
 
 class PodGarbageCollector:
-    """Deletes the pods of nodes that are gone."""
+    """Deletes pods whose node no longer exists."""
 
     def __init__(self, client: ApiClient, nodes: Informer, pods: Informer, clock: Clock) -> None:
         self._client = client
@@ -96,21 +92,20 @@ class PodGarbageCollector:
         pods.listen(lambda change: self._queue.add(change.name))
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Reconcile pods until cancelled."""
         await self._nodes.synced.wait()
         await self._pods.synced.wait()
         await self._queue.serve(self.reconcile)
 
     async def reconcile(self, pod: ObjectName) -> None:
-        """Deletes the pod if its node is gone. Raises ``ApiError``."""
+        """Delete the pod if its node does not exist. Raises ``ApiError``."""
         current = self._pods.get(pod)
-        # A pod without a node waits for the scheduler, and one that is leaving needs no second deletion.
         if current is None or not node_of(current) or is_leaving(current):
             return
         if self._nodes.get(ObjectName("", node_of(current))) is not None:
             return
         with Tolerating(RefusalKind.NOT_FOUND):
-            # The uid guards against deleting a new pod of the same name.
+            # With the uid: do not delete a new pod of the same name.
             await self._client.delete(PODS, pod, uid_of(current))
 
     def _node_changed(self, change: ObjectChange) -> None:

@@ -1,4 +1,4 @@
-"""The Node object of a local node, and what follows from its state (pure)."""
+"""Node objects of local nodes: conditions, labels, and lifecycle taints (pure)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _LIFECYCLE: Final = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE})
-# Any other status, Unknown above all, means unreachable.
+# Any other status, such as Unknown, means unreachable.
 _BY_READY: Final = {"True": "", "False": NOT_READY}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node: its name and what it has, all of it allocatable; its labels, and the taints that it is made with."""
+    """One node. All of ``capacity`` is allocatable; ``taints`` are set when the Node is created."""
 
     name: str
     capacity: Resources
@@ -32,7 +32,7 @@ class NodeSpec:
 
 
 def node_object(node: NodeSpec, now: str) -> Json:
-    """The object as it is registered: ready, and without a not-ready taint that would have to be removed first."""
+    """The Node as its kubelet registers it: Ready, and without the not-ready taint."""
     amounts = {"cpu": node.capacity.cpu.quantity(), "memory": node.capacity.mem.quantity(), "pods": MOST_PODS}
     return {
         "apiVersion": "v1",
@@ -48,12 +48,12 @@ def node_object(node: NodeSpec, now: str) -> Json:
 
 
 def node_labels(node: NodeSpec) -> Json:
-    """The labels that a node has from its kubelet."""
+    """Labels that the kubelet sets."""
     return {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", **node.labels}
 
 
 def ready_condition(status: str, reason: str, message: str, now: str) -> Json:
-    """The condition Ready: ``status`` is True, False or Unknown."""
+    """A Ready condition; ``status`` is True, False or Unknown."""
     return {
         "type": "Ready",
         "status": status,
@@ -65,18 +65,18 @@ def ready_condition(status: str, reason: str, message: str, now: str) -> Json:
 
 
 def ready_status(node: Json) -> str:
-    """True, False or Unknown; Unknown if the node says nothing."""
+    """Status of the Ready condition; Unknown if the node has none."""
     return text(condition_of(node, "Ready"), "status") or "Unknown"
 
 
 def with_condition(node: Json, condition: Json) -> list[Json]:
-    """The node's conditions with ``condition`` in place of its condition Ready."""
+    """The node's conditions, with ``condition`` replacing Ready."""
     others = [other for other in items(node, "status", "conditions") if text(other, "type") != "Ready"]
     return [*others, condition]
 
 
 def lifecycle_taints(node: Json, ready: str, now: str) -> list[Json]:
-    """The node's taints with those that follow from its condition Ready and from being cordoned, as in Kubernetes."""
+    """The node's taints, with the lifecycle taints for its Ready status ``ready`` and for ``spec.unschedulable``."""
     current = {(text(taint, "key"), text(taint, "effect")): taint for taint in items(node, "spec", "taints")}
     wanted = []
     # NoSchedule keeps new pods away, NoExecute evicts those without a toleration.
@@ -85,7 +85,7 @@ def lifecycle_taints(node: Json, ready: str, now: str) -> list[Json]:
     if flag(node, "spec", "unschedulable"):
         wanted.append((UNSCHEDULABLE, "NoSchedule"))
     others = [taint for (key, _), taint in current.items() if key not in _LIFECYCLE]
-    # An existing taint is kept as it is: `timeAdded` is what NoExecute tolerations count from.
+    # Keep existing taints as they are: `tolerationSeconds` counts from their `timeAdded`.
     return [
         *others,
         *(current.get((key, effect), {"key": key, "effect": effect, "timeAdded": now}) for key, effect in wanted),

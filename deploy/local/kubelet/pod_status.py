@@ -1,4 +1,4 @@
-"""Statuses that a kubelet gives to pods (pure)."""
+"""Pod statuses that the kubelet writes (pure)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from protocol.kubernetes.objects import Json, items, text
 
 
 def running_status(pod: Json, address: str, now: str) -> Json:
-    """Status of a pod that runs, with all of its containers; an empty ``address`` leaves the pod's own."""
-    # A merge patch that omits the address leaves it as it is; an empty string would overwrite it.
+    """Status of a running pod and its containers; an empty ``address`` leaves the pod's IP unchanged."""
     addresses: Json = {"podIP": address, "podIPs": [{"ip": address}]} if address else {}
     return {
         "phase": "Running",
@@ -36,16 +35,16 @@ def running_status(pod: Json, address: str, now: str) -> Json:
 
 
 def failed_status(message: str, now: str) -> Json:
-    """Status of a pod that has ended and will not run again."""
+    """Status of a pod that has failed."""
     return {
         "phase": "Failed",
         "reason": "GuestEnded",
         "message": message,
-        # A merge patch replaces the whole list: the pod's other conditions end with it.
+        # A merge patch replaces the whole list, so the pod's other conditions are removed.
         "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": now}],
     }
 
 
 def moved_status(message: str, now: str) -> Json:
-    """Status of a pod that has done its work: its guest runs in another pod."""
+    """Status of a pod whose guest was migrated to another pod."""
     return {**failed_status(message, now), "phase": "Succeeded", "reason": MOVED}

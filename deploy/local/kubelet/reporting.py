@@ -1,4 +1,4 @@
-"""Statuses of pods, written to the API for the very pod that they are about."""
+"""Writing pod statuses, with the pod's uid as precondition."""
 
 from __future__ import annotations
 
@@ -20,39 +20,37 @@ _log = logging.getLogger(__name__)
 
 
 async def write_status(client: ApiClient, pod: Json, status: Json) -> None:
-    """Writes a status once. Raises ``ApiUnknownError``, or ``ApiRefusedError`` if refused for a pod that exists."""
-    # If a new pod has the name meanwhile, its uid differs, and the API server refuses the status with a conflict.
+    """Write a status once; no effect if the pod is gone. Raises ``ApiUnknownError`` and ``ApiRefusedError``."""
+    # The API server answers with a conflict if a new pod has the name: its uid differs.
     body: Json = {"metadata": {"uid": uid_of(pod)}, "status": status}
     try:
         await client.merge_patch(PODS, name_of(pod), body, "status")
     except ApiRefusedError as error:
         if error.kind is RefusalKind.NOT_FOUND:
             return
-        # A conflict may mean that another pod has the name now; then nobody needs this status any more.
-        if error.kind is not RefusalKind.CONFLICT or await _is_there(client, pod):
+        if error.kind is not RefusalKind.CONFLICT or await _exists(client, pod):
             raise
 
 
 async def keep_writing_status(client: ApiClient, pod: Json, status: Json, clock: Clock) -> None:
-    """Writes a status, with retries until the API accepts it; the pod keeps running meanwhile."""
+    """Write a status, with retries until the API server accepts it."""
     retries = Retries(_BACKOFF)
     while True:
         try:
             await write_status(client, pod, status)
         except ApiRefusedError as error:
-            # Logged once: retries mostly fail for the same reason.
+            # Log once: retries mostly fail for the same reason.
             if not retries.failures:
                 fields = {"pod": str(name_of(pod)), "reason": str(error)}
-                _log.warning("the API refuses a pod's status, which is written again", extra=fields)
+                _log.warning("the API server rejects a pod's status; retrying", extra=fields)
         except ApiUnknownError:
-            # An API server that is restarting is expected to come back.
-            pass
+            pass  # the API server may be restarting
         else:
             return
         await clock.sleep(retries.failed(clock.jitter()))
 
 
-async def _is_there(client: ApiClient, pod: Json) -> bool:
+async def _exists(client: ApiClient, pod: Json) -> bool:
     try:
         return uid_of(await client.get(PODS, name_of(pod))) == uid_of(pod)
     except ApiRefusedError as error:

@@ -1,6 +1,6 @@
-"""The life of one VM's pod on its node: a place in the network, a guest, and the agent beside it.
+"""The sandbox of one VM's pod: its network, its guest, and the agent beside the guest.
 
-What belongs to the VM (its address, its disk) outlives all its pods.
+The VM's IP and disk outlive its pods.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ from protocol.units import Resources, Seconds
 
 @dataclass(frozen=True, slots=True)
 class NodeDependencies:
-    """Dependencies of pods. ``state`` is the cluster's folder; ``policy`` is the agents' policy file, if any;
-    ``pace`` is how often guests are asked for their size; ``changed`` gets the name of a VM whose guest has changed.
+    """Dependencies of sandboxes.
+
+    ``state`` is the cluster's folder, ``policy`` the agents' policy file, ``pace`` how often guests are polled.
+    ``changed`` is called with the name of a VM whose guest has changed.
     """
 
     client: ApiClient
@@ -56,7 +58,7 @@ class NodeDependencies:
 
 
 @dataclass(frozen=True, slots=True)
-class _Inside:
+class _RunningGuest:
     guest: ports.Guest
     resizer: Resizer
 
@@ -65,14 +67,13 @@ _log = logging.getLogger(__name__)
 
 
 class Sandbox:
-    """One pod. Cancel ``run`` to end it."""
+    """One VM pod. Cancel ``run`` to end it."""
 
     def __init__(self, pod: Json, vm: Json, deps: NodeDependencies) -> None:
-        """The guest boots the machine in the pod's arguments, even if ``vm`` has changed since the pod was made, but at
-        the size that ``vm`` asks for now.
+        """The guest boots the machine of the pod's arguments, at the size in the current spec of ``vm``.
 
-        Raises ``ArgumentsError`` if the pod has no such arguments, and ``InvalidObjectError`` if they, or ``vm``,
-        cannot be read.
+        Raises ``ArgumentsError`` if the pod has no machine arguments, ``InvalidObjectError`` if they or ``vm`` are
+        invalid.
         """
         self.uid = uid_of(pod)
         self._pod = pod
@@ -84,70 +85,66 @@ class Sandbox:
         self._ignores = annotations_of(vm).get(ANNOTATION_SLEEP_IGNORES, "")
         self._secret = password_secret(vm_as_booted)
         self._deps = deps
-        self._inside: _Inside | None = None
+        self._running: _RunningGuest | None = None
         self._receives = bool(migration_of(pod))
         self._moved_to: ObjectName | None = None
-        self._decided = asyncio.Event()  # not set while a transfer has yet to show where the guest is
-        self._decided.set()
+        self._transfer_settled = asyncio.Event()  # cleared during a transfer, until it is known where the guest runs
+        self._transfer_settled.set()
         self.agent: ProcessSupervisor | None = None
 
     @property
     def guest(self) -> Resizer | None:
-        """The guest's resizer; None while none runs here."""
-        # A guest is hidden while it receives; once it runs, the pod is like any other.
-        return self._inside.resizer if self._inside is not None and not self._receives else None
+        """The guest's resizer; None if no guest runs here, or it is still being received."""
+        return self._running.resizer if self._running is not None and not self._receives else None
 
     @property
     def role(self) -> ports.PodRole:
-        """Role of the guest."""
-        if self._inside is None:
+        """The pod's role in a migration."""
+        if self._running is None:
             return ports.PodRole.EMPTY
-        role = ports.PodRole.of(self._inside.resizer.state.phase)
+        role = ports.PodRole.of(self._running.resizer.state.phase)
         return ports.PodRole.RECEIVING if self._receives and role is not ports.PodRole.EMPTY else role
 
     async def send(
         self, target: Sandbox, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Moves the guest into ``target``, as ``Guest.send`` does; both pods know afterwards where it is."""
-        ours, theirs = self._inside, target._inside
+        """Migrate the guest into ``target``. Raises as ``Guest.send``."""
+        ours, theirs = self._running, target._running
         if ours is None or theirs is None:
-            raise ports.TransferError(ports.TransferFault.REFUSED, "there is no guest at one of the ends")
-        # Until the end of the transfer is known, `_attend` must not report this pod as failed because its guest has
-        # stopped.
-        self._decided.clear()
+            raise ports.TransferError(ports.TransferFault.REFUSED, "the source pod or the target pod has no guest")
+        # The source guest stops during a transfer; `_run_guest` must not report that as a failure.
+        self._transfer_settled.clear()
         try:
             info = await ours.guest.send(theirs.guest, limits, progress)
-        # A failed or cancelled transfer may have moved the guest all the same: the two guests themselves say which
-        # one runs.
+        # A failed or cancelled transfer may still have moved the guest.
         except BaseException:
             if await _has_moved(ours.guest, theirs.guest):
-                self._leave_for(target, ours, theirs)
+                self._hand_over(target, ours, theirs)
             raise
         else:
-            self._leave_for(target, ours, theirs)
+            self._hand_over(target, ours, theirs)
             return info
         finally:
-            self._decided.set()
+            self._transfer_settled.set()
 
-    def _leave_for(self, target: Sandbox, ours: _Inside, theirs: _Inside) -> None:
+    def _hand_over(self, target: Sandbox, ours: _RunningGuest, theirs: _RunningGuest) -> None:
         self._moved_to = target._name
-        # The target is now a pod like any other, and `guest` shows its guest.
         target._receives = False
-        # One that has slept had no size.
+        # A sleeping guest has no size.
         had = ours.resizer.state
         size = target._machine.use if had.phase in SLEEPING else Resources(had.cpu, had.mem)
         ours.resizer.leave()
         theirs.resizer.arrive(ports.GuestState(ports.GuestPhase.RUNNING, size.cpu, size.mem))
 
     async def run(self) -> Json:
-        """Runs the pod to its end, and returns the status that says how it ended."""
+        """Run the pod until it ends; return its final status."""
         try:
             reason = await self._live()
         except (ports.GuestError, ports.NetworkError, OSError) as error:
             reason = str(error)
-        except Exception as error:  # noqa: BLE001 - one pod must not end the runtime that has the guests of all others
-            _log.exception("a pod ended by an error of the runtime", extra={"pod": str(self._name)})
-            reason = f"an error of the runtime: {error!r}"
+        except Exception as error:  # noqa: BLE001 - one pod must not end the process that runs all other guests
+            _log.exception("internal error; the pod failed", extra={"pod": str(self._name)})
+            reason = f"internal error of the kubelet: {error!r}"
         now = timestamp(self._deps.clock.wall())
         if self._moved_to is not None:
             return moved_status(f"the guest has moved to pod {self._moved_to.name}", now)
@@ -155,68 +152,65 @@ class Sandbox:
 
     async def _live(self) -> str:
         network = self._deps.network
-        # Every step is undone in the reverse order, whatever ends the pod: agent, guest, network.
-        place = await network.add_pod(node_of(self._pod), self._name)
+        pod_network = await network.add_pod(node_of(self._pod), self._name)
         try:
-            guest = self._deps.guests.create(await self._guest_spec(place))
+            guest = self._deps.guests.create(await self._guest_spec(pod_network))
             try:
                 await (guest.receive() if self._receives else guest.start())
-                return f"the guest has ended: {await self._attend(guest, place)}"
+                return f"the guest has ended: {await self._run_guest(guest, pod_network)}"
             finally:
-                self._inside = None
+                self._running = None
                 await guest.stop()
         finally:
             await network.remove_pod(self._name)
             self._deps.changed(self._machine.name)
 
-    async def _attend(self, guest: ports.Guest, place: ports.PodNetwork) -> str:
-        """Keeps the guest at its size and the agent beside it until the guest has ended; returns why it has."""
+    async def _run_guest(self, guest: ports.Guest, pod_network: ports.PodNetwork) -> str:
+        """Run the guest's resizer and the agent until the guest has ended; return why it has."""
         deps, machine = self._deps, self._machine
         begins = ports.GuestPhase.RECEIVING if self._receives else ports.GuestPhase.BOOTING
         resizer = Resizer(guest, machine.use, deps.clock, lambda: deps.changed(machine.name), begins)
         resizer.pace = deps.pace
-        self._inside = _Inside(guest, resizer)
+        self._running = _RunningGuest(guest, resizer)
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(self._accompany(place))]
+            beside = [tasks.create_task(self._report_and_run_agent(pod_network))]
             if isinstance(guest, PasswordGuest):
                 beside.append(tasks.create_task(keep_password(guest, self._password, deps.clock)))
-            # The pod ends when its guest does. The agent is not part of the pod's health: one that crashes is started
-            # again.
             reason = await resizer.run()
-            # A guest that has moved away also stops here; `send` knows whether it has.
-            await self._decided.wait()
+            # A migrated guest also stops here: wait until `send` knows.
+            await self._transfer_settled.wait()
             for task in beside:
                 task.cancel()
         return reason
 
-    async def _accompany(self, place: ports.PodNetwork) -> None:
+    async def _report_and_run_agent(self, pod_network: ports.PodNetwork) -> None:
         deps = self._deps
-        status = running_status(self._pod, place.address, timestamp(deps.clock.wall()))
+        status = running_status(self._pod, pod_network.address, timestamp(deps.clock.wall()))
         await keep_writing_status(deps.client, self._pod, status, deps.clock)
-        # The per-node form of the agent serves this pod from outside.
+        # Otherwise the node's agent serves this VM.
         if not has_agent(self._pod):
             return
         folder = pod_folder(deps.state, self._name, self.uid)
         files = AgentFiles(folder, deps.policy, deps.state / EXPLAIN_TOKEN)
-        run = sidecar(self._pod, self._machine.name, place, files)
-        await attend_agent(run, deps, self._keep)
+        run = sidecar(self._pod, self._machine.name, pod_network, files)
+        await keep_agent_running(run, deps, self._set_agent)
 
     async def _password(self) -> str:
-        """The password in the VM's Secret; empty if it cannot be read now."""
+        """The password in the VM's Secret; empty if it cannot be read."""
         try:
             return usable(password_in(await self._deps.client.get(SECRETS, self._secret)))
         except (ApiError, ValueError):
             return ""
 
-    def _keep(self, supervisor: ProcessSupervisor) -> None:
+    def _set_agent(self, supervisor: ProcessSupervisor) -> None:
         self.agent = supervisor
 
-    async def _guest_spec(self, place: ports.PodNetwork) -> ports.GuestSpec:
+    async def _guest_spec(self, pod_network: ports.PodNetwork) -> ports.GuestSpec:
         vm = self._machine
         return guest_of_vm(
             vm,
             self._name,
-            place,
+            pod_network,
             vm_folder(self._deps.state, vm.name, vm.uid),
             address=await self._deps.network.vm_address(vm.name),
             kernel_arguments=self._kernel_arguments,
@@ -225,7 +219,7 @@ class Sandbox:
 
 
 async def _has_moved(source: ports.Guest, target: ports.Guest) -> bool:
-    """Return True if the guest is at the target after a failed move."""
+    """Return True if the guest runs at the target although the transfer failed."""
     try:
         if (await source.state()).phase is not ports.GuestPhase.STOPPED:
             return False
@@ -234,14 +228,14 @@ async def _has_moved(source: ports.Guest, target: ports.Guest) -> bool:
     try:
         return (await target.state()).phase not in {ports.GuestPhase.STOPPED, ports.GuestPhase.RECEIVING}
     except ports.GuestError:
-        # The source has stopped, so a target that cannot be asked is better than no guest at all.
+        # The source has stopped, so keep the target even if it does not respond.
         return True
 
 
-async def attend_agent(run: AgentRun, deps: NodeDependencies, started: Callable[[ProcessSupervisor], None]) -> None:
-    """Keeps an agent running until cancelled, also while it can get no token (no API server, a full disk): an agent
-    without one must not end the guest beside it.
-    """
+async def keep_agent_running(
+    run: AgentRun, deps: NodeDependencies, started: Callable[[ProcessSupervisor], None]
+) -> None:
+    """Keep an agent running until cancelled. Failures to get its token (API server down, disk full) are retried."""
     supervisor = ProcessSupervisor(run.program, deps.clock)
     started(supervisor)
     while True:
@@ -252,8 +246,8 @@ async def attend_agent(run: AgentRun, deps: NodeDependencies, started: Callable[
 
 
 def vm_folder(state: Path, vm: ObjectName, uid: str) -> Path:
-    """Folder of a VM's disk and logs, shared by all its pods."""
-    # The uid keeps a new VM of the same name from booting the disk of a deleted one.
+    """Folder of a VM's disk and logs; the same for all its pods."""
+    # With the uid: a new VM of the same name must not boot the disk of a deleted one.
     return state / "vms" / vm.namespace / f"{vm.name}-{uid[:8]}"
 
 

@@ -50,7 +50,7 @@ async def test_pod_of_earlier_runtime_is_lost(runtime: RuntimeFixture) -> None:
     pod = await runtime.run_vm("Never")
     await runtime.restart()
     found = child((await runtime.pods())[pod], "status")
-    assert (found["phase"], found["message"]) == ("Failed", "the guest was lost with the runtime that had it")
+    assert (found["phase"], found["message"]) == ("Failed", "the guest was lost: the cluster's process was restarted")
 
 
 async def test_guest_runs_while_status_is_refused(runtime: RuntimeFixture) -> None:
@@ -70,7 +70,7 @@ async def test_runtime_error_ends_one_pod(runtime: RuntimeFixture) -> None:
     await runtime.pass_time(3)
     (found,) = (await runtime.pods()).values()
     status = child(found, "status")
-    said = "an error of the runtime: ArithmeticError('a size with a thousand digits')"
+    said = "internal error of the kubelet: ArithmeticError('a size with a thousand digits')"
     assert (status["phase"], status["message"]) == ("Failed", said)
 
 
