@@ -114,14 +114,14 @@ def test_without_a_home_folder_a_variable_is_asked_for(monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, "home", homeless)
     with pytest.raises(FileNotFoundError) as missing:
         clusters_root()
-    assert reason_of(missing.value) == "there is no home folder: set AUTOSCALE_HOME, or HOME"
+    assert reason_of(missing.value) == "no home folder: set AUTOSCALE_HOME or HOME"
 
 
 async def test_local_cluster_is_refused_with_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a hard limit of 256 it was up, and wrote 25 MB of log in 15 s."""
     monkeypatch.setattr(launch_module, "open_files_limit", lambda: 256)
     folder = ClusterFolder(f"few-{os.getpid()}", tmp_path / "few")
-    with pytest.raises(SpecError, match=r"needs 1024 open files, and may have 256: raise the hard limit"):
+    with pytest.raises(SpecError, match=r"needs 1024 open files, the limit is 256: raise the hard limit"):
         await launch_module.launch(folder, ClusterSpec(guests="simulated"), attached=True)
     assert not folder.root.exists()
 

@@ -1,1 +1,1 @@
-"""A whole cluster on this machine as one process that owns all others, and leaves no trace."""
+"""A local cluster: one process that starts all others, and removes everything it made when it ends."""

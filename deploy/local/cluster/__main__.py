@@ -1,7 +1,7 @@
-"""``python -m deploy.local.cluster NAME [COMMAND]``: the process that owns one cluster.
+"""``python -m deploy.local.cluster NAME [COMMAND]``: the process of one cluster, started by ``autoscale local up``.
 
-``autoscale local up`` starts it. It reads the specification from the cluster's folder and reports progress on standard
-output to the command that started it. While the cluster is up, it keeps COMMAND running, which records its history.
+It reads the specification from the cluster's folder and reports progress on standard output. While the cluster is up,
+it keeps COMMAND, the history recorder, running.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("cluster")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the cluster until SIGTERM or SIGINT. Returns 0, or 1 if it did not come up or broke."""
+    """Run the cluster until SIGTERM or SIGINT. Returns 0, or 1 if it failed."""
     name, *beside = sys.argv[1:] if arguments is None else arguments
     folder, progress = ClusterFolder.of(name), Progress()
     log_as_json()
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _take_lock(folder)
         asyncio.run(_run(folder, progress, beside))
-    # The cluster runs in task groups, so errors may come in groups.
+    # Task groups raise exception groups.
     except* AlreadyRunsError as errors:
         failure = StepFailedError(str(innermost(errors)))
     except* StepFailedError as errors:
@@ -48,16 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failure = first if isinstance(first, StepFailedError) else StepFailedError(str(first))
         _log.error("the cluster failed", extra={"reason": str(failure)})
     except* Exception as errors:  # noqa: BLE001 - the last handler: any error is logged and ends the process
-        _log.exception("the cluster broke")
-        failure = StepFailedError(f"the cluster broke: {innermost(errors)!r}", str(folder.log("cluster")))
+        _log.exception("internal error")
+        failure = StepFailedError(f"internal error: {innermost(errors)!r}", str(folder.log("cluster")))
     if failure is not None:
         progress.failed(failure)
     return FAILED if failure is not None else 0
 
 
 def _take_lock(folder: ClusterFolder) -> None:
-    """Holds the cluster's lock until this process ends. Raises ``AlreadyRunsError``."""
-    # Removed from the environment, so that children of this process do not take the lock for theirs.
+    """Hold the cluster's lock until this process ends. Raises ``AlreadyRunsError``."""
+    # Removed from the environment: children must not inherit the lock.
     if passed_on := os.environ.pop(INHERITED, ""):
         ClusterLock.inherited(folder.root, passed_on)
     else:
@@ -65,24 +65,24 @@ def _take_lock(folder: ClusterFolder) -> None:
 
 
 async def _run(folder: ClusterFolder, progress: Progress, beside: Sequence[str]) -> None:
-    """Brings the cluster up and keeps it; a signal ends it at any step, but does not interrupt its clean-up."""
+    """Run the cluster until a signal; a signal stops it at any step, but does not interrupt its clean-up."""
     stop = asyncio.Event()
     spec = folder.read_spec()
     cluster = RealCluster(folder, spec, progress) if spec.kubernetes else Cluster(folder, spec, progress, beside)
     running = asyncio.ensure_future(cluster.run(stop))
 
-    def ended() -> None:
+    def on_signal() -> None:
         # A second signal must not interrupt the clean-up.
         if not stop.is_set():
             stop.set()
             running.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
     try:
         await running
     except asyncio.CancelledError:
-        # If `stop` is not set, the cancellation does not come from a signal.
+        # Not cancelled by a signal.
         if not stop.is_set():
             raise
     _log.info("stopped")

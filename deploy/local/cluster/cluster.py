@@ -1,6 +1,6 @@
-"""One cluster from nothing to ready, and back to nothing: the order of its steps.
+"""Start-up and shutdown of an embedded cluster, step by step.
 
-The API server's objects stay in the folder: a cluster that is brought up again has its VMs again, and starts them.
+The API server's objects stay in the cluster's folder: the next start finds the VMs and boots them again.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import msgspec
 
 from deploy.kube.client import ApiClient
 from deploy.local.cluster import control, control_plane
-from deploy.local.cluster.content import apply_crds, create_vms, forget_nodes, register_node
+from deploy.local.cluster.content import apply_crds, create_vms, delete_other_nodes, register_node
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.guests import make_guests
 from deploy.local.cluster.node_agents import NodeAgents
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.runtime import Runtime
-from deploy.local.cluster.settings import agents_policy, looks_at_guests
+from deploy.local.cluster.settings import agents_policy, guest_poll_interval
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.private_file import secret_file
@@ -38,7 +38,7 @@ from protocol.runtime.clock import SystemClock
 
 
 class Cluster:
-    """One cluster in the making. ``beside`` is a command that runs for as long as the cluster is up."""
+    """One embedded cluster. ``beside`` is a command to keep running while the cluster is up."""
 
     def __init__(
         self, folder: ClusterFolder, spec: ClusterSpec, progress: Progress, beside: Sequence[str] = ()
@@ -52,13 +52,9 @@ class Cluster:
         self._supervisors: dict[str, ProcessSupervisor] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Brings the cluster up, keeps it until ``stop`` is set, and leaves no process behind.
-
-        Raises ``StepFailedError``.
-        """
+        """Start the cluster, run it until ``stop`` is set, and end all its processes. Raises ``StepFailedError``."""
         try:
-            # Guests and agents go first, then the control plane, then the network.
-            await control_plane.live(self._bring_up, stop)
+            await control_plane.run_until_stopped(self._bring_up, stop)
         except (NetworkError, GuestError, SpecError) as error:
             raise StepFailedError(str(error), str(self._folder.log("cluster"))) from error
 
@@ -71,15 +67,15 @@ class Cluster:
         self._progress.begin("scheduler")
         await self._scheduler(stack, network, host)
         if self._spec.groups:
-            await self._keep(stack, "groups", control_plane.groups(self._folder, network, host))
+            await self._start(stack, "groups", control_plane.groups(self._folder, network, host))
         self._progress.done()
         self._progress.begin("nodes")
-        # An earlier run may have had more nodes, and the store still has them.
-        await forget_nodes(client, frozenset(node.name for node in nodes))
+        # The API server's store may have nodes of an earlier run.
+        await delete_other_nodes(client, frozenset(node.name for node in nodes))
         for node in nodes:
             await network.add_node(node.name)
             await register_node(client, node, self._clock)
-        pace = replace(HERE, running=looks_at_guests(self._spec.simulated))
+        pace = replace(HERE, running=guest_poll_interval(self._spec.simulated))
         deps = NodeDependencies(client, network, guests, self._clock, self._folder.root, self._policy(), pace)
         extender = await self._extender(stack, network, host)
         runtime = Runtime(deps, extender, frozenset(node.name for node in nodes), sidecars=form == "sidecar")
@@ -100,26 +96,25 @@ class Cluster:
         stack.push_async_callback(services.close)
         status = partial(self._status, response, agents, runtime)
         await stack.enter_async_context(
-            control.control_endpoint(self._folder, control.Ways(network.expose, services), status, actions)
+            control.control_endpoint(self._folder, control.PortForwards(network.expose, services), status, actions)
         )
-        # There is nothing to wait for: this step only shows the form of the agents.
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
         if self._beside:
-            await self._keep(stack, "history", LocalProgram(self._beside, self._folder.log("history")))
+            await self._start(stack, "history", LocalProgram(self._beside, self._folder.log("history")))
         self._progress.ready()
 
     async def _extender(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> httpx.AsyncClient:
-        # This process is outside the network of the control plane, hence the loopback port.
+        # This process is outside the control plane's network, so it needs a loopback port.
         url = f"http://127.0.0.1:{await network.expose(host, control_plane.EXTENDER_PORT)}"
         headers = {"Authorization": f"Bearer {secret_file(self._folder.extender_token)}"}
         return await stack.enter_async_context(
-            # A proxy from the user's environment cannot reach the extender.
+            # trust_env=False: a proxy cannot reach the extender.
             httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=5.0)
         )
 
     def _policy(self) -> Path | None:
-        """The file with the agents' policy; None if the defaults apply."""
+        """The agents' policy file; None for the default policy."""
         if self._spec.policy:
             return Path(self._spec.policy)
         text = agents_policy(self._spec.simulated)
@@ -134,14 +129,14 @@ class Cluster:
             await create_vms(client, count, self._clock, self._progress.note)
             self._progress.done(f"{count}; they start one after the other")
 
-    def _status(self, said: control.ControlResponse, agents: NodeAgents, runtime: Runtime) -> control.ControlResponse:
-        """``said``, which has the fields that never change, with the processes as they are now."""
+    def _status(self, base: control.ControlResponse, agents: NodeAgents, runtime: Runtime) -> control.ControlResponse:
+        """``base`` with the current processes and unreadable objects."""
         by_node = {f"agent {name}": supervisor for name, supervisor in agents.supervisors.items()}
         processes = [
             control.ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
             for name, supervisor in {**self._supervisors, **by_node}.items()
         ]
-        return msgspec.structs.replace(said, parts=[*processes, *runtime.parts()], unreadable=runtime.unreadable())
+        return msgspec.structs.replace(base, parts=[*processes, *runtime.parts()], unreadable=runtime.unreadable())
 
     @asynccontextmanager
     async def _network(self) -> AsyncIterator[LocalNetwork]:
@@ -150,7 +145,7 @@ class Cluster:
             kind = NetworkKind(self._spec.network)
         except ValueError:
             choices = ", ".join(kind.value for kind in NetworkKind)
-            raise SpecError(f"the network is one of {choices}, not {self._spec.network!r}") from None
+            raise SpecError(f"the network must be one of {choices}, not {self._spec.network!r}") from None
         real = self._spec.guests == "qemu"
         network = await choose_network(kind, real_guests=real, cluster=self._folder.name)
         try:
@@ -169,23 +164,23 @@ class Cluster:
     async def _api_server(self, stack: AsyncExitStack, network: LocalNetwork) -> tuple[ApiClient, str]:
         self._progress.begin("API server")
         place = await control_plane.api_server_place(network)
-        # Kept open here, so that a restarted API server inherits it again.
+        # Kept open here for a restarted API server to inherit.
         stack.callback(place.inside.close)
-        # `for_api_server` waits for the file; one of an earlier run would end the wait too early.
+        # `for_api_server` waits for this file, so remove that of an earlier run.
         self._folder.kubeconfig.unlink(missing_ok=True)
-        supervisor = await self._keep(stack, "api-server", control_plane.api_server(self._folder, place))
+        supervisor = await self._start(stack, "api-server", control_plane.api_server(self._folder, place))
         client = await stack.enter_async_context(await self._probes.for_api_server(supervisor))
         count = await apply_crds(client, self._clock)
-        self._progress.done(f"https://127.0.0.1:{place.tls_port}, {count} custom kinds")
+        self._progress.done(f"https://127.0.0.1:{place.tls_port}, {count} CRDs")
         return client, place.host
 
     async def _scheduler(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> None:
-        supervisor = await self._keep(stack, "scheduler", control_plane.scheduler(self._folder, network, host))
+        supervisor = await self._start(stack, "scheduler", control_plane.scheduler(self._folder, network, host))
         probes = f"http://127.0.0.1:{await network.expose(host, control_plane.PROBES_PORT)}"
         await self._probes.for_scheduler(supervisor, probes)
 
-    async def _keep(self, stack: AsyncExitStack, name: str, program: LocalProgram) -> ProcessSupervisor:
-        # A failed step points to this log, which therefore must not contain earlier runs.
+    async def _start(self, stack: AsyncExitStack, name: str, program: LocalProgram) -> ProcessSupervisor:
+        # A failed step points the user to this log: start it empty.
         program.log.unlink(missing_ok=True)
         supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock)
         await stack.enter_async_context(beside(supervisor.run()))

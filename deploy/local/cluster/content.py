@@ -1,4 +1,4 @@
-"""First objects of a new cluster: the CRDs, its nodes, and as many VMs as were asked for."""
+"""Initial objects of an embedded cluster: CRDs, nodes and VMs."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 _DEPLOY: Final = Path(__file__).resolve().parents[2]
-# Resolved, because kubectl does not follow a symbolic link to a folder.
+# Resolved: kubectl does not follow a symbolic link to a folder.
 CRD_FOLDERS: Final = ((_DEPLOY / "kubernetes" / "crds").resolve(), _DEPLOY / "local" / "crds")
-"""Our own kinds, and kinds of others that a local cluster has as well."""
+"""Our own CRDs, and third-party CRDs that a local cluster has too."""
 
 _PAUSE: Final = Seconds(0.05)
-_TOLD: Final = 250  # VMs between two lines of progress
+_REPORT_EVERY: Final = 250  # VMs
 _RETRY: Final = Seconds(1.0)
 _PATIENCE: Final = Seconds(60.0)
 
 
 @cache
 def definitions() -> tuple[Json, ...]:
-    """The CRDs of a local cluster. They are read once; do not change them."""
+    """The CRDs of a local cluster. The result is cached: do not modify it."""
     documents = (
         document
         for folder in CRD_FOLDERS
         for file in sorted(folder.glob("*.yaml"))
         for document in yaml.load_all(file.read_text(), Loader=_Loader)
     )
-    # A file may hold other kinds, and a trailing `---` gives an empty document.
+    # Files may hold other kinds too, and a trailing `---` gives an empty document.
     return tuple(
         dict(document)
         for document in documents
@@ -56,11 +56,11 @@ def definitions() -> tuple[Json, ...]:
 
 
 async def apply_crds(client: ApiClient, clock: Clock) -> int:
-    """Creates the CRDs of a local cluster, waits until they are served, and returns their number."""
+    """Create the CRDs of a local cluster, wait until they are served, and return their number."""
     crds = definitions()
     for definition in crds:
         await client.ensure(CUSTOM_RESOURCE_DEFINITIONS, "", definition)
-    # All are created before any is waited for, so that the server establishes them in parallel.
+    # A second loop: the server establishes them in parallel.
     for definition in crds:
         while not holds(await client.get(CUSTOM_RESOURCE_DEFINITIONS, name_of(definition)), "Established"):
             await clock.sleep(_PAUSE)
@@ -68,29 +68,28 @@ async def apply_crds(client: ApiClient, clock: Clock) -> int:
 
 
 async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None:
-    """Makes the Node object, or gives an older one its labels and status; taints are given only to a new one."""
+    """Create the Node, or update the labels and status of an existing one; its taints stay as they are."""
     wanted = node_object(node, timestamp(clock.wall()))
     await client.ensure(NODES, "", wanted)
     name = ObjectName("", node.name)
-    # A create that found an older node changed nothing, so both parts are patched in any case. The status is a
-    # subresource of its own.
+    # `ensure` does not change an existing node.
     await client.merge_patch(NODES, name, {"metadata": {"labels": node_labels(node)}})
     await client.merge_patch(NODES, name, {"status": wanted["status"]}, "status")
 
 
-async def forget_nodes(client: ApiClient, kept: frozenset[str]) -> None:
-    """Removes nodes that an earlier cluster of this folder had, and the pods on them."""
+async def delete_other_nodes(client: ApiClient, kept: frozenset[str]) -> None:
+    """Delete nodes that are not in ``kept``, left by an earlier run, and the pods on them."""
     for node in (await client.list(NODES)).objects:
         if name_of(node).name not in kept:
             await client.delete(NODES, name_of(node))
     for pod in (await client.list(PODS)).objects:
         if node_of(pod) and node_of(pod) not in kept:
-            # No kubelet of that node is left to confirm a graceful deletion.
+            # No kubelet is left to confirm a graceful deletion.
             await client.delete(PODS, name_of(pod), grace=0)
 
 
 def simulated_vm(number: int) -> Json:
-    """One of many small VMs (pure)."""
+    """A small VM named ``vm-<number>`` (pure)."""
     return {
         "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
         "kind": "VirtualMachine",
@@ -109,20 +108,19 @@ def simulated_vm(number: int) -> Json:
 
 
 async def create_vms(client: ApiClient, count: int, clock: Clock, say: Callable[[str], None]) -> None:
-    """Creates ``vm-1`` and so on, if they do not exist yet, and reports progress."""
+    """Create ``vm-1`` to ``vm-<count>`` unless they exist; ``say`` gets the progress."""
     for number in range(1, count + 1):
-        await _ensure_in_time(client, simulated_vm(number), clock)
-        if number % _TOLD == 0:
+        await _ensure_vm(client, simulated_vm(number), clock)
+        if number % _REPORT_EVERY == 0:
             say(f"{number} of {count}")
 
 
-async def _ensure_in_time(client: ApiClient, vm: Json, clock: Clock) -> None:
-    """Creates the VM, with retries while a busy machine keeps the API server from answering."""
+async def _ensure_vm(client: ApiClient, vm: Json, clock: Clock) -> None:
+    """Create the VM; retry while the API server does not respond."""
     deadline = clock.now() + _PATIENCE
     while True:
         try:
             return await client.ensure(VIRTUAL_MACHINES, "default", vm)
-        # A refusal by the server is final and not retried; silence may only mean that the machine is busy.
         except ApiUnknownError:
             if clock.now() >= deadline:
                 raise

@@ -1,6 +1,6 @@
-"""Control endpoint of a running cluster, for the command line: one JSON line asked, one answered.
+"""Control endpoint of a running cluster, for the command line: one JSON line per request and response.
 
-It listens on loopback and answers only those who know the token in the cluster's private folder.
+It listens on loopback and requires the token in the cluster's private folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from protocol.runtime.serving.tcp_listener import ConnectionLimits, TcpListener,
 
 
 class ExposedCluster:
-    """Opened ports stay open until ``close``. The way to VMs begins at ``node``, which must run."""
+    """Forwards loopback ports into a real cluster's network. VMs are reached through ``node``, which must run."""
 
     def __init__(self, network: NamespaceNetwork, node: str) -> None:
         self._network = network
@@ -43,28 +43,30 @@ class ExposedCluster:
         self._to_vms = Forwarder(network.connect_joined)
 
     async def expose(self, target: str, port: int) -> int:
-        """The port that leads to ``target:port``. Raises ``NetworkError``, and ``ValueError`` for no address."""
-        # A VM is reached at its own address, which it keeps when it moves; a way through its pod ends with the pod.
+        """The loopback port forwarded to ``target:port``, until ``close``.
+
+        Raises ``NetworkError``, and ``ValueError`` if ``target`` is not an IP.
+        """
+        # Forward to the VM's own IP, which it keeps when it migrates, and not through its pod.
         if IPv4Address(target) not in VM_RANGE:
             return await self._network.expose(target, port)
         try:
-            # Joined at every call: the flat network may have been applied since the last one, or its node booted
-            # again.
+            # At every call: the flat network may have been installed, or the node rebooted, since the last one.
             await self._network.join(self._node, BRIDGE, f"{VM_VISITOR}/{VM_RANGE.prefixlen}", VM_RANGE_MTU)
         except NetworkError as error:
             raise NetworkError(f"{_NO_NETWORK} ({error})") from error
         return await self._to_vms.open(target, port)
 
     async def close(self) -> None:
-        """Ends all connections to VMs and gives the ports back."""
+        """Close all connections to VMs and their ports."""
         await self._to_vms.close()
 
 
-_NO_NETWORK: Final = "the VMs' flat network is not there: kubectl apply -f deploy/kubernetes/neonvm-network.yaml"
+_NO_NETWORK: Final = "the VMs' flat network is not installed: kubectl apply -f deploy/kubernetes/neonvm-network.yaml"
 
 
 class ServiceForwards:
-    """Any number of Services; ``dial`` reaches the addresses in their slices."""
+    """Forwards loopback ports to Services; ``dial`` connects to the addresses in their EndpointSlices."""
 
     def __init__(self, client: ApiClient, dial: Dial) -> None:
         self._client = client
@@ -73,23 +75,22 @@ class ServiceForwards:
         self._turns: dict[ObjectName, int] = {}
 
     async def open(self, service: ObjectName) -> int:
-        """The loopback port that leads to the Service."""
+        """The loopback port forwarded to the Service."""
         return await self._forwarder.lead(service, partial(self._connect, service))
 
     async def close(self) -> None:
-        """Ends all connections and gives the ports back."""
+        """Close all connections and ports."""
         await self._forwarder.close()
 
     async def _connect(self, service: ObjectName) -> socket.socket:
-        """A connection to the next endpoint that can be reached. Raises ``OSError``."""
+        """Connect to the Service's next reachable endpoint, round robin. Raises ``OSError``."""
         places = await self._places(service)
-        # Round robin for each Service.
         turn = self._turns.get(service, 0)
         self._turns[service] = turn + 1
         for offset in range(len(places)):
             try:
                 return await self._dial(*places[(turn + offset) % len(places)])
-            # An endpoint may be gone before its slice is updated.
+            # A slice may still list an endpoint that is gone.
             except OSError:
                 continue
         raise ConnectionRefusedError(f"no endpoint of {service} is ready")
@@ -99,7 +100,6 @@ class ServiceForwards:
         try:
             slices = await self._client.list(ENDPOINT_SLICES, service.namespace, selector)
         except ApiError as error:
-            # Callers expect an `OSError` when a dial fails.
             raise ConnectionError(str(error)) from error
         return [place for endpoint_slice in slices.objects for place in ready_addresses(endpoint_slice)]
 
@@ -113,8 +113,8 @@ class ControlEndpoint(msgspec.Struct, frozen=True):
 
 
 class ControlRequest(msgspec.Struct, frozen=True):
-    """A question: ``status``, ``expose`` with a target and a port of the cluster's network, ``expose-service`` with
-    the ``namespace/name`` of a headless Service as the target, or an action's name.
+    """One request. ``ask`` is ``status``, ``expose`` (``target``: an IP, ``port``), ``expose-service`` (``target``: the
+    ``namespace/name`` of a headless Service), or the name of an action.
     """
 
     token: str
@@ -132,7 +132,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
 
 class ControlResponse(msgspec.Struct, frozen=True):
-    """``error`` is empty if all went well."""
+    """One response. ``error`` is empty on success."""
 
     error: str = ""
     port: int = 0
@@ -142,32 +142,32 @@ class ControlResponse(msgspec.Struct, frozen=True):
     host: str = ""
     parts: list[ProcessStatus] = []
     unreadable: list[str] = []
-    """Objects that the controllers cannot read and leave as they were, with the reason."""
+    """Objects that the controllers cannot read and therefore ignore, with the reason."""
 
 
 PATIENCE: Final = 5.0
-"""Seconds that a client has to send its request: any user of the machine can connect."""
+"""Seconds within which a client must send its request; any user of the machine can connect."""
 
 MOST_CONNECTIONS: Final = 64
-"""At a time; a newer one takes the place of the oldest."""
+"""Concurrent connections; a new one replaces the oldest."""
 
 EXPOSE_SERVICE: Final = "expose-service"
 STOP_KUBELET: Final = "stop-kubelet"
 START_KUBELET: Final = "start-kubelet"
 
 Actions = Mapping[str, Callable[[str], None]]
-"""Actions on the cluster by name; each gets the target of the request and may raise ``LookupError``."""
+"""Actions by name; they are called with the request's ``target`` and may raise ``LookupError``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """Forwards from ports of the machine into the cluster: to an address of its network, or to a Service."""
+class PortForwards:
+    """Port forwards into the cluster: to an IP of its network, or to a Service."""
 
     expose: Callable[[str, int], Awaitable[int]]
     services: ServiceForwards
 
     async def open(self, ask: ControlRequest) -> int:
-        """The loopback port that leads to the target. Raises ``NetworkError``."""
+        """The loopback port forwarded to the request's target. Raises ``NetworkError``."""
         if ask.ask != EXPOSE_SERVICE:
             return await self.expose(ask.target, ask.port)
         namespace, _, name = ask.target.partition("/")
@@ -176,9 +176,9 @@ class Ways:
 
 @asynccontextmanager
 async def control_endpoint(
-    folder: ClusterFolder, ways: Ways, status: Callable[[], ControlResponse], actions: Actions
+    folder: ClusterFolder, ways: PortForwards, status: Callable[[], ControlResponse], actions: Actions
 ) -> AsyncIterator[None]:
-    """Serves requests while the context is open."""
+    """Serve requests while the context is open."""
     token = secrets.token_hex(16)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -192,7 +192,7 @@ async def control_endpoint(
 
     limits = ConnectionLimits(MOST_CONNECTIONS, MOST_CONNECTIONS)
     listener = TcpListener(await bound("127.0.0.1", 0), serve, limits)
-    # Written once the server listens: whoever can read the file can connect.
+    # Written only now that the server listens.
     write_private(folder.control, msgspec.json.encode(ControlEndpoint(listener.port, token, os.getpid())).decode())
     try:
         yield
@@ -202,13 +202,13 @@ async def control_endpoint(
 
 
 async def _answer(
-    line: bytes, token: str, ways: Ways, status: Callable[[], ControlResponse], actions: Actions
+    line: bytes, token: str, ways: PortForwards, status: Callable[[], ControlResponse], actions: Actions
 ) -> ControlResponse:
     try:
         ask = msgspec.json.decode(line, type=ControlRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return ControlResponse(error=str(error))
-    # Compared in constant time, and as bytes: `compare_digest` takes no text beyond ASCII.
+    # As bytes: `compare_digest` accepts only ASCII strings.
     if not hmac.compare_digest(ask.token.encode(), token.encode()):
         return ControlResponse(error="wrong token")
     if ask.ask == "status":
@@ -223,11 +223,11 @@ async def _answer(
 
 
 class NoAnswerError(Exception):
-    """The cluster's process could not be asked, or refused."""
+    """The cluster's process did not respond, or returned an error."""
 
 
 async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: int = 0) -> ControlResponse:
-    """Asks the running cluster of ``folder``. Raises ``NoAnswerError``."""
+    """Send a request to the running cluster of ``folder``. Raises ``NoAnswerError``."""
     try:
         endpoint = msgspec.json.decode(folder.control.read_bytes(), type=ControlEndpoint)
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
@@ -237,12 +237,11 @@ async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: i
                 answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
         finally:
             writer.close()
-    # The cluster's process writes this file and removes it as it ends.
     except FileNotFoundError as error:
-        raise NoAnswerError(f"the cluster {folder.name!r} does not run; start it: autoscale local up") from error
-    # A killed process leaves the file behind.
+        raise NoAnswerError(f"cluster {folder.name!r} is not running; start it: autoscale local up") from error
+    # A killed process leaves its control file behind.
     except (OSError, ValueError, RecursionError) as error:
-        raise NoAnswerError(f"the cluster {folder.name!r} does not answer: {error}") from error
+        raise NoAnswerError(f"cluster {folder.name!r} does not respond: {error}") from error
     if answer.error:
         raise NoAnswerError(answer.error)
     return answer

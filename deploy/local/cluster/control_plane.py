@@ -1,4 +1,4 @@
-"""The API server and the scheduler as processes: how they are started, and how to tell that they are up."""
+"""Processes of the embedded control plane: command lines, and readiness checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import httpx2 as httpx
 from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
-from deploy.local.cluster.settings import guarded_settings, scheduler_settings
+from deploy.local.cluster.settings import scheduler_settings, with_extender_token
 from deploy.local.kubeconfigs import kubeconfig, tokened
 from deploy.local.kubelet.agents import AGENT_PORT, AGENTS_PORT, API_PORT
 from deploy.local.private_file import secret_file, write_private
@@ -31,7 +31,7 @@ EXTENDER_PORT: Final = 10298
 PROBES_PORT: Final = 10297
 GROUPS_PORT: Final = 10294
 HOLD_BACK: Final = 1
-"""Seconds in which a new scheduler decides nothing. A Binding that the one before it sent takes milliseconds here."""
+"""Seconds for which a new scheduler decides nothing; the Bindings of its predecessor take only milliseconds here."""
 
 _PATIENCE: Final = Seconds(60.0)
 _PAUSE: Final = Seconds(0.05)
@@ -39,7 +39,7 @@ _PAUSE: Final = Seconds(0.05)
 
 @dataclass(frozen=True, slots=True)
 class ApiServerPlace:
-    """Addresses of the API server: ``inside`` for pods, ``tls_port`` on loopback for people."""
+    """Listeners of the API server: socket ``inside`` for pods, loopback port ``tls_port`` for people."""
 
     inside: socket.socket
     tls_port: int
@@ -52,7 +52,7 @@ class ApiServerPlace:
 
 
 async def api_server_place(network: LocalNetwork) -> ApiServerPlace:
-    """Opens the API server's socket in the network and picks a free port for people."""
+    """Open the API server's socket in the cluster's network and pick a free loopback port."""
     return ApiServerPlace(await network.listen(None, API_PORT), free_port())
 
 
@@ -66,15 +66,15 @@ def api_server(folder: ClusterFolder, place: ApiServerPlace) -> LocalProgram:
         *("--admin-token-file", str(folder.root / "admin-token")),
     ]
     command = [sys.executable, "-P", "-m", "deploy.local.apiserver", *arguments]
-    # The socket for pods is opened here and inherited, so a restarted API server answers at the same place.
+    # The socket is inherited, so a restarted API server keeps its address.
     return LocalProgram(command, folder.log("api-server"), inherit=(place.inside.fileno(),))
 
 
 def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalProgram:
-    """The scheduler's process; writes its settings if there are none yet, and its kubeconfig."""
+    """The scheduler's process. Writes its kubeconfig, and its settings if they do not exist."""
     _write_settings(folder)
     token = (folder.root / "admin-token").read_text().strip()
-    # Plain HTTP: other users of the machine cannot listen to the cluster's network.
+    # Plain HTTP: other users of the machine cannot sniff the cluster's network.
     login = kubeconfig(f"http://{host}:{network.port_for(API_PORT)}", b"", "control-plane", tokened(token))
     write_private(folder.control_kubeconfig, login)
     arguments = [
@@ -91,8 +91,8 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalP
 
 
 def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalProgram:
-    """The process that runs groups; it has the scheduler's kubeconfig."""
-    # It recommends for groups of VMs itself: a local cluster has no HPA controller and no VPA recommender.
+    """The groups controller's process; it uses the scheduler's kubeconfig."""
+    # Its own recommender: a local cluster has no HPA controller and no VPA.
     if not folder.groups_settings.exists():
         folder.groups_settings.write_text("recommender: agents\n")
     arguments = [
@@ -109,37 +109,35 @@ def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalProg
 def _write_settings(folder: ClusterFolder) -> None:
     secret_file(folder.extender_token)
     secret_file(folder.explain_token)
-    # An existing file may have been edited by the user.
     if not folder.scheduler_config.exists():
         folder.scheduler_config.write_text(scheduler_settings())
         return
-    with suppress(YamlError):  # the scheduler itself reports what is wrong with the file
-        # Settings that an earlier version wrote have no token for the extender.
+    with suppress(YamlError):  # the scheduler reports errors in the file
         settings = folder.scheduler_config.read_text()
-        if (guarded := guarded_settings(settings)) != settings:
-            folder.scheduler_config.write_text(guarded)
+        if (updated := with_extender_token(settings)) != settings:
+            folder.scheduler_config.write_text(updated)
 
 
 @dataclass(frozen=True, slots=True)
 class StartupProbes:
-    """Waits for parts to come up."""
+    """Waits until processes are ready."""
 
     clock: Clock
     folder: ClusterFolder
 
     async def until(self, part: str, supervisor: ProcessSupervisor, check: Callable[[], Awaitable[bool]]) -> None:
-        """Returns when ``check`` holds. Raises ``StepFailedError`` when the part ended, or took too long."""
+        """Wait until ``check`` returns True. Raises ``StepFailedError`` if the process ends or takes too long."""
         deadline, log = Instant(self.clock.now() + _PATIENCE), str(self.folder.log(part))
         while not await check():
-            # A part that has ended is restarted by its supervisor, but waiting for it would only hide why it ended.
+            # The supervisor restarts it, but the user should see why it ended.
             if supervisor.restarts:
-                raise StepFailedError(f"the {part} ended while it was starting", log)
+                raise StepFailedError(f"the {part} exited during start-up", log)
             if self.clock.now() >= deadline:
                 raise StepFailedError(f"the {part} was not ready after {_PATIENCE:g} s", log)
             await self.clock.sleep(_PAUSE)
 
     async def for_api_server(self, supervisor: ProcessSupervisor) -> ApiClient:
-        """A client of the API server, once it answers."""
+        """Wait for the API server; return a client of it."""
         kubeconfig = self.folder.kubeconfig
 
         async def written() -> bool:
@@ -159,7 +157,7 @@ class StartupProbes:
         return client
 
     async def for_scheduler(self, supervisor: ProcessSupervisor, probes: str) -> None:
-        """Returns once the scheduler has rebuilt its ledger and says so at the URL ``probes``."""
+        """Wait until the scheduler, whose probes are at the URL ``probes``, is ready: its ledger is rebuilt."""
 
         async def ready() -> bool:
             try:
@@ -167,18 +165,16 @@ class StartupProbes:
             except httpx.HTTPError:
                 return False
 
-        # A proxy from the user's environment cannot reach the cluster's network.
+        # trust_env=False: a proxy cannot reach the cluster's network.
         async with httpx.AsyncClient(base_url=probes, trust_env=False, timeout=2.0) as http:
             await self.until("scheduler", supervisor, ready)
 
 
-async def live(bring_up: Callable[[AsyncExitStack], Awaitable[None]], stop: asyncio.Event) -> None:
-    """Brings a cluster up and keeps it until ``stop`` is set."""
-    # Every step is undone by the context that made it, in the opposite order, so an end at any moment undoes exactly
-    # what had been done.
+async def run_until_stopped(bring_up: Callable[[AsyncExitStack], Awaitable[None]], stop: asyncio.Event) -> None:
+    """Bring a cluster up, wait until ``stop`` is set, and undo the steps in reverse order."""
     async with AsyncExitStack() as stack:
         try:
             await bring_up(stack)
             await stop.wait()
         finally:
-            stop.set()  # a signal must not interrupt the clean-up that follows
+            stop.set()  # from now on, a signal must not interrupt the clean-up

@@ -1,4 +1,4 @@
-"""The guests of a cluster as asked for: real ones, whose image is built if it is missing, or simulated ones."""
+"""The guests of a cluster: QEMU (the image is built if it does not exist) or simulated, and their load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.local.cluster.progress import StepFailedError
-from deploy.local.cluster.settings import MANY
+from deploy.local.cluster.settings import LARGE_FLEET
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.ports import PodSockets
@@ -26,14 +26,13 @@ from vm_image.host import BuildError
 async def make_guests(
     spec: ClusterSpec, sockets: PodSockets, clock: Clock, say: Callable[[str], None]
 ) -> QemuGuests | SimulatedGuests:
-    """Prepares guests. Raises ``StepFailedError`` and ``GuestError`` with a remedy."""
+    """Prepare the guests. Raises ``StepFailedError`` and ``GuestError``, with a remedy."""
     if spec.guests == "simulated":
         load = spec.load or ("waves" if spec.vms else "idle")
         return SimulatedGuests(sockets, clock, load_of(load, spec.vms))
     try:
         image = cached_image()
         if image is None:
-            # In a thread, because a build takes minutes and must not block the event loop.
             image = await asyncio.to_thread(ensure_image, say)
     except BuildError as error:
         raise StepFailedError(f"the guest image cannot be built: {error}") from error
@@ -48,14 +47,15 @@ _PEAK_MEM: Final = Bytes(400 * 1024**2)
 
 
 def load_of(name: str, vms: int = 0) -> Callable[[ObjectName], Load]:
-    """The load of each of ``vms`` VMs: ``idle``, ``waves``, or that of the recording in the file ``name`` (CSV,
-    repeated).
+    """The load of each of ``vms`` VMs: ``idle``, ``waves``, or a recording (CSV file, repeated).
+
+    Raises ``StepFailedError``.
     """
     if name in {"", "idle"}:
         return lambda _: IDLE
     if name == "waves":
         period = wave_period(vms)
-        # The VM's name decides its shift, so that waves differ between VMs and are the same on every start.
+        # The phase depends on the VM's name only, so it is the same on every start.
         return lambda vm: waves(zlib.crc32(str(vm).encode()) % period, period)
     try:
         recorded = parse_recording(Path(name).read_text(), repeat=True)
@@ -65,23 +65,22 @@ def load_of(name: str, vms: int = 0) -> Callable[[ObjectName], Load]:
 
 
 def wave_period(vms: int) -> int:
-    """Duration of a wave of each of this many VMs, in seconds: three minutes, or longer if that would be more
-    changes of size than one machine can write.
+    """Period of the waves of ``vms`` VMs, in seconds: three minutes; longer in large fleets, to limit the resizes.
 
     >>> wave_period(2), wave_period(2000)
     (180, 1800)
     """
-    return _PERIOD * max(1, vms // MANY)
+    return _PERIOD * max(1, vms // LARGE_FLEET)
 
 
 def waves(shift: int, period: int = _PERIOD) -> Load:
-    """``period`` seconds from idle to more than two busy CPUs and back, beginning ``shift`` seconds into them."""
+    """A load that rises from idle to over two busy CPUs and falls again every ``period`` s, shifted by ``shift`` s."""
     step = period // _STEPS
     steps = [LoadStep(Seconds(float(at)), _wave(at + shift, period)) for at in range(0, period, step)]
     return Load(steps, Seconds(period))
 
 
 def _wave(at: int, period: int) -> Demand:
-    # Squared, so that it rises gently; the negative half of the sine is a pause at idle.
+    # Squared for a gentle rise; the negative half of the sine is an idle phase.
     height = max(0.0, sin(2 * pi * at / period)) ** 2
     return Demand(0.02 + _PEAK_CPU * height, IDLE.steps[0].demand.mem + _PEAK_MEM.scaled(height))

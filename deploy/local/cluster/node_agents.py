@@ -1,4 +1,4 @@
-"""The agent's per-node form: one process for each node, with the identity of a pod bound to it (S4.3)."""
+"""Per-node agents: one process per node, which runs as a pod that is bound to the node (S4.3)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 
-# A hundred agents that start at once starve everything else on the machine for a minute.
+# A hundred agents that start at once starve the machine for a minute.
 _AT_ONCE: Final = 4
 _PATIENCE: Final = Seconds(20.0)
 _PAUSE: Final = Seconds(0.2)
 
 
 def agent_pod(node: str) -> Json:
-    """The pod of the agent on ``node``."""
+    """The agent's pod on ``node``."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -42,14 +42,14 @@ def agent_pod(node: str) -> Json:
         "spec": {
             "nodeName": node,
             "serviceAccountName": NODE_AGENT_ACCOUNT,
-            # No requests, so that all of the node's capacity is for VMs.
+            # No requests: all of the node's capacity is for VMs.
             "containers": [{"name": "agent", "image": "autoscaler-agent"}],
         },
     }
 
 
 Connect = Callable[[str, int], Awaitable[socket.socket]]
-"""A connection to a host and port in the cluster's network. Raises ``OSError`` and ``NetworkError``."""
+"""Connects to a host and port in the cluster's network. Raises ``OSError`` and ``NetworkError``."""
 
 
 class NodeAgents:
@@ -57,25 +57,25 @@ class NodeAgents:
 
     def __init__(self, deps: NodeDependencies, connect: Connect) -> None:
         self._deps, self._connect = deps, connect
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_AT_ONCE)
         self.supervisors: dict[str, ProcessSupervisor] = {}
 
     async def run(self, node: str) -> None:
-        """Runs the agent of ``node`` until cancelled. Raises ``ApiError`` and ``NetworkError``."""
-        # The turn ends when the agent listens; the task group stays with the agent until the end.
-        async with asyncio.TaskGroup() as tasks, self._turns:
-            run = await self._prepared(node)
+        """Run the agent of ``node`` until cancelled. Raises ``ApiError`` and ``NetworkError``."""
+        # The slot is freed when the agent listens; the task group runs until the agent ends.
+        async with asyncio.TaskGroup() as tasks, self._slots:
+            run = await self._prepare(node)
             tasks.create_task(keep_agent_running(run, self._deps, partial(self.supervisors.__setitem__, node)))
-            await self._listens(run)
+            await self._wait_listening(run)
 
-    async def _prepared(self, node: str) -> AgentRun:
+    async def _prepare(self, node: str) -> AgentRun:
         while True:
-            # A busy machine may keep the API server from answering in time.
+            # The API server of a busy machine may time out.
             with suppress(ApiUnknownError):
-                return await self._placed(node)
+                return await self._create(node)
             await self._deps.clock.sleep(_PAUSE)
 
-    async def _placed(self, node: str) -> AgentRun:
+    async def _create(self, node: str) -> AgentRun:
         deps = self._deps
         await ensure_account(deps.client, ObjectName(NODE_AGENT_NAMESPACE, NODE_AGENT_ACCOUNT))
         await deps.client.ensure(PODS, NODE_AGENT_NAMESPACE, agent_pod(node))
@@ -87,10 +87,10 @@ class NodeAgents:
         folder = pod_folder(deps.state, name, node)
         return per_node(pod, node, place, AgentFiles(folder, deps.policy, deps.state / EXPLAIN_TOKEN))
 
-    async def _listens(self, run: AgentRun) -> None:
-        """Returns when the agent answers, or after a time-out."""
+    async def _wait_listening(self, run: AgentRun) -> None:
+        """Wait until the agent listens, or a timeout passes."""
         clock = self._deps.clock
-        # An agent that never answers must not keep the others from starting.
+        # An agent that never listens must not keep the others from starting.
         deadline = clock.now() + _PATIENCE
         while clock.now() < deadline:
             with suppress(OSError, NetworkError):

@@ -1,4 +1,4 @@
-"""Progress of a cluster while it comes up: one JSON line for each step begun, done or failed."""
+"""Progress of a cluster's start-up: one JSON line per event."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class StepState(StrEnum):
-    """State of a step."""
+    """State of a step; ``READY`` is the cluster's."""
 
     BEGUN = "begun"
     NOTE = "note"
@@ -20,7 +20,7 @@ class StepState(StrEnum):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One line. ``log`` is the file to look into if a step failed."""
+    """One line. ``log`` is the log file of a failed step."""
 
     name: str
     state: StepState
@@ -29,7 +29,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class StepFailedError(Exception):
-    """A part of the cluster did not come up; the message says what to do, ``log`` is the file that tells more."""
+    """A step of the start-up failed; ``log`` is the file with details, if any."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
@@ -37,32 +37,32 @@ class StepFailedError(Exception):
 
 
 class Progress:
-    """Writes steps to standard output up to ``READY``, and then no more."""
+    """Writes steps to standard output, until the cluster is ready or failed."""
 
     def __init__(self) -> None:
         self._name = ""
         self._open = True
 
     def begin(self, name: str) -> None:
-        """The step ``name`` begins."""
+        """Begin step ``name``."""
         self._name = name
         self._write(StepState.BEGUN)
 
     def note(self, text: str) -> None:
-        """Something to know about the current step."""
+        """Report about the current step."""
         self._write(StepState.NOTE, text)
 
     def done(self, text: str = "") -> None:
-        """The current step is done; ``text`` is its outcome."""
+        """Finish the current step; ``text`` is its result."""
         self._write(StepState.DONE, text)
 
     def failed(self, error: StepFailedError) -> None:
-        """The current step failed, and the start of the cluster with it."""
+        """Report that the current step failed, and with it the cluster."""
         self._write(StepState.FAILED, str(error), error.log)
         self._open = False
 
     def ready(self) -> None:
-        """The cluster is up; nothing is written after this."""
+        """Report that the cluster is up; nothing is written afterwards."""
         self._write(StepState.READY)
         self._open = False
 
@@ -70,9 +70,8 @@ class Progress:
         if not self._open:
             return
         try:
-            # Unbuffered: the command that reads this shows each step as it happens.
+            # Unbuffered, to show each step as it happens.
             os.write(sys.stdout.fileno(), msgspec.json.encode(Step(self._name, state, text, log)) + b"\n")
         except BrokenPipeError:
-            # Cleared first: reporting the failure below must not write to the broken pipe again.
             self._open = False
-            raise StepFailedError("the command that asked for this cluster has gone") from None
+            raise StepFailedError("the command that started this cluster has exited") from None

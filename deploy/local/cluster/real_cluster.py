@@ -1,6 +1,6 @@
-"""A cluster that is a real Kubernetes (B.9): its own control plane, and nodes with a container runtime and a kubelet.
+"""A real Kubernetes cluster (B.9): control plane, and nodes with containerd and a kubelet.
 
-Everything is in namespaces and control groups of the cluster.
+All processes run in the cluster's own network namespaces and control groups.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster import control
 from deploy.local.cluster.content import CRD_FOLDERS
-from deploy.local.cluster.control_plane import live
+from deploy.local.cluster.control_plane import run_until_stopped
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
@@ -48,7 +48,7 @@ _PAUSE: Final = Seconds(0.1)
 
 
 def plan_of(name: str, spec: ClusterSpec) -> cluster_plan.ClusterPlan:
-    """The plan for the specification; a node offers no more memory than the machine has. Raises ``SpecError``."""
+    """The plan for ``spec``; a node has at most the machine's memory. Raises ``SpecError``."""
     machine, shows = machine_size(), can_show_cpus()
     nodes = [
         cluster_plan.NodePlan(
@@ -60,7 +60,7 @@ def plan_of(name: str, spec: ClusterSpec) -> cluster_plan.ClusterPlan:
 
 
 class RealCluster:
-    """One real Kubernetes in the making."""
+    """One real Kubernetes cluster."""
 
     def __init__(self, folder: ClusterFolder, spec: ClusterSpec, progress: Progress) -> None:
         self._folder = folder
@@ -72,13 +72,10 @@ class RealCluster:
         self._api_server = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Brings the cluster up, keeps it until ``stop`` is set, and leaves nothing behind.
-
-        Raises ``StepFailedError``.
-        """
+        """Start the cluster, run it until ``stop`` is set, and remove everything. Raises ``StepFailedError``."""
         try:
-            await live(self._bring_up, stop)
-        # Nodes and programs run in task groups, so their errors come in groups.
+            await run_until_stopped(self._bring_up, stop)
+        # Task groups raise exception groups.
         except* NodeError as errors:
             first = innermost(errors)
             raise StepFailedError(str(first), str(first.log) if isinstance(first, NodeError) else "") from errors
@@ -87,24 +84,23 @@ class RealCluster:
 
     async def _bring_up(self, stack: AsyncExitStack) -> None:
         programs = await self._programs()
-        # Every start is from scratch, without the state of an earlier run.
-        await asyncio.to_thread(self._forget)
-        await stack.enter_async_context(self._place())
+        await asyncio.to_thread(self._clear_state)
+        await stack.enter_async_context(self._namespaces())
         pki = Pki.make(self._folder.real / "pki", datetime.now(UTC))
         nodes = [self._node(node, programs, pki) for node in self._plan.nodes]
-        # The nodes boot while the control plane starts; their kubelets wait for it.
+        # Nodes boot while the control plane starts; their kubelets wait for the API server.
         await stack.enter_async_context(beside(*(node.run(self._api_server) for node in nodes)))
         client = await self._control_plane(stack, programs, pki)
         await self._nodes_ready(client)
-        # Only now: pods created while a single node is Ready would all be placed on it.
+        # After all nodes are Ready, or all pods land on the first one.
         await self._add_ons(client, programs)
-        await self._answer_questions(stack, client, nodes)
+        await self._serve_control(stack, client, nodes)
         self._progress.ready()
 
-    def _forget(self) -> None:
+    def _clear_state(self) -> None:
         shutil.rmtree(self._folder.real, ignore_errors=True)
         for log in self._folder.logs.glob("*.log"):
-            # This process writes its standard error to that log.
+            # In use as this process's standard error.
             if log != self._folder.log("cluster"):
                 log.unlink()
 
@@ -115,26 +111,25 @@ class RealCluster:
         return programs
 
     @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
+    async def _namespaces(self) -> AsyncIterator[None]:
         self._progress.begin("network")
         try:
             await self._network.up()
             for node in self._plan.nodes:
-                await self._lay_out(node)
+                await self._configure_network(node)
                 make_group(self._plan.node_cgroup(node))
-            # The control plane has to reach pods itself, for webhooks and aggregated APIs.
+            # The control plane must reach pods: webhooks and aggregated APIs.
             await self._network.configure(None, *self._plan.routes(None))
             self._progress.done(self._network.description)
             yield
-        # The control groups are removed even if the network cannot be taken down.
         finally:
             try:
                 await self._network.down()
             finally:
                 await asyncio.to_thread(remove_group, self._plan.cgroup)
 
-    async def _lay_out(self, node: cluster_plan.NodePlan) -> None:
-        """Gives the node its address, and plain routes: nothing leads out of the cluster's namespaces."""
+    async def _configure_network(self, node: cluster_plan.NodePlan) -> None:
+        """Set the node's address and routes; none leads out of the cluster's namespaces."""
         await self._network.add_node(node.name)
         address = f"address add {node.address}/{cluster_plan.NODE_PREFIX} dev br0"
         routes = (f"route add default via {cluster_plan.CONTROL_HOST}", *self._plan.routes(node))
@@ -153,15 +148,14 @@ class RealCluster:
         self._progress.begin("control plane")
         data, enter = self._folder.real / "etcd", self._network.control_enter()
         plane = control_programs(pki.folder, data, self._folder.logs, enter, programs)
-        await self._keep(stack, {name: plane.pop(name) for name in (STORE, API_SERVER)})
-        # People reach the API server at a loopback port that this process forwards.
+        await self._start(stack, {name: plane.pop(name) for name in (STORE, API_SERVER)})
         port = await self._network.expose(cluster_plan.CONTROL_HOST, cluster_plan.API_PORT)
         write_private(self._folder.kubeconfig, pki.admin_kubeconfig(f"https://127.0.0.1:{port}"))
         write_private(self._folder.control_kubeconfig, pki.admin_kubeconfig(INSIDE))
         client = await stack.enter_async_context(client_from_kubeconfig(self._folder.kubeconfig))
         await self._until(f"the {API_SERVER} is not ready", API_SERVER, lambda: _answers(client))
-        await self._keep(stack, plane)
-        # Created before the kubelets register, so that labels, taints and pod subnets are the plan's.
+        await self._start(stack, plane)
+        # Before the kubelets register, so that labels, taints and pod CIDRs are the plan's.
         for node in self._plan.nodes:
             await client.ensure(NODES, "", cluster_plan.node_object(node))
         self._api_server.set()
@@ -170,16 +164,16 @@ class RealCluster:
 
     async def _apply(self, programs: Programs) -> None:
         log = self._folder.log("kubectl")
-        kinds = [file for name in self._plan.add_ons for file in programs.folders[name].glob("*.yaml")]
+        crds = [file for name in self._plan.add_ons for file in programs.folders[name].glob("*.yaml")]
         add_ons = [_ADD_ONS / f"{name}.yaml" for name in self._plan.add_ons]
-        files = [f"--filename={path}" for path in (CRD_FOLDERS[0], *kinds, _MANIFESTS, *add_ons)]
+        files = [f"--filename={path}" for path in (CRD_FOLDERS[0], *crds, _MANIFESTS, *add_ons)]
         command = (str(programs.kubernetes / "kubectl"), f"--kubeconfig={self._folder.kubeconfig}", "apply")
         process = await start(LocalProgram((*command, "--server-side", *files), log))
         try:
             if await process.wait():
-                raise StepFailedError("the cluster's own services could not be created", str(log))
+                raise StepFailedError("kubectl apply of the cluster's add-ons failed", str(log))
         finally:
-            # Shielded: kubectl must not go on applying while the cluster is taken down.
+            # Shielded: kubectl must not keep applying while the cluster is stopped.
             await asyncio.shield(end(process))
 
     async def _nodes_ready(self, client: ApiClient) -> None:
@@ -188,14 +182,14 @@ class RealCluster:
         async def unready_nodes() -> str:
             return ", ".join(cluster_plan.missing_nodes(self._plan, list((await client.list(NODES)).objects)))
 
-        # Only one log can be named; nodes mostly fail for the same reason.
+        # Only one log can be shown; nodes mostly fail for the same reason.
         first = self._plan.nodes[0]
         await self._until("nodes are not Ready", f"{first.name}-{KUBELET}", unready_nodes)
         sizes = {str(node.size) for node in self._plan.nodes}
         self._progress.done(f"{len(self._plan.nodes)} with {' or '.join(sorted(sizes))} each")
 
     async def _add_ons(self, client: ApiClient, programs: Programs) -> None:
-        """Creates our kinds, DNS and the metrics server; returns when they answer."""
+        """Apply our CRDs, DNS and the metrics server; return when they are available."""
         self._progress.begin("DNS and metrics")
         await self._apply(programs)
 
@@ -207,26 +201,26 @@ class RealCluster:
         await self._until("not available", "kube-scheduler", waiting)
         self._progress.done()
 
-    async def _answer_questions(self, stack: AsyncExitStack, client: ApiClient, nodes: list[Node]) -> None:
+    async def _serve_control(self, stack: AsyncExitStack, client: ApiClient, nodes: list[Node]) -> None:
         by_name = {node.plan.name: node for node in nodes}
         services = control.ServiceForwards(client, lambda host, port: self._network.connect(None, host, port))
         stack.push_async_callback(services.close)
 
-        def named(name: str) -> Node:
+        def node_named(name: str) -> Node:
             if name not in by_name:
-                raise LookupError(f"there is no node {name!r}; there are {', '.join(by_name)}")
+                raise LookupError(f"no node {name!r}; the nodes are {', '.join(by_name)}")
             return by_name[name]
 
         actions = {
-            control.STOP_KUBELET: lambda node: named(node).stop(KUBELET),
-            control.START_KUBELET: lambda node: named(node).start(KUBELET),
+            control.STOP_KUBELET: lambda node: node_named(node).stop(KUBELET),
+            control.START_KUBELET: lambda node: node_named(node).start(KUBELET),
         }
-        visited = self._plan.nodes[0].name
-        # The claim keeps a VM from getting the address by which this machine visits their network.
-        await client.ensure(IP_ADDRESSES, "", client_claim(cluster_plan.VM_VISITOR, visited))
-        exposed = control.ExposedCluster(self._network, visited)
+        first_node = self._plan.nodes[0].name
+        # Claim this machine's address on the VMs' network, so that no VM gets it.
+        await client.ensure(IP_ADDRESSES, "", client_claim(cluster_plan.VM_VISITOR, first_node))
+        exposed = control.ExposedCluster(self._network, first_node)
         stack.push_async_callback(exposed.close)
-        ways = control.Ways(exposed.expose, services)
+        ways = control.PortForwards(exposed.expose, services)
         await stack.enter_async_context(
             control.control_endpoint(self._folder, ways, lambda: self._status(nodes), actions)
         )
@@ -246,18 +240,18 @@ class RealCluster:
             network=self._network.description, guests=description, host=cluster_plan.CONTROL_HOST, parts=parts
         )
 
-    async def _keep(self, stack: AsyncExitStack, programs: dict[str, LocalProgram]) -> None:
+    async def _start(self, stack: AsyncExitStack, programs: dict[str, LocalProgram]) -> None:
         for name, program in programs.items():
             self._supervisors[name] = ProcessSupervisor(program, self._clock)
         await stack.enter_async_context(beside(*(self._supervisors[name].run() for name in programs)))
 
     async def _until(self, complaint: str, part: str, waiting: Callable[[], Awaitable[str]]) -> None:
-        """Returns when ``waiting`` returns an empty text. Raises ``StepFailedError`` when that takes too long."""
+        """Wait until ``waiting`` returns an empty text. Raises ``StepFailedError`` after a timeout."""
         deadline = Instant(self._clock.now() + _PATIENCE)
         while True:
             try:
                 unmet = await waiting()
-            # Expected while the API server starts; if it persists, it is the reason to report.
+            # Expected while the API server starts.
             except ApiError as error:
                 unmet = str(error)
             if not unmet:

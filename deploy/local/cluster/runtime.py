@@ -1,4 +1,4 @@
-"""The cluster's own controllers in one process: scheduling loop, NeonVM's controllers, kubelets."""
+"""The embedded cluster's controllers: scheduling loop, NeonVM controllers, node lifecycle, kubelets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from protocol.messages import ObjectName
 
 
 class Runtime:
-    """The controllers, put together. ``run`` works until cancelled, and then ends every guest."""
+    """All controllers of an embedded cluster. ``run`` ends every guest when it is cancelled."""
 
     def __init__(
         self, deps: NodeDependencies, extender: httpx.AsyncClient, nodes: frozenset[str], *, sidecars: bool
@@ -51,8 +51,7 @@ class Runtime:
         self._loop = SchedulingLoop(client, pods, node_objects, Extender(extender), clock)
 
     async def run(self) -> None:
-        """Works until cancelled."""
-        # An error in one part ends them all: a cluster that lacks one of them would only seem to run.
+        """Run all controllers until cancelled; an error in one ends them all."""
         async with asyncio.TaskGroup() as tasks:
             for cache in self._caches:
                 tasks.create_task(cache.run())
@@ -61,32 +60,32 @@ class Runtime:
                 tasks.create_task(part.run())
 
     async def synced(self) -> None:
-        """Returns when every cache is filled."""
+        """Wait until every cache is filled."""
         for cache in self._caches:
             await cache.synced.wait()
 
     def stop_kubelet(self, node: str) -> None:
-        """Stops the kubelet of one node, as if its machine hung; its guests run on. Raises ``LookupError``."""
+        """Stop the kubelet of ``node``; its guests keep running. Raises ``LookupError``."""
         self._check_node(node)
         self._kubelet.stop_node(node)
         self._node_lifecycle.kubelet_stopped(node)
 
     def start_kubelet(self, node: str) -> None:
-        """Starts the kubelet of one node again. Raises ``LookupError``."""
+        """Start the kubelet of ``node`` again. Raises ``LookupError``."""
         self._check_node(node)
         self._node_lifecycle.kubelet_started(node)
         self._kubelet.start_node(node)
 
     def _check_node(self, node: str) -> None:
         if node not in self._nodes:
-            raise LookupError(f"this cluster has no node {node!r}: it has {', '.join(sorted(self._nodes))}")
+            raise LookupError(f"no node {node!r}; the nodes are {', '.join(sorted(self._nodes))}")
 
     def unreadable(self) -> list[str]:
-        """The objects that cannot be read, and why."""
+        """Objects that cannot be read, with the reason."""
         return [f"{name}: {bad.reason}" for cache in self._caches for name, bad in sorted(cache.unreadable.items())]
 
     def parts(self) -> list[ProcessStatus]:
-        """The agents that run in pods."""
+        """The sidecar agents."""
         return [
             ProcessStatus(f"agent {pod}", sandbox.agent.pid or 0, sandbox.agent.restarts)
             for pod, sandbox in sorted(self._kubelet.sandboxes.items())
@@ -94,6 +93,5 @@ class Runtime:
         ]
 
     def _guest_changed(self, vm: ObjectName) -> None:
-        # A guest that changes matters to both: to its VM, and to a migration under way.
         self._controller.look_at(vm)
         self._migrations.look_at(vm)

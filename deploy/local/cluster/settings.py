@@ -1,4 +1,4 @@
-"""The settings of the scheduler and of agents in a local cluster (pure)."""
+"""Settings of the scheduler and the agents of a local cluster (pure)."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from protocol.yaml_text import read_yaml
 NODE_AGENT_NAMESPACE = "kube-system"
 NODE_AGENT_ACCOUNT = "autoscaling-agent"
 EXTENDER_TOKEN = "extender-token"  # noqa: S105 - the name of a file
-"""The file, beside the scheduler's settings, with the token that the scheduling loop shows to the extender."""
+"""Name of the file with the extender's bearer token, beside the scheduler's settings."""
 
-
-MANY: Final = 200
-"""With more simulated VMs than this on one machine, loads change more slowly and guests are polled less often."""
+LARGE_FLEET: Final = 200
+"""With more simulated VMs than this, loads change more slowly and guests are polled less often."""
 
 
 def agents_policy(vms: int) -> str:
-    """The policy of agents that look after ``vms`` VMs on one machine; empty if the default applies."""
-    if vms <= MANY:
+    """Policy of the agents of ``vms`` VMs on one machine; empty for the default policy."""
+    if vms <= LARGE_FLEET:
         return ""
-    # All agents together poll 200 times a second at most: one process answers for all guests, and agents that get no
-    # answer in time reconnect, which costs that process more than an answer.
-    scrape = vms / MANY
-    # Figures count as stale only after three missed polls.
+    # At most 200 scrapes per second in total: one process serves all guests, and an agent whose scrape times out
+    # reconnects, which costs that process more than a response.
+    scrape = vms / LARGE_FLEET
+    # Metrics are stale after three missed scrapes.
     timing = {"scrape": scrape, "stale": max(5.0, 3 * scrape)}
     return yaml.safe_dump({"timing": timing, "smoothing": {"maxGap": max(10.0, 3 * scrape)}})
 
 
-def looks_at_guests(vms: int) -> Seconds:
-    """The interval at which the kubelets look at each of this many guests.
+def guest_poll_interval(vms: int) -> Seconds:
+    """Interval at which the kubelets poll each of ``vms`` guests, in seconds.
 
-    >>> looks_at_guests(5), looks_at_guests(2000)
+    >>> guest_poll_interval(5), guest_poll_interval(2000)
     (2.0, 20.0)
     """
-    return Seconds(2.0 * max(1.0, vms / MANY))
+    return Seconds(2.0 * max(1.0, vms / LARGE_FLEET))
 
 
 def scheduler_settings() -> str:
-    """Settings of the scheduler for a new cluster. The file may be edited while the cluster runs."""
+    """Scheduler settings of a new cluster; the file can be edited while the cluster runs."""
     return yaml.safe_dump(
         {
             # Small steps and a small reserve: guests here are small too.
@@ -50,7 +49,7 @@ def scheduler_settings() -> str:
                 "cpu": {"watermark": 0.9, "system": "500m"},
                 "memory": {"watermark": 0.9, "system": "512Mi"},
             },
-            # Guests move soon, because people watch.
+            # Short delays, for demonstrations.
             "migration": {"settleSeconds": 3, "settleDeniedSeconds": 2, "cooldownSeconds": 60},
             "extender": {"tokenFile": EXTENDER_TOKEN},
             "agents": {"nodeAgents": [f"{NODE_AGENT_NAMESPACE}:{NODE_AGENT_ACCOUNT}"]},
@@ -59,11 +58,11 @@ def scheduler_settings() -> str:
     )
 
 
-def guarded_settings(settings: str) -> str:
-    """Settings of an earlier version with the token that callers of the extender must show. Raises ``YamlError``."""
+def with_extender_token(settings: str) -> str:
+    """``settings``, which an earlier version may have written, with the extender's token. Raises ``YamlError``."""
     parsed = read_yaml(settings)
-    # The scheduler itself reports text that is not a mapping.
+    # The scheduler reports YAML that is not a mapping.
     if not isinstance(parsed, dict) or "extender" in parsed:
         return settings
-    # Appended as text, so that the user's comments and order survive.
+    # Appended as text, to keep the user's comments.
     return f"{settings.rstrip()}\nextender:\n  tokenFile: {EXTENDER_TOKEN}\n"

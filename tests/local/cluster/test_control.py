@@ -15,8 +15,8 @@ from deploy.local.cluster import control
 from deploy.local.cluster.control import (
     ControlResponse,
     NoAnswerError,
+    PortForwards,
     ServiceForwards,
-    Ways,
     ask_cluster,
     control_endpoint,
 )
@@ -42,7 +42,7 @@ async def folder(tmp_path: Path) -> AsyncIterator[ClusterFolder]:
         return ControlResponse(host=",".join(stopped))
 
     actions = {"stop-kubelet": stop, "start-kubelet": stop}
-    async with control_endpoint(opened, Ways(network.expose, services), status, actions):
+    async with control_endpoint(opened, PortForwards(network.expose, services), status, actions):
         yield opened
 
 
@@ -94,7 +94,7 @@ async def test_bad_or_unauthenticated_request_is_ignored(folder: ClusterFolder, 
 
 
 async def test_stopped_cluster_error_says_how_to_start(tmp_path: Path) -> None:
-    with pytest.raises(NoAnswerError, match="the cluster 'test' does not run; start it: autoscale local up"):
+    with pytest.raises(NoAnswerError, match="cluster 'test' is not running; start it: autoscale local up"):
         await ask_cluster(ClusterFolder("test", tmp_path), "status")
 
 

@@ -51,7 +51,7 @@ def child(tmp_path: Path, machine: Path) -> Iterator[subprocess.Popen[str]]:
 def test_passed_lock_lasts_with_new_owner(tmp_path: Path, child: subprocess.Popen[str]) -> None:
     folder = tmp_path / "shop"
     assert (is_held(folder), owner_of(folder)) == (True, child.pid)
-    with pytest.raises(AlreadyRunsError, match=r"the cluster 'shop' runs already$"):
+    with pytest.raises(AlreadyRunsError, match=r"cluster 'shop' is already running$"):
         ClusterLock.take("shop", folder)
     child.communicate()
     assert (is_held(folder), owner_of(folder)) == (False, None)
@@ -61,7 +61,7 @@ def test_passed_lock_lasts_with_new_owner(tmp_path: Path, child: subprocess.Pope
 def test_same_name_elsewhere_is_excluded(tmp_path: Path, machine: Path) -> None:
     """Its namespaces and control groups would have the same names."""
     held = ClusterLock.take("shop", tmp_path / "here")
-    with pytest.raises(AlreadyRunsError, match=f"on this machine, in {tmp_path / 'here'}: end it there"):
+    with pytest.raises(AlreadyRunsError, match=f"on this machine, in {tmp_path / 'here'}: stop it there"):
         ClusterLock.take("shop", tmp_path / "there")
     assert not is_held(tmp_path / "there")
     ClusterLock.take("other", tmp_path / "other").release()

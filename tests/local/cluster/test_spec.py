@@ -26,7 +26,7 @@ def test_nodes_are_numbered_and_alike() -> None:
     ("spec", "problem"),
     [
         (ClusterSpec(nodes=0), "at least one node"),
-        (ClusterSpec(node_cpu="many"), "the size of the nodes"),
+        (ClusterSpec(node_cpu="many"), "invalid node size"),
     ],
 )
 def test_impossible_nodes_are_refused(spec: ClusterSpec, problem: str) -> None:
@@ -77,7 +77,7 @@ def test_a_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
 
 async def test_impossible_cluster_leaves_no_folder(tmp_path: Path) -> None:
     folder = folder_in(tmp_path, "never")
-    with pytest.raises(SpecError, match="a taint of a node"):
+    with pytest.raises(SpecError, match="a node taint must be"):
         await launch(folder, ClusterSpec(node_taints=["node-1=gpu"]), attached=True)
     assert not folder.root.exists()
 
@@ -100,11 +100,11 @@ def test_nodes_get_labels_and_taints() -> None:
         (ClusterSpec(node_labels=["node-1=a b=c"]), "NODE=KEY=VALUE"),
         (ClusterSpec(node_labels=["node-1=a..b/zone=b"]), "NODE=KEY=VALUE"),
         (ClusterSpec(node_labels=["node-1=/zone=b"]), "NODE=KEY=VALUE"),
-        (ClusterSpec(node_labels=["node-9=zone=b"]), "there is no node 'node-9': the nodes are node-1, node-2"),
+        (ClusterSpec(node_labels=["node-9=zone=b"]), "no node 'node-9'; the nodes are node-1, node-2"),
         (ClusterSpec(node_taints=["node-1=gpu"]), "NODE=KEY"),
         (ClusterSpec(node_taints=["node-1=-.a/gpu:NoSchedule"]), "NODE=KEY"),
         (ClusterSpec(node_taints=["node-1=gpu:Never"]), "NoSchedule, PreferNoSchedule, NoExecute"),
-        (ClusterSpec(node_taints=["node-9=gpu:NoSchedule"]), "there is no node 'node-9'"),
+        (ClusterSpec(node_taints=["node-9=gpu:NoSchedule"]), "no node 'node-9'"),
     ],
 )
 def test_bad_labels_and_taints_are_refused(spec: ClusterSpec, problem: str) -> None:
@@ -115,11 +115,11 @@ def test_bad_labels_and_taints_are_refused(spec: ClusterSpec, problem: str) -> N
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        (ClusterSpec(kubernetes="1.20"), r"Kubernetes can be 1\.36 or 1\.35 here, not '1\.20'"),
-        (ClusterSpec(kubernetes="1.36", nodes=51), "a real Kubernetes can have 50 nodes here, not 51"),
+        (ClusterSpec(kubernetes="1.20"), r"--kubernetes must be 1\.36 or 1\.35, not '1\.20'"),
+        (ClusterSpec(kubernetes="1.36", nodes=51), "a real Kubernetes can have at most 50 nodes, not 51"),
         (ClusterSpec(kubernetes="1.36", vms=3), "a real Kubernetes starts empty"),
         (ClusterSpec(kubernetes="1.36", guests="simulated"), "a real Kubernetes starts empty"),
-        (ClusterSpec(kubernetes="1.36", add_ons=["keda"]), "--with can be vertical-pod-autoscaler, not 'keda'"),
+        (ClusterSpec(kubernetes="1.36", add_ons=["keda"]), "--with must be vertical-pod-autoscaler, not 'keda'"),
         (ClusterSpec(add_ons=["vertical-pod-autoscaler"]), "--with needs --kubernetes"),
     ],
 )
