@@ -23,7 +23,7 @@ from deploy.local.cluster.launch import LaunchedCluster, launch, log_tail
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine import installation
-from deploy.local.kubernetes.plan.installation_plan import FOR_PODS, FOR_VMS, Installation, hopeless
+from deploy.local.kubernetes.plan.installation_plan import FOR_PODS, FOR_VMS, Installation, startup_failure
 from deploy.local.kubernetes.programs.ensure import NoProgramsError
 from deploy.local.kubernetes.programs.images import InstallationParts
 from protocol.kubernetes.conditions import condition_of
@@ -188,7 +188,7 @@ async def _build(minor: str, archives: Path, view: StepView, what: Installation)
             note(name)
 
     with _step("images", view) as note:
-        return await installation.built_parts(minor, archives, named, what)
+        return await installation.build_images(minor, archives, named, what)
 
 
 async def _install(found: Installed, view: StepView, clock: Clock) -> None:
@@ -199,7 +199,7 @@ async def _install(found: Installed, view: StepView, clock: Clock) -> None:
             await asyncio.to_thread(archive.unlink)
     with _step("autoscaler", view) as note:
         await installation.apply_manifests(found.folder.kubeconfig, found.parts, found.installation)
-        await installation.rolled_out(found.site.client, clock, note, found.installation)
+        await installation.wait_rolled_out(found.site.client, clock, note, found.installation)
 
 
 @contextmanager
@@ -237,7 +237,7 @@ class DemoStage:
         """Watches until cancelled. Raises ``SiteError`` as soon as a pod is seen that cannot come up any more."""
         # The process of an embedded cluster ends if it cannot keep a part running.
         if self.installed is not None:
-            await fail_with_first(Informer(self.site.client, PODS, self.clock), lambda pod: hopeless([pod]))
+            await fail_with_first(Informer(self.site.client, PODS, self.clock), lambda pod: startup_failure([pod]))
 
     async def last_look(self) -> str:
         """Summary at the end of what people ask first; empty for the embedded cluster: ``autoscale top`` shows more."""

@@ -13,7 +13,7 @@ from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
 from deploy.kube.client import client_from_kubeconfig
-from deploy.local.kubernetes.machine.installation import apply_manifests, built_parts, load_image, rolled_out
+from deploy.local.kubernetes.machine.installation import apply_manifests, build_images, load_image, wait_rolled_out
 from deploy.local.kubernetes.plan.installation_plan import MANIFESTS, NAMESPACE, REFERENCE
 from protocol.runtime.clock import SystemClock
 from tests.deploy.manifests import ROOT
@@ -49,9 +49,9 @@ def bring_image(cluster: RealKubernetes, name: str, folder: Path) -> None:
 
 
 async def _install(cluster: RealKubernetes, folder: Path) -> None:
-    parts = await built_parts(VERSION, folder, print)
+    parts = await build_images(VERSION, folder, print)
     for archive in parts.archives:
         await load_image(cluster.folder / "kubernetes" / "nodes", Path(archive))
     await apply_manifests(cluster.kubeconfig, parts)
     async with client_from_kubeconfig(cluster.kubeconfig) as client:
-        await rolled_out(client, SystemClock(), print)
+        await wait_rolled_out(client, SystemClock(), print)

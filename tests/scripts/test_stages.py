@@ -62,7 +62,7 @@ async def test_a_pod_that_cannot_come_up_ends_the_demonstration_at_once(tmp_path
     await settle()
     with pytest.raises(ExceptionGroup) as caught:
         await watching
-    assert caught.group_contains(SiteError, match="container agent of pod db has no image x")
+    assert caught.group_contains(SiteError, match="container agent of pod db: image x is missing")
 
 
 async def test_guests_are_told_with_the_reason_for_their_speed_and_pods_shown_at_the_end(tmp_path: Path) -> None:

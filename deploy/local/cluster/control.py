@@ -223,7 +223,7 @@ async def _answer(
 
 
 class NoAnswerError(Exception):
-    """The cluster's process did not respond, or returned an error."""
+    """The cluster's process did not answer, or returned an error."""
 
 
 async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: int = 0) -> ControlResponse:
@@ -241,7 +241,7 @@ async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: i
         raise NoAnswerError(f"cluster {folder.name!r} is not running; start it: autoscale local up") from error
     # A killed process leaves its control file behind.
     except (OSError, ValueError, RecursionError) as error:
-        raise NoAnswerError(f"cluster {folder.name!r} does not respond: {error}") from error
+        raise NoAnswerError(f"cluster {folder.name!r} does not answer: {error}") from error
     if answer.error:
         raise NoAnswerError(answer.error)
     return answer

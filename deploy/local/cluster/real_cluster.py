@@ -23,7 +23,7 @@ from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine.control_groups import make_group, remove_group
 from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, control_programs
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
-from deploy.local.kubernetes.machine.node import KUBELET, Node, NodeError, NodePlace
+from deploy.local.kubernetes.machine.node import KUBELET, Node, NodeError, NodePaths
 from deploy.local.kubernetes.machine.survey import can_show_cpus, machine_size
 from deploy.local.kubernetes.plan import cluster_plan
 from deploy.local.kubernetes.plan.node_settings import node_files
@@ -52,7 +52,11 @@ def plan_of(name: str, spec: ClusterSpec) -> cluster_plan.ClusterPlan:
     machine, shows = machine_size(), can_show_cpus()
     nodes = [
         cluster_plan.NodePlan(
-            node.name, number, cluster_plan.offered(node.capacity, machine, shows_cpus=shows), node.labels, node.taints
+            node.name,
+            number,
+            cluster_plan.node_size(node.capacity, machine, shows_cpus=shows),
+            node.labels,
+            node.taints,
         )
         for number, node in enumerate(spec.node_specs, start=1)
     ]
@@ -142,7 +146,7 @@ class RealCluster:
         pki.write_node(node, folder / "node")
         used = {"kubernetes": programs.kubernetes, "containerd": programs.folders["containerd"]}
         enter = self._network.node_enter(node.name)
-        return Node(node, NodePlace(folder, self._folder.logs, enter, used, programs.images), self._clock)
+        return Node(node, NodePaths(folder, self._folder.logs, enter, used, programs.images), self._clock)
 
     async def _control_plane(self, stack: AsyncExitStack, programs: Programs, pki: Pki) -> ApiClient:
         self._progress.begin("control plane")

@@ -16,7 +16,7 @@ from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
-from deploy.local.kubernetes.machine.installation import built_parts, load_image
+from deploy.local.kubernetes.machine.installation import build_images, load_image
 from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
 from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE
 from protocol.kubernetes.api import ApiError
@@ -100,7 +100,7 @@ def bring_images(cluster: RealKubernetes, folder: Path) -> None:
 
 
 async def _bring_images(cluster: RealKubernetes, folder: Path) -> None:
-    archives = [Path(each) for each in (await built_parts(VERSION, folder, print)).archives]
+    archives = [Path(each) for each in (await build_images(VERSION, folder, print)).archives]
     for archive in (*archives, *_more_images(folder)):
         await load_image(cluster.folder / "kubernetes" / "nodes", archive)
 

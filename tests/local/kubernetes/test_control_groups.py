@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kubernetes.machine.control_groups import controllers, is_unified, make_group, remove_group, trial
+from deploy.local.kubernetes.machine.control_groups import (
+    controllers,
+    creation_problem,
+    is_unified,
+    make_group,
+    remove_group,
+)
 
 GROUP = "autoscale.shop/node-1"
 
@@ -59,7 +65,7 @@ def test_a_group_that_cannot_be_removed_is_named(first: Path) -> None:
     make_group(GROUP, first)
     (first / "memory" / GROUP / "held").write_text("by a process that does not end")
     waited: list[float] = []
-    with pytest.raises(OSError, match=r"control groups stay behind: .*memory/autoscale\.shop/node-1"):
+    with pytest.raises(OSError, match=r"control groups could not be removed: .*memory/autoscale\.shop/node-1"):
         remove_group("autoscale.shop", first, waited.append)
     assert len(waited) == 100
 
@@ -85,17 +91,17 @@ def second(root: Path, passed_on: str) -> Path:
 
 def test_cgroup_trial_passes_with_controllers(tmp_path: Path, first: Path) -> None:
     (first / "cpuset" / "cpuset.cpus").unlink()
-    assert trial(first) == ""
+    assert creation_problem(first) == ""
 
 
 def test_cgroup_trial_reports_busy_root(tmp_path: Path) -> None:
-    said = trial(second(tmp_path, "pids\n"), lambda _: None)
-    assert said.startswith("control groups below /sys/fs/cgroup get no cpu, memory: processes are in it")
-    assert said.endswith("start that with --cgroupns=host")
+    said = creation_problem(second(tmp_path, "pids\n"), lambda _: None)
+    assert said.startswith("control groups below /sys/fs/cgroup get no cpu, memory: it contains processes")
+    assert said.endswith("start the container with --cgroupns=host")
 
 
 def test_a_trial_says_that_groups_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "memory").write_text("a file")
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / f"autoscale-trial-{os.getpid()}").write_text("in the way")
-    assert "control groups cannot be made" in trial(tmp_path)
+    assert "cannot create control groups" in creation_problem(tmp_path)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local.kubernetes.plan.cluster_plan import BUSYBOX_IMAGE, PAUSE_IMAGE
-from deploy.local.kubernetes.programs.build import Builder, Counted
-from deploy.local.kubernetes.programs.images import ProgramImage, stands_alone, write_image
+from deploy.local.kubernetes.programs.build import Builder, BuildProgress
+from deploy.local.kubernetes.programs.images import ProgramImage, is_static, write_image
 from deploy.local.kubernetes.programs.toolchain import Toolchain
 from deploy.local.kubernetes.programs.versions import ETCD, PAUSE
 from vm_image.store import Store
@@ -72,13 +72,13 @@ def test_builds_are_cached_by_set_and_go(tmp_path: Path) -> None:
 
 def test_build_reports_every_tenth() -> None:
     said: list[str] = []
-    counted = Counted("etcd", 40, said.append)
+    progress = BuildProgress("etcd", 40, said.append)
     for _ in range(9):
-        counted.built()
+        progress.built()
     assert said == ["etcd: 4 packages of 40 at most", "etcd: 8 packages of 40 at most"]
 
 
 def test_dynamic_busybox_is_refused(tmp_path: Path) -> None:
-    assert not stands_alone(Path(sys.executable).resolve())
-    assert not stands_alone(program(tmp_path, "script"))
-    assert not stands_alone(tmp_path / "missing")
+    assert not is_static(Path(sys.executable).resolve())
+    assert not is_static(program(tmp_path, "script"))
+    assert not is_static(tmp_path / "missing")

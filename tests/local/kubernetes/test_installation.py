@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kubernetes.machine.installation import InstallationError, apply_manifests, rolled_out
+from deploy.local.kubernetes.machine.installation import InstallationError, apply_manifests, wait_rolled_out
 from deploy.local.kubernetes.plan.installation_plan import WORKLOADS
 from deploy.local.kubernetes.programs.images import InstallationParts
 from protocol.kubernetes.objects import Json, whole
@@ -39,7 +39,7 @@ async def test_wait_names_missing_workloads() -> None:
     api, clock, said = InProcess(), FakeClock(), list[str]()
     first, *others = sorted(WORKLOADS)
     await deploy(api, *others)
-    waiting = asyncio.ensure_future(rolled_out(api.client(), clock, said.append))
+    waiting = asyncio.ensure_future(wait_rolled_out(api.client(), clock, said.append))
     await settle()
     await clock.advance(1.0)
     assert (said, waiting.done()) == ([f"waiting for {first}"], False)
@@ -56,17 +56,17 @@ async def test_hopeless_pod_ends_the_wait() -> None:
     container = {"name": "main", "image": "localhost:5001/x:dev", "state": {"waiting": {"reason": "ErrImagePull"}}}
     status: Json = {"status": {"containerStatuses": [container]}}
     await api.client().merge_patch(PODS, ObjectName(SYSTEM, "x"), status, "status")
-    with pytest.raises(InstallationError, match="pod x has no image localhost:5001/x:dev"):
-        await rolled_out(api.client(), clock, lambda _: None)
+    with pytest.raises(InstallationError, match="pod x: image localhost:5001/x:dev is missing"):
+        await wait_rolled_out(api.client(), clock, lambda _: None)
 
 
 async def test_the_wait_has_an_end() -> None:
     api, clock = InProcess(), FakeClock()
     api.is_away = True
-    waiting = asyncio.ensure_future(rolled_out(api.client(), clock, lambda _: None))
+    waiting = asyncio.ensure_future(wait_rolled_out(api.client(), clock, lambda _: None))
     for _ in range(200):
         await clock.advance(1.0)
-    with pytest.raises(InstallationError, match="after 180 s there is still no answer of the API server"):
+    with pytest.raises(InstallationError, match="not rolled out after 180 s: answer of the API server"):
         await waiting
 
 

@@ -13,11 +13,11 @@ from deploy.local.kubernetes.plan.installation_plan import (
     REFERENCE,
     WORKLOADS,
     Installation,
-    for_version,
-    hopeless,
     kube_scheduler_image,
-    moving_soon,
     not_rolled_out,
+    startup_failure,
+    with_kube_scheduler,
+    with_short_delays,
 )
 from protocol.kubernetes.objects import Json
 from scripts.manifests.rendering import PLAIN
@@ -56,7 +56,7 @@ def test_installation_waits_for_all_workloads(of: Installation) -> None:
 
 @BOTH
 def test_every_image_that_they_name_is_built(of: Installation) -> None:
-    text = "".join(for_version((ROOT / name).read_text(), "v1.36.3") for name in of.manifests)
+    text = "".join(with_kube_scheduler((ROOT / name).read_text(), "v1.36.3") for name in of.manifests)
     built = {REFERENCE.format(name=name) for name in of.images} | {kube_scheduler_image("v1.36.3")}
     named = {line.split("image: ")[1].split(" ")[0] for line in text.splitlines() if "image: " in line}
     assert named <= built
@@ -65,11 +65,11 @@ def test_every_image_that_they_name_is_built(of: Installation) -> None:
 
 def test_kube_scheduler_has_the_version_of_the_cluster() -> None:
     line = "image: registry.k8s.io/kube-scheduler:v1.36.0 # never newer"
-    assert for_version(line, "v1.35.9") == "image: registry.k8s.io/kube-scheduler:v1.35.9 # never newer"
+    assert with_kube_scheduler(line, "v1.35.9") == "image: registry.k8s.io/kube-scheduler:v1.35.9 # never newer"
 
 
 def test_installed_scheduler_moves_vms_within_seconds() -> None:
-    installed = moving_soon((ROOT / "deploy/scheduler-deploy.yaml").read_text())
+    installed = with_short_delays((ROOT / "deploy/scheduler-deploy.yaml").read_text())
     settings = [line.split("#")[0].strip() for line in installed.splitlines() if "settle" in line.split("#")[0]]
     assert settings == ["settleSeconds: 3", "settleDeniedSeconds: 3"]
 
@@ -113,7 +113,8 @@ def test_rollout_needs_all_replicas_available(kind: str, spec: Json, status: Jso
         (pod({"state": {"running": {}}}, phase="Running"), ""),
         (
             pod(waiting("ErrImagePull")),
-            "container agent of pod db has no image localhost:5001/agent:dev, and there is no registry: ErrImagePull",
+            "container agent of pod db: image localhost:5001/agent:dev is missing, "
+            "and there is no registry: ErrImagePull",
         ),
         (
             pod(waiting("CreateContainerConfigError", 'configmap "x" not found')),
@@ -123,11 +124,11 @@ def test_rollout_needs_all_replicas_available(kind: str, spec: Json, status: Jso
         (pod(waiting("CrashLoopBackOff", restartCount=2)), ""),
         (
             pod(waiting("CrashLoopBackOff", restartCount=3, lastState={"terminated": {"message": "a\nno token\n"}})),
-            "container agent of pod db has ended 3 times: no token",
+            "container agent of pod db restarted 3 times: no token",
         ),
         (
             pod(waiting("CrashLoopBackOff", restartCount=3, lastState={"terminated": {"reason": "Error"}})),
-            "container agent of pod db has ended 3 times: Error, exit code 0",
+            "container agent of pod db restarted 3 times: Error, exit code 0",
         ),
         (pod(phase="Failed"), "pod db has failed: out of memory"),
         (pod(phase="Failed", labels={"vm.neon.tech/name": "db"}), ""),
@@ -135,4 +136,4 @@ def test_rollout_needs_all_replicas_available(kind: str, spec: Json, status: Jso
     ],
 )
 def test_hopeless_pod_is_recognised(found: Json, story: str) -> None:
-    assert hopeless([pod({"state": {}}), found]) == story
+    assert startup_failure([pod({"state": {}}), found]) == story

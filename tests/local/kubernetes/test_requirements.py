@@ -35,9 +35,9 @@ def test_without_root_nothing_else_is_asked_for() -> None:
     ("lack", "clause"),
     [
         ({"without_go": "Go is missing: install it"}, "Go is missing: install it"),
-        ({"without_overlay": "overlayfs cannot be used"}, "overlayfs cannot be used"),
-        ({"without_namespaces": "namespaces cannot be made"}, "namespaces cannot be made"),
-        ({"without_nftables": "nftables cannot translate"}, "nftables cannot translate"),
+        ({"without_overlay": "cannot mount overlayfs"}, "cannot mount overlayfs"),
+        ({"without_namespaces": "cannot create namespaces"}, "cannot create namespaces"),
+        ({"without_nftables": "nftables NAT does not work"}, "nftables NAT does not work"),
         (
             {"programs": frozenset(PACKAGES) - {"runc", "nft"}, "without_nftables": "not asked for without nft"},
             f"packages are missing: {INSTALLER} kubernetes (for nftables, runc)",
@@ -51,7 +51,7 @@ def test_without_root_nothing_else_is_asked_for() -> None:
             "control groups (version 2) lack cpu, cpuset",
         ),
         ({"without_groups": "control groups get no cpu"}, "control groups get no cpu"),
-        ({"kmsg": False}, "there is no /dev/kmsg, which kubelets read"),
+        ({"kmsg": False}, "there is no /dev/kmsg, which the kubelet needs"),
     ],
 )
 def test_what_is_missing_is_said_with_the_remedy(lack: dict[str, Any], clause: str) -> None:
@@ -61,7 +61,7 @@ def test_what_is_missing_is_said_with_the_remedy(lack: dict[str, Any], clause: s
 def test_many_nodes_need_inotify_instances() -> None:
     assert missing(replace(ABLE, inotify_instances=128), nodes=14) == []
     assert missing(replace(ABLE, inotify_instances=128), nodes=15) == [
-        "15 nodes watch files in 135 places, and 128 are allowed: sysctl -w fs.inotify.max_user_instances=270"
+        "15 nodes need 135 inotify instances, the limit is 128: sysctl -w fs.inotify.max_user_instances=270"
     ]
 
 

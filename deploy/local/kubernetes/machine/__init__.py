@@ -1,1 +1,1 @@
-"""Changes to this machine for a cluster, and how all of them are undone."""
+"""A real cluster's resources on this machine: control groups, credentials, nodes, and checks of the machine."""

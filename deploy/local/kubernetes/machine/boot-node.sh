@@ -1,9 +1,9 @@
 #!/bin/sh
-# The first process of a node: it makes the node's own view of this machine's files, and then reaps what is orphaned.
+# The init process of a node: it sets up the node's mounts and then reaps orphans.
 #
 # Usage: boot-node.sh FOLDER IMAGES NAME=PROGRAMS...
-# It runs in namespaces of its own (network, mounts, processes); with its end all that it made and all that runs there
-# is gone. FOLDER has the node's files: node/ (settings), var/, tmp/, etc/.
+# It runs in new mount and PID namespaces; the kernel removes both when it ends. FOLDER has the node's files: node/
+# (settings), var/, tmp/, etc/.
 set -eu
 folder=$1 images=$2
 shift 2
@@ -13,7 +13,7 @@ mkdir -p "$folder/run" "$folder/tmp" "$folder/etc" "$folder/etc-work" \
 ln -sfn /run "$folder/var/run"
 chmod 1777 "$folder/tmp" "$folder/var/tmp"
 
-# All is gathered under a /run of the node's own first: what is mounted afterwards may hide the folder's own place.
+# Bind everything into the node's /run first: the mounts on /tmp and /var may hide FOLDER itself.
 mount -t tmpfs -o mode=755 autoscale "$folder/run"
 here=$folder/run/autoscale
 mkdir -p "$here/node" "$here/images" "$here/tmp" "$here/var" "$folder/run/netns" "$folder/run/lock"
@@ -30,7 +30,7 @@ mount --rbind "$folder/run" /run
 mount --bind /run/autoscale/tmp /tmp
 mount --bind /run/autoscale/var /var
 
-# A kubelet sets these for the whole machine unless they have the value that it wants: it is shown that value.
+# A kubelet changes these sysctls machine-wide unless they already have its values, so show it those values.
 tunable() {
   [ -e "/proc/sys/$1" ] || return 0
   file=/run/autoscale/tunables/$1
@@ -45,8 +45,8 @@ tunable kernel/panic_on_oops 1
 tunable kernel/keys/root_maxkeys 1000000
 tunable kernel/keys/root_maxbytes 25000000
 
-# A node may offer more CPUs than the machine has. Its kubelet counts the CPUs of all memory nodes, so it is shown some
-# more memory nodes, with the same CPUs: their numbers must be real, for it names them to the kernel.
+# A node may have more CPUs than the machine. The kubelet counts the CPUs of all NUMA nodes, so show it more NUMA nodes
+# with the same CPUs. The CPU numbers must be real, because the kubelet passes them to the kernel.
 cpus=$(cat /run/autoscale/node/cpus)
 if [ "$cpus" -gt "$(getconf _NPROCESSORS_ONLN)" ]; then
   shown=/run/autoscale/memory-nodes number=0
@@ -67,7 +67,7 @@ fi
 echo 1 > /proc/sys/net/ipv4/ip_forward
 mkdir -p /etc/cni/net.d
 cp /run/autoscale/node/cni/* /etc/cni/net.d/
-# Pods may pass mounts on to the node, as they may on any; they reach no further than this node.
+# Pods may propagate mounts to the node (mountPropagation: Bidirectional), but not beyond it.
 mount --make-rshared /
 touch /run/autoscale/booted
 

@@ -1,7 +1,7 @@
-"""The control groups of a cluster's pods, with both versions of the kernel's interface.
+"""Control groups of a cluster's pods, with cgroup v1 and v2.
 
-Version 1 has a hierarchy for each controller: the group is made in every one. Version 2 has one hierarchy, in which
-controllers are passed on to a group's children one level at a time.
+In v1, each controller has a hierarchy, and the group is created in every one. In v2, there is one hierarchy, and each
+level must delegate its controllers to the next (``cgroup.subtree_control``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path("/sys/fs/cgroup")
-# Without these no pod can be given its limits.
+# Pods with limits need these.
 NEEDED: Final = ("cpu", "memory", "pids")
 _CPUSET: Final = ("cpuset.cpus", "cpuset.mems")
 _TRIES: Final = 100  # five seconds in all
@@ -23,116 +23,115 @@ _PAUSE: Final = 0.05
 
 
 def is_unified(root: Path = ROOT) -> bool:
-    """Return True if this machine has only version 2."""
+    """Return True if this machine has cgroup v2 only."""
     return (root / "cgroup.controllers").exists()
 
 
 def controllers(root: Path = ROOT) -> frozenset[str]:
-    """The controllers that groups can have here."""
+    """The controllers available on this machine."""
     if is_unified(root):
         return frozenset((root / "cgroup.controllers").read_text().split())
     if not root.is_dir():
         return frozenset()
-    # Version 1 names a hierarchy after its controllers, such as `cpu,cpuacct`.
+    # v1 names a hierarchy after its controllers, such as `cpu,cpuacct`.
     return frozenset(name for hierarchy in root.iterdir() if hierarchy.is_dir() for name in hierarchy.name.split(","))
 
 
 def make_group(group: str, root: Path = ROOT) -> None:
-    """Makes ``group`` (a path such as ``autoscale.local/node-1``) with all controllers. Raises ``OSError``."""
+    """Create ``group`` (a path such as ``autoscale.local/node-1``) with all controllers. Raises ``OSError``."""
     if is_unified(root):
         _make_unified(group, root)
         return
     for hierarchy in _hierarchies(root):
-        place = hierarchy
+        path = hierarchy
         for part in group.split("/"):
-            parent, place = place, place / part
-            place.mkdir(exist_ok=True)
-            # A cpuset begins empty, and nothing can run in an empty one.
+            parent, path = path, path / part
+            path.mkdir(exist_ok=True)
+            # A new cpuset is empty, and nothing can run in it.
             for name in _CPUSET:
-                if (place / name).exists():
-                    (place / name).write_text((parent / name).read_text())
+                if (path / name).exists():
+                    (path / name).write_text((parent / name).read_text())
 
 
 def _make_unified(group: str, root: Path) -> None:
-    place = root
+    path = root
     for part in group.split("/"):
-        _pass_on(place)
-        place /= part
-        place.mkdir(exist_ok=True)
-    _pass_on(place)
+        _delegate_controllers(path)
+        path /= part
+        path.mkdir(exist_ok=True)
+    _delegate_controllers(path)
 
 
-def _pass_on(place: Path) -> None:
-    """Gives a group's children all of its controllers; those that it cannot give are left out."""
-    # One at a time: a single write of several fails as a whole if one cannot be given.
-    for name in (place / "cgroup.controllers").read_text().split():
+def _delegate_controllers(path: Path) -> None:
+    """Delegate a group's controllers to its children, as far as possible."""
+    # One at a time: a write of several fails if one of them cannot be delegated.
+    for name in (path / "cgroup.controllers").read_text().split():
         with suppress(OSError):
-            (place / "cgroup.subtree_control").write_text(f"+{name}")
+            (path / "cgroup.subtree_control").write_text(f"+{name}")
 
 
-def trial(root: Path = ROOT, sleep: Callable[[float], None] = time.sleep) -> str:
-    """The reason why control groups cannot be created here, found by creating one; empty if they can."""
+def creation_problem(root: Path = ROOT, sleep: Callable[[float], None] = time.sleep) -> str:
+    """Try to create a control group; return the reason if that fails, else an empty text."""
     group = f"autoscale-trial-{os.getpid()}"
     try:
         make_group(f"{group}/node", root)
-        return _lacking(root / group / "node") if is_unified(root) else ""
+        return _missing_controllers(root / group / "node") if is_unified(root) else ""
     except OSError as error:
-        return f"control groups cannot be made in {root}: {error.strerror}"
+        return f"cannot create control groups in {root}: {error.strerror}"
     finally:
         with suppress(OSError):
             remove_group(group, root, sleep)
 
 
-def _lacking(place: Path) -> str:
-    """The reason why the group ``place`` lacks controllers; empty if it has all that are needed."""
-    # A group with processes in it can pass no controllers on, unless it is the machine's own root.
-    has = (place / "cgroup.controllers").read_text().split()
+def _missing_controllers(path: Path) -> str:
+    """The reason why the group at ``path`` lacks a needed controller; empty if it has all."""
+    # In v2, only the root may have both processes and delegated controllers.
+    has = (path / "cgroup.controllers").read_text().split()
     lacks = [name for name in NEEDED if name not in has]
     if not lacks:
         return ""
     return (
-        f"control groups below {ROOT} get no {', '.join(lacks)}: processes are in it, as in a container with a control "
-        "group namespace of its own; start that with --cgroupns=host"
+        f"control groups below {ROOT} get no {', '.join(lacks)}: it contains processes, as in a container with a "
+        "private cgroup namespace; start the container with --cgroupns=host"
     )
 
 
 def remove_group(group: str, root: Path = ROOT, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Kills what is in ``group`` or below it, and removes it from every hierarchy. Raises ``OSError`` if one stays."""
-    # Killed processes take a moment to go, and a group with processes cannot be removed.
+    """Kill all processes in ``group`` and below, and remove it. Raises ``OSError`` if it cannot be removed."""
+    # Killed processes take a moment to exit, and a group with processes cannot be removed.
     for _ in range(_TRIES):
-        places = list(_places(group, root))
-        if not places:
+        paths = list(_folders(group, root))
+        if not paths:
             return
-        _kill(places)
-        for place in places:
+        _kill(paths)
+        for path in paths:
             with suppress(OSError):
-                place.rmdir()
-        if any(place.exists() for place in places):
+                path.rmdir()
+        if any(path.exists() for path in paths):
             sleep(_PAUSE)
-    left = list(_places(group, root))
+    left = list(_folders(group, root))
     if left:
-        raise OSError(f"control groups stay behind: {', '.join(map(str, left))}")
+        raise OSError(f"control groups could not be removed: {', '.join(map(str, left))}")
 
 
-def _kill(places: Iterable[Path]) -> None:
-    for place in places:
+def _kill(paths: Iterable[Path]) -> None:
+    for path in paths:
         with suppress(OSError):
-            for process in (place / "cgroup.procs").read_text().split():
+            for process in (path / "cgroup.procs").read_text().split():
                 with suppress(ProcessLookupError):
                     os.kill(int(process), signal.SIGKILL)
 
 
-def _places(group: str, root: Path) -> Iterator[Path]:
-    """The group's folders and those below, the deepest first."""
+def _folders(group: str, root: Path) -> Iterator[Path]:
+    """The group's folders and their subfolders, deepest first."""
     for hierarchy in (root,) if is_unified(root) else _hierarchies(root):
         top = hierarchy / group
         if top.is_dir():
-            # Bottom up: a group with children cannot be removed.
             for folder, _, _ in os.walk(top, topdown=False):
                 yield Path(folder)
 
 
 def _hierarchies(root: Path) -> list[Path]:
     paths = root.iterdir() if root.is_dir() else ()
-    # Links such as `cpu` lead to `cpu,cpuacct`; following them would make every group twice.
+    # Not the symbolic links, such as `cpu` to `cpu,cpuacct`.
     return sorted(path for path in paths if path.is_dir() and not path.is_symlink())

@@ -1,4 +1,4 @@
-"""The programs of the control plane, which run in the cluster's own network."""
+"""Control plane processes; they run in the cluster's network namespace."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from protocol.units import Seconds
 API_SERVER: Final = "kube-apiserver"
 STORE: Final = "etcd"
 _PATIENCE: Final = Seconds(0.5)
-"""Short, because a longer shutdown would only serve their clients and their store, which end with them."""
+"""Short: a graceful shutdown helps nobody, as all clients stop too."""
 
 
 def control_programs(
     pki: Path, data: Path, logs: Path, enter: Sequence[str], programs: Programs
 ) -> dict[str, LocalProgram]:
-    """The programs by name: the store, the API server, and those that start once it is ready."""
+    """The control plane's programs by name."""
     keys, kubernetes = str(pki), programs.kubernetes
     lines = {
         STORE: (programs.folders[ETCD.name], arguments.etcd(str(data))),

@@ -1,7 +1,7 @@
-"""Keys, certificates and kubeconfigs of a cluster, written into its folder.
+"""Keys, certificates and kubeconfigs of a cluster, written into its folder with mode 0600.
 
-One authority is trusted by all; another one, kept apart, signs for the API server when it speaks in a user's name to
-an API that it aggregates. All files can be read by their owner alone.
+There are two CAs: the cluster's, and the front-proxy CA, which signs the API server's client certificate for
+aggregated APIs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONTROL_PLANE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Pki:
-    """The keys and certificates of one cluster, in one folder."""
+    """The keys and certificates of one cluster in ``folder``."""
 
     folder: Path
     signer: Issued
@@ -36,13 +36,12 @@ class Pki:
 
     @classmethod
     def make(cls, folder: Path, now: datetime) -> Pki:
-        """The authority and all that the control plane needs."""
+        """Create the CA and the control plane's credentials."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         pki = cls(folder, authority(folder, now), now)
         pki._write("api-server", pki.signer, server_identity("kube-apiserver", (CONTROL_HOST, API_SERVICE)))
         pki._write("kubelet-client", pki.signer, Purpose("kube-apiserver-kubelet-client"))
-        # The API server trusts any user name that a client with a certificate of this authority sends in its headers,
-        # so it is not the authority that signs users.
+        # A separate CA: aggregated APIs trust any user name in the headers of a client with a front-proxy certificate.
         front = authority(folder / "front-proxy", now)
         pki._write("front-proxy-client", front, Purpose("front-proxy-client"))
         private, public = signing_key()
@@ -55,29 +54,28 @@ class Pki:
 
     @property
     def admin_token(self) -> str:
-        """The token of people, who may do everything."""
+        """The administrator's bearer token."""
         return secret_file(self.folder / "admin-token")
 
     def kubeconfig_of(self, identity: Purpose) -> str:
-        """A kubeconfig for a program in the cluster's network."""
+        """Kubeconfig of a program in the cluster's network."""
         pair = issue(self.signer, identity, self.now)
         login = kubeconfigs.certified(pair.certificate, pair.key)
         return kubeconfigs.kubeconfig(INSIDE, self.signer.pair.certificate, identity.name, login)
 
     def admin_kubeconfig(self, server: str) -> str:
-        """A kubeconfig for people who reach the API server at ``server``."""
+        """The administrator's kubeconfig for the API server at the URL ``server``."""
         return kubeconfigs.kubeconfig(
             server, self.signer.pair.certificate, kubeconfigs.ADMIN, kubeconfigs.tokened(self.admin_token)
         )
 
     def write_node(self, node: NodePlan, folder: Path) -> None:
-        """Write the credentials of ``node``, and the authority that it trusts, into its folder of settings."""
+        """Write the credentials of ``node`` and the CA into ``folder``."""
         write_private(folder / "ca.pem", self.signer.pair.certificate.decode())
         # The API server checks this certificate when it fetches logs or runs commands.
         serving = issue(self.signer, Purpose(kubeconfigs.node_user(node.name), (node.name,), (node.address,)), self.now)
         write_private(folder / "kubelet.crt", serving.certificate.decode())
         write_private(folder / "kubelet.key", serving.key.decode())
-        # The Node authorizer needs both the user's name and the group.
         write_private(
             folder / "kubelet.kubeconfig",
             self.kubeconfig_of(Purpose(kubeconfigs.node_user(node.name), groups=(kubeconfigs.NODES,))),

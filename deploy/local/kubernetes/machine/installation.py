@@ -1,4 +1,4 @@
-"""Puts the autoscaler on a running real cluster, from the project's own manifests and images, as people would."""
+"""Installs the autoscaler on a running real cluster, from the project's manifests and images."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from deploy.local.kubernetes.plan.installation_plan import (
     FOR_VMS,
     NAMESPACE,
     Installation,
-    for_version,
-    hopeless,
-    moving_soon,
     not_rolled_out,
+    startup_failure,
+    with_kube_scheduler,
+    with_short_delays,
 )
-from deploy.local.kubernetes.programs.ensure import built_apart
+from deploy.local.kubernetes.programs.ensure import run_build
 from deploy.local.kubernetes.programs.images import InstallationParts
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.resources import DAEMON_SETS, DEPLOYMENTS, PODS
@@ -29,41 +29,40 @@ from protocol.units import Instant, Seconds
 
 
 class ImageLoadError(Exception):
-    """An image could not be put on a node; the message says why."""
+    """An image could not be imported into a node; the message says why."""
 
 
 async def load_image(nodes: Path, archive: Path) -> list[str]:
-    """Imports an archive, as ``docker save`` or an image builder writes it, into every node below the folder ``nodes``.
+    """Import an image archive (as of ``docker save``) into every running node in the folder ``nodes``.
 
     Returns the nodes' names. Raises ``ImageLoadError``.
     """
     pids = _first_processes(nodes)
     if not pids:
-        raise ImageLoadError("no node of a real Kubernetes runs: autoscale local up --kubernetes")
+        raise ImageLoadError("no node of a real Kubernetes is running: autoscale local up --kubernetes")
     await asyncio.gather(*(_import(node, pid, archive) for node, pid in pids.items()))
     return list(pids)
 
 
 def _first_processes(nodes: Path) -> dict[str, str]:
-    # A node writes the file when it has booted and removes it when it ends.
+    # The file exists while the node runs.
     return {file.parent.name: file.read_text().strip() for file in sorted(nodes.glob("*/pid"))}
 
 
 async def _import(node: str, pid: str, archive: Path) -> None:
-    # `k8s.io` is the containerd namespace in which the kubelet looks for images.
+    # The kubelet uses the containerd namespace `k8s.io`.
     ctr = (f"{PROGRAMS}/containerd/ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io")
     with archive.open("rb") as content:
         process = await asyncio.create_subprocess_exec(
-            # The socket is on the node's own file system. The archive comes as standard input, since the node may not
-            # see its path.
+            # On standard input: the archive's path may not exist in the node's mount namespace.
             *("nsenter", f"--target={pid}", "--mount", "--net", "--", *ctr, "images", "import", "-"),
             stdin=content,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
-        _, complaint = await process.communicate()
+        _, error = await process.communicate()
     if process.returncode:
-        raise ImageLoadError(f"{archive} cannot be put on {node}: {complaint.decode(errors='replace').strip()}")
+        raise ImageLoadError(f"cannot import {archive} into {node}: {error.decode(errors='replace').strip()}")
 
 
 _PROJECT: Final = Path(__file__).parents[4]
@@ -75,51 +74,52 @@ class InstallationError(Exception):
     """The autoscaler could not be installed; the message says why."""
 
 
-async def built_parts(
-    minor: str, folder: Path, report: Callable[[str], None], of: Installation = FOR_VMS
+async def build_images(
+    minor: str, folder: Path, report: Callable[[str], None], installation: Installation = FOR_VMS
 ) -> InstallationParts:
-    """Builds the images and writes their archives into ``folder``. Raises ``NoProgramsError``."""
-    output = await built_apart("deploy.local.kubernetes.programs.images", [minor, str(folder), *of.images], report)
+    """Build the images and write their archives into ``folder``. Raises ``NoProgramsError``."""
+    output = await run_build(
+        "deploy.local.kubernetes.programs.images", [minor, str(folder), *installation.images], report
+    )
     return msgspec.json.decode(output, type=InstallationParts)
 
 
-async def apply_manifests(kubeconfig: Path, parts: InstallationParts, of: Installation = FOR_VMS) -> None:
-    """Applies the manifests. Raises ``InstallationError`` with what kubectl says."""
-    texts = [moving_soon(for_version((_PROJECT / manifest).read_text(), parts.version)) for manifest in of.manifests]
-    # Takes over fields that somebody applied by hand without --server-side, instead of failing with a conflict.
-    how = ("apply", "--server-side", "--force-conflicts", "--filename=-")
-    await kubectl(kubeconfig, parts, *how, typed="\n---\n".join(texts))
+async def apply_manifests(kubeconfig: Path, parts: InstallationParts, installation: Installation = FOR_VMS) -> None:
+    """Apply the manifests. Raises ``InstallationError`` with kubectl's error."""
+    manifests = ((_PROJECT / manifest).read_text() for manifest in installation.manifests)
+    texts = [with_short_delays(with_kube_scheduler(manifest, parts.version)) for manifest in manifests]
+    # --force-conflicts: take over fields that were applied by hand without --server-side.
+    arguments = ("apply", "--server-side", "--force-conflicts", "--filename=-")
+    await kubectl(kubeconfig, parts, *arguments, typed="\n---\n".join(texts))
 
 
-async def rolled_out(
-    client: ApiClient, clock: Clock, report: Callable[[str], None], of: Installation = FOR_VMS
+async def wait_rolled_out(
+    client: ApiClient, clock: Clock, report: Callable[[str], None], installation: Installation = FOR_VMS
 ) -> None:
-    """Returns once all that was applied runs. Raises ``InstallationError`` when it cannot, or not in time."""
+    """Wait until all workloads are rolled out. Raises ``InstallationError`` if one fails, or after a timeout."""
     deadline = Instant(clock.now() + _PATIENCE)
     reported = list[str]()
-    while left := await _left(client, of):
+    while left := await _not_rolled_out(client, installation):
         if clock.now() >= deadline:
-            raise InstallationError(f"after {_PATIENCE:g} s there is still no {', '.join(left)}")
-        # Polled several times a second, but only changes are printed.
+            raise InstallationError(f"not rolled out after {_PATIENCE:g} s: {', '.join(left)}")
         if left != reported:
             reported = left
             report(f"waiting for {', '.join(left)}")
         await clock.sleep(_PAUSE)
 
 
-async def _left(client: ApiClient, of: Installation) -> list[str]:
+async def _not_rolled_out(client: ApiClient, installation: Installation) -> list[str]:
     try:
-        # Checked in every round, so that a wait that can no longer succeed ends at once, with the reason.
-        if reason := hopeless((await client.list(PODS, NAMESPACE)).objects):
+        if reason := startup_failure((await client.list(PODS, NAMESPACE)).objects):
             raise InstallationError(reason)
         lists = [await client.list(kind, NAMESPACE) for kind in (DEPLOYMENTS, DAEMON_SETS)]
     except ApiError as error:
         return [f"answer of the API server ({error})"]
-    return not_rolled_out((workload for workloads in lists for workload in workloads.objects), of)
+    return not_rolled_out((workload for workloads in lists for workload in workloads.objects), installation)
 
 
 async def kubectl(kubeconfig: Path, parts: InstallationParts, *arguments: str, typed: str = "") -> str:
-    """Output of kubectl. Raises ``InstallationError`` with its error output."""
+    """Run kubectl and return its output. Raises ``InstallationError`` with its error."""
     process = await asyncio.create_subprocess_exec(
         # The kernel kills kubectl with this process.
         *("setpriv", "--pdeathsig", "KILL", "--", parts.kubectl, f"--kubeconfig={kubeconfig}", *arguments),
@@ -129,12 +129,12 @@ async def kubectl(kubeconfig: Path, parts: InstallationParts, *arguments: str, t
         start_new_session=True,
     )
     try:
-        output, complaint = await process.communicate(typed.encode())
+        output, error = await process.communicate(typed.encode())
     finally:
-        # Without an exit code only if this task was cancelled.
+        # This task was cancelled.
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
-        raise InstallationError(f"kubectl {arguments[0]}: {complaint.decode(errors='replace').strip()}")
+        raise InstallationError(f"kubectl {arguments[0]}: {error.decode(errors='replace').strip()}")
     return output.decode(errors="replace")

@@ -1,7 +1,7 @@
-"""One node: namespaces of its own on this machine, with containerd, a kubelet and kube-proxy in them.
+"""One node: mount, PID and network namespaces with containerd, a kubelet and kube-proxy.
 
-The node's first process sets up its view of the file system and holds its namespaces; when it ends, so do all processes
-and mounts of the node. The kernel ends it with this process.
+The node's init process (``boot-node.sh``) sets up its mounts and holds its namespaces. When it ends, the kernel ends
+all processes of the node. The kernel also ends it with this process.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _BOOT_SCRIPT: Final = Path(__file__).with_name("boot-node.sh")
 _PATIENCE: Final = Seconds(60.0)
 _PAUSE: Final = Seconds(0.05)
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0))
-_STEADY: Final = Seconds(120.0)
-# Our programs come before any of the same name that the machine has installed.
+_RESET_AFTER: Final = Seconds(120.0)
+# Our programs first: the machine may have others of the same name.
 _PATH: Final = (
     f"{PROGRAMS}/kubernetes:{PROGRAMS}/containerd:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
@@ -43,7 +43,7 @@ _COMMANDS: Final[Mapping[str, Callable[[NodePlan], list[str]]]] = {
 
 
 class NodeError(Exception):
-    """A node did not come up; ``log`` is the file that tells more."""
+    """A node did not boot; ``log`` is the file with details."""
 
     def __init__(self, message: str, log: Path) -> None:
         super().__init__(message)
@@ -51,8 +51,8 @@ class NodeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class NodePlace:
-    """A node's folder, the way into its network, and its programs and images."""
+class NodePaths:
+    """A node's folders, and the command prefix that enters its network namespace."""
 
     folder: Path
     logs: Path
@@ -61,140 +61,137 @@ class NodePlace:
     images: Path
 
     def log(self, part: str) -> Path:
-        """The log of one of its programs."""
+        """The log of one of the node's programs."""
         return self.logs / f"{self.folder.name}-{part}.log"
 
     @property
     def pid_file(self) -> Path:
-        """The file with the pid of the node's first process, for those who enter the node from another process."""
+        """The file with the pid of the node's init process, for commands that enter the node."""
         return self.folder / "pid"
 
 
 class Node:
-    """One node, which lives as long as ``run``."""
+    """One node; it exists while ``run`` runs."""
 
-    def __init__(self, plan: NodePlan, place: NodePlace, clock: Clock) -> None:
+    def __init__(self, plan: NodePlan, paths: NodePaths, clock: Clock) -> None:
         self.plan = plan
-        self._place = place
+        self._paths = paths
         self._clock = clock
-        self.pid = 0  # of its first process; 0 before it has booted
+        self.pid = 0  # of the node's init process; 0 if it is not running
         self._running: dict[str, tuple[ProcessSupervisor, asyncio.Task[None]]] = {}
-        self._came_up = False
+        self._has_booted = False
         self.boots = 0
 
     async def run(self, api_server: asyncio.Event) -> None:
-        """Boots the node, and again whenever its first process ends, until cancelled. Its kubelet starts once
-        ``api_server`` is set. Raises ``NodeError`` if the node does not boot the first time.
+        """Boot the node, and again whenever its init process ends, until cancelled.
+
+        Its kubelet starts once ``api_server`` is set. Raises ``NodeError`` if the first boot fails.
         """
-        retries = Retries(_BACKOFF, _STEADY)
-        # A node whose first process ends is booted again, as a machine would be: its disk stays, its pods start
-        # again.
+        retries = Retries(_BACKOFF, _RESET_AFTER)
         while True:
             began = self._clock.now()
             try:
-                await self._lived(api_server)
+                await self._boot_and_wait(api_server)
             except NodeError as error:
-                # The first boot decides whether the cluster comes up at all; later failures affect no other node and
-                # are retried.
-                if not self._came_up:
+                # A failure of the first boot ends the cluster's start-up; later ones are retried.
+                if not self._has_booted:
                     raise
                 pause = retries.failed(self._clock.jitter(), Seconds(self._clock.now() - began))
-                _log.warning("a node does not boot; trying again", extra={"node": self.plan.name, "error": str(error)})
+                _log.warning("a node did not boot; retrying", extra={"node": self.plan.name, "error": str(error)})
                 await self._clock.sleep(pause)
 
-    async def _lived(self, api_server: asyncio.Event) -> None:
-        """Boots the node; returns when its first process has ended. Raises ``NodeError``."""
+    async def _boot_and_wait(self, api_server: asyncio.Event) -> None:
+        """Boot the node; return when its init process has ended. Raises ``NodeError``."""
         process = await start(self._first_process())
         try:
-            self.pid = await self._holder(process)
-            self._place.pid_file.write_text(f"{self.pid}\n")
+            self.pid = await self._wait_booted(process)
+            self._paths.pid_file.write_text(f"{self.pid}\n")
             self.boots += 1
             self.start(CONTAINERD)
-            await self._containerd_answers()
-            # Before the kubelet starts: there is no registry, so a pod whose image is missing would fail.
+            await self._wait_for_containerd()
+            # Before the kubelet starts: there is no registry to pull from.
             await self._import_images()
-            self._came_up = True
-            # A kubelet without an API server would only log errors.
+            self._has_booted = True
             await api_server.wait()
             for part in (KUBELET, KUBE_PROXY):
                 self.start(part)
             await process.wait()
         finally:
-            self._place.pid_file.unlink(missing_ok=True)
+            self._paths.pid_file.unlink(missing_ok=True)
             for part in tuple(self._running):
                 self.stop(part)
-            # Shielded: a cancelled node must not leave processes and mounts behind.
+            # Shielded: processes must not be left behind on cancellation.
             await asyncio.shield(self._power_off(process))
 
     async def _power_off(self, process: asyncio.subprocess.Process) -> None:
-        """Ends all that runs on the node at once; returns when it is gone."""
+        """Kill all processes of the node; return when they have ended."""
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-        # The first process goes last, after the kernel has ended all others in its PID namespace.
-        while self.pid and _is_there(f"/proc/{self.pid}"):
+        # The kernel ends a PID namespace's init process last.
+        while self.pid and _exists(f"/proc/{self.pid}"):
             await self._clock.sleep(_PAUSE)
         self.pid = 0
 
     def start(self, part: str) -> None:
-        """Starts one of the node's programs and keeps it running; nothing if it runs."""
+        """Start one of the node's programs and keep it running; no effect if it is running."""
         if part not in self._running:
             command = (part, *_COMMANDS[part](self.plan))
-            program = LocalProgram(command, self._place.log(part), self._enter(), {"PATH": _PATH})
+            program = LocalProgram(command, self._paths.log(part), self._enter(), {"PATH": _PATH})
             supervisor = ProcessSupervisor(program, self._clock)
             self._running[part] = supervisor, asyncio.ensure_future(supervisor.run())
 
     def stop(self, part: str) -> None:
-        """Ends one of the node's programs, which is not started again; nothing if it does not run."""
+        """Stop one of the node's programs; no effect if it is not running."""
         if part in self._running:
             _, task = self._running.pop(part)
             task.cancel()
 
     def supervisors(self) -> dict[str, ProcessSupervisor]:
-        """Its programs by name."""
+        """The supervisors of the node's programs, by name."""
         return {f"{self.plan.name} {part}": supervisor for part, (supervisor, _) in self._running.items()}
 
     async def _import_images(self) -> None:
         ctr = f"ctr --address {CONTAINERD_SOCKET} --namespace k8s.io images import --all-platforms=false"
         script = f'for each in {IMAGES}/*.tar; do {ctr} "$each" || exit; done'
-        program = LocalProgram(("sh", "-c", script), self._place.log("images"), self._enter(), {"PATH": _PATH})
+        program = LocalProgram(("sh", "-c", script), self._paths.log("images"), self._enter(), {"PATH": _PATH})
         process = await start(program)
         try:
             if await process.wait():
-                raise NodeError(f"the images of {self.plan.name} could not be imported", program.log)
+                raise NodeError(f"importing images into {self.plan.name} failed", program.log)
         finally:
             await asyncio.shield(end(process))
 
     def _first_process(self) -> LocalProgram:
-        # --kill-child and the PID namespace end all of the node with its first process. Private propagation keeps the
-        # node's mounts from the machine.
-        apart = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
-        programs = [f"{name}={folder}" for name, folder in self._place.programs.items()]
-        # The network is entered first, because the clean-up finds processes by their network.
-        boot = ("sh", str(_BOOT_SCRIPT), str(self._place.folder), str(self._place.images), *programs)
-        return LocalProgram((*apart, "--", *boot), self._place.log("boot"), self._place.enter_network)
+        # --kill-child: the init process ends with `unshare`. Private propagation keeps the node's mounts off the
+        # machine.
+        unshare = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
+        programs = [f"{name}={folder}" for name, folder in self._paths.programs.items()]
+        # Network first: the clean-up finds processes by their network namespace.
+        boot = ("sh", str(_BOOT_SCRIPT), str(self._paths.folder), str(self._paths.images), *programs)
+        return LocalProgram((*unshare, "--", *boot), self._paths.log("boot"), self._paths.enter_network)
 
-    async def _holder(self, process: asyncio.subprocess.Process) -> int:
-        """The pid of the first process in the node's namespaces, once it has set them up."""
-        # `unshare --fork` stays outside of the new PID namespace; its child is the node's first process.
+    async def _wait_booted(self, process: asyncio.subprocess.Process) -> int:
+        """Wait until the node has booted; return the pid of its init process."""
+        # The init process is the child of `unshare --fork`.
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        async for _ in self._tries():
+        async for _ in self._poll():
             if process.returncode is not None:
-                raise NodeError(f"{self.plan.name} did not boot", self._place.log("boot"))
+                raise NodeError(f"{self.plan.name} did not boot", self._paths.log("boot"))
             child = _first_word(children)
-            # The boot script creates the file last.
-            if child and _is_there(f"/proc/{child}/root{BOOTED}"):
+            # The boot script creates this file last.
+            if child and _exists(f"/proc/{child}/root{BOOTED}"):
                 return int(child)
-        raise NodeError(f"{self.plan.name} had not booted after {_PATIENCE:g} s", self._place.log("boot"))
+        raise NodeError(f"{self.plan.name} did not boot within {_PATIENCE:g} s", self._paths.log("boot"))
 
-    async def _containerd_answers(self) -> None:
-        async for _ in self._tries():
-            if _is_there(f"/proc/{self.pid}/root{CONTAINERD_SOCKET}"):
+    async def _wait_for_containerd(self) -> None:
+        async for _ in self._poll():
+            if _exists(f"/proc/{self.pid}/root{CONTAINERD_SOCKET}"):
                 return
-        log = self._place.log(CONTAINERD)
-        raise NodeError(f"containerd of {self.plan.name} did not answer within {_PATIENCE:g} s", log)
+        log = self._paths.log(CONTAINERD)
+        raise NodeError(f"containerd of {self.plan.name} did not start within {_PATIENCE:g} s", log)
 
-    async def _tries(self) -> AsyncIterator[None]:
+    async def _poll(self) -> AsyncIterator[None]:
         deadline = Instant(self._clock.now() + _PATIENCE)
         while self._clock.now() < deadline:
             yield
@@ -204,7 +201,7 @@ class Node:
         return ("nsenter", f"--target={self.pid}", "--mount", "--pid", "--net", "--")
 
 
-def _is_there(path: str) -> bool:
+def _exists(path: str) -> bool:
     return Path(path).exists()
 
 

@@ -1,7 +1,8 @@
-"""The command lines of the control plane and of a node's programs (pure).
+"""Command lines of the control plane and of a node's programs (pure).
 
-- Nothing listens outside of the cluster's namespaces; in the control plane's, all but the API server is on loopback.
-- Every program shows a certificate of its own, and has only the rights of its own user.
+- Nothing listens outside the cluster's network namespaces. In the control plane's, only the API server listens on an
+  address other than loopback.
+- Each program has its own certificate and user, with that user's rights only.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ ETCD_URL = f"http://127.0.0.1:{ETCD_PORT}"
 
 
 def etcd(data: str) -> list[str]:
-    """One member."""
-    # A single member has no peers; the address keeps the port on loopback.
+    """A single-member etcd."""
+    # No peers; this only keeps the port on loopback.
     peer = "http://127.0.0.1:2380"
     return [
         "--name=control",
@@ -32,14 +33,14 @@ def etcd(data: str) -> list[str]:
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=control={peer}",
-        # What is not yet on the disk is lost with the machine, but so is the cluster.
+        # If the machine crashes, the cluster is lost anyway.
         "--unsafe-no-fsync",
         "--log-level=warn",
     ]
 
 
 def api_server(pki: str) -> list[str]:
-    """The API server. ``pki`` is the folder of keys and certificates."""
+    """kube-apiserver; ``pki`` is the folder of keys and certificates."""
     return [
         f"--bind-address={CONTROL_HOST}",
         f"--advertise-address={CONTROL_HOST}",
@@ -60,7 +61,7 @@ def api_server(pki: str) -> list[str]:
         f"--kubelet-certificate-authority={pki}/ca.pem",
         f"--kubelet-client-certificate={pki}/kubelet-client.crt",
         f"--kubelet-client-key={pki}/kubelet-client.key",
-        # No DNS knows the host names of nodes.
+        # The nodes' host names are not in DNS.
         "--kubelet-preferred-address-types=InternalIP",
         f"--requestheader-client-ca-file={pki}/front-proxy/ca.pem",
         "--requestheader-allowed-names=front-proxy-client",
@@ -69,16 +70,16 @@ def api_server(pki: str) -> list[str]:
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         f"--proxy-client-cert-file={pki}/front-proxy-client.crt",
         f"--proxy-client-key-file={pki}/front-proxy-client.key",
-        # No kube-proxy runs beside it: it reaches the pods behind a Service itself.
+        # No kube-proxy runs here, so the API server cannot reach Service IPs.
         "--enable-aggregator-routing=true",
         "--profiling=false",
     ]
 
 
 def controller_manager(pki: str) -> list[str]:
-    """All controllers but those of a cloud."""
+    """kube-controller-manager, without cloud controllers."""
     return [
-        *_follower(f"{pki}/controller-manager.kubeconfig"),
+        *_client_flags(f"{pki}/controller-manager.kubeconfig"),
         "--use-service-account-credentials=true",
         f"--service-account-private-key-file={pki}/service-accounts.key",
         f"--root-ca-file={pki}/ca.pem",
@@ -86,24 +87,24 @@ def controller_manager(pki: str) -> list[str]:
         f"--cluster-signing-key-file={pki}/ca.key",
         f"--cluster-cidr={POD_RANGE}",
         f"--service-cluster-ip-range={SERVICE_RANGE}",
-        # The plan assigns the pod subnets.
+        # The plan assigns pod CIDRs.
         "--allocate-node-cidrs=false",
         "--controllers=*,-node-ipam-controller,-node-route-controller,-service-lb-controller",
-        # Four updates of the kubelet, which posts its status every 5 s here.
+        # Four missed status updates of the kubelet.
         "--node-monitor-grace-period=20s",
-        # Kubernetes' default is 15 s; with a shorter period people see an HPA act sooner.
+        # Default: 15 s. Shorter for demonstrations.
         "--horizontal-pod-autoscaler-sync-period=5s",
     ]
 
 
 def scheduler(pki: str) -> list[str]:
-    """The default kube-scheduler."""
-    return _follower(f"{pki}/scheduler.kubeconfig")
+    """kube-scheduler with its default profile."""
+    return _client_flags(f"{pki}/scheduler.kubeconfig")
 
 
-def _follower(kubeconfig: str) -> list[str]:
+def _client_flags(kubeconfig: str) -> list[str]:
     users = [f"--{use}kubeconfig={kubeconfig}" for use in ("", "authentication-", "authorization-")]
-    # There is only one instance, so an election would only delay its start.
+    # One instance only: an election would delay its start.
     return [*users, "--bind-address=127.0.0.1", "--leader-elect=false", "--profiling=false"]
 
 

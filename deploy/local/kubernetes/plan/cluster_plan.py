@@ -1,8 +1,8 @@
-"""The plan of a cluster: its nodes, its addresses, and the paths inside of nodes (pure).
+"""The plan of a cluster: its nodes, its addresses, and the paths inside nodes (pure).
 
-- Addresses repeat in every cluster: each has network namespaces of its own.
-- A node sees its own files and the programs at fixed paths (``IN_NODE``), wherever the cluster's folder is.
-- A node's pods have the subnet of the node's number; every other node has a plain route to it.
+- All clusters use the same addresses, each in its own network namespaces.
+- Inside a node, its files and programs are at fixed paths (``IN_NODE``).
+- Each node has a pod subnet, derived from its number; the other nodes have a static route to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ETCD_PORT: Final = 2379
 NODE_PREFIX: Final = 16
 POD_RANGE: Final = "10.244.0.0/16"
 SERVICE_RANGE: Final = "10.96.0.0/16"
-# The first address of the range, which Kubernetes gives to the Service `kubernetes`.
+# Kubernetes gives the range's first IP to the Service `kubernetes`.
 API_SERVICE: Final = "10.96.0.1"
 DNS_SERVICE: Final = "10.96.0.10"
 DOMAIN: Final = "cluster.local"
@@ -30,10 +30,10 @@ ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 MOST_NODES: Final = 50
 
 VM_RANGE: Final = IPv4Network("10.111.0.0/16")
-"""The flat network of VMs if its manifest is applied unchanged (``--addresses`` of the controller)."""
+"""The VMs' flat network if its manifest is applied unchanged (``--addresses`` of the controller)."""
 VM_VISITOR: Final = "10.111.255.254"
-"""This machine's own address there, which no VM gets."""
-# Less than 1500 bytes, to leave room for the header of the tunnel between nodes.
+"""This machine's IP in ``VM_RANGE``, never given to a VM."""
+# 1500 bytes less the VXLAN header.
 VM_RANGE_MTU: Final = 1450
 
 IN_NODE: Final = "/run/autoscale"
@@ -43,18 +43,18 @@ IMAGES: Final = f"{IN_NODE}/images"
 BOOTED: Final = f"{IN_NODE}/booted"
 CONTAINERD_SOCKET: Final = "/run/containerd/containerd.sock"
 
-# Images that are put on every node.
+# Images that are imported into every node.
 PAUSE_IMAGE: Final = "localhost/pause:1"
 COREDNS_IMAGE: Final = "localhost/coredns:1"
 METRICS_SERVER_IMAGE: Final = "localhost/metrics-server:1"
 VPA_RECOMMENDER_IMAGE: Final = "localhost/vpa-recommender:1"
 BUSYBOX_IMAGE: Final = "localhost/busybox:1"
-"""A small image for trying things out: the machine's own busybox."""
+"""The machine's own busybox, for trying things out."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """One node. ``number`` counts from 1 and gives its addresses; ``size`` is what its kubelet offers."""
+    """One node. ``number`` (from 1) determines its addresses; ``size`` is its allocatable CPU and memory."""
 
     name: str
     number: int
@@ -64,21 +64,19 @@ class NodePlan:
 
     @property
     def address(self) -> str:
-        """The node's own address."""
-        # Addresses below .11 are reserved for the control plane.
+        """The node's IP."""
+        # .1 to .10 are the control plane's.
         return f"10.100.0.{10 + self.number}"
 
     @property
     def pod_subnet(self) -> str:
-        """The addresses of its pods."""
+        """The CIDR of the node's pods."""
         return f"10.244.{self.number}.0/24"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """A cluster. ``machine`` is what this machine has; no node offers more memory, but it may offer more CPUs.
-    ``add_ons`` are names of ``programs.versions.ADD_ONS``.
-    """
+    """A cluster. ``machine`` is this machine's size; ``add_ons`` are names of ``programs.versions.ADD_ONS``."""
 
     name: str
     version: str
@@ -86,18 +84,17 @@ class ClusterPlan:
     machine: Resources
     add_ons: Sequence[str] = ()
 
-    def shown_to(self, node: NodePlan) -> Resources:
-        """The machine size that the node's programs see: at least as many CPUs as it offers."""
-        # The pods of all nodes share the machine's CPUs, so what a node offers is a matter of bookkeeping.
+    def visible_size(self, node: NodePlan) -> Resources:
+        """The machine size that the node's kubelet sees: at least the node's CPUs."""
         return Resources(max(self.machine.cpu, MilliCpu.cores(node.size.cpu.whole_cpus)), self.machine.mem)
 
     def routes(self, to: NodePlan | None) -> list[str]:
-        """The routes to the pods of the other nodes, for a node (of the control plane: ``None``)."""
+        """Static routes to the other nodes' pods, for node ``to`` or (``None``) the control plane."""
         return [f"route add {node.pod_subnet} via {node.address} dev br0" for node in self.nodes if node != to]
 
     @property
     def cgroup(self) -> str:
-        """The control group of all of the cluster's pods, in every hierarchy."""
+        """The control group of the cluster's pods."""
         return cgroup_of(self.name)
 
     def node_cgroup(self, node: NodePlan) -> str:
@@ -105,35 +102,31 @@ class ClusterPlan:
         return f"{self.cgroup}/{node.name}"
 
 
-def offered(asked: Resources, machine: Resources, *, shows_cpus: bool) -> Resources:
-    """A node's offer for a request: no more memory than ``machine`` has, and more CPUs if it can be
-    shown more.
-    """
-    # Memory is real: pods that use more than the machine has are killed. CPUs are shared in time.
-    return Resources(asked.cpu if shows_cpus else min(asked.cpu, machine.cpu), min(asked.mem, machine.mem))
+def node_size(requested: Resources, machine: Resources, *, shows_cpus: bool) -> Resources:
+    """A node's size for the ``requested`` one: at most the machine's memory, and more CPUs only if ``shows_cpus``."""
+    return Resources(requested.cpu if shows_cpus else min(requested.cpu, machine.cpu), min(requested.mem, machine.mem))
 
 
 def cgroup_of(cluster: str) -> str:
-    """The control group of the cluster of that name."""
+    """The control group of cluster ``cluster``."""
     return f"autoscale.{cluster}"
 
 
 def unavailable(objects: list[Json]) -> list[str]:
-    """The names of the objects that are not Available, in order."""
+    """Sorted names of the objects that are not Available."""
     return sorted(name_of(thing).name for thing in objects if not holds(thing, "Available"))
 
 
 def missing_nodes(plan: ClusterPlan, nodes: list[Json]) -> list[str]:
-    """The planned nodes that are not Ready, or do not exist."""
-    # Compared with the plan, because a node that has not registered yet is missing from the list.
+    """The planned nodes that are not Ready or do not exist."""
     ready = {name_of(node).name for node in nodes if holds(node, "Ready")}
     return [node.name for node in plan.nodes if node.name not in ready]
 
 
 def node_object(node: NodePlan) -> Json:
-    """The Node as it is made before its kubelet registers, which adopts it: so pod subnet, labels and taints are the
-    plan's, even labels that NodeRestriction keeps a kubelet from setting. Kubernetes itself adds and removes the taint
-    of a node that is not ready.
+    """The Node, created before its kubelet registers.
+
+    So the pod CIDR, labels and taints are the plan's, including labels that NodeRestriction forbids kubelets to set.
     """
     labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", **node.labels}
     return {

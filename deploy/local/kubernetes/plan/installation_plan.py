@@ -1,7 +1,6 @@
-"""Parts of an installation of the autoscaler on a cluster, and the tests of whether it is done or has failed (pure).
+"""Images and manifests of an installation of the autoscaler, and checks of its rollout (pure).
 
-The images are those of ``autoscale images build``, and people apply the same manifests, but for the version of
-kube-scheduler and for how soon VMs move.
+Manifests are applied as shipped, except the version of kube-scheduler and the delays before VMs are migrated.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from protocol.kubernetes.objects import Json, child, is_leaving, items, labels_o
 from protocol.names import LABEL_VM_NAME
 
 REFERENCE: Final = "localhost:5001/{name}:dev"
-"""How the manifests name images."""
+"""Image references in the manifests."""
 
 OWN_IMAGES: Final = (
     *("autoscale-scheduler", "autoscaler-agent", "neonvm-controller", "neonvm-devices", "neonvm-network"),
     *("neonvm-runner", "postgres-vm"),
 )
 MANIFESTS: Final = (
-    # Before the controller, which reads the agents' part of a pod only when it starts.
+    # Before the controller, which reads the agent's container only when it starts.
     "deploy/kubernetes/agent-sidecar.yaml",
     "deploy/kubernetes/neonvm-devices.yaml",
     "deploy/kubernetes/neonvm-network.yaml",
@@ -35,16 +34,16 @@ WORKLOADS: Final = frozenset({"autoscaling-scheduler", "neonvm-controller", "neo
 """The Deployments and DaemonSets of the manifests, all in ``NAMESPACE``."""
 
 POSTGRES: Final = "postgresql"
-"""The name of the image of a postgres in a pod, which is not one of ours."""
+"""Name of the image of postgres in pods; not one of our images."""
 
 POSTGRES_IMAGE: Final = "localhost/postgresql:15"
 POSTGRES_UID: Final = 26
-"""The user that CloudNativePG starts postgres as."""
+"""CloudNativePG runs postgres as this user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Images by name, the manifests that use them, and the workloads that run afterwards."""
+    """Names of images, the manifests that use them, and the names of the workloads that the manifests create."""
 
     images: Sequence[str]
     manifests: Sequence[str]
@@ -61,77 +60,74 @@ FOR_PODS: Final = Installation(
     ),
     workloads=frozenset({"autoscaling-agent", "autoscaling-injector", "autoscaling-scheduler"}),
 )
-"""The chart's part with ``pods.enabled`` that postgres in pods needs, without NeonVM."""
+"""Only postgres in pods, without NeonVM: part of the chart with ``pods.enabled``."""
 
 _KUBE_SCHEDULER: Final = "registry.k8s.io/kube-scheduler"
 _PULLS: Final = frozenset({"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
 _NEVER_STARTS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-_PATIENT: Final = 3
-"""Restarts of a crash-looping container that count as final: what it needs may come up later than it does."""
+_FINAL_RESTARTS: Final = 3
+"""Restarts after which a crash-looping container counts as failed; before, a dependency may just start later."""
 
 
 def kube_scheduler_image(version: str) -> str:
-    """The name of the image of that version of kube-scheduler, such as ``v1.36.3``."""
+    """Image of kube-scheduler ``version``, such as ``v1.36.3``."""
     return f"{_KUBE_SCHEDULER}:{version}"
 
 
-def for_version(manifest: str, version: str) -> str:
-    """The manifest with the kube-scheduler of that version."""
-    # Kubernetes does not support a kube-scheduler that is newer than the API server.
+def with_kube_scheduler(manifest: str, version: str) -> str:
+    """``manifest`` with kube-scheduler ``version``."""
+    # kube-scheduler must not be newer than the API server.
     return re.sub(rf"{re.escape(_KUBE_SCHEDULER)}:v[0-9.]+", kube_scheduler_image(version), manifest)
 
 
-def moving_soon(manifest: str) -> str:
-    """The manifest with a scheduler that moves VMs within seconds."""
-    # Whoever tries it on one machine watches a node fill up; a fleet lets most peaks pass.
+def with_short_delays(manifest: str) -> str:
+    """``manifest`` with a scheduler that migrates VMs after three seconds of pressure, for demonstrations."""
     return re.sub(r"(settle(?:Denied)?Seconds): \d+", r"\1: 3", manifest)
 
 
-def not_rolled_out(workloads: Iterable[Json], of: Installation = FOR_VMS) -> list[str]:
-    """The names of those of our Deployments and DaemonSets that are not rolled out, or do not exist."""
+def not_rolled_out(workloads: Iterable[Json], installation: Installation = FOR_VMS) -> list[str]:
+    """Names of the installation's workloads that are not rolled out or do not exist."""
     done = {name_of(workload).name for workload in workloads if _is_rolled_out(workload)}
-    return sorted(set(of.workloads) - done)
+    return sorted(set(installation.workloads) - done)
 
 
 def _is_rolled_out(workload: Json) -> bool:
     status = child(workload, "status")
-    # Until the controller has seen the latest change, the other fields are about an older one.
+    # Until then, the other fields describe an older generation.
     if whole(status, "observedGeneration") < whole(workload, "metadata", "generation"):
         return False
-    # Only a DaemonSet has this field.
+    # A DaemonSet; zero means that its controller has not counted the nodes yet.
     if "desiredNumberScheduled" in status:
-        # Zero desired pods mean that the controller has not counted the nodes yet.
         return 0 < whole(status, "desiredNumberScheduled") <= whole(status, "numberAvailable")
     return 0 < whole(workload, "spec", "replicas") <= whole(status, "availableReplicas")
 
 
-def hopeless(pods: Iterable[Json]) -> str:
-    """The reason why a pod can never start; empty if all can."""
-    return next((reason for pod in pods if not is_leaving(pod) and (reason := _why(pod))), "")
+def startup_failure(pods: Iterable[Json]) -> str:
+    """The reason why one of the pods can never start; empty if all can."""
+    return next((reason for pod in pods if not is_leaving(pod) and (reason := _pod_failure(pod))), "")
 
 
-def _why(pod: Json) -> str:
+def _pod_failure(pod: Json) -> str:
     name = name_of(pod).name
     for container in (*items(pod, "status", "initContainerStatuses"), *items(pod, "status", "containerStatuses")):
         of_pod = f"container {text(container, 'name')} of pod {name}"
         waiting = child(container, "state", "waiting")
         reason = text(waiting, "reason")
-        # Without a registry no pull can succeed later.
+        # There is no registry, so a pull cannot succeed later.
         if reason in _PULLS:
-            return f"{of_pod} has no image {text(container, 'image')}, and there is no registry: {reason}"
+            return f"{of_pod}: image {text(container, 'image')} is missing, and there is no registry: {reason}"
         if reason in _NEVER_STARTS:
             return f"{of_pod} cannot start: {text(waiting, 'message') or reason}"
-        if reason == "CrashLoopBackOff" and whole(container, "restartCount") >= _PATIENT:
-            return f"{of_pod} has ended {whole(container, 'restartCount')} times: {last_words(container)}"
-    # Not for VMs: their pods also fail when the guest ends, which says nothing about the installation.
+        if reason == "CrashLoopBackOff" and whole(container, "restartCount") >= _FINAL_RESTARTS:
+            return f"{of_pod} restarted {whole(container, 'restartCount')} times: {last_words(container)}"
+    # Not VM pods: they also fail when their guest ends.
     if text(pod, "status", "phase") == "Failed" and LABEL_VM_NAME not in labels_of(pod):
         return f"pod {name} has failed: {text(pod, 'status', 'message') or text(pod, 'status', 'reason')}"
     return ""
 
 
 def last_words(container: Json) -> str:
-    """The reason why a container ended the last time, from its status."""
+    """Why a container last ended: the last line of its termination message, or the reason and exit code."""
     ended = child(container, "lastState", "terminated")
     lines = text(ended, "message").strip().splitlines()
-    # The last line of a program is usually the error that ended it.
     return lines[-1] if lines else f"{text(ended, 'reason') or 'unknown'}, exit code {whole(ended, 'exitCode')}"

@@ -1,7 +1,4 @@
-"""The settings of a node's programs: kubelet, containerd, CNI and kube-proxy (pure).
-
-Each text is a file in the node's folder, which the node sees at ``NODE_FILES``.
-"""
+"""Settings files of a node's kubelet, containerd, CNI and kube-proxy, at ``NODE_FILES`` inside the node (pure)."""
 
 from __future__ import annotations
 
@@ -26,22 +23,22 @@ MOST_PODS: Final = 110
 
 
 def node_files(plan: ClusterPlan, node: NodePlan) -> dict[str, str]:
-    """Every file of settings by its path in the node's folder."""
+    """Content of each settings file, by path in the node's folder."""
     return {
         "kubelet.yaml": kubelet_settings(plan, node),
         "containerd.toml": containerd_settings(),
         "cni/10-pods.conflist": cni_settings(node),
         "kube-proxy.yaml": kube_proxy_settings(node),
-        # No name servers of the machine: nothing in the cluster can reach them.
+        # The machine's name servers are not reachable from the cluster.
         "resolv.conf": "",
-        "cpus": f"{plan.shown_to(node).cpu.whole_cpus}\n",
+        "cpus": f"{plan.visible_size(node).cpu.whole_cpus}\n",
     }
 
 
 def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
-    """The kubelet's settings."""
-    # A kubelet reports the whole machine as its capacity; reserving the rest is the only way to offer less.
-    reserved = plan.shown_to(node).minus_or_zero(node.size)
+    """The kubelet's configuration."""
+    # A kubelet's capacity is the whole machine; only a reservation makes less of it allocatable.
+    reserved = plan.visible_size(node).minus_or_zero(node.size)
     settings: Json = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -65,12 +62,12 @@ def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{plan.node_cgroup(node)}",
         "failCgroupV1": False,
-        # The cluster must not turn off the machine's swap.
+        # The machine may have swap.
         "failSwapOn": False,
-        # The reservation is bookkeeping; no control group has to enforce it.
+        # The reservation needs no enforcement.
         "enforceNodeAllocatable": [],
         "systemReserved": {"cpu": reserved.cpu.quantity(), "memory": reserved.mem.quantity()},
-        # The disk belongs to the machine, not to the node: a full one must not evict pods or remove images.
+        # The disk is the machine's: if it is full, do not evict pods or remove images.
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,
         "localStorageCapacityIsolation": False,
@@ -82,11 +79,11 @@ def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
 
 
 def containerd_settings() -> str:
-    """Containerd's settings.
+    """containerd's configuration.
 
-    ``restrict_oom_score_adj``: without the right to lower an OOM score, sandboxes start only with this.
-    ``disable_apparmor``: a profile would stay in the kernel after the cluster has ended.
-    ``device_ownership_from_security_context``: a pod's devices belong to the user that it runs as.
+    ``restrict_oom_score_adj``: start sandboxes without the right to lower OOM scores.
+    ``disable_apparmor``: a loaded profile would outlive the cluster.
+    ``device_ownership_from_security_context``: a pod's devices belong to its user.
     """
     return f"""\
 version = 3
@@ -119,7 +116,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 
 
 def cni_settings(node: NodePlan) -> str:
-    """A point-to-point link for each pod, without a bridge."""
+    """CNI configuration: a point-to-point link for each pod, no bridge."""
     addresses = {
         "type": "host-local",
         "ranges": [[{"subnet": node.pod_subnet}]],
@@ -127,8 +124,7 @@ def cni_settings(node: NodePlan) -> str:
         "dataDir": "/run/cni-addresses",
     }
     plugins = [
-        # Without a bridge, traffic between two pods of a node is routed, so that answers come back through the node's
-        # translation of Service addresses.
+        # No bridge: traffic between pods of a node must be routed, so that replies pass kube-proxy's NAT.
         {"type": "ptp", "ipMasq": False, "ipam": addresses},
         {"type": "portmap", "capabilities": {"portMappings": True}, "snat": True},
     ]
@@ -136,8 +132,8 @@ def cni_settings(node: NodePlan) -> str:
 
 
 def kube_proxy_settings(node: NodePlan) -> str:
-    """Kube-proxy's settings."""
-    # The limits of connection tracking belong to the machine. Zero leaves each as it is.
+    """kube-proxy's configuration."""
+    # Conntrack limits are machine-wide; zero leaves them unchanged.
     untouched = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
     return _yaml(
         {

@@ -1,4 +1,4 @@
-"""Requirements on a machine for a real Kubernetes to run on it (pure)."""
+"""Requirements of a real Kubernetes on this machine (pure)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ PACKAGES: Final = {
     "unshare": "util-linux",
     "setpriv": "util-linux",
 }
-"""Program → the Debian package that has it."""
+"""Program → its Debian package."""
 
-WATCHES_OF_A_NODE: Final = 9
-"""The inotify instances that containerd, the kubelet and its pods take."""
+INOTIFY_PER_NODE: Final = 9
+"""inotify instances of one node: containerd, the kubelet and its pods."""
 
-# Version 1 has a hierarchy for each. Version 2 counts CPU time in every group, can freeze any, and leaves devices to
-# BPF.
-_CONTROLLERS_OF_1: Final = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids")
-_CONTROLLERS_OF_2: Final = ("cpu", "cpuset", "memory", "pids")
+# In v2, CPU accounting and freezing are built in, and BPF controls devices.
+_CONTROLLERS_V1: Final = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids")
+_CONTROLLERS_V2: Final = ("cpu", "cpuset", "memory", "pids")
 
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """Findings about the machine. Texts are empty if all is well; otherwise they name the problem."""
+    """Results of the checks of the machine. Texts name a problem; empty if there is none."""
 
     root: bool
     programs: Collection[str]
@@ -47,12 +46,12 @@ class MachineReport:
 
 
 def missing(machine: MachineReport, nodes: int = 1) -> list[str]:
-    """Missing parts for that many ``nodes``, each as a clause of one line; empty if a cluster can run."""
-    # Most other checks need root, so their findings would be incomplete.
+    """Unmet requirements of a cluster with ``nodes`` nodes, one clause each; empty if it can run."""
+    # The other checks need root too.
     if not machine.root:
         return ["it needs root, for namespaces, mounts and control groups"]
     packages = sorted({package for program, package in PACKAGES.items() if program not in machine.programs})
-    needed = _CONTROLLERS_OF_2 if machine.unified_cgroups else _CONTROLLERS_OF_1
+    needed = _CONTROLLERS_V2 if machine.unified_cgroups else _CONTROLLERS_V1
     lacking = [controller for controller in needed if controller not in machine.controllers]
     version = 2 if machine.unified_cgroups else 1
     clauses = (
@@ -60,22 +59,22 @@ def missing(machine: MachineReport, nodes: int = 1) -> list[str]:
         machine.without_go,
         machine.without_namespaces,
         machine.without_overlay,
-        # A missing package may be the reason, and is named already.
+        # A missing package may be the reason.
         machine.without_nftables if not packages else "",
         f"control groups (version {version}) lack {', '.join(lacking)}" if lacking else "",
         machine.without_groups if not lacking else "",
-        _few_watches(machine.inotify_instances, nodes),
-        "" if machine.kmsg else "there is no /dev/kmsg, which kubelets read",
+        _inotify_limit(machine.inotify_instances, nodes),
+        "" if machine.kmsg else "there is no /dev/kmsg, which the kubelet needs",
     )
     return [clause for clause in clauses if clause]
 
 
-def _few_watches(instances: int, nodes: int) -> str:
-    needed = nodes * WATCHES_OF_A_NODE
+def _inotify_limit(instances: int, nodes: int) -> str:
+    needed = nodes * INOTIFY_PER_NODE
     if instances >= needed:
         return ""
     setting = "fs.inotify.max_user_instances"
     return (
-        # Twice as many, because other programs of the user count too.
-        f"{nodes} nodes watch files in {needed} places, and {instances} are allowed: sysctl -w {setting}={2 * needed}"
+        # Twice as many, for the user's other programs.
+        f"{nodes} nodes need {needed} inotify instances, the limit is {instances}: sysctl -w {setting}={2 * needed}"
     )

@@ -1,1 +1,1 @@
-"""The programs of Kubernetes: which there are, at which versions, and how they are built and kept."""
+"""The programs and images of a real cluster: their versions, and how they are built and cached."""

@@ -1,7 +1,6 @@
-"""``python -m deploy.local.kubernetes.programs [MINOR [ADD-ON …]]``: builds what a cluster of that minor version needs.
+"""``python -m deploy.local.kubernetes.programs [MINOR [ADD-ON …]]``: builds the programs and images of a cluster.
 
-The default is the newest version. It prints progress, and last the folder of each set as JSON. It is a process of its
-own, so that the whole build ends with the process that asked for it.
+MINOR defaults to the newest version. Prints progress, and finally the folder of each module set as JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from deploy.local.kubernetes.programs.build import Builder, printed
+from deploy.local.kubernetes.programs.build import Builder, print_build
 from deploy.local.kubernetes.programs.images import image_set
 from deploy.local.kubernetes.programs.toolchain import find_go
 from deploy.local.kubernetes.programs.versions import SUPPORTED, module_sets
@@ -18,16 +17,16 @@ from vm_image.store import Report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Builds; returns the exit code."""
+    """Build; return the exit code."""
     minor, *add_ons = (sys.argv[1:] if arguments is None else arguments) or SUPPORTED[:1]
 
     def build(report: Report) -> str:
         builder = Builder.usual(find_go())
         folders = {modules.name: str(builder.ensure(modules, report)) for modules in module_sets(minor, add_ons)}
-        # Images contain the programs, so they come last.
+        # Last: images contain the programs.
         return json.dumps({**folders, "images": str(image_set(builder, add_ons, report))})
 
-    return printed(build)
+    return print_build(build)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Has the programs built in a process of their own, which ends with this one however that ends."""
+"""Runs builds in a child process that never outlives this one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# A PID namespace of its own: if its first process is killed, the kernel kills all compilers with it.
-_APART: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+# With a PID namespace: killing its first process also kills all compilers.
+_UNSHARE: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
 
 
 class NoProgramsError(Exception):
@@ -21,35 +21,32 @@ class NoProgramsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Folders of each module set's programs, by name, and the images made of them."""
+    """Folders of programs by module set, and the folder of image archives."""
 
     folders: Mapping[str, Path]
     images: Path
 
     @property
     def kubernetes(self) -> Path:
-        """The folder with the programs of Kubernetes itself."""
+        """The folder of Kubernetes' own programs."""
         return next(folder for name, folder in self.folders.items() if name.startswith("kubernetes-"))
 
 
 async def ensure_programs(minor: str, add_ons: Sequence[str], report: Callable[[str], None]) -> Programs:
-    """The programs for a minor version of Kubernetes and its add-ons, built if they are missing.
-
-    Raises ``NoProgramsError``.
-    """
-    output = await built_apart("deploy.local.kubernetes.programs", [minor, *add_ons], report)
+    """The programs of Kubernetes ``minor`` and its add-ons; builds them if necessary. Raises ``NoProgramsError``."""
+    output = await run_build("deploy.local.kubernetes.programs", [minor, *add_ons], report)
     folders = {name: Path(folder) for name, folder in json.loads(output).items()}
     return Programs({name: folder for name, folder in folders.items() if name != "images"}, folders["images"])
 
 
-async def built_apart(module: str, arguments: Sequence[str], report: Callable[[str], None]) -> str:
-    """Has a module build in a process of its own; returns the line of JSON that it prints. Other lines are reported.
+async def run_build(module: str, arguments: Sequence[str], report: Callable[[str], None]) -> str:
+    """Run the build ``module`` in a child process; return the JSON line that it prints, and report the others.
 
-    Raises ``NoProgramsError`` if it fails.
+    Raises ``NoProgramsError``.
     """
     process = await asyncio.create_subprocess_exec(
-        # The kernel kills the build with this process, however that ends.
-        *("setpriv", "--pdeathsig", "KILL", "--", *_APART),
+        # The kernel kills the build when this process ends.
+        *("setpriv", "--pdeathsig", "KILL", "--", *_UNSHARE),
         *(sys.executable, "-P", "-m", module, *arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
@@ -57,33 +54,32 @@ async def built_apart(module: str, arguments: Sequence[str], report: Callable[[s
         start_new_session=True,
     )
     try:
-        # Both pipes are read while the process runs, so that neither fills up and blocks it.
+        # Read both pipes at once, so that neither fills up and blocks the build.
         async with asyncio.TaskGroup() as tasks:
-            complaint = tasks.create_task(_text(process.stderr))
-            outcome = tasks.create_task(_outcome(process.stdout, report))
+            error = tasks.create_task(_text(process.stderr))
+            result = tasks.create_task(_result(process.stdout, report))
         if await process.wait():
-            raise NoProgramsError(complaint.result().strip() or "the build ended without a word")
+            raise NoProgramsError(error.result().strip() or f"the build failed: exit code {process.returncode}")
     finally:
         # Shielded: a cancelled caller must not leave a build behind.
-        await asyncio.shield(_end(process))
-    return outcome.result()
+        await asyncio.shield(_kill(process))
+    return result.result()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends the build and everything that it started at once; the cache stays consistent."""
+async def _kill(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         process.kill()
     await process.wait()
 
 
-async def _outcome(said: asyncio.StreamReader | None, report: Callable[[str], None]) -> str:
-    """The line that is JSON; all others are reported as they come."""
-    while said is not None and (line := (await said.readline()).decode(errors="replace").strip()):
+async def _result(output: asyncio.StreamReader | None, report: Callable[[str], None]) -> str:
+    """The line that is JSON; other lines are reported."""
+    while output is not None and (line := (await output.readline()).decode(errors="replace").strip()):
         if line.startswith("{"):
             return line
         report(line)
     return ""
 
 
-async def _text(said: asyncio.StreamReader | None) -> str:
-    return (await said.read()).decode(errors="replace") if said is not None else ""
+async def _text(output: asyncio.StreamReader | None) -> str:
+    return (await output.read()).decode(errors="replace") if output is not None else ""

@@ -1,4 +1,4 @@
-"""The images of a cluster's own pods, made of the programs that were built: no registry and no docker."""
+"""Image archives of the cluster's pods, built from the programs without docker or a registry."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from deploy.images.inputs.checkout import Checkout
 from deploy.local.kubernetes.plan import cluster_plan
 from deploy.local.kubernetes.plan.installation_plan import POSTGRES, REFERENCE, kube_scheduler_image
 from deploy.local.kubernetes.programs import versions
-from deploy.local.kubernetes.programs.build import MODULES, Builder, printed
+from deploy.local.kubernetes.programs.build import MODULES, Builder, print_build
 from deploy.local.kubernetes.programs.postgres_image import postgres_image
 from deploy.local.kubernetes.programs.toolchain import find_go
 from vm_image.recipe import Origin
 from vm_image.store import Report
 
-# Changes with the way images are made, so that older archives are not used.
+# Change it when the build of images changes, to invalidate the cache.
 _RECIPE: Final = "2"
-# The user that distroless images call `nonroot`.
+# `nonroot` of distroless images.
 _UNPRIVILEGED: Final = "65532:65532"
 APPLETS: Final = (
     *("cat", "dd", "echo", "env", "false", "grep", "head", "httpd", "id", "ip", "ls", "mkdir", "mount", "nc"),
     *("nslookup", "ping", "ps", "sh", "sleep", "tail", "test", "true", "wget"),
 )
-"""The names under which busybox is found in its image."""
+"""busybox's commands in its image."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramImage:
-    """An image of one program. ``links`` are further names of it; one that has any is no entry point by itself."""
+    """An image of one program. With ``links``, other names of the program, the image has no entry point."""
 
     name: str
     program: Path
@@ -54,19 +54,17 @@ class ProgramImage:
         """The contents of the image."""
         program = File(f"bin/{self.program.name}", self.program.read_bytes(), 0o755)
         links = [symlink(f"bin/{link}", self.program.name) for link in self.links]
-        # With the sticky bit, as on any system: unprivileged containers need a place for temporary files.
         return tree((directory("tmp", 0o1777), program, *links))
 
     def run_facts(self, architecture: str) -> oci.RunFacts:
-        """Run configuration of its containers: unprivileged, unless it is a set of tools."""
+        """The image's run configuration: unprivileged, unless it has ``links``."""
         facts = oci.RunFacts(architecture=architecture, environment={"PATH": "/bin"})
         return facts if self.links else replace(facts, entrypoint=(f"/bin/{self.program.name}",), user=_UNPRIVILEGED)
 
 
 def image_set(builder: Builder, add_ons: Sequence[str], report: Report) -> Path:
-    """The folder with an archive for each image, made if it is missing. The programs must have been built."""
+    """The folder of the cluster's image archives; builds them if necessary."""
     images = _images(builder, add_ons, report)
-    # The programs' content decides the folder: a rebuilt program gives new images.
     digest = hashlib.sha256(_RECIPE.encode())
     for image in images:
         digest.update(f"{image.name} {image.links}\n".encode() + hashlib.sha256(image.program.read_bytes()).digest())
@@ -80,7 +78,7 @@ def image_set(builder: Builder, add_ons: Sequence[str], report: Report) -> Path:
 
 
 def write_image(image: ProgramImage, path: Path, report: Report) -> None:
-    """Writes the image's archive."""
+    """Write the image's archive."""
     platform = native_platform()
     files = image.files
     key = layer_key(f"{file.path} {file.mode} {file.target}\n".encode() + file.content for file in files.values())
@@ -103,24 +101,23 @@ def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[Pr
     if versions.VERTICAL_POD_AUTOSCALER.name in add_ons:
         recommender = builder.ensure(versions.VERTICAL_POD_AUTOSCALER, report) / "vpa-recommender"
         images.append(ProgramImage(cluster_plan.VPA_RECOMMENDER_IMAGE, recommender))
-    # The machine's own busybox. Without one, `Path('')` is the current folder, which `stands_alone` rejects.
+    # `is_static` rejects `Path('')`, the current folder.
     busybox = Path(shutil.which("busybox") or "")
-    if stands_alone(busybox):
+    if is_static(busybox):
         images.append(ProgramImage(cluster_plan.BUSYBOX_IMAGE, busybox, APPLETS))
     else:
-        report(f"images: none of {cluster_plan.BUSYBOX_IMAGE}, for which Debian's busybox-static is missing")
+        report(f"images: no {cluster_plan.BUSYBOX_IMAGE}; it needs Debian's package busybox-static")
     return images
 
 
-def stands_alone(program: Path) -> bool:
-    """Return True if ``program`` runs in an image that has nothing else: it needs no library."""
+def is_static(program: Path) -> bool:
+    """Return True if ``program`` is a statically linked ELF file."""
     binary = read_binary(program.read_bytes()) if program.is_file() else None
-    # A dynamically linked program names a loader, which the image does not have.
     return binary is not None and not binary.loader
 
 
 class InstallationParts(msgspec.Struct, frozen=True):
-    """Parts of an installation: image archives, the version of Kubernetes, and its kubectl."""
+    """Image archives of an installation, the version of Kubernetes, and the path of its kubectl."""
 
     archives: list[str]
     version: str
@@ -128,7 +125,7 @@ class InstallationParts(msgspec.Struct, frozen=True):
 
 
 def build_parts(minor: str, folder: Path, names: Sequence[str], report: Report) -> InstallationParts:
-    """Builds what is not in the cache, and writes the archives of the images with ``names`` into ``folder``.
+    """Build the images ``names`` and kube-scheduler's, and write their archives into ``folder``.
 
     Raises ``BuildError``, ``LockError``, ``BuildFailedError`` and ``NoGoError``.
     """
@@ -137,7 +134,7 @@ def build_parts(minor: str, folder: Path, names: Sequence[str], report: Report) 
     folder.mkdir(parents=True, exist_ok=True)
     kubernetes = versions.kubernetes_set(minor)
     programs = Builder.usual(find_go()).ensure(kubernetes, report)
-    # Only go.mod says which patch release belongs to the minor version.
+    # The patch release is in go.mod only.
     version = versions.required_version((MODULES / kubernetes.name / "go.mod").read_text(), versions.KUBERNETES)
     scheduler = folder / "kube-scheduler.tar"
     write_image(ProgramImage(kube_scheduler_image(version), programs / "kube-scheduler"), scheduler, report)
@@ -147,9 +144,9 @@ def build_parts(minor: str, folder: Path, names: Sequence[str], report: Report) 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Builds; returns the exit code."""
+    """Build; return the exit code."""
     minor, folder, *names = sys.argv[1:] if arguments is None else arguments
-    return printed(lambda report: msgspec.json.encode(build_parts(minor, Path(folder), names, report)).decode())
+    return print_build(lambda report: msgspec.json.encode(build_parts(minor, Path(folder), names, report)).decode())
 
 
 if __name__ == "__main__":

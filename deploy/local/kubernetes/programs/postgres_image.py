@@ -1,4 +1,4 @@
-"""The image of a postgres in a pod: Debian with postgres, from the base of our guests' image."""
+"""The image of postgres in pods: Debian with postgres, from the base of the guest image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vm_image.store import Report
 _PROGRAMS: Final = "/usr/lib/postgresql/15/bin"
 _LEFT_OUT: Final = (
     *("boot/", "dev/", "var/lib/", "var/cache/", "usr/lib/autoscale/", "usr/share/i18n/"),
-    # The guests' image has no LLVM. Without this library postgres does not try to compile queries.
+    # The guest image has no LLVM; without this library, postgres does not try to use JIT.
     "usr/lib/postgresql/15/lib/llvmjit",
 )
 _ACCOUNTS: Final = (
@@ -29,7 +29,7 @@ _ACCOUNTS: Final = (
 
 
 def postgres_image(folder: Path, report: Report) -> Path:
-    """Writes the archive. Raises ``BuildError`` if the base of our guests' image cannot be built."""
+    """Write the archive; return its path. Raises ``BuildError`` if the guest image's base cannot be built."""
     base = inputs_of(ensure_image(report))
     key = layer_key((b"postgres in a pod", base.encode(), repr((_LEFT_OUT, _ACCOUNTS)).encode()))
     layer = stored_layer(key, lambda: tree((*_files(ensure_base(report)), *_ACCOUNTS)), report)

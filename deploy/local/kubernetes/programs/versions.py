@@ -1,8 +1,7 @@
-"""Programs, and the Go module from which each is built (pure).
+"""Module sets: the programs of a cluster, and the Go modules that they are built from (pure).
 
-- Versions are in the ``go.mod`` of each module set and nowhere else; checksums are in its ``go.sum``.
-- Each set is a folder under ``modules`` and is built, kept and used on its own.
-- ``python -m scripts.pin_kubernetes`` writes the files of a minor version of Kubernetes.
+- Each set is a folder under ``modules``. Its ``go.mod`` has the versions, its ``go.sum`` the checksums.
+- ``python -m scripts.pin_kubernetes`` writes the folder of a minor version of Kubernetes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 SUPPORTED: Final = ("1.36", "1.35")
-"""The minor versions of Kubernetes that can be run, the default first."""
+"""Supported minor versions of Kubernetes, the default first."""
 
 KUBERNETES: Final = "k8s.io/kubernetes"
 _KUBERNETES_PROGRAMS: Final = (
@@ -29,11 +28,10 @@ _VERSION_PACKAGES: Final = ("k8s.io/component-base/version", "k8s.io/client-go/p
 
 @dataclass(frozen=True, slots=True)
 class ModuleSet:
-    """One folder under ``modules``. ``packages`` are built; ``renamed`` is the program's name where Go's differs,
-    by Go's name for it, or by its package where several have the same.
+    """One folder under ``modules``, and the ``packages`` to build.
 
-    ``stamps`` are the variables that the version of ``module`` is linked into; ``files`` are those of the module that
-    are kept beside the programs.
+    ``renamed`` maps Go's name of a program, or its package if the name is ambiguous, to our name. ``stamps`` are
+    variables that the linker sets to the version of ``module``. ``files`` of the module are copied beside the programs.
     """
 
     name: str
@@ -45,11 +43,11 @@ class ModuleSet:
 
     @property
     def builds(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Packages to build in one go, and the name of their program; none if Go names them after packages."""
+        """The packages of each ``go build``, and the program's name; empty if Go chooses the names."""
         together = tuple(package for package in self.packages if package not in self.renamed)
         if together:
             yield together, ""
-        # A program's name can be given to Go for one package at a time only.
+        # `go build -o NAME` takes one package only.
         for package in self.packages:
             if package in self.renamed:
                 yield (package,), self.renamed[package]
@@ -59,13 +57,12 @@ class ModuleSet:
         if not self.stamps:
             return "-s -w"
         values = _stamp_values(required_version(go_mod, self.module))
-        # `-X` takes the full name of a variable; the last part of the name selects the value.
         stamped = [f"-X {stamp}={values[stamp.rpartition('.')[2]]}" for stamp in self.stamps]
         return " ".join(("-s -w", *stamped))
 
 
 def kubernetes_set(minor: str) -> ModuleSet:
-    """The programs of Kubernetes itself. Raises ``KeyError`` for a minor version that is not supported."""
+    """Kubernetes' own programs. Raises ``KeyError`` if ``minor`` is not supported."""
     if minor not in SUPPORTED:
         raise KeyError(minor)
     stamps = [
@@ -88,7 +85,7 @@ ETCD: Final = ModuleSet(
     "etcd",
     "go.etcd.io/etcd/server/v3",
     ("go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3", "go.etcd.io/etcd/server/v3"),
-    # Go names a program after the last path element without the version suffix: `server`.
+    # Go names the program after its last path element without the version: `server`.
     {"server": "etcd"},
 )
 COREDNS: Final = ModuleSet("coredns", "github.com/coredns/coredns")
@@ -110,14 +107,14 @@ VERTICAL_POD_AUTOSCALER: Final = ModuleSet(
 )
 _HELM: Final = "helm.sh/helm/v3"
 HELM: Final = ModuleSet("helm", _HELM, (f"{_HELM}/cmd/helm",), stamps=(f"{_HELM}/internal/version.version",))
-"""For people and tests, not for a cluster: it renders, installs and upgrades the chart."""
+"""Helm, for people and tests; not part of a cluster."""
 
 ADD_ONS: Final = {VERTICAL_POD_AUTOSCALER.name: VERTICAL_POD_AUTOSCALER}
-"""Module sets that a cluster has only on request, by name."""
+"""Optional module sets by name."""
 
 
 def module_sets(minor: str, add_ons: Sequence[str] = ()) -> tuple[ModuleSet, ...]:
-    """All that a cluster of this minor version needs, the smallest first, so that a fault in the tools shows soon.
+    """The module sets of a cluster, smallest first, so that a broken toolchain fails early.
 
     Raises ``KeyError`` for an unknown minor version or add-on.
     """
@@ -126,23 +123,22 @@ def module_sets(minor: str, add_ons: Sequence[str] = ()) -> tuple[ModuleSet, ...
 
 
 def required_version(go_mod: str, module: str) -> str:
-    """The version of ``module`` that the text of a ``go.mod`` requires. Raises ``LookupError``."""
-    # A requirement is a line of a `require` block, or follows the keyword on the same line.
+    """The version of ``module`` in the text ``go_mod``. Raises ``LookupError``."""
     match = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", go_mod, re.MULTILINE)
     if match is None:
-        raise LookupError(f"the go.mod requires no {module}")
+        raise LookupError(f"go.mod does not require {module}")
     return match[1]
 
 
 def go_mod_of_kubernetes(version: str, go: str, staging: tuple[str, ...]) -> str:
-    """The ``go.mod`` with which ``go mod tidy`` begins.
+    """The initial ``go.mod`` for ``go mod tidy``.
 
-    ``staging`` are the modules that Kubernetes keeps in its own repository; outside of it they are to be replaced by
-    those published with the same release: v1.36.3 goes with v0.36.3.
+    ``staging`` are the modules in Kubernetes' own repository. They are replaced by the published modules of the same
+    release: v0.36.3 for v1.36.3.
     """
     tools = "\n".join(f"\t{KUBERNETES}/cmd/{program}" for program in _KUBERNETES_PROGRAMS)
     published = f"v0.{version.removeprefix('v1.')}"
-    # Kubernetes replaces these by folders of its repository, and Go ignores the replacements of a dependency.
+    # Needed because Go ignores the `replace` directives of dependencies.
     replaced = "\n".join(f"\t{module} => {module} {published}" for module in staging)
     return (
         f"module autoscale/kubernetes\n\ngo {go}\n\nrequire {KUBERNETES} {version}\n\n"
@@ -151,14 +147,11 @@ def go_mod_of_kubernetes(version: str, go: str, staging: tuple[str, ...]) -> str
 
 
 def staging_of(go_mod: str) -> tuple[str, tuple[str, ...]]:
-    """The Go version that the ``go.mod`` of Kubernetes asks for, and the modules of its own repository.
-
-    Raises ``ValueError`` if the text is no such file.
-    """
+    """The Go version and the staging modules of Kubernetes' ``go.mod``. Raises ``ValueError``."""
     go = re.search(r"^go (\S+)$", go_mod, re.MULTILINE)
     staging = re.findall(r"^\s*(k8s\.io/\S+) => \./staging/", go_mod, re.MULTILINE)
     if go is None or not staging:
-        raise ValueError("this is no go.mod of Kubernetes")
+        raise ValueError("not a go.mod of Kubernetes")
     return go[1], tuple(staging)
 
 
