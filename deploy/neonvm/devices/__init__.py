@@ -1,1 +1,1 @@
-"""``neonvm-devices``: gives runner pods the devices of their node that make guests fast; one program on each node."""
+"""``neonvm-devices``: device plugin for /dev/kvm and /dev/vhost-net; runs on each node."""

@@ -1,4 +1,4 @@
-"""The device plugin as the kubelet calls it."""
+"""The device plugin's gRPC service, which the kubelet calls."""
 
 from __future__ import annotations
 
@@ -16,76 +16,76 @@ from deploy.neonvm.devices.wire import (
     SERVICE,
     Grant,
     MalformedPluginMessageError,
-    allocation,
-    listed,
-    places_in,
+    allocate_response,
+    device_list,
+    requested_devices,
 )
 from deploy.neonvm.texts import devices as texts
 
 LOG: Final = logging.getLogger("neonvm.devices")
 
 DRIVERS: Final = Path("/sys/class/misc")
-"""Every container sees the node's drivers here, without access to its devices."""
+"""The node's misc drivers, visible in every container."""
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
-def present(names: Sequence[str], drivers: Path = DRIVERS) -> list[str]:
-    """Those of the node's devices whose drivers are loaded, as paths on the node."""
-    # This container's own /dev does not show the node's devices; a driver in /sys does.
+def present_devices(names: Sequence[str], drivers: Path = DRIVERS) -> list[str]:
+    """The paths of the devices ``names`` whose drivers are loaded on the node."""
+    # This container's /dev does not show the node's devices.
     return [f"/dev/{name}" for name in names if (drivers / name).exists()]
 
 
 class Plugin:
-    """Offers ``count`` places of a resource. ``watchers`` counts the kubelets that follow. ``grant`` says what the
-    containers get for theirs; it may raise ``OSError``.
+    """Offers ``count`` devices of a resource. ``watchers`` is the number of connected kubelets.
+
+    ``grant`` gets the requested device IDs of each container and returns what each gets; it may raise ``OSError``.
     """
 
     def __init__(self, count: int, grant: Callable[[list[list[str]]], Iterable[Grant]]) -> None:
-        self._listed = listed(count)
+        self._device_list = device_list(count)
         self._grant = grant
         self.watchers = 0
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Handler for a ``grpc.aio`` server."""
-        answered = grpc.unary_unary_rpc_method_handler
+        unary = grpc.unary_unary_rpc_method_handler
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            "GetDevicePluginOptions": answered(self.options),
+            "GetDevicePluginOptions": unary(self.options),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.list_and_watch),
-            "Allocate": answered(self.allocate),
+            "Allocate": unary(self.allocate),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def options(self, _: bytes, __: Context) -> bytes:
-        """The plugin wants no further calls."""
+        """No optional calls."""
         return NO_OPTIONS
 
     async def list_and_watch(self, _: bytes, __: Context) -> AsyncIterator[bytes]:
-        """All that is offered, once: it never changes. The stream lasts as long as the kubelet and this program."""
+        """Send the list of devices, which never changes, and keep the stream open."""
         self.watchers += 1
         try:
-            yield self._listed
-            # A stream that ends would tell the kubelet that the plugin is gone.
+            yield self._device_list
+            # If the stream ends, the kubelet considers the plugin gone.
             await asyncio.Event().wait()
         finally:
             self.watchers -= 1
 
     async def allocate(self, request: bytes, context: Context) -> bytes:
-        """Devices of each container."""
+        """Grant each container its devices and mounts."""
         try:
-            return allocation(self._grant(places_in(request)))
+            return allocate_response(self._grant(requested_devices(request)))
         except MalformedPluginMessageError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except OSError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
 
-def all_devices(
-    devices: Callable[[], Sequence[str]], telemetry: DeviceTelemetry, places: list[list[str]]
+def grant_all_devices(
+    devices: Callable[[], Sequence[str]], telemetry: DeviceTelemetry, requests: list[list[str]]
 ) -> list[Grant]:
-    """All devices of the node for each container. ``devices``: the paths of those that there are now."""
+    """Grant all of the node's ``devices`` (paths) to each container."""
     paths = list(devices())
-    telemetry.allocated(len(places))
-    LOG.info(texts.ALLOCATED, extra={"devices": paths, "containers": len(places)})
-    # The places are alike: which of them the kubelet has chosen does not matter.
-    return [Grant(paths)] * len(places)
+    telemetry.allocated(len(requests))
+    LOG.info(texts.ALLOCATED, extra={"devices": paths, "containers": len(requests)})
+    return [Grant(paths)] * len(requests)

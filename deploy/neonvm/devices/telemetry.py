@@ -11,7 +11,7 @@ from protocol.runtime.build_info import describe_process
 
 
 class DeviceTelemetry:
-    """The metrics of one node's plugin: which of the devices ``names`` there are, and whether the kubelet knows it."""
+    """Metrics of the device plugin on one node; ``names`` are the devices that it may grant."""
 
     def __init__(
         self, names: Sequence[str], devices: Callable[[], Sequence[str]], is_registered: Callable[[], bool]
@@ -19,10 +19,9 @@ class DeviceTelemetry:
         self.registry = CollectorRegistry()
         describe_process(self.registry, "neonvm-devices")
         what = "1 if pods on this node get the device"
-        there = Gauge("autoscale_devices_present", what, ("device",), registry=self.registry)
+        present = Gauge("autoscale_devices_present", what, ("device",), registry=self.registry)
         for name in names:
-            # A function, because drivers come and go without notice.
-            there.labels(name).set_function(partial(_is_present, f"/dev/{name}", devices))
+            present.labels(name).set_function(partial(_is_present, f"/dev/{name}", devices))
         registered = Gauge(
             "autoscale_devices_registered", "1 while the kubelet offers the resource", registry=self.registry
         )
@@ -34,15 +33,15 @@ class DeviceTelemetry:
         )
 
     def registered(self, outcome: str) -> None:
-        """A registration has ended, as ``done`` or ``failed``."""
+        """Count a registration; ``outcome`` is ``done`` or ``failed``."""
         self._registrations.labels(outcome).inc()
 
     def allocated(self, containers: int) -> None:
-        """This many containers got the node's devices."""
+        """Count ``containers`` that got the node's devices."""
         self._allocations.inc(containers)
 
     def page(self) -> bytes:
-        """The metrics in Prometheus's text format."""
+        """The metrics page in Prometheus' text format."""
         return generate_latest(self.registry)
 
 

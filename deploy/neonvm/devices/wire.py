@@ -1,7 +1,6 @@
-"""The kubelet's device plugin API v1beta1, as far as this plugin speaks it: methods and messages (pure).
+"""Messages of the kubelet's device plugin API v1beta1 (pure).
 
-What the kubelet calls a device is here a place for one pod: there are more of them than pods, so they limit nothing,
-and only let a pod ask for whatever the node has.
+Our devices are only units to request: there are more of them than pods, and none is a particular device file.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ VERSION: Final = "v1beta1"
 SERVICE: Final = "v1beta1.DevicePlugin"
 REGISTER: Final = "/v1beta1.Registration/Register"
 KUBELET_SOCKET: Final = "kubelet.sock"
-"""The kubelet's own socket, in the folder of the plugins'. It makes a new one with each start."""
+"""The kubelet's socket in the device plugin folder; created at each start."""
 
-_PLACE: Final = "place-"
+_DEVICE_PREFIX: Final = "place-"
 NO_OPTIONS: Final = b""
-"""No call before a container starts, and no preference for which place it gets."""
+"""Empty DevicePluginOptions: no PreStartContainer, no GetPreferredAllocation."""
 
 _MESSAGES: Final[dict[str, Fields]] = {
     "RegisterRequest": (("version", 1, "string"), ("endpoint", 2, "string"), ("resource_name", 3, "string")),
@@ -37,49 +36,48 @@ _MESSAGES: Final[dict[str, Fields]] = {
     "DeviceSpec": (("container_path", 1, "string"), ("host_path", 2, "string"), ("permissions", 3, "string")),
 }
 MESSAGES: Final = message_classes("v1beta1", _MESSAGES, "proto3")
-"""The message classes by name."""
+"""Message classes by name."""
 
 
 class MalformedPluginMessageError(ValueError):
-    """The kubelet's request cannot be read."""
+    """The kubelet's request cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A container's devices, to read and write, and folders of the node by path inside, read-only."""
+    """What a container gets: devices (read-write), and read-only mounts (path inside → folder on the node)."""
 
     devices: Sequence[str] = ()
     mounts: Mapping[str, str] = field(default_factory=dict)
 
 
 def _message(name: str, **fields: str) -> Any:
-    # Any: the classes are made at run time, and no type knows their fields.
+    # Any: the classes are created at run time.
     return MESSAGES[name](**fields)
 
 
-def registration(resource: str, endpoint: str) -> bytes:
-    """Tells the kubelet that ``resource`` is offered at the socket ``endpoint``, a name in its folder."""
-    # The endpoint is a bare name: the kubelet looks for it in its own folder of plugins.
+def register_request(resource: str, endpoint: str) -> bytes:
+    """A request to register ``resource``, served at the socket ``endpoint`` (a file name in the kubelet's folder)."""
     request = _message("RegisterRequest", version=VERSION, endpoint=endpoint, resource_name=resource)
     return bytes(request.SerializeToString())
 
 
-def listed(count: int) -> bytes:
-    """This many places. They are healthy as long as this program is, also on a node that has nothing to hand out."""
-    places = _message("ListAndWatchResponse")
+def device_list(count: int) -> bytes:
+    """A list of ``count`` healthy devices."""
+    devices = _message("ListAndWatchResponse")
     for number in range(count):
-        places.devices.add(ID=f"{_PLACE}{number}", health="Healthy")
-    return bytes(places.SerializeToString())
+        devices.devices.add(ID=f"{_DEVICE_PREFIX}{number}", health="Healthy")
+    return bytes(devices.SerializeToString())
 
 
-def is_place(name: str) -> bool:
-    """Return True for the name of a place, as ``listed`` writes it."""
-    # Exact, because the name becomes a path on the node.
-    return name.startswith(_PLACE) and name.removeprefix(_PLACE).isdecimal()
+def is_device_id(name: str) -> bool:
+    """Return True if ``name`` is a device ID of ``device_list``."""
+    # Exact: the ID becomes a path on the node.
+    return name.startswith(_DEVICE_PREFIX) and name.removeprefix(_DEVICE_PREFIX).isdecimal()
 
 
-def places_in(request: bytes) -> list[list[str]]:
-    """The places that the kubelet has chosen for each container. Raises ``MalformedPluginMessageError``."""
+def requested_devices(request: bytes) -> list[list[str]]:
+    """The device IDs of each container in an AllocateRequest. Raises ``MalformedPluginMessageError``."""
     message = _message("AllocateRequest")
     try:
         message.ParseFromString(request)
@@ -88,14 +86,13 @@ def places_in(request: bytes) -> list[list[str]]:
     return [list(container.devices_ids) for container in message.container_requests]
 
 
-def allocation(grants: Iterable[Grant]) -> bytes:
-    """The answer that grants each container its devices and mounts; a grant may be empty."""
+def allocate_response(grants: Iterable[Grant]) -> bytes:
+    """The AllocateResponse with a grant, which may be empty, for each container."""
     response = _message("AllocateResponse")
     for grant in grants:
         container = response.container_responses.add()
         for path in grant.devices:
             container.devices.add(container_path=path, host_path=path, permissions="rw")
         for inside, outside in grant.mounts.items():
-            # Read-only, so that a pod can leave nothing on the node.
             container.mounts.add(container_path=inside, host_path=outside, read_only=True)
     return bytes(response.SerializeToString())

@@ -1,1 +1,1 @@
-"""``neonvm-network``: the flat network of VMs across the nodes of a real cluster; one program on each node."""
+"""``neonvm-network``: the VMs' flat network across the nodes of a real cluster (VXLAN); runs on each node."""

@@ -1,7 +1,7 @@
-"""The owners of the flat network's addresses, and the nodes on which each may be (pure).
+"""Which VM owns each IP of the flat network, and on which nodes it may be (pure).
 
-All of it comes from what the controller and administrators write: claims (IPAddress objects), and the status of VMs and
-migrations. Nothing that a tenant writes counts, except for the claim of their own VM.
+Sources are objects that only the controller and administrators write: IPAddress claims, and the status of VMs and
+migrations. Tenants' own fields are not trusted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 
 LABEL_CLIENT: Final = "autoscaling.neon.tech/flat-network-client"
-"""On an IPAddress whose parent is a node: an administrator has plugged in a client with this address there."""
+"""Label of an IPAddress whose parent is a node: an administrator attached a client with this IP there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address. ``nodes`` are where its frames may come from, by name, the present one first. ``namespace`` is its
-    VM's; empty for a client, which all namespaces may talk to.
+    """One IP. ``nodes`` are the names of the nodes that may send its frames, the current node first.
+
+    ``namespace`` is the VM's; empty for a client, which all namespaces can reach.
     """
 
     address: str
@@ -35,7 +36,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class FlatObjects:
-    """The cluster's objects as far as they matter here. Keys of ``vms`` and ``claims`` are their names."""
+    """Objects of the cluster. ``vms`` and ``claims`` are by name."""
 
     claims: Mapping[ObjectName, Json]
     vms: Mapping[ObjectName, Json]
@@ -43,7 +44,7 @@ class FlatObjects:
 
 
 def client_claim(address: str, node: str) -> Json:
-    """The IPAddress that lets a client on the bridge of ``node`` have ``address``."""
+    """An IPAddress that gives ``address`` to a client on the bridge of ``node``."""
     return {
         "apiVersion": IP_ADDRESSES.api_version,
         "kind": IP_ADDRESSES.kind,
@@ -53,7 +54,7 @@ def client_claim(address: str, node: str) -> Json:
 
 
 def is_v4(address: str) -> bool:
-    """Return True for an IPv4 address."""
+    """Return True if ``address`` is an IPv4 address."""
     try:
         return ip_address(address).version == 4
     except ValueError:
@@ -61,66 +62,64 @@ def is_v4(address: str) -> bool:
 
 
 def endpoints(objects: FlatObjects) -> list[Endpoint]:
-    """All addresses in use. A VM that moves may be on the migration's source and on its target."""
+    """All IPs in use. A VM that is being migrated may be on the source and the target node."""
     moving: dict[ObjectName, list[str]] = {}
     for migration in filter(is_under_way, objects.migrations):
-        # During a move both ends may send: the source until it stops, the target from its first announcement on.
+        # Both nodes may send: the source until it stops, the target from its gratuitous ARP on.
         ends = [text(migration, "status", end) for end in ("sourceNode", "targetNode")]
         moving.setdefault(vm_of(migration), []).extend(ends)
     all_endpoints = []
     for name, claim in objects.claims.items():
         if node := _client_node(claim):
-            # A client on a bridge belongs to no namespace.
             all_endpoints.append(Endpoint(name.name, "", (node,)))
             continue
         owner, uid = owner_of(claim)
         vm = objects.vms.get(owner, {})
-        # The uid tells a VM from an earlier one of the same name, whose claim may still be there.
+        # The uid, because the claim of a deleted VM of the same name may still exist.
         if uid and uid_of(vm) == uid and text(vm, "status", "extraNetIP") == name.name:
-            # A dict keeps the order and drops duplicates: the VM's own node comes first.
             nodes = dict.fromkeys(filter(None, (text(vm, "status", "node"), *moving.get(owner, []))))
             all_endpoints.append(Endpoint(name.name, owner.namespace, tuple(nodes)))
     return [endpoint for endpoint in all_endpoints if is_v4(endpoint.address)]
 
 
 def _client_node(claim: Json) -> str:
-    """The node of a client; empty if the claim is not a client's. Our controller may claim addresses for VMs alone."""
+    """The node of a client; empty if the claim is not a client's."""
     parent = child(claim, "spec", "parentRef")
     is_client = labels_of(claim).get(LABEL_CLIENT) == "true" and not text(parent, "group")
     return text(parent, "name") if is_client and text(parent, "resource") == NODES.plural else ""
 
 
-def rightful_address(pod: Json, objects: FlatObjects) -> str:
-    """The address that ``pod`` may have; empty if none. A pod is believed to run a VM if the VM's status names it, or
-    that of a migration of it that is under way.
+def allowed_address(pod: Json, objects: FlatObjects) -> str:
+    """The IP that ``pod`` may use; empty if none.
+
+    The status of a VM, or of an active migration of it, must name the pod.
     """
-    # The pod's labels and owners must agree with the VM, but prove nothing: whoever may make pods writes them.
+    # Labels and owner references of the pod must match too, but prove nothing: its creator writes them.
     pod_name = name_of(pod)
     name = ObjectName(pod_name.namespace, labels_of(pod).get(LABEL_VM_NAME, ""))
     vm = objects.vms.get(name, {})
     moves = [move for move in objects.migrations if is_under_way(move) and vm_of(move) == name]
-    rightful_owners = {
+    allowed_owners = {
         (MIGRATIONS.kind, uid_of(move)) for move in moves if text(move, "status", "targetPodName") == pod_name.name
     }
     if text(vm, "status", "podName") == pod_name.name:
-        rightful_owners.add((VIRTUAL_MACHINES.kind, uid_of(vm)))
+        allowed_owners.add((VIRTUAL_MACHINES.kind, uid_of(vm)))
     owners = {(text(owner, "kind"), text(owner, "uid")) for owner in items(pod, "metadata", "ownerReferences")}
     address = text(vm, "status", "extraNetIP")
     claim = objects.claims.get(ObjectName("", address), {})
-    # The claim decides between two VMs whose status names the same address.
+    # The claim decides if the status of two VMs has the same IP.
     has_claim = is_v4(address) and owner_of(claim) == (name, uid_of(vm))
-    return address if has_claim and owners & rightful_owners else ""
+    return address if has_claim and owners & allowed_owners else ""
 
 
-def part_of(found: JsonObject) -> Json:
-    """The part of an object that is kept: a node program holds those of the whole cluster."""
-    # Informers need metadata and labels; nothing else of an object is looked at here.
-    labels = {key: value for key, value in labels_of(found).items() if key in {LABEL_CLAIM, LABEL_CLIENT}}
-    parts = {part: {key: child(found, part).get(key) for key in keys} for part, keys in _KEPT.items()}
+def trimmed(original: JsonObject) -> Json:
+    """The fields of an object that this program reads; the rest is dropped to save memory."""
+    labels = {key: value for key, value in labels_of(original).items() if key in {LABEL_CLAIM, LABEL_CLIENT}}
+    parts = {part: {key: child(original, part).get(key) for key in keys} for part, keys in _FIELDS.items()}
     return {**parts, "metadata": {**parts["metadata"], "labels": labels}}
 
 
-_KEPT: Final = {
+_FIELDS: Final = {
     "metadata": ("namespace", "name", "uid"),
     "spec": ("vmName", "parentRef"),
     "status": (

@@ -1,8 +1,8 @@
-"""The frames that the node lets through on the flat network: rules of nftables, and the elements of their sets (pure).
+"""The nftables rules that filter the flat network's frames, and the elements of their sets (pure).
 
-The rules are fixed; sets and maps carry everything that changes, so a frame costs the same however many VMs there are.
-They guard what the bridge and the tunnel learn from: a frame that is dropped here teaches neither where a VM is. All
-else is dropped, too: IPv6, tagged frames, spanning tree.
+The rules are constant; only sets and maps change, so the cost per frame does not depend on the number of VMs. The
+bridge and the VXLAN device learn MACs only from frames that pass these rules. Everything else is dropped: IPv6, VLAN
+tags, STP.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from deploy.neonvm.overlay.endpoints import Endpoint
 BRIDGE: Final = "neonvm0"
 TUNNEL: Final = "neonvm-vxlan"
 PORT: Final = 8479
-"""Not VXLAN's own: the cluster's network may use that."""
+"""UDP port; not VXLAN's default, which the cluster's CNI may use."""
 TAP_PREFIX: Final = "nv"
 TABLE: Final = "neonvm"
 COUNTERS: Final = ("foreign", "spoofed", "misdirected", "flooded")
-"""Why frames are dropped. ``foreign``: tunnel packets that no node sent from where the API has the VM."""
+"""Reasons of drops. ``foreign``: VXLAN packets whose source node does not run the sender's VM."""
 
 Elements = Mapping[str, frozenset[str]]
-"""The elements of each set, by family, table and name of the set."""
+"""The elements of each set, by ``family table set``."""
 
-# Elements in one command for nft, so that no line grows with the cluster.
+# Elements per nft command.
 _CHUNK: Final = 500
 _BROADCASTS: Final = "50/second burst 100 packets"
-"""For each guest. ARP needs one for each neighbour a minute; each goes to every node."""
+"""Limit per guest. ARP needs one broadcast per neighbour and minute; each goes to every node."""
 
 _INNER_SOURCE: Final = "@th,176,48"
-"""The sender's MAC within a VXLAN packet: after 8 bytes of UDP, 8 of VXLAN and the receiver's MAC."""
+"""The inner source MAC of a VXLAN packet: after 8 bytes of UDP, 8 of VXLAN and the destination MAC."""
 
 _ETHER_TYPE: Final = "@ll,96,16"
-"""As it stands in the frame: ``ether type`` looks behind a tag of a VLAN."""
+"""The frame's raw EtherType; ``ether type`` would skip a VLAN tag."""
 
 _RULES: Final = f"""
 table inet {TABLE}
@@ -47,8 +47,7 @@ table inet {TABLE} {{
   set places {{ typeof ip saddr . {_INNER_SOURCE}; }}
   counter foreign {{ }}
 
-  # Guests must not fill the node's table of connections: by frames that br_netfilter shows to it, or by packets of the
-  # tunnel, whose ports are chosen by what is in them.
+  # Guests must not fill the node's conntrack table, through br_netfilter or through the tunnel's source ports.
   chain sent {{
     type filter hook output priority raw; policy accept;
     udp dport {PORT} notrack
@@ -57,7 +56,7 @@ table inet {TABLE} {{
     type filter hook prerouting priority raw; policy accept;
     udp dport {PORT} notrack
     iifname "{BRIDGE}" notrack
-    # The kernel hands frames for 01:80:c2:00:00:0e to the node past the bridge and its rules.
+    # Frames to 01:80:c2:00:00:0e (LLDP) reach the node without passing the bridge's rules.
     iifname "{TAP_PREFIX}*" drop
     iifname "{TUNNEL}" drop
   }}
@@ -65,7 +64,7 @@ table inet {TABLE} {{
     type filter hook input priority -150; policy accept;
     udp dport {PORT} goto tunnel
   }}
-  # A node that sends pods' packets on under its own address must not do so with these.
+  # A node that masquerades pods' packets must not forward these under its own IP.
   chain forwarded {{
     type filter hook forward priority -150; policy accept;
     udp dport {PORT} ip daddr @nodes goto passed_on
@@ -139,7 +138,7 @@ table bridge {TABLE} {{
   }}
   chain leaving {{
     ether type 0x8035 oifname "{TUNNEL}" accept
-    # The runner that a guest leaves waits for its announcement.
+    # The source runner of a migration waits for the guest's announcement.
     ether type 0x8035 oifname . ether saddr @macs accept
     ether type 0x8035 drop
     ip saddr @clients goto delivered
@@ -151,16 +150,16 @@ table bridge {TABLE} {{
     counter name misdirected drop
   }}
   chain delivered {{
-    # The mark would go out on the tunnel's packets, and firewalls of the node read it there.
+    # Otherwise the tunnel's packets would carry the mark to the node's firewall.
     meta mark set 0
     oifname "{TUNNEL}" accept
     oifname . ip daddr @taps ether daddr . ip daddr @known accept
     oifname . arp daddr ip @taps accept
-    # Flooded to all ports, and for another guest.
+    # Flooded frames for another guest.
     drop
   }}
 
-  # The node itself has no part in this network.
+  # The node itself is not part of this network.
   chain input {{
     type filter hook input priority -300; policy accept;
     iifname "{TAP_PREFIX}*" drop
@@ -176,73 +175,76 @@ table bridge {TABLE} {{
 
 
 def elements(
-    found: Iterable[Endpoint],
+    endpoints: Iterable[Endpoint],
     taps: Mapping[str, str],
     peers: Mapping[str, frozenset[str]],
     isolated: bool,
     underlay: Iterable[str] = (),
 ) -> Elements:
-    """Elements of the sets. ``taps``: the address of each tap of this node. ``peers``: the addresses of the other
-    nodes, by name. ``isolated``: VMs of different namespaces do not reach each other. ``underlay``: interfaces by which
-    packets of nodes come although the way back to them is another.
+    """Elements of the sets.
+
+    ``taps``: the IP of each tap of this node. ``peers``: the IPs of the other nodes, by name. ``isolated``: VMs cannot
+    reach other namespaces. ``underlay``: interfaces exempt from the reverse path check of nodes' packets.
     """
-    # `found` may be an iterator, and is read several times.
-    every = list(found)
-    spaces = _spaces(every, isolated)
+    all_endpoints = list(endpoints)
+    spaces = _namespace_marks(all_endpoints, isolated)
     return {
         f"inet {TABLE} nodes": frozenset(address for peer in peers.values() for address in peer),
-        # Names are quoted: an interface may be called like one of nft's keywords, or start with a digit.
+        # Quoted: an interface name may be an nft keyword or start with a digit.
         f"inet {TABLE} underlay": frozenset(f'"{interface}"' for interface in underlay),
-        f"inet {TABLE} places": frozenset(_places(every, peers)),
+        f"inet {TABLE} places": frozenset(_tunnel_sources(all_endpoints, peers)),
         f"bridge {TABLE} taps": frozenset(f'"{tap}" . {address}' for tap, address in taps.items()),
         f"bridge {TABLE} macs": frozenset(f'"{tap}" . {flat_mac(address)}' for tap, address in taps.items()),
-        f"bridge {TABLE} known": frozenset(f"{_facts(endpoint.address)[0]} . {endpoint.address}" for endpoint in every),
-        f"bridge {TABLE} clients": frozenset(endpoint.address for endpoint in every if not endpoint.namespace),
+        f"bridge {TABLE} known": frozenset(
+            f"{_mac_and_number(endpoint.address)[0]} . {endpoint.address}" for endpoint in all_endpoints
+        ),
+        f"bridge {TABLE} clients": frozenset(endpoint.address for endpoint in all_endpoints if not endpoint.namespace),
         f"bridge {TABLE} spaces": frozenset(f"{address} : {number}" for address, number in spaces.items()),
         f"bridge {TABLE} members": frozenset(f"{number} . {address}" for address, number in spaces.items()),
     }
 
 
 @lru_cache(maxsize=2**17)
-def _facts(address: str) -> tuple[str, int]:
-    """The MAC and the number of an address; cached, because each change needs those of all VMs of the cluster."""
+def _mac_and_number(address: str) -> tuple[str, int]:
+    """An IP's MAC, and the IP as a number; cached, because every change needs them for all VMs."""
     return flat_mac(address), int(IPv4Address(address))
 
 
-def _places(every: Iterable[Endpoint], peers: Mapping[str, frozenset[str]]) -> Iterator[str]:
-    for endpoint in every:
-        # A raw payload expression is compared with a number, not with a MAC in nft's notation.
-        mac = _facts(endpoint.address)[0].replace(":", "")
+def _tunnel_sources(all_endpoints: Iterable[Endpoint], peers: Mapping[str, frozenset[str]]) -> Iterator[str]:
+    for endpoint in all_endpoints:
+        # A raw payload expression is compared with a number, not a MAC.
+        mac = _mac_and_number(endpoint.address)[0].replace(":", "")
         yield from (f"{address} . 0x{mac}" for node in endpoint.nodes for address in peers.get(node, ()))
 
 
-def _spaces(every: Iterable[Endpoint], isolated: bool) -> dict[str, int]:
-    """A number for the namespace of each VM's address: the lowest address there, which no other namespace has."""
+def _namespace_marks(all_endpoints: Iterable[Endpoint], isolated: bool) -> dict[str, int]:
+    """A mark for each VM's IP, unique for its namespace: the namespace's lowest IP as a number."""
     members: dict[str, list[str]] = {}
-    for endpoint in every:
+    for endpoint in all_endpoints:
         if endpoint.namespace:
-            # Without isolation all VMs share one space. Clients are in none: they are matched by @clients.
+            # Without isolation, all VMs share one mark. Clients have none.
             members.setdefault(endpoint.namespace if isolated else "", []).append(endpoint.address)
-    lowest = [(addresses, min(_facts(address)[1] for address in addresses)) for addresses in members.values()]
+    lowest = [(addresses, min(_mac_and_number(address)[1] for address in addresses)) for addresses in members.values()]
     return {address: number for addresses, number in lowest for address in addresses}
 
 
-def rebuilt(wanted: Elements) -> list[str]:
-    """The lines for ``nft -f`` that replace all rules and sets in one transaction."""
-    return [_RULES, *changed({}, wanted)]
+def full_ruleset(wanted: Elements) -> list[str]:
+    """Commands for ``nft -f`` that replace all rules and sets in one transaction."""
+    return [_RULES, *set_changes({}, wanted)]
 
 
-def changed(before: Elements, wanted: Elements) -> list[str]:
-    """The lines for ``nft -f`` that change the sets from ``before`` to ``wanted``."""
-    # Removals come first: a map refuses a second mark for an address that it still has.
-    removed = [line for name in wanted for line in _lines("delete", name, before.get(name, frozenset()) - wanted[name])]
+def set_changes(before: Elements, wanted: Elements) -> list[str]:
+    """Commands for ``nft -f`` that change the sets from ``before`` to ``wanted``."""
+    # Deletions first: a map accepts one mark per IP.
+    removed = [
+        line for name in wanted for line in _element_lines("delete", name, before.get(name, frozenset()) - wanted[name])
+    ]
     return removed + [
-        line for name in wanted for line in _lines("add", name, wanted[name] - before.get(name, frozenset()))
+        line for name in wanted for line in _element_lines("add", name, wanted[name] - before.get(name, frozenset()))
     ]
 
 
-def _lines(verb: str, name: str, some: Iterable[str]) -> Iterator[str]:
-    # In a fixed order, so that two runs write the same lines.
-    ordered = sorted(some)
+def _element_lines(verb: str, name: str, elements: Iterable[str]) -> Iterator[str]:
+    ordered = sorted(elements)
     for at in range(0, len(ordered), _CHUNK):
         yield f"{verb} element {name} {{ {', '.join(ordered[at : at + _CHUNK])} }}"

@@ -1,6 +1,6 @@
-"""Keeps one node's part of the flat network and its fence, and gives taps to its runner pods.
+"""Maintains the flat network and its filter on one node, and hands taps to the node's runner pods.
 
-What cannot be done now is tried again; what runs already does not depend on this program.
+Failures are retried. Pods that are connected already do not depend on this program.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import msgspec
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from deploy.neonvm.network.commands import run
-from deploy.neonvm.overlay.endpoints import Endpoint, FlatObjects, endpoints, rightful_address
-from deploy.neonvm.overlay.fence import BRIDGE, TABLE, Elements, changed, elements, rebuilt
+from deploy.neonvm.overlay.endpoints import Endpoint, FlatObjects, allowed_address, endpoints
+from deploy.neonvm.overlay.fence import BRIDGE, TABLE, Elements, elements, full_ruleset, set_changes
 from deploy.neonvm.overlay.node_plan import (
     OverlayNode,
-    forwarding,
-    made_of,
-    named,
+    attach_tap,
+    create_links,
+    fdb_changes,
     peers,
-    plugged_in,
+    set_alias,
+    tap_addresses,
     tap_name,
-    taps_in,
 )
-from deploy.neonvm.overlay.taps import hand_over
+from deploy.neonvm.overlay.taps import send_tap
 from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.runner.flat_tap import TapOffer
 from deploy.neonvm.tap import open_tap
@@ -47,19 +47,21 @@ LOG: Final = logging.getLogger("neonvm.network")
 
 WATCHED: Final = (NODES, VIRTUAL_MACHINES, MIGRATIONS, IP_ADDRESSES)
 
-_AGAIN: Final = Seconds(1.0)
+_RETRY: Final = Seconds(1.0)
 _RENEW: Final = Seconds(10.0)
-_SETTLED: Final = Seconds(0.5)
-"""Changes are gathered for this long before the fence follows; a move is announced seconds before it happens."""
-_COUNTED: Final = Seconds(60.0)
-# Pods that are served at once; the others wait.
-_AT_ONCE: Final = 4
+_DEBOUNCE: Final = Seconds(0.5)
+"""Changes are collected for this long before they are applied; a migration is known seconds before its switchover."""
+_COUNT_EVERY: Final = Seconds(60.0)
+# Pods served at a time.
+_CONCURRENT: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNetworkDependencies:
-    """Caches of the kinds in ``WATCHED``, and ``holder``, which names the pod that has a place. ``isolated`` and
-    ``underlay`` are as for ``elements``. ``dropped`` gets the kernel's counters.
+    """Dependencies of ``NodeNetwork``.
+
+    ``caches`` are informers of the resources in ``WATCHED``. ``holder`` returns the pod that has a device ID.
+    ``isolated`` and ``underlay`` are as in ``fence.elements``. ``dropped`` gets the kernel's counters.
     """
 
     client: ApiClient
@@ -72,16 +74,16 @@ class NodeNetworkDependencies:
 
 
 class NodeNetwork:
-    """This node's part. ``run`` works until cancelled."""
+    """The flat network on one node. ``run`` maintains it until cancelled."""
 
-    def __init__(self, place: OverlayNode, deps: NodeNetworkDependencies) -> None:
-        self._place = place
+    def __init__(self, node: OverlayNode, deps: NodeNetworkDependencies) -> None:
+        self._node = node
         self._deps = deps
         self._loaded: Elements | None = None
         self._changed = asyncio.Event()
         self._counts_at = deps.clock.now()
         self._lock = asyncio.Lock()
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_CONCURRENT)
         self.reason = texts.NOT_LISTED
         self.up = asyncio.Event()
         for informer in deps.caches.values():
@@ -89,11 +91,11 @@ class NodeNetwork:
 
     @property
     def is_up(self) -> bool:
-        """True if the network is made and fenced."""
+        """True if the network exists and is filtered."""
         return not self.reason
 
     async def run(self) -> Never:
-        """Keeps bridge, tunnel, fence and forwarding as the API says."""
+        """Keep bridge, tunnel, filter and forwarding entries up to date."""
         for informer in self._deps.caches.values():
             await informer.synced.wait()
         while True:
@@ -103,40 +105,40 @@ class NodeNetwork:
                 self.reason = ""
                 self.up.set()
             except (NetworkError, msgspec.DecodeError) as error:
-                self.reason, pause = str(error), _AGAIN
+                self.reason, pause = str(error), _RETRY
                 LOG.warning(texts.NOT_KEPT_UP, extra={"reason": str(error)})
             await self._deps.clock.wait(self._changed, Instant(self._deps.clock.now() + pause))
-            # Changes come in bursts: one round follows all of them.
-            await self._deps.clock.sleep(_SETTLED)
+            # Changes come in bursts.
+            await self._deps.clock.sleep(_DEBOUNCE)
 
     async def renew(self) -> None:
-        """Makes what is missing, and follows the API. Raises ``NetworkError``."""
-        # Cleared before the API's state is read: a change during the work leads to another round.
+        """Create missing links and apply the API's state. Raises ``NetworkError``."""
+        # Clear before reading: a change during the work leads to another round.
         self._changed.clear()
         async with self._lock:
             links = await _json("ip", "-j", "link")
             if await self._adopt(links):
                 links = await _json("ip", "-j", "link")
-            # The fence comes before the bridge: if nftables cannot judge bridged frames, no tap is handed out.
+            # The filter before the bridge: without it, no tap is handed out.
             await self._fence(links)
-            lines = made_of(self._place, [str(link.get("ifname")) for link in links])
+            lines = create_links(self._node, [str(link.get("ifname")) for link in links])
             await run("ip", "-batch", "-", lines=lines)
             others, receivers = self._peers(), self._endpoints()
             present = await _json("bridge", "-j", "fdb", "show", "br", BRIDGE)
-            if lines := forwarding(present, others, receivers, self._place.name):
+            if lines := fdb_changes(present, others, receivers, self._node.name):
                 await run("bridge", "-batch", "-", lines=lines)
             await self._count()
 
     async def _fence(self, links: list[dict[str, object]]) -> None:
-        """Loads the rules if they are not there, and changes what has changed since. Raises ``NetworkError``."""
-        taps = {name: address for name, address in taps_in(links).items() if address}
+        """Load the rules if they are missing, and update their sets. Raises ``NetworkError``."""
+        taps = {name: address for name, address in tap_addresses(links).items() if address}
         wanted = elements(self._endpoints(), taps, self._peers(), self._deps.isolated, self._deps.underlay)
         if self._loaded is not None and not await self._is_fenced():
             LOG.warning(texts.FENCE_REMOVED)
             self._loaded = None
-        # If nft fails now, it is not known what is loaded: the next round starts from nothing.
+        # If nft fails, the loaded state is unknown: the next round loads everything.
         before, self._loaded = self._loaded, None
-        if lines := rebuilt(wanted) if before is None else changed(before, wanted):
+        if lines := full_ruleset(wanted) if before is None else set_changes(before, wanted):
             try:
                 await run("nft", "-f", "-", lines=lines)
             except NetworkError as error:
@@ -144,16 +146,16 @@ class NodeNetwork:
         self._loaded = wanted
 
     async def _is_fenced(self) -> bool:
-        """Return False if somebody has removed our tables, as a reload of a node's firewall does."""
+        """Return False if our tables were removed, for example by a reload of the node's firewall."""
         listing = msgspec.json.decode(await run("nft", "-j", "list", "chains"))
         chains = [entry["chain"] for entry in listing.get("nftables", ()) if "chain" in entry]
         return {chain.get("family") for chain in chains if chain.get("table") == TABLE} >= {"inet", "bridge"}
 
     async def _count(self) -> None:
-        """Reads the kernel's counters, but rarely: nft reads all sets for it. Raises ``NetworkError``."""
+        """Read the kernel's counters, at most once a minute: nft reads all sets for it. Raises ``NetworkError``."""
         if self._deps.clock.now() < self._counts_at:
             return
-        self._counts_at = Instant(self._deps.clock.now() + _COUNTED)
+        self._counts_at = Instant(self._deps.clock.now() + _COUNT_EVERY)
         counts = dict[str, int]()
         for family in ("inet", "bridge"):
             listing = msgspec.json.decode(await run("nft", "-j", "list", "counters", "table", family, TABLE))
@@ -172,21 +174,21 @@ class NodeNetwork:
         return endpoints(self._objects())
 
     def _peers(self) -> dict[str, frozenset[str]]:
-        return peers(self._deps.caches[NODES].objects.values(), self._place.name)
+        return peers(self._deps.caches[NODES].objects.values(), self._node.name)
 
     async def _adopt(self, links: list[dict[str, object]]) -> bool:
-        """Notes the addresses of taps that an earlier version has handed out; True if there were any. Raises
-        ``NetworkError``.
+        """Set the alias of taps that a version without aliases created; return True if there were any.
+
+        Raises ``NetworkError``.
         """
-        # An earlier version did not note addresses on taps, and its pods still run.
-        unnamed = {name for name, address in taps_in(links).items() if not address}
+        unnamed = {name for name, address in tap_addresses(links).items() if not address}
         lines: list[str] = []
         for vm in self._deps.caches[VIRTUAL_MACHINES].objects.values() if unnamed else ():
-            if text(vm, "status", "node") == self._place.name and (pod := text(vm, "status", "podName")):
+            if text(vm, "status", "node") == self._node.name and (pod := text(vm, "status", "podName")):
                 holder = await self._pod(ObjectName(name_of(vm).namespace, pod))
                 tap = tap_name(uid_of(holder or {}))
-                if holder is not None and tap in unnamed and (address := rightful_address(holder, self._objects())):
-                    lines += named(tap, address)
+                if holder is not None and tap in unnamed and (address := allowed_address(holder, self._objects())):
+                    lines += set_alias(tap, address)
         if lines:
             await run("ip", "-batch", "-", lines=lines)
         return bool(lines)
@@ -194,32 +196,32 @@ class NodeNetwork:
     async def _pod(self, name: ObjectName) -> Json | None:
         """Raises ``NetworkError``."""
         try:
-            # The pod may be gone; a kubelet may still report its place for a while.
+            # The kubelet may report a deleted pod for a while.
             with Tolerating(RefusalKind.NOT_FOUND):
                 return await self._deps.client.get(PODS, name)
         except ApiError as error:
             raise NetworkError(str(error)) from error
         return None
 
-    async def serve(self, place: str, connection: socket.socket) -> None:
-        """Hands its tap to the pod that has ``place``, as soon as it may have one. Raises ``OSError``."""
+    async def serve(self, device: str, connection: socket.socket) -> None:
+        """Send its tap to the pod that has ``device``, retrying until the pod may have one. Raises ``OSError``."""
         while True:
-            async with self._turns:
+            async with self._slots:
                 try:
-                    if self.is_up and await self._serve(place, connection):
+                    if self.is_up and await self._serve(device, connection):
                         return
                 except NetworkError as error:
-                    extra = {"place": place, "reason": str(error)}
+                    extra = {"device": device, "reason": str(error)}
                     LOG.warning(texts.NOT_PLUGGED_IN, extra=extra)
-            await self._deps.clock.sleep(_AGAIN)
+            await self._deps.clock.sleep(_RETRY)
 
-    async def _serve(self, place: str, connection: socket.socket) -> bool:
-        # The kubelet has given the place to one pod only, so it proves who calls. The API server names the address.
-        holder = await self._deps.holder(place)
+    async def _serve(self, device: str, connection: socket.socket) -> bool:
+        # The kubelet gave the device to one pod only, which identifies the caller.
+        holder = await self._deps.holder(device)
         pod = await self._pod(holder) if holder is not None else None
-        address = rightful_address(pod, self._objects()) if pod is not None else ""
-        if pod is None or not address or text(pod, "spec", "nodeName") != self._place.name:
-            LOG.debug(texts.NO_VM, extra={"place": place, "pod": str(holder or "")})
+        address = allowed_address(pod, self._objects()) if pod is not None else ""
+        if pod is None or not address or text(pod, "spec", "nodeName") != self._node.name:
+            LOG.debug(texts.NO_VM, extra={"device": device, "pod": str(holder or "")})
             return False
         await self._plug_in(uid_of(pod), address, connection)
         LOG.info(texts.PLUGGED_IN, extra={"pod": str(holder), "address": address})
@@ -229,13 +231,12 @@ class NodeNetwork:
         name = tap_name(uid)
         descriptor = open_tap(name)
         try:
-            # The order matters: the tap gets its address and its rules first, and joins the bridge only then.
-            await run("ip", "-batch", "-", lines=named(name, address))
+            # The tap must have its alias and its rules before it joins the bridge.
+            await run("ip", "-batch", "-", lines=set_alias(name, address))
             async with self._lock:
                 await self._fence(await _json("ip", "-j", "link"))
-            await run("ip", "-batch", "-", lines=plugged_in(name, self._place.mtu))
-            # The runner holds the tap from here on, so this process may close its own descriptor.
-            hand_over(connection, descriptor, TapOffer(address, self._place.mtu))
+            await run("ip", "-batch", "-", lines=attach_tap(name, self._node.mtu))
+            send_tap(connection, descriptor, TapOffer(address, self._node.mtu))
         finally:
             os.close(descriptor)
 
@@ -244,15 +245,19 @@ async def _json(*command: str) -> list[dict[str, object]]:
     return msgspec.json.decode(await run(*command) or "[]", type=list[dict[str, object]])
 
 
-async def place_of(name: str, address: str) -> OverlayNode:
-    """This node, with the MTU of the interface that has ``address``. Raises ``NetworkError`` if none has it."""
+async def this_node(name: str, address: str) -> OverlayNode:
+    """This node, with the MTU of the interface that has ``address``. Raises ``NetworkError``."""
     for link in await _json("ip", "-j", "address"):
         addresses = link.get("addr_info")
         mtu = link.get("mtu")
-        if isinstance(addresses, list) and isinstance(mtu, int) and any(_is(info, address) for info in addresses):
+        if (
+            isinstance(addresses, list)
+            and isinstance(mtu, int)
+            and any(_has_address(info, address) for info in addresses)
+        ):
             return OverlayNode(name, address, mtu)
     raise NetworkError(texts.NO_INTERFACE.format(address=address))
 
 
-def _is(found: object, address: str) -> bool:
-    return isinstance(found, dict) and found.get("local") == address
+def _has_address(info: object, address: str) -> bool:
+    return isinstance(info, dict) and info.get("local") == address

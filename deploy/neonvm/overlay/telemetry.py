@@ -11,7 +11,7 @@ from protocol.runtime.build_info import describe_process
 
 
 class OverlayTelemetry:
-    """The metrics of one node's part of the network."""
+    """Metrics of the flat network on one node."""
 
     def __init__(self, is_up: Callable[[], bool]) -> None:
         self.registry = CollectorRegistry()
@@ -21,7 +21,6 @@ class OverlayTelemetry:
             "1 while the flat network is up on this node and its frames are filtered",
             registry=self.registry,
         )
-        # Asked at each scrape, so that the metric cannot lag behind the state.
         up.set_function(lambda: float(is_up()))
         what = "Registrations with the kubelet, by outcome"
         self._registrations = Counter("autoscale_network_registrations", what, ("outcome",), registry=self.registry)
@@ -37,17 +36,17 @@ class OverlayTelemetry:
             self._dropped.labels(reason)
 
     def registered(self, outcome: str) -> None:
-        """A registration has ended, as ``done`` or ``failed``."""
+        """Count a registration; ``outcome`` is ``done`` or ``failed``."""
         self._registrations.labels(outcome).inc()
 
     def dropped(self, counts: dict[str, int]) -> None:
-        """The kernel's counters now."""
+        """Add the increase of the kernel's counters since the last call."""
         for reason, before in self._seen.items():
             now = counts.get(reason, before)
-            # The kernel's counters begin at zero whenever the rules are loaded.
+            # Loading the rules resets the kernel's counters.
             self._dropped.labels(reason).inc(now - before if now >= before else now)
             self._seen[reason] = now
 
     def page(self) -> bytes:
-        """The metrics in Prometheus's text format."""
+        """The metrics page in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -8,9 +8,9 @@ NOT_LISTED: Final = "not synced with the API server yet"
 NOT_UP: Final = "the flat network is not up on this node: {reason}"
 NO_INTERFACE: Final = "no interface of this node has the address {address}"
 RULES_REFUSED: Final = "nftables rejected the bridge rules: {error}"
-POD_UNKNOWN: Final = "cannot ask the kubelet which pod has {place}: {error}"
+POD_UNKNOWN: Final = "cannot ask the kubelet which pod has {device}: {error}"
 BAD_ANSWER: Final = "expected a ListPodResourcesResponse: {error}"
-NO_PLACE: Final = "invalid device ID: {place}"
+NO_PLACE: Final = "invalid device ID: {device}"
 
 # Log lines; what each is about stands in the fields of the entry
 

@@ -15,8 +15,8 @@ import grpc
 import pytest
 
 from deploy.neonvm.devices.__main__ import parser
-from deploy.neonvm.devices.plugin import Plugin, all_devices, present
-from deploy.neonvm.devices.registration import LOOK, UNWATCHED, DeviceOffer, Registration
+from deploy.neonvm.devices.plugin import Plugin, grant_all_devices, present_devices
+from deploy.neonvm.devices.registration import CHECK_EVERY, UNWATCHED, DeviceOffer, Registration
 from deploy.neonvm.devices.telemetry import DeviceTelemetry
 from protocol.units import Seconds
 from tests.deploy.manifests import container
@@ -64,7 +64,7 @@ class Node:
             if holds():
                 return
             if self.clock.is_waited_for:
-                await self.clock.advance(LOOK)
+                await self.clock.advance(CHECK_EVERY)
             await asyncio.sleep(0.001)  # gRPC works in threads of its own
         raise AssertionError("never")
 
@@ -73,7 +73,7 @@ class Node:
 async def node(folder: Path, *devices: str) -> AsyncIterator[Node]:
     clock, there = PatientClock(), list(devices)
     telemetry = DeviceTelemetry((), lambda: there, lambda: registration.is_registered)
-    plugin = Plugin(COUNT, partial(all_devices, lambda: there, telemetry))
+    plugin = Plugin(COUNT, partial(grant_all_devices, lambda: there, telemetry))
     registration = Registration(DeviceOffer(RESOURCE, folder), plugin, clock, telemetry.registered)
     work = asyncio.create_task(registration.run())
     try:
@@ -127,7 +127,7 @@ async def test_registers_again_after_kubelet_restart(folder: Path) -> None:
         await made.until(lambda: len(kubelet.registered) == 1)
         began = made.clock.now()
         await made.until(lambda: len(kubelet.registered) == 2)
-        assert UNWATCHED < made.clock.now() - began < UNWATCHED + 4 * LOOK
+        assert UNWATCHED < made.clock.now() - began < UNWATCHED + 4 * CHECK_EVERY
         assert not made.registration.is_registered
 
 
@@ -166,7 +166,7 @@ async def test_a_request_that_cannot_be_read_is_refused(folder: Path) -> None:
 
 def test_a_device_is_there_when_its_driver_is(tmp_path: Path) -> None:
     (tmp_path / "kvm").mkdir()
-    assert present(["kvm", "vhost-net"], tmp_path) == ["/dev/kvm"]
+    assert present_devices(["kvm", "vhost-net"], tmp_path) == ["/dev/kvm"]
 
 
 def test_the_manifests_ask_for_what_the_plugin_offers() -> None:

@@ -8,10 +8,10 @@ from deploy.neonvm.overlay.endpoints import (
     LABEL_CLIENT,
     Endpoint,
     FlatObjects,
+    allowed_address,
     client_claim,
     endpoints,
-    part_of,
-    rightful_address,
+    trimmed,
 )
 from deploy.neonvm.remote.address_choice import claim
 from protocol.kubernetes.objects import Json, child, name_of
@@ -103,7 +103,7 @@ def test_addresses_are_where_the_api_says(found: FlatObjects, expected: list[End
 )
 def test_pod_gets_address_of_its_vm(candidate: Json, found: FlatObjects, expected: str) -> None:
     """Its labels and owners alone prove nothing: whoever makes pods writes them."""
-    assert rightful_address(candidate, found) == expected
+    assert allowed_address(candidate, found) == expected
 
 
 def test_little_is_kept_of_each_object() -> None:
@@ -112,10 +112,10 @@ def test_little_is_kept_of_each_object() -> None:
         "spec": {"guest": {}},
         "status": {**child(VM, "status"), "conditions": []},
     }
-    kept = part_of(large)
+    kept = trimmed(large)
     assert (name_of(kept), child(kept, "metadata")["labels"]) == (ObjectName("shop", "db"), {})
     assert not child(kept, "status").keys() & {"conditions"}
     for found in (VM, MOVE, MINE):
-        assert endpoints(objects(part_of(MINE), vm=part_of(VM), moves=(part_of(MOVE),))) == [
+        assert endpoints(objects(trimmed(MINE), vm=trimmed(VM), moves=(trimmed(MOVE),))) == [
             Endpoint(ADDRESS, "shop", ("a", "b"))
         ], found

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deploy.neonvm.addressing import flat_mac
 from deploy.neonvm.overlay.endpoints import Endpoint
-from deploy.neonvm.overlay.fence import COUNTERS, Elements, changed, elements, rebuilt
+from deploy.neonvm.overlay.fence import COUNTERS, Elements, elements, full_ruleset, set_changes
 
 ADDRESSES = [f"10.111.{number // 256}.{number % 256}" for number in range(1, 700)]
 TAPS = {"nv0123456789abc": "10.111.0.1"}
@@ -41,9 +41,9 @@ def applied(lines: list[str], before: Elements) -> dict[str, frozenset[str]]:
 @given(FOUND, FOUND, st.booleans())
 def test_changes_lead_to_what_is_wanted(before: list[Endpoint], after: list[Endpoint], isolated: bool) -> None:
     first, second = elements(before, {}, PEERS, isolated), elements(after, TAPS, PEERS, isolated)
-    assert applied(changed(first, second), first) == second
-    assert applied(rebuilt(second)[1:], dict.fromkeys(second, frozenset[str]())) == second
-    assert changed(second, second) == []
+    assert applied(set_changes(first, second), first) == second
+    assert applied(full_ruleset(second)[1:], dict.fromkeys(second, frozenset[str]())) == second
+    assert set_changes(second, second) == []
 
 
 @given(FOUND, st.booleans())
@@ -82,7 +82,7 @@ def test_tunnel_takes_a_vm_only_from_its_nodes(found: list[Endpoint]) -> None:
 def test_thousands_of_vms_cost_no_rule() -> None:
     """Only elements; and each line stays short enough for nft to read."""
     found = [Endpoint(each, f"space-{int(IPv4Address(each)) % 50}", ("b",)) for each in ADDRESSES]
-    rules, *lines = rebuilt(elements(found, {}, PEERS, isolated=True))
-    assert rules == rebuilt(elements([], {}, {}, isolated=True))[0]
+    rules, *lines = full_ruleset(elements(found, {}, PEERS, isolated=True))
+    assert rules == full_ruleset(elements([], {}, {}, isolated=True))[0]
     assert max(map(len, lines)) < 30_000
     assert all(f"counter {each} " in rules for each in COUNTERS)

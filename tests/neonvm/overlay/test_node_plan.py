@@ -9,13 +9,13 @@ from deploy.neonvm.addressing import RETURNED_MAC, flat_mac
 from deploy.neonvm.overlay.endpoints import Endpoint
 from deploy.neonvm.overlay.node_plan import (
     OverlayNode,
-    forwarding,
-    made_of,
-    named,
+    attach_tap,
+    create_links,
+    fdb_changes,
     peers,
-    plugged_in,
+    set_alias,
+    tap_addresses,
     tap_name,
-    taps_in,
 )
 from protocol.kubernetes.objects import Json
 
@@ -29,7 +29,7 @@ def node(name: str, *addresses: str, kind: str = "InternalIP") -> Json:
 
 
 def test_bridge_and_tunnel_are_created_once() -> None:
-    lines = made_of(HERE, ["lo", "eth0"])
+    lines = create_links(HERE, ["lo", "eth0"])
     assert lines == [
         "link add neonvm0 type bridge mcast_snooping 0",
         "link add neonvm-vxlan type vxlan id 4097 dstport 8479 local 10.0.0.1",
@@ -40,11 +40,11 @@ def test_bridge_and_tunnel_are_created_once() -> None:
         "link set neonvm0 type bridge no_linklocal_learn 1",
         "link set neonvm0 up",
     ]
-    assert made_of(HERE, ["neonvm0", "neonvm-vxlan"]) == lines[2:]
+    assert create_links(HERE, ["neonvm0", "neonvm-vxlan"]) == lines[2:]
 
 
 def test_tap_joins_bridge_with_unique_name() -> None:
-    assert plugged_in("nv1", 1450) == [
+    assert attach_tap("nv1", 1450) == [
         "link set nv1 mtu 1450 master neonvm0 addrgenmode none arp off",
         "link set nv1 up",
     ]
@@ -110,7 +110,7 @@ FOUND = st.lists(
 @given(PRESENT, FOUND)
 def test_frames_go_where_the_api_has_their_receivers(present: list[dict[str, object]], found: list[Endpoint]) -> None:
     """Whatever was learned: no MAC leads to a node where it may not be, and a second look changes nothing more."""
-    after = applied(present, forwarding(present, PEERS, found, "a"))
+    after = applied(present, fdb_changes(present, PEERS, found, "a"))
     may = {flat_mac(each.address): {ip for node in each.nodes for ip in PEERS.get(node, ())} for each in found}
     tunnel = [(str(each["mac"]), str(each["dst"])) for each in after if "dst" in each]
     assert {dst for mac, dst in tunnel if mac == EVERYBODY} == {"10.0.0.2", "10.0.0.3"}
@@ -122,7 +122,7 @@ def test_frames_go_where_the_api_has_their_receivers(present: list[dict[str, obj
         if each["ifname"] == "neonvm-vxlan" and "dst" not in each and each.get("state") != "permanent"
     }
     assert into_tunnel <= {flat_mac(each.address) for each in found if any(node != "a" for node in each.nodes)}
-    assert forwarding(after, PEERS, found, "a") == []
+    assert fdb_changes(after, PEERS, found, "a") == []
 
 
 def test_what_was_learned_during_a_move_stays() -> None:
@@ -131,16 +131,16 @@ def test_what_was_learned_during_a_move_stays() -> None:
     moving = [Endpoint("10.111.0.1", "shop", ("b", "c"))]
     everybody = [entry(EVERYBODY, dst=each) for each in ("10.0.0.2", "10.0.0.3")]
     there = entry(mac, master="neonvm0", state="static")
-    assert forwarding([*everybody, there, entry(mac, dst="10.0.0.3")], PEERS, moving, "a") == []
+    assert fdb_changes([*everybody, there, entry(mac, dst="10.0.0.3")], PEERS, moving, "a") == []
     own = entry(mac, master="neonvm0", ifname="nv0123456789abc", state="")
     arriving = [Endpoint("10.111.0.1", "shop", ("b", "a"))]
-    assert forwarding([*everybody, own, entry(mac, dst="10.0.0.2")], PEERS, arriving, "a") == []
+    assert fdb_changes([*everybody, own, entry(mac, dst="10.0.0.2")], PEERS, arriving, "a") == []
 
 
 def test_frames_that_are_given_back_leave_no_trace() -> None:
     everybody = [entry(EVERYBODY, dst=each) for each in ("10.0.0.2", "10.0.0.3")]
     learned = [entry(RETURNED_MAC, dst="10.0.0.2"), entry(RETURNED_MAC, master="neonvm0", state="")]
-    assert forwarding([*everybody, *learned], PEERS, [], "a") == []
+    assert fdb_changes([*everybody, *learned], PEERS, [], "a") == []
 
 
 def test_tap_says_whose_it_is() -> None:
@@ -151,5 +151,5 @@ def test_tap_says_whose_it_is() -> None:
         {"ifname": name, "ifalias": "10.111.0.1"},
         {"ifname": tap_name("uid-2")},
     ]
-    assert named(name, "10.111.0.1") == [f"link set {name} alias 10.111.0.1"]
-    assert taps_in(links) == {name: "10.111.0.1", tap_name("uid-2"): ""}
+    assert set_alias(name, "10.111.0.1") == [f"link set {name} alias 10.111.0.1"]
+    assert tap_addresses(links) == {name: "10.111.0.1", tap_name("uid-2"): ""}

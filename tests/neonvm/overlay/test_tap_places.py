@@ -16,8 +16,16 @@ from hypothesis import strategies as st
 
 from deploy.neonvm.devices.plugin import Plugin
 from deploy.neonvm.devices.wire import MESSAGES as DEVICE_MESSAGES
-from deploy.neonvm.devices.wire import MalformedPluginMessageError, places_in
-from deploy.neonvm.overlay.taps import LIST, MESSAGES, MalformedAnswerError, PlaceHolders, TapSockets, grants, holders
+from deploy.neonvm.devices.wire import MalformedPluginMessageError, requested_devices
+from deploy.neonvm.overlay.taps import (
+    LIST,
+    MESSAGES,
+    MalformedResponseError,
+    PodResources,
+    TapSockets,
+    grant_sockets,
+    pods_with_device,
+)
 from deploy.neonvm.ports import NetworkError
 from protocol.messages import ObjectName
 from tests.neonvm.devices.fake_kubelet import FakeKubelet
@@ -75,23 +83,23 @@ async def test_device_belongs_to_kubelets_pod(
     folder: Path, pods: list[tuple[str, str, str, str]], expected: ObjectName | None
 ) -> None:
     async with pod_resources(folder, listing(*pods)):
-        assert await PlaceHolders(folder)("place-3") == expected
+        assert await PodResources(folder)("place-3") == expected
 
 
 @given(st.binary(max_size=200))
 def test_garbage_of_a_kubelet_is_refused_or_empty(answer: bytes) -> None:
-    with suppress(MalformedAnswerError):
-        assert all(isinstance(each, ObjectName) for each in holders(answer, RESOURCE, "place-3"))
+    with suppress(MalformedResponseError):
+        assert all(isinstance(each, ObjectName) for each in pods_with_device(answer, RESOURCE, "place-3"))
     with suppress(MalformedPluginMessageError):
-        assert all(isinstance(each, list) for each in places_in(answer))
+        assert all(isinstance(each, list) for each in requested_devices(answer))
 
 
 async def test_kubelet_that_does_not_answer_is_named(folder: Path) -> None:
     with pytest.raises(NetworkError, match="cannot ask the kubelet which pod has place-3: UNAVAILABLE"):
-        await PlaceHolders(folder)("place-3")
+        await PodResources(folder)("place-3")
     async with pod_resources(folder, b"\xff"):
         with pytest.raises(NetworkError, match="expected a ListPodResourcesResponse"):
-            await PlaceHolders(folder)("place-3")
+            await PodResources(folder)("place-3")
 
 
 async def test_pod_folder_is_read_only(folder: Path) -> None:
@@ -99,7 +107,7 @@ async def test_pod_folder_is_read_only(folder: Path) -> None:
 
     sockets = TapSockets(folder / "flat", serve)
     sockets.restore()
-    plugin = Plugin(3, partial(grants, sockets))
+    plugin = Plugin(3, partial(grant_sockets, sockets))
     server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
     server.add_generic_rpc_handlers((plugin.handler(),))
     server.add_insecure_port(f"unix:{folder / 'plugin.sock'}")

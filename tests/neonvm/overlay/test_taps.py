@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deploy.neonvm.overlay.taps import TapSockets, hand_over
+from deploy.neonvm.overlay.taps import TapSockets, send_tap
 from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.runner.flat_tap import SOCKET, TapOffer, handed_over
 
@@ -37,7 +37,7 @@ class Program:
         self.served.append(place)
         descriptor = os.open("/dev/null", os.O_RDONLY)
         try:
-            hand_over(connection, descriptor, TapOffer(f"10.111.0.{len(self.served)}", 1450))
+            send_tap(connection, descriptor, TapOffer(f"10.111.0.{len(self.served)}", 1450))
         finally:
             os.close(descriptor)
 
