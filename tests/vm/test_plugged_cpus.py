@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.access.connections import RunnerEndpoint
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.accelerator import QEMU
 from deploy.neonvm.remote.remote_guest import RemoteMachine, count_plugged, plug
@@ -42,7 +42,7 @@ def monitor(tmp_path: Path) -> Iterator[Path]:
 async def machine(monitor: Path) -> AsyncIterator[RemoteMachine]:
     """The machine, once its monitor listens."""
 
-    async def connect(_: RunnerPlace) -> socket.socket:
+    async def connect(_: RunnerEndpoint) -> socket.socket:
         made = socket.socket(socket.AF_UNIX)
         made.connect(str(monitor))
         made.setblocking(False)
@@ -52,7 +52,7 @@ async def machine(monitor: Path) -> AsyncIterator[RemoteMachine]:
         return await asyncio.to_thread(monitor.exists)
 
     await until(listens, BOOT_SECONDS)
-    async with RemoteMachine(RunnerPlace(WHO, "", "", 0, 0), connect, lambda: True) as made:
+    async with RemoteMachine(RunnerEndpoint(WHO, "", "", 0, 0), connect, lambda: True) as made:
         yield made
 
 

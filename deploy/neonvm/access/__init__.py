@@ -1,1 +1,1 @@
-"""Access to runner pods: who may speak to one, and how both sides prove who they are (decision 34)."""
+"""Mutual authentication between runner pods and their callers, and authorization of requests (decision 34)."""

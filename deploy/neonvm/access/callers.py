@@ -1,6 +1,6 @@
-"""The requests that each caller of a runner pod may make (pure).
+"""Which requests each caller of a runner pod may make (pure).
 
-A caller is known by the common name of its certificate, which the controller's own authority has signed.
+A caller is identified by the common name of its client certificate, signed by the controller's CA.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Final
 
 CONTROLLER: Final = "neonvm-controller"
 AGENT: Final = "autoscaling-agent"
-"""Agents of nodes: they ask how the database is, and nothing else. An agent in the pod asks the guest itself."""
+"""Per-node agents; they only read ``/database``. A sidecar agent asks the guest directly."""
 NOBODY: Final = ""
-"""A caller without a certificate, such as a kubelet with a probe."""
+"""A caller without a certificate, such as a kubelet's probe."""
 ANYONE: Final = "*"
-"""Every caller of a pod without authorities: one that NeonVM's own controller made."""
+"""Any caller of a pod without a CA, created by NeonVM's own controller."""
 
 Route = tuple[str, str]
 
@@ -26,18 +26,17 @@ _AS_NEONVMS: Final[frozenset[Route]] = _OF_AGENTS | {
     ("POST", "/cpu_change"),
     ("PUT", "/cpu"),
 }
-"""What NeonVM's runner offers to everyone, and what reveals no more than that. It includes no moves."""
+"""The API of NeonVM's own runner, and reads that reveal no more than it. No migrations."""
 
 _MAY: Final = {NOBODY: _PROBES, AGENT: _OF_AGENTS, ANYONE: _AS_NEONVMS}
 
 
 def may_ask(who: str, method: str, path: str) -> bool:
-    """Return True if the caller ``who`` gets an answer to this request."""
-    # An unknown name may do what a probe may.
+    """Return True if caller ``who`` may make this request. Unknown callers have the rights of a probe."""
     return who == CONTROLLER or (method, path) in _MAY.get(who, _PROBES)
 
 
 def may_use_monitor(who: str) -> bool:
-    """Return True if the caller ``who`` gets a connection to QEMU's monitor, of which the gate passes on a part."""
-    # NeonVM's own runner offers its monitor to everyone, and its controller has no certificate.
+    """Return True if caller ``who`` may connect to QEMU's monitor, through the gate that filters commands."""
+    # NeonVM's own controller has no certificate, and its runner's monitor is open to everyone.
     return who in {CONTROLLER, ANYONE}

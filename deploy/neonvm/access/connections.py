@@ -1,7 +1,7 @@
-"""The controller's connections to runner pods: each goes to a program that has proven which pod it is.
+"""The controller's connections to runner pods, which verify the pod's identity first.
 
-A pod's address may have passed on to another pod. So the program there is first asked for its pod's token, which the
-API server reviews, and from then on has to show the same key. It gets no other request before that.
+Another pod may have got a pod's IP. So the controller first asks for the pod's token, which the API server reviews, and
+then pins the TLS key of that connection. Nothing else is sent before that.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from typing import Final, Protocol
 
 import msgspec
 
-from deploy.neonvm.access.held import HeldConnection
 from deploy.neonvm.access.keys import Introduced, Introduction, fingerprint
+from deploy.neonvm.access.long_poll import LongPollConnection
 from deploy.neonvm.network.sockets import connected, copy_stream, tcp_socket
 from deploy.neonvm.texts import controller as texts
 
 CONNECT_SECONDS: Final = 3.0
 _MOST: Final = 256
-"""Concurrent requests: more than ``PollLimiter`` allows, so orders never wait for unresponsive pods."""
+"""Concurrent requests; more than ``PollLimiter`` allows, so orders never wait for polls of unresponsive pods."""
 _OPENING: Final = 64
-"""Held connections that are opened at a time: a new leader opens one for each VM that sleeps, and a thousand handshakes
-together would time out.
+"""Concurrent handshakes of long polls: a new leader opens one for each sleeping VM, and a thousand handshakes at once
+would time out.
 """
 _OPENING_AGAIN: Final = 16
-"""The same for pods that could not be reached the last time: they must not delay the others."""
+"""The same for pods that were unreachable last time, so that they do not delay the others."""
 _MOST_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerHttpResponse:
-    """Names of headers are in lower case."""
+    """A response of a runner; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
     body: bytes
 
 
-async def exchanged(
+async def send_request(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: bytes
 ) -> RunnerHttpResponse:
-    """The answer to one request. Raises ``OSError``."""
+    """Send one request; return the response. Raises ``OSError``."""
     writer.write(_request(method, path, body))
     await writer.drain()
     return await _answer(reader, method, path)
 
 
 def _request(method: str, path: str, body: bytes) -> bytes:
-    # HTTP/1.0, so that no server sends its answer in chunks.
+    # HTTP/1.0: no chunked responses.
     head = f"{method} {path} HTTP/1.0\r\nHost: runner\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     return f"{head}\r\n\r\n".encode() + body
 
@@ -74,9 +74,8 @@ def _head(text: str) -> tuple[int, dict[str, str]]:
 
 
 async def _body(reader: asyncio.StreamReader, length: str | None) -> bytes:
-    """As long as the header says; without one, all until the other end hangs up."""
+    """The body: ``length`` bytes, or until the end of the stream."""
     if length is not None:
-        # Checked before reading: the length is only a claim of the other end.
         if int(length) > _MOST_BYTES:
             raise ValueError(texts.ANSWER_TOO_LONG)
         return await reader.readexactly(int(length))
@@ -89,10 +88,10 @@ async def _body(reader: asyncio.StreamReader, length: str | None) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerPlace:
-    """A runner pod: what it is called in messages, its uid and address, and its ports."""
+class RunnerEndpoint:
+    """A runner pod: its name in messages, its uid, IP and ports. ``is_open``: it has no TLS."""
 
-    who: str
+    name: str
     uid: str
     address: str
     api: int
@@ -101,15 +100,15 @@ class RunnerPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
-    """The controller's certificate, and the authorities, in PEM, that runners trust."""
+class ClientIdentity:
+    """The controller's client certificate, and the CAs (PEM) that runners must trust."""
 
     context: ssl.SSLContext
     authorities: str
 
 
 class ImpostorError(OSError):
-    """Another program than the pod's runner answers at its address."""
+    """Another program than the pod's runner has its IP."""
 
 
 @dataclass(slots=True)
@@ -120,61 +119,62 @@ class Streams:
     writer: asyncio.StreamWriter
 
     async def ask(self, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """One request; the connection stays open. Raises ``OSError``."""
-        return await exchanged(self.reader, self.writer, method, path, body)
+        """Send one request; the connection stays open. Raises ``OSError``."""
+        return await send_request(self.reader, self.writer, method, path, body)
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         self.writer.close()
 
 
 class RunnerAccess(Protocol):
-    """Requests to the APIs of pods: method, path and body. Both raise ``OSError``."""
+    """Requests to the APIs of runner pods. Both methods raise ``OSError``."""
 
-    async def ask(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """The answer, which comes soon."""
+    async def ask(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        """Send a request that is answered soon."""
 
-    async def hold(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """The answer, for which any number of callers may wait for days."""
+    async def long_poll(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        """Send a request that may be answered after days; any number may be pending."""
 
 
 class RunnerConnections:
-    """``showing`` is called for each connection; ``pod_of`` returns the uid of the pod that a token is bound to, empty
-    if the API server does not accept it, and raises ``OSError``.
+    """Connections to runner pods with mutual authentication.
+
+    ``identity`` is called for each connection. ``pod_of`` returns the uid of the pod that a token is bound to, empty if
+    the API server rejects the token; it raises ``OSError``.
     """
 
-    def __init__(self, showing: Callable[[], Showing], pod_of: Callable[[str], Awaitable[str]]) -> None:
-        self._showing = showing
+    def __init__(self, identity: Callable[[], ClientIdentity], pod_of: Callable[[str], Awaitable[str]]) -> None:
+        self._identity = identity
         self._pod_of = pod_of
-        self._proven: dict[str, tuple[bytes, str]] = {}
+        self._verified: dict[str, tuple[bytes, str]] = {}
         self._bridges: set[asyncio.Task[None]] = set()
-        self._places = asyncio.Semaphore(_MOST)
+        self._slots = asyncio.Semaphore(_MOST)
         self._opening = asyncio.Semaphore(_OPENING)
         self._opening_again = asyncio.Semaphore(_OPENING_AGAIN)
         self._unreached: set[str] = set()
 
     def forget(self, uid: str) -> None:
-        """The pod has ended."""
-        self._proven.pop(uid, None)
+        """Drop the state of a deleted pod."""
+        self._verified.pop(uid, None)
         self._unreached.discard(uid)
 
-    async def ask(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """One request to the runner's API. Raises ``OSError`` if the pod cannot be reached, or is not the one meant."""
-        async with self._places:
+    async def ask(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        """Send a request to the runner's API. Raises ``OSError``, ``ImpostorError`` if another pod has the IP."""
+        async with self._slots:
             try:
-                # No connection is reused: at the next request another pod may have the address.
-                streams = await self.api(place)
+                # Connections are not reused: another pod may have the IP at the next request.
+                streams = await self.api(runner)
             except TimeoutError as error:
-                # Its own text is empty.
                 raise OSError(texts.NO_ANSWER_IN_TIME) from error
             try:
                 return await streams.ask(method, path, body)
             finally:
                 streams.close()
 
-    async def hold(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """The same as ``ask`` for an answer that may take long: it takes no place of others, and little memory."""
-        connection = await self._opened(place)
+    async def long_poll(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        """As ``ask``, for responses that may take days: without a limit on their number, and with little memory."""
+        connection = await self._open_long_poll(runner)
         reader = asyncio.StreamReader()
         feeding = asyncio.create_task(connection.feed(reader))
         try:
@@ -182,89 +182,88 @@ class RunnerConnections:
             return await _answer(reader, method, path)
         finally:
             feeding.cancel()
-            # The loop must not watch a socket that is closed.
+            # The event loop must stop watching the socket before it is closed.
             await asyncio.wait((feeding,))
             connection.close()
 
-    async def _opened(self, place: RunnerPlace) -> HeldConnection:
-        async with self._opening_again if place.uid in self._unreached else self._opening:
+    async def _open_long_poll(self, runner: RunnerEndpoint) -> LongPollConnection:
+        async with self._opening_again if runner.uid in self._unreached else self._opening:
             try:
-                connection = await self._held(place)
+                connection = await self._open_and_verify(runner)
             except TimeoutError as error:
-                self._unreached.add(place.uid)
+                self._unreached.add(runner.uid)
                 raise OSError(texts.NO_ANSWER_IN_TIME) from error
             except OSError:
-                self._unreached.add(place.uid)
+                self._unreached.add(runner.uid)
                 raise
-            self._unreached.discard(place.uid)
+            self._unreached.discard(runner.uid)
             return connection
 
-    async def _held(self, place: RunnerPlace) -> HeldConnection:
-        showing = self._showing()
-        # The runner proves itself at an ordinary connection, with the same key, and learns the present authorities.
-        if self._proven.get(place.uid, (b"", ""))[1] != showing.authorities:
-            (await self.api(place)).close()
+    async def _open_and_verify(self, runner: RunnerEndpoint) -> LongPollConnection:
+        identity = self._identity()
+        # Verified on an ordinary connection, with the same key; the runner also learns the current CAs.
+        if self._verified.get(runner.uid, (b"", ""))[1] != identity.authorities:
+            (await self.api(runner)).close()
         async with asyncio.timeout(CONNECT_SECONDS):
-            connection = await HeldConnection.opened(place.address, place.api, showing.context)
-        if connection.fingerprint != self._proven.get(place.uid, (b"", ""))[0]:
+            connection = await LongPollConnection.opened(runner.address, runner.api, identity.context)
+        if connection.fingerprint != self._verified.get(runner.uid, (b"", ""))[0]:
             connection.close()
-            raise _impostor(place)
+            raise _impostor(runner)
         return connection
 
-    async def api(self, place: RunnerPlace) -> Streams:
-        """A connection to the runner's API. Raises ``OSError``."""
-        if place.is_open:
-            # Whether a pod is open depends on how it was made, never on its answer: an impostor could claim to be open.
-            return await _connected(place.address, place.api, None)
-        showing = self._showing()
-        streams = await _connected(place.address, place.api, showing.context)
+    async def api(self, runner: RunnerEndpoint) -> Streams:
+        """Connect to the runner's API. Raises ``OSError``."""
+        if runner.is_open:
+            return await _connect(runner.address, runner.api, None)
+        identity = self._identity()
+        streams = await _connect(runner.address, runner.api, identity.context)
         try:
-            await self._prove(place, streams, showing)
+            await self._verify(runner, streams, identity)
         except BaseException:
             streams.close()
             raise
         return streams
 
-    async def monitor(self, place: RunnerPlace) -> socket.socket:
-        """A connection to QEMU's monitor behind the pod's gate. Raises ``OSError``."""
-        if place.is_open:
-            return await connected(tcp_socket(), place.address, place.monitor)
-        if place.uid not in self._proven:
-            # QMP has no introduction, so the runner proves itself at its API first, with the same key.
-            (await self.api(place)).close()
-        streams = await _connected(place.address, place.monitor, self._showing().context)
-        # Another program may have got the address since the API was asked.
-        if _key(streams) != self._proven.get(place.uid, (b"", ""))[0]:
+    async def monitor(self, runner: RunnerEndpoint) -> socket.socket:
+        """Connect to QEMU's monitor through the pod's gate. Raises ``OSError``."""
+        if runner.is_open:
+            return await connected(tcp_socket(), runner.address, runner.monitor)
+        if runner.uid not in self._verified:
+            # QMP has no introduction; the API uses the same key.
+            (await self.api(runner)).close()
+        streams = await _connect(runner.address, runner.monitor, self._identity().context)
+        # Another pod may have got the IP since.
+        if _key(streams) != self._verified.get(runner.uid, (b"", ""))[0]:
             streams.close()
-            raise _impostor(place)
-        return self._bridged(streams)
+            raise _impostor(runner)
+        return self._as_socket(streams)
 
-    async def _prove(self, place: RunnerPlace, streams: Streams, showing: Showing) -> None:
-        key, proven = _key(streams), self._proven.get(place.uid)
-        if proven == (key, showing.authorities):
+    async def _verify(self, runner: RunnerEndpoint, streams: Streams, identity: ClientIdentity) -> None:
+        key, verified = _key(streams), self._verified.get(runner.uid)
+        if verified == (key, identity.authorities):
             return
-        # A runner keeps its key for life.
-        if proven is not None and proven[0] != key:
-            raise _impostor(place)
-        # The introduction also tells the pod which authorities to trust, so they can change while it runs.
-        body = msgspec.json.encode(Introduction(showing.authorities))
+        # A runner never changes its key.
+        if verified is not None and verified[0] != key:
+            raise _impostor(runner)
+        # The introduction also sends the CAs to trust, which may change while the pod runs.
+        body = msgspec.json.encode(Introduction(identity.authorities))
         answer = await streams.ask("POST", "/introduce", body)
         try:
             token = msgspec.json.decode(answer.body, type=Introduced).token if answer.status == 200 else ""
-        # The other end may be any program, even one that sends very deeply nested JSON.
+        # The peer may be any program, and may send deeply nested JSON.
         except (ValueError, RecursionError):
             token = ""
-        if not token or await self._pod_of(token) != place.uid:
-            raise _impostor(place)
-        self._proven[place.uid] = key, showing.authorities
+        if not token or await self._pod_of(token) != runner.uid:
+            raise _impostor(runner)
+        self._verified[runner.uid] = key, identity.authorities
 
-    def _bridged(self, streams: Streams) -> socket.socket:
-        """A plain socket whose bytes go through ``streams``: QEMU's client takes no other connection."""
+    def _as_socket(self, streams: Streams) -> socket.socket:
+        """A plain socket relayed to ``streams``, for QEMU's QMP client."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        task = asyncio.create_task(_carry(streams, theirs))
-        # The event loop holds tasks weakly.
+        task = asyncio.create_task(_relay(streams, theirs))
+        # The event loop keeps only weak references to tasks.
         self._bridges.add(task)
         task.add_done_callback(self._bridges.discard)
         return ours
@@ -274,23 +273,24 @@ def _key(streams: Streams) -> bytes:
     return fingerprint(streams.writer.get_extra_info("ssl_object"))
 
 
-def _impostor(place: RunnerPlace) -> ImpostorError:
-    return ImpostorError(texts.IMPOSTOR.format(address=place.address))
+def _impostor(runner: RunnerEndpoint) -> ImpostorError:
+    return ImpostorError(texts.IMPOSTOR.format(address=runner.address))
 
 
-async def _connected(address: str, port: int, context: ssl.SSLContext | None) -> Streams:
+async def _connect(address: str, port: int, context: ssl.SSLContext | None) -> Streams:
     async with asyncio.timeout(CONNECT_SECONDS):
         return Streams(*await asyncio.open_connection(address, port, ssl=context))
 
 
-async def _carry(streams: Streams, theirs: socket.socket) -> None:
+async def _relay(streams: Streams, theirs: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=theirs)
-    ways = [asyncio.create_task(copy_stream(*way)) for way in ((reader, streams.writer), (streams.reader, writer))]
+    pairs = ((reader, streams.writer), (streams.reader, writer))
+    copies = [asyncio.create_task(copy_stream(*pair)) for pair in pairs]
     try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in ways:
+        for task in copies:
             task.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        await asyncio.gather(*copies, return_exceptions=True)
         streams.close()
         writer.close()

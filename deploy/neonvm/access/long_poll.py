@@ -1,6 +1,6 @@
-"""A TLS connection for a request whose answer may take days: 19 KiB while nothing comes.
+"""A TLS connection for long polls that takes 19 KiB while idle.
 
-asyncio's own TLS streams take 283 KiB each, and a controller holds such a connection for every VM that sleeps.
+asyncio's TLS streams take 283 KiB, and the controller has a pending long poll for every sleeping VM.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _CHUNK: Final = 16 * 1024
 """The largest TLS record."""
 
 
-class HeldConnection:
-    """One connection, by ``opened``. Every call raises ``OSError``. Close it when done."""
+class LongPollConnection:
+    """One connection; create it with ``opened``. All methods raise ``OSError``."""
 
     def __init__(self, tls: ssl.SSLSocket) -> None:
         self._tls = tls
 
     @classmethod
-    async def opened(cls, address: str, port: int, context: ssl.SSLContext) -> HeldConnection:
-        """A connection after its handshake."""
+    async def opened(cls, address: str, port: int, context: ssl.SSLContext) -> LongPollConnection:
+        """Connect, and complete the TLS handshake."""
         plain = await connected(tcp_socket(), address, port)
         try:
-            # An answer that is lost on its way would leave the caller waiting.
+            # A lost response would leave the caller waiting forever.
             notice_loss(plain)
             connection = cls(context.wrap_socket(plain, do_handshake_on_connect=False))
         except BaseException:
@@ -46,20 +46,20 @@ class HeldConnection:
 
     @property
     def fingerprint(self) -> bytes:
-        """Fingerprint of the other end's certificate, whose key it has proven to hold."""
+        """Fingerprint of the peer's certificate."""
         return fingerprint(self._tls)
 
     async def send(self, request: bytes) -> None:
-        """Sends all of ``request``."""
+        """Send all of ``request``."""
         while request:
             request = request[await self._done(partial(self._tls.send, request)) :]
 
     async def feed(self, reader: asyncio.StreamReader) -> None:
-        """Gives ``reader`` all that comes, until cancelled or to the end; a fault is an end."""
+        """Feed ``reader`` from the connection until its end, an error, or cancellation."""
         try:
             while part := await self._done(partial(self._tls.recv, _CHUNK)):
                 reader.feed_data(part)
-                # Its limits hold only if it may look at each part before the next one.
+                # Let the reader enforce its limit before the next part.
                 await asyncio.sleep(0)
         except OSError as error:
             reader.set_exception(error)
@@ -67,11 +67,11 @@ class HeldConnection:
             reader.feed_eof()
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         self._tls.close()
 
     async def _done(self, step: Callable[[], _Done]) -> _Done:
-        """The result of ``step``, repeated until it need not wait for the other end."""
+        """Run a non-blocking TLS operation until it completes; return its result."""
         loop = asyncio.get_running_loop()
         while True:
             try:

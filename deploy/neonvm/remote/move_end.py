@@ -91,14 +91,14 @@ async def open_tls(source: RunnerClient, target: RunnerClient, move: str, wall: 
     """
     # The address of an open pod is not authenticated, so the guest's memory could go to any program.
     for end in (source, target):
-        if end.place.is_open:
+        if end.endpoint.is_open:
             raise GuestError(f"{end.who}: {texts.OLD_RUNNER}")
     authority = MigrationAuthority(move, wall)
     # The target first: the source prepares for the migration when it gets its certificate.
     for client, name in ((target, TARGET_NAME), (source, _SOURCE_NAME)):
         signed = authority.signed(await client.signing_request(move), name)
         await client.use_certificate(move, signed, authority.certificate)
-    address = target.place.address
+    address = target.endpoint.address
     # The target listens on the wildcard address of the family by which the source reaches it.
     host, anywhere = (f"[{address}]", "[::]") if ":" in address else (address, "0.0.0.0")
     if sleeps:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.kube.informer import Informer, ObjectChange
-from deploy.neonvm.access.connections import RunnerAccess, RunnerPlace
+from deploy.neonvm.access.connections import RunnerAccess, RunnerEndpoint
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from deploy.neonvm.dependencies import HostedGuest
 from deploy.neonvm.objects.booted import booted
@@ -141,7 +141,7 @@ class PodGuests:
             )
         # The pod may have ended; finish the migration anyway.
         pod = self._deps.pods.get(name) or {}
-        return MoveEnd(uid_of(pod) or str(name), *self._reached(name, pod))
+        return MoveEnd(uid_of(pod) or str(name), *self._clients(name, pod))
 
     def _endpoints(
         self, here: MoveEnd, there: MoveEnd, source: RemoteMachine, target: RemoteMachine
@@ -193,12 +193,12 @@ class PodGuests:
         vm_name, made = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME]), booted(pod)
         if made is None:
             return  # created neither by our controller nor by NeonVM's
-        runner, opened = self._reached(name, pod)
+        runner, open_machine = self._clients(name, pod)
 
         def changed() -> None:
             self._deps.changed(vm_name)
 
-        guest, uid = RemoteGuest(runner, opened, made, self._deps.clock, changed), uid_of(pod)
+        guest, uid = RemoteGuest(runner, open_machine, made, self._deps.clock, changed), uid_of(pod)
         # A pod owned by a migration is its target, which receives a guest instead of booting one.
         phase = GuestPhase.RECEIVING if migration_of(pod) else GuestPhase.BOOTING
         # A placeholder until the first poll.
@@ -220,17 +220,17 @@ class PodGuests:
                 resizer.has_failed(texts.OWN_FAULT.format(error=faults.exceptions[0])[:_SHOWN])
             await self._deps.clock.sleep(_RETRY)
 
-    def _reached(self, name: ObjectName, pod: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:
+    def _clients(self, name: ObjectName, pod: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:
         """Clients for the pod's runner and QEMU, at the ports with which they were started."""
         address, uid, made = text(pod, "status", "podIP"), uid_of(pod), booted(pod)
         ports = (RUNNER_PORT, QMP_PORT) if made is None else (made.runner_port, made.qmp_port)
         # A deleted pod counts as not open, so that whoever has its address now must authenticate.
-        place = RunnerPlace(str(name), uid, address, *ports, is_open=bool(pod) and is_open(pod))
+        endpoint = RunnerEndpoint(str(name), uid, address, *ports, is_open=bool(pod) and is_open(pod))
 
-        def opened() -> RemoteMachine:
-            return RemoteMachine(place, self._deps.connect, lambda: self._lives(name, uid))
+        def open_machine() -> RemoteMachine:
+            return RemoteMachine(endpoint, self._deps.connect, lambda: self._lives(name, uid))
 
-        return RunnerClient(self._deps.runners, place, self._looks), opened
+        return RunnerClient(self._deps.runners, endpoint, self._looks), open_machine
 
     def _lives(self, name: ObjectName, uid: str) -> bool:
         pod = self._deps.pods.get(name)

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.access.connections import RunnerEndpoint
 from deploy.neonvm.objects.booted import Booted
 from deploy.neonvm.ports import Acceleration, FellAsleep, GuestError, GuestPhase, GuestState, Woken
 from deploy.neonvm.qemu.handover import TargetSays, target_says
@@ -28,7 +28,7 @@ from deploy.neonvm.texts import controller as texts
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 
-Connect = Callable[[RunnerPlace], Awaitable[socket.socket]]
+Connect = Callable[[RunnerEndpoint], Awaitable[socket.socket]]
 """Opens a non-blocking connection to a pod's QMP monitor; raises ``OSError``."""
 
 _CONNECT_SECONDS: Final = 3.0
@@ -40,10 +40,10 @@ class RemoteMachine(EventListeners):
     returns True until the pod has ended; no response does not mean that the machine is dead.
     """
 
-    def __init__(self, place: RunnerPlace, connect: Connect, lives: Callable[[], bool]) -> None:
+    def __init__(self, runner: RunnerEndpoint, connect: Connect, lives: Callable[[], bool]) -> None:
         super().__init__()
-        self._who = place.who
-        self._place = place
+        self._who = runner.name
+        self._runner = runner
         self._connect = connect
         self._lives = lives
         self._monitor: Monitor | None = None
@@ -82,7 +82,7 @@ class RemoteMachine(EventListeners):
             monitor = Monitor(self._who, self)
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
-                    end = await self._connect(self._place)
+                    end = await self._connect(self._runner)
             except (OSError, TimeoutError) as error:
                 raise GuestError(texts.QEMU_UNREACHABLE.format(who=self._who, error=error)) from error
             await monitor.connect(end)
@@ -167,7 +167,9 @@ class RemoteGuest:
 
     async def state(self) -> GuestState:
         """The guest's present size. Raises ``GuestError``."""
-        state = await self._of_neonvms_runner() if self.runner.place.is_open else self._read(await self.runner.status())
+        state = (
+            await self._of_neonvms_runner() if self.runner.endpoint.is_open else self._read(await self.runner.status())
+        )
         if not self.is_known:
             self.is_known = True
             self._looked()
@@ -199,7 +201,7 @@ class RemoteGuest:
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Set the guest's CPU; return what it then has, None if not reported. Raises ``GuestError``."""
-        if self.runner.place.is_open and self._booted.plugs_cpus:
+        if self.runner.endpoint.is_open and self._booted.plugs_cpus:
             async with self._shared() as machine:
                 # QEMU first: the runner only stores the order, and reports it as executed.
                 await plug(machine, self.runner.who, use.whole_cpus, self._clock)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from deploy.neonvm.access.connections import RunnerAccess, RunnerHttpResponse, RunnerPlace
+from deploy.neonvm.access.connections import RunnerAccess, RunnerEndpoint, RunnerHttpResponse
 from deploy.neonvm.ports import GuestError, SleepRefusedError, TransferError, TransferFault, Woken
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.runner.pod_runner import RunnerStatus
@@ -86,17 +86,17 @@ _SHOWN: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class RunnerClient:
-    """Client of the pod at ``place``. ``looks`` limits concurrent polls."""
+    """Client of the pod at ``endpoint``. ``looks`` limits concurrent polls."""
 
     requests: RunnerAccess
-    place: RunnerPlace
+    endpoint: RunnerEndpoint
     looks: PollLimiter
     patience: Seconds = PATIENCE
 
     @property
     def who(self) -> str:
         """The pod's name in messages."""
-        return self.place.who
+        return self.endpoint.name
 
     async def status(self) -> RunnerStatus:
         """The guest's state, from our runner. Raises ``GuestError``."""
@@ -156,7 +156,7 @@ class RunnerClient:
         awake, ``UnansweredError`` if that is unknown, and ``GuestError`` if it ended.
         """
         # An open pod's address is not authenticated, and NeonVM's own runner does not support sleep.
-        if self.place.is_open:
+        if self.endpoint.is_open:
             raise SleepRefusedError(texts.OPEN_RUNNER_AWAKE)
         answer = await self._hold("PUT", "/sleep", _SLEEP_SECONDS, SleepNumber(sleeps))
         if answer.status == _UNKNOWN_PATH:
@@ -182,13 +182,13 @@ class RunnerClient:
         self, method: str, path: str, body: msgspec.Struct | None = None, seconds: float = _ORDER_SECONDS
     ) -> RunnerHttpResponse:
         content = msgspec.json.encode(body) if body is not None else b""
-        return await self._answered(self.requests.ask(self.place, method, path, content), path, seconds)
+        return await self._answered(self.requests.ask(self.endpoint, method, path, content), path, seconds)
 
     async def _hold(
         self, method: str, path: str, seconds: float, body: msgspec.Struct | None = None
     ) -> RunnerHttpResponse:
         content = msgspec.json.encode(body) if body is not None else b""
-        return await self._answered(self.requests.hold(self.place, method, path, content), path, seconds)
+        return await self._answered(self.requests.long_poll(self.endpoint, method, path, content), path, seconds)
 
     async def _answered(self, request: Awaitable[RunnerHttpResponse], path: str, seconds: float) -> RunnerHttpResponse:
         try:

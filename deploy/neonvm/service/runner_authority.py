@@ -11,7 +11,7 @@ import logging
 from typing import Final
 
 from deploy.neonvm.access.callers import AGENT, CONTROLLER
-from deploy.neonvm.access.connections import Showing
+from deploy.neonvm.access.connections import ClientIdentity
 from deploy.neonvm.access.keys import client_context
 from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.access_reviews import identity_in
@@ -56,21 +56,21 @@ class RunnerAuthority:
         self._api = api
         self._clock = clock
         self._namespace = namespace
-        self._shown: tuple[bytes, Showing] | None = None
+        self._cached: tuple[bytes, ClientIdentity] | None = None
         self._trouble = ""
         self.ready = asyncio.Event()
 
-    def showing(self) -> Showing:
+    def identity(self) -> ClientIdentity:
         """The certificates to show now; ``ready`` is set before. Raises ``OSError``."""
-        if self._shown is None:
+        if self._cached is None:
             # OSError, because to callers it is a connection that cannot be made.
             raise OSError(texts.NO_CERTIFICATE)
-        return self._shown[1]
+        return self._cached[1]
 
     @property
     def authorities(self) -> str:
         """The authorities, in PEM, whose clients new pods let in."""
-        return self.showing().authorities
+        return self.identity().authorities
 
     async def pod_of(self, token: str) -> str:
         """The uid of the pod that a runner's token is bound to; empty if it is not accepted. Raises ``OSError``."""
@@ -103,8 +103,8 @@ class RunnerAuthority:
             return trouble or texts.MANIFESTS_MISSING.format(secret=f"{self._namespace}/{OWN}")
         # A new TLS context is built only when something changed: it costs more than the comparison.
         mark = bundle + own.pair.certificate
-        if self._shown is None or self._shown[0] != mark:
+        if self._cached is None or self._cached[0] != mark:
             context = client_context(own.pair.certificate, own.pair.key)
-            self._shown = mark, Showing(context, bundle.decode())
+            self._cached = mark, ClientIdentity(context, bundle.decode())
             self.ready.set()
         return trouble

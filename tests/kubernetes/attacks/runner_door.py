@@ -73,7 +73,7 @@ async def _spoken_to(fleet: Fleet, pod: SecuredPod, own: Obj) -> str:
         return (found.pod_uid or "") if found is not None else ""
 
     place = pod.place
-    meant = type(place)(place.who, own["metadata"]["uid"], place.address, place.api, place.monitor)
+    meant = type(place)(place.name, own["metadata"]["uid"], place.address, place.api, place.monitor)
     try:
         (await RunnerConnections(showing, pod_of).api(meant)).close()
     except ImpostorError:

@@ -13,7 +13,13 @@ from functools import cache
 from pathlib import Path
 
 from deploy.neonvm.access.callers import CONTROLLER
-from deploy.neonvm.access.connections import RunnerConnections, RunnerHttpResponse, RunnerPlace, Showing, Streams
+from deploy.neonvm.access.connections import (
+    ClientIdentity,
+    RunnerConnections,
+    RunnerEndpoint,
+    RunnerHttpResponse,
+    Streams,
+)
 from deploy.neonvm.access.door import Door
 from deploy.neonvm.access.keys import PodIdentity, RunnerKey, client_context
 from deploy.neonvm.network.sockets import listening, tcp_socket
@@ -39,10 +45,10 @@ def pem(name: str = "ours") -> str:
     return authority(name).pair.certificate.decode()
 
 
-def showing(who: str = CONTROLLER, by: str = "ours", trusted: str = "") -> Showing:
+def showing(who: str = CONTROLLER, by: str = "ours", trusted: str = "") -> ClientIdentity:
     """What a client of that name shows, with a certificate of that authority."""
     pair = issue(authority(by), Purpose(who), YEAR, NOW).pair
-    return Showing(client_context(pair.certificate, pair.key), trusted or pem())
+    return ClientIdentity(client_context(pair.certificate, pair.key), trusted or pem())
 
 
 def stranger() -> ssl.SSLContext:
@@ -81,8 +87,8 @@ class SecuredPod:
     token: Path
 
     @property
-    def place(self) -> RunnerPlace:
-        return RunnerPlace("default/db-x", "uid-1", "127.0.0.1", self.api.port, self.gate.port)
+    def place(self) -> RunnerEndpoint:
+        return RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", self.api.port, self.gate.port)
 
     async def connected(self, context: ssl.SSLContext | None, port: int = 0) -> Streams:
         return Streams(*await asyncio.open_connection("127.0.0.1", port or self.api.port, ssl=context))
@@ -127,7 +133,7 @@ class Reviews:
         return self.pods.get(token, "")
 
 
-def connections(reviews: Reviews, shown: Showing | None = None) -> RunnerConnections:
+def connections(reviews: Reviews, shown: ClientIdentity | None = None) -> RunnerConnections:
     """Those of a controller."""
     found = shown or showing()
     return RunnerConnections(lambda: found, reviews.pod_of)

@@ -12,9 +12,9 @@ import pytest
 from deploy.neonvm.access.connections import (
     ImpostorError,
     RunnerConnections,
+    RunnerEndpoint,
     RunnerHttpResponse,
-    RunnerPlace,
-    exchanged,
+    send_request,
 )
 from deploy.neonvm.access.door import Door
 from deploy.neonvm.access.keys import RunnerKey
@@ -60,7 +60,7 @@ async def test_an_answer_without_a_token_proves_nothing(answer: bytes) -> None:
 
     door = Door(listening(tcp_socket(), "127.0.0.1", 0), serve, RunnerKey("any", pem()).context)
     with pytest.raises(OSError, match="did not prove"):
-        await connections(Reviews()).api(RunnerPlace("default/db-x", "uid-1", "127.0.0.1", door.port, 1))
+        await connections(Reviews()).api(RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", door.port, 1))
     await door.close()
 
 
@@ -76,7 +76,7 @@ async def test_pod_with_stolen_address_is_rejected(pod: SecuredPod) -> None:
         writer.close()
 
     thief = Door(listening(tcp_socket(), "127.0.0.1", 0), serve, RunnerKey("thief", pem()).context)
-    stolen = RunnerPlace("default/db-x", "uid-1", "127.0.0.1", thief.port, thief.port)
+    stolen = RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", thief.port, thief.port)
     for speak in (known.api, known.monitor):
         with pytest.raises(ImpostorError):
             await speak(stolen)
@@ -96,7 +96,7 @@ async def test_never_falls_back_to_plain_text(tmp_path: Path) -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        place = RunnerPlace("default/db-x", "uid-1", "127.0.0.1", port, port)
+        place = RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", port, port)
         with pytest.raises(GuestError, match="cannot be reached"):
             await RunnerClient(connections(Reviews()), place, PollLimiter()).set_cpu(MilliCpu(1000))
         with pytest.raises((ConnectionError, ssl.SSLError)):
@@ -112,7 +112,7 @@ async def test_an_open_pod_is_spoken_to_plainly() -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        place = RunnerPlace("default/db-x", "uid-1", "127.0.0.1", port, port, is_open=True)
+        place = RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", port, port, is_open=True)
         known = connections(Reviews())
         assert await RunnerClient(known, place, PollLimiter()).cpu() == MilliCpu(2000)
         (await known.monitor(place)).close()
@@ -173,7 +173,7 @@ async def test_an_answer_that_is_none_is_a_fault(said: bytes) -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         with pytest.raises(OSError, match="invalid response to"):
-            await exchanged(reader, writer, "GET", "/status", b"")
+            await send_request(reader, writer, "GET", "/status", b"")
         writer.close()
 
 
@@ -185,7 +185,9 @@ async def test_an_answer_ends_with_its_connection() -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        assert await exchanged(reader, writer, "GET", "/", b"") == RunnerHttpResponse(404, {"a": "b"}, b"nothing here")
+        assert await send_request(reader, writer, "GET", "/", b"") == RunnerHttpResponse(
+            404, {"a": "b"}, b"nothing here"
+        )
         writer.close()
 
 
@@ -197,6 +199,6 @@ async def test_a_packed_answer_is_not_unpacked(pod: SecuredPod, monkeypatch: pyt
 
     known = connections(Reviews())
     (await known.api(pod.place)).close()
-    monkeypatch.setattr("deploy.neonvm.access.connections.exchanged", packed)
+    monkeypatch.setattr("deploy.neonvm.access.connections.send_request", packed)
     with pytest.raises(GuestError, match="compressed response"):
         await RunnerClient(known, pod.place, PollLimiter()).status()

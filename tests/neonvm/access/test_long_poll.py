@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.access.connections import ImpostorError, RunnerConnections, RunnerHttpResponse, RunnerPlace
+from deploy.neonvm.access.connections import ImpostorError, RunnerConnections, RunnerEndpoint, RunnerHttpResponse
 from deploy.neonvm.access.door import Door
 from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.network.sockets import listening, tcp_socket
@@ -29,7 +29,7 @@ async def pod(tmp_path: Path) -> AsyncIterator[SecuredPod]:
 
 
 @asynccontextmanager
-async def own_runner(serve: Serve) -> AsyncIterator[tuple[RunnerConnections, RunnerPlace]]:
+async def own_runner(serve: Serve) -> AsyncIterator[tuple[RunnerConnections, RunnerEndpoint]]:
     """A pod whose runner answers as its author likes, once it has proven itself; and a controller that knows it."""
 
     async def introduced(who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,18 +41,18 @@ async def own_runner(serve: Serve) -> AsyncIterator[tuple[RunnerConnections, Run
 
     door = Door(listening(tcp_socket(), "127.0.0.1", 0), introduced, RunnerKey("db-x", pem()).context)
     try:
-        yield connections(Reviews()), RunnerPlace("default/db-x", "uid-1", "127.0.0.1", door.port, 1)
+        yield connections(Reviews()), RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", door.port, 1)
     finally:
         await door.close()
 
 
 async def slept(pod: SecuredPod, known: RunnerConnections) -> None:
-    assert (await known.hold(pod.place, "PUT", "/sleep", b"")).status == 200
+    assert (await known.long_poll(pod.place, "PUT", "/sleep", b"")).status == 200
 
 
 async def woken(pod: SecuredPod, known: RunnerConnections) -> asyncio.Task[RunnerHttpResponse]:
     """A request that waits."""
-    waiting = asyncio.create_task(known.hold(pod.place, "GET", "/woken", b""))
+    waiting = asyncio.create_task(known.long_poll(pod.place, "GET", "/woken", b""))
     # Each request that begins to wait ends the one before it.
     await asyncio.wait_for(pod.pod.runner.sleep._superseded.wait(), 2.0)
     return waiting
@@ -101,10 +101,10 @@ async def test_unreachable_pods_delay_no_others(pod: SecuredPod, monkeypatch: py
         await reader.read()
 
     silent = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
-    place = RunnerPlace("default/db-y", "uid-2", "127.0.0.1", silent.port, 1)
+    place = RunnerEndpoint("default/db-y", "uid-2", "127.0.0.1", silent.port, 1)
     with pytest.raises(OSError, match="timed out"):
-        await known.hold(place, "GET", "/woken", b"")
-    again = [asyncio.create_task(known.hold(place, "GET", "/woken", b"")) for _ in range(5)]
+        await known.long_poll(place, "GET", "/woken", b"")
+    again = [asyncio.create_task(known.long_poll(place, "GET", "/woken", b"")) for _ in range(5)]
     await asyncio.sleep(0)
     await slept(pod, known)
     assert [task.done() for task in again] == [False] * 5
@@ -122,7 +122,7 @@ async def test_cancelled_wait_hangs_up(pod: SecuredPod) -> None:
     await asyncio.wait((waiting,))
     assert waiting.cancelled()
     pod.pod.sleeper.frame.set()
-    assert (await known.hold(pod.place, "GET", "/woken", b"")).status == 200
+    assert (await known.long_poll(pod.place, "GET", "/woken", b"")).status == 200
 
 
 async def test_lost_runner_ends_the_wait(pod: SecuredPod) -> None:
@@ -133,7 +133,7 @@ async def test_lost_runner_ends_the_wait(pod: SecuredPod) -> None:
     with pytest.raises(OSError, match="invalid response to"):
         await waiting
     with pytest.raises(OSError):  # noqa: PT011 - as the kernel says it
-        await known.hold(pod.place, "GET", "/woken", b"")
+        await known.long_poll(pod.place, "GET", "/woken", b"")
 
 
 async def test_another_key_gets_no_request(pod: SecuredPod) -> None:
@@ -147,14 +147,14 @@ async def test_another_key_gets_no_request(pod: SecuredPod) -> None:
 
     async with own_runner(serve) as (_, place):
         with pytest.raises(ImpostorError):
-            await known.hold(place, "GET", "/woken", b"")
+            await known.long_poll(place, "GET", "/woken", b"")
     assert [each for each in asked if each] == []
 
 
 async def test_new_authorities_are_introduced_first(pod: SecuredPod) -> None:
     known = connections(Reviews())
     await slept(pod, known)
-    known._showing = lambda: showing(trusted=pem() + pem("theirs"))
+    known._identity = lambda: showing(trusted=pem() + pem("theirs"))
     waiting = await woken(pod, known)
     theirs = connections(Reviews(), showing(by="theirs", trusted=pem() + pem("theirs")))
     assert (await theirs.ask(pod.place, "GET", "/status", b"")).status == 200
@@ -172,7 +172,7 @@ async def test_endless_answer_is_cut(part: bytes) -> None:
     async with own_runner(serve) as (known, place), asyncio.timeout(5.0):
         tracemalloc.start()
         with pytest.raises(OSError, match="invalid response to"):
-            await known.hold(place, "GET", "/woken", b"")
+            await known.long_poll(place, "GET", "/woken", b"")
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 8 * 1024**2
@@ -187,9 +187,9 @@ async def test_silent_handshake_ends_in_time(pod: SecuredPod, monkeypatch: pytes
         await reader.read()
 
     silent = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
-    place = RunnerPlace("default/db-x", "uid-1", "127.0.0.1", silent.port, 1)
+    place = RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", silent.port, 1)
     with pytest.raises(OSError, match="timed out"):
-        await known.hold(place, "GET", "/woken", b"")
+        await known.long_poll(place, "GET", "/woken", b"")
     await silent.close()
 
 
@@ -201,7 +201,7 @@ async def test_plain_answer_is_no_handshake(pod: SecuredPod) -> None:
         writer.write(b"HTTP/1.0 200 OK\r\n\r\n")
 
     plain = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
-    place = RunnerPlace("default/db-x", "uid-1", "127.0.0.1", plain.port, 1)
+    place = RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", plain.port, 1)
     with pytest.raises(ssl.SSLError):
-        await known.hold(place, "GET", "/woken", b"")
+        await known.long_poll(place, "GET", "/woken", b"")
     await plain.close()

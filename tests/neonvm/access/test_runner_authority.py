@@ -93,7 +93,7 @@ async def test_without_its_secrets_nothing_is_shown(world: World, caplog: pytest
     await world.pass_by(10)
     assert not found.ready.is_set()
     with pytest.raises(OSError, match="no certificate"):
-        found.showing()
+        found.identity()
     (said,) = [each for each in caplog.records if each.name == "neonvm.authority"]
     assert "apply the manifests" in str(vars(said)["reason"])
     await world.make_secrets()
@@ -105,11 +105,11 @@ async def test_its_certificate_is_renewed_in_time(world: World, monkeypatch: pyt
     await world.make_secrets()
     found = world.replica()
     await world.pass_by(5)
-    shown, kept = found.showing(), await world.secret(OWN, "tls.crt")
+    shown, kept = found.identity(), await world.secret(OWN, "tls.crt")
     later = world.clock.wall() + 61 * 86_400.0
     monkeypatch.setattr(world.clock, "wall", lambda: later)
     await world.pass_by(70)
-    assert (found.showing() is shown, await world.secret(OWN, "tls.crt") == kept) == (False, False)
+    assert (found.identity() is shown, await world.secret(OWN, "tls.crt") == kept) == (False, False)
 
 
 async def test_a_runners_token_is_reviewed_for_its_audience(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

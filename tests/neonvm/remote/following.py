@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from deploy.kube.informer import Informer
-from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.access.connections import RunnerEndpoint
 from deploy.neonvm.dependencies import HostedGuest
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.remote.address_claims import AddressClaims
@@ -31,7 +31,7 @@ class Follower:
         return self._guests.guest(self._pods.get(ObjectName("default", pod)))
 
 
-async def _refused(place: RunnerPlace) -> socket.socket:
+async def _refused(place: RunnerEndpoint) -> socket.socket:
     raise ConnectionRefusedError(place.address)
 
 

@@ -16,7 +16,7 @@ import httpx2 as httpx
 
 from deploy.kube.client import ApiClient
 from deploy.neonvm.access.callers import ANYONE, CONTROLLER
-from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.access.connections import RunnerEndpoint
 from deploy.neonvm.addressing import DAEMON_PORT
 from deploy.neonvm.guests.qemu_guest import QemuGuest
 from deploy.neonvm.guests.qemu_guests import QemuGuests
@@ -229,7 +229,7 @@ class World:
         fenced = FencedTransport(way, lambda: leadership.remaining)
         client = ApiClient(HttpApi(DirectClient(fenced, "http://api", headers), lambda: None))
 
-        async def connect(place: RunnerPlace) -> object:
+        async def connect(place: RunnerEndpoint) -> object:
             found = self.at(place.address)
             if way.is_dead or found is None:
                 raise ConnectionRefusedError(place.address)

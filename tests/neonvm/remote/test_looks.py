@@ -9,7 +9,7 @@ import httpx2 as httpx
 import msgspec
 import pytest
 
-from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.access.connections import RunnerEndpoint
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.pod_guests import PACE
 from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
@@ -25,8 +25,8 @@ from tests.neonvm.remote.pods_world import World, world
 STATUS = RunnerStatus("Running", 1000, 2**30, "tcg", "a test", given=False)
 
 
-def place(who: str, address: str) -> RunnerPlace:
-    return RunnerPlace(who, "uid", address, 1, 2)
+def place(who: str, address: str) -> RunnerEndpoint:
+    return RunnerEndpoint(who, "uid", address, 1, 2)
 
 
 def counted(made: World) -> list[str]:

@@ -11,7 +11,7 @@ import httpx2 as httpx
 import msgspec
 import pytest
 
-from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.access.connections import RunnerEndpoint
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.remote.remote_guest import RemoteGuest, RemoteMachine
@@ -24,7 +24,7 @@ from tests.neonvm.remote.asking import Asking
 from tests.neonvm.sample_objects import virtual_machine
 
 GI = 1024**3
-PLACE = RunnerPlace("default/db-x", "uid", "10.0.0.9", 25183, 20183, is_open=True)
+PLACE = RunnerEndpoint("default/db-x", "uid", "10.0.0.9", 25183, 20183, is_open=True)
 
 
 @dataclass

@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.access.connections import RunnerEndpoint
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.remote_guest import RemoteMachine
@@ -26,7 +26,7 @@ from protocol.units import Seconds
 from tests.neonvm.access.secured_pod import Reviews, connections
 from tests.neonvm.remote.pods_world import DB, OpenForm, World, world
 
-PLACE = RunnerPlace("default/db-x", "uid", "10.0.0.9", 25183, 20183)
+PLACE = RunnerEndpoint("default/db-x", "uid", "10.0.0.9", 25183, 20183)
 Answers = dict[str, Callable[[httpx.Response], httpx.Response]]
 NEONVMS: Answers = {
     "/status": lambda _: httpx.Response(404),
@@ -151,7 +151,7 @@ async def test_failed_move_loop_restarts(tmp_path: Path) -> None:
 async def test_oversized_qmp_message_is_guest_fault() -> None:
     writers: list[asyncio.StreamWriter] = []
 
-    async def connect(place: RunnerPlace) -> socket.socket:
+    async def connect(place: RunnerEndpoint) -> socket.socket:
         ours, theirs = socket.socketpair()
         for each in (ours, theirs):
             each.setblocking(False)
@@ -211,7 +211,7 @@ async def test_an_answer_has_a_size_and_a_time(answer: bytes, part: bytes, said:
 
 
 @pytest.mark.parametrize("place", [replace(PLACE, address="a" * 64), replace(PLACE, address="127.0.0.1", api=99_999)])
-async def test_a_place_that_no_socket_takes_is_a_fault(place: RunnerPlace) -> None:
+async def test_a_place_that_no_socket_takes_is_a_fault(place: RunnerEndpoint) -> None:
     client = RunnerClient(connections(Reviews()), replace(place, is_open=True), PollLimiter())
     with pytest.raises(GuestError, match="cannot be reached"):
         await client.status()

@@ -10,7 +10,7 @@ import httpx2 as httpx
 import pytest
 
 from deploy.neonvm.access.callers import CONTROLLER
-from deploy.neonvm.access.connections import RunnerAccess, RunnerHttpResponse, RunnerPlace
+from deploy.neonvm.access.connections import RunnerAccess, RunnerEndpoint, RunnerHttpResponse
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.ports import (
     FellAsleep,
@@ -36,12 +36,12 @@ from tests.neonvm.remote.pods_world import world
 from tests.neonvm.runner.fake_sleeper import FRAME
 from tests.neonvm.sample_objects import virtual_machine
 
-PLACE = RunnerPlace("default/db-x", "uid", "10.0.0.9", 25183, 20183)
+PLACE = RunnerEndpoint("default/db-x", "uid", "10.0.0.9", 25183, 20183)
 ASLEEP = GuestState(GuestPhase.ASLEEP, MilliCpu(0), Bytes(0))
 SLEPT = FellAsleep(Bytes(200_000_000), 3)
 
 
-def guest(requests: RunnerAccess, place: RunnerPlace = PLACE) -> RemoteGuest:
+def guest(requests: RunnerAccess, place: RunnerEndpoint = PLACE) -> RemoteGuest:
     words = ["runner", "-vmspec", encode_dump(child(virtual_machine(), "spec")), "-vmstatus", "H4sI"]
     pod: Json = {"spec": {"containers": [{"name": "neonvm-runner", "command": words}]}}
     made = booted(pod)
@@ -68,12 +68,12 @@ class Lossy:
         self.made = 0
         self._inner = connections(Reviews())
 
-    async def ask(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+    async def ask(self, place: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
         return await self._inner.ask(place, method, path, body)
 
-    async def hold(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+    async def long_poll(self, place: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
         self.made += 1
-        answer = await self._inner.hold(place, method, path, body)
+        answer = await self._inner.long_poll(place, method, path, body)
         if self.made <= self.lost:
             raise ConnectionResetError(path)
         return answer
@@ -113,9 +113,9 @@ async def test_stale_controller_begins_no_other_sleep(pod: SecuredPod) -> None:
     leader = guest(connections(Reviews()), pod.place)
 
     class Late(Lossy):
-        async def hold(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        async def long_poll(self, place: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
             try:
-                return await super().hold(place, method, path, body)
+                return await super().long_poll(place, method, path, body)
             except ConnectionResetError:
                 await leader.state()
                 await leader.wake()
@@ -163,7 +163,7 @@ async def test_wait_is_renewed(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_older_runners_keep_guests_awake(is_open: bool) -> None:
-    place = RunnerPlace("default/db-x", "uid", "10.0.0.9", 25183, 20183, is_open)
+    place = RunnerEndpoint("default/db-x", "uid", "10.0.0.9", 25183, 20183, is_open)
     with pytest.raises(SleepRefusedError, match="can sleep after its next start"):
         await guest(Asking(lambda _: httpx.Response(404)), place).fall_asleep()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from deploy.neonvm.access.callers import CONTROLLER
-from deploy.neonvm.access.connections import RunnerHttpResponse, RunnerPlace
+from deploy.neonvm.access.connections import RunnerEndpoint, RunnerHttpResponse
 from deploy.neonvm.network.sockets import connected, free_port, tcp_socket
 from deploy.neonvm.qemu.machine import Decided, Route
 from deploy.neonvm.qemu.qemu_process import EventListeners
@@ -323,10 +323,10 @@ async def test_controller_hears_the_end_of_the_sending(pods: Pods) -> None:
     await pods.begin()
     server = await asyncio.start_server(pods._gate, "127.0.0.1", 0)
 
-    async def connect(_: RunnerPlace) -> socket.socket:
+    async def connect(_: RunnerEndpoint) -> socket.socket:
         return await connected(tcp_socket(), *server.sockets[0].getsockname()[:2])
 
-    place = RunnerPlace("default/source", "uid", "127.0.0.1", 25183, 20183)
+    place = RunnerEndpoint("default/source", "uid", "127.0.0.1", 25183, 20183)
     async with server, RemoteMachine(place, connect, lambda: True) as machine:
         assert await machine.call("query-status") == {"status": "suspended"}
         await machine.call("migrate", {"uri": "tcp:127.0.0.1:20187", "inc": True})
@@ -344,17 +344,17 @@ class Direct:
 
     pod: Pod
 
-    async def ask(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+    async def ask(self, place: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
         answer = await self.pod.ask(method, path, body)
         return RunnerHttpResponse(answer.status, {}, answer.body)
 
-    async def hold(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+    async def long_poll(self, place: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
         return await self.ask(place, method, path, body)
 
 
 async def test_controller_has_the_disk_sent(pods: Pods) -> None:
     source, target = (
-        RunnerClient(Direct(pod), RunnerPlace(name, name, "127.0.0.1", 25183, 20183), PollLimiter())
+        RunnerClient(Direct(pod), RunnerEndpoint(name, name, "127.0.0.1", 25183, 20183), PollLimiter())
         for name, pod in (("source", pods.source), ("target", pods.target))
     )
     assert (await source.status()).moves_asleep
