@@ -1,1 +1,1 @@
-"""The Kubernetes API as the local runtime, the controllers of VMs and the command line use it."""
+"""Kubernetes API client, informers and port forwarding for the VM controllers and the command line."""

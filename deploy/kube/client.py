@@ -165,20 +165,19 @@ class ApiClient:
 
 
 def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
-    """A client for the current context of one kubeconfig, such as a local cluster's; the environment's proxies are not
-    used. Raises ``CredentialsError``.
+    """A client for the current context of a kubeconfig. Raises ``CredentialsError``.
 
-    Credential plug-ins are run: only commands that a person started, and tests, read kubeconfigs here.
+    Ignores proxies of the environment, and runs credential plug-ins, so it is for people's commands only.
     """
     return client_of(for_person(login_of([path]), SystemClock(), environment={}), is_busy=is_busy)
 
 
 def client_of(credentials: Credentials, *, is_busy: bool = False) -> ApiClient:
-    """A client for one API server; one that ``is_busy`` uses less CPU, and drops response headers."""
+    """A client for one API server. ``is_busy``: use less CPU per request, and drop response headers."""
     token = credentials.token
     api: RawApi
     if is_busy:
-        # A thousand pods may report at once, so its calls wait for a connection for as long as it takes.
+        # is_patient: a thousand pods may report at once, so calls wait for a connection without a timeout.
         api = DirectApi(ConnectionPool(credentials, _CONNECTIONS), token, NAME, is_patient=True)
     else:
         api = HttpApi(http_client(credentials, _LIMITS, NAME), token)

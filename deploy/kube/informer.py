@@ -37,10 +37,10 @@ class Informer:
     """The objects of one kind by name. Run ``run`` in a task; wait for ``synced`` before trusting the cache."""
 
     def __init__(
-        self, client: ApiClient, kind: Resource, clock: Clock, part_of: Callable[[JsonObject], Json] | None = None
+        self, client: ApiClient, kind: Resource, clock: Clock, trim: Callable[[JsonObject], Json] | None = None
     ) -> None:
-        """``part_of`` returns the part of an object to cache, to save memory."""
-        watched: Kind[Json] = Kind(kind.plural, kind.path(), part_of or dict)
+        """``trim`` returns the part of an object to cache, to save memory."""
+        watched: Kind[Json] = Kind(kind.plural, kind.path(), trim or dict)
         self._client = client
         self._clock = clock
         self._facts: FactInformer[Json] = FactInformer(watched, self._changed, _WatchLog(), retries=Retries(_BACKOFF))

@@ -1,4 +1,4 @@
-"""Ways from this machine to ports of pods by ``kubectl port-forward``, where the API server's proxy does not help."""
+"""Forwards local ports to pods with ``kubectl port-forward``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FORBIDDEN: Final = re.compile(r"\(Forbidden\)| is forbidden: ")
 
 
 class ForwardingError(Exception):
-    """The ports cannot be reached; the message says why."""
+    """The ports cannot be forwarded; the message says why."""
 
 
 class CannotForwardError(ForwardingError):
-    """Forwarding itself fails: there is no kubectl, no right to it, or it ``is_slow``. The pod may be well."""
+    """kubectl itself failed: not installed, forbidden, or ``is_slow``. This says nothing about the pod."""
 
     def __init__(self, why: str, *, is_slow: bool = False) -> None:
         super().__init__(why)
@@ -31,7 +31,7 @@ class CannotForwardError(ForwardingError):
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """kubectl for one cluster: its command line, its environment (None: ours), and how long a way may take to open."""
+    """kubectl for one cluster: command line, environment (None: ours), and timeout of opening a forward."""
 
     command: Sequence[str] = ("kubectl",)
     environment: Mapping[str, str] | None = None
@@ -39,12 +39,12 @@ class Kubectl:
 
     @asynccontextmanager
     async def forward(self, namespace: str, target: str, ports: Sequence[int]) -> AsyncIterator[Mapping[int, int]]:
-        """Local ports by those of ``target`` (``pod/NAME``) that they lead to. Raises ``ForwardingError``."""
-        # An empty local port lets kubectl choose a free one.
+        """Local port of each port of ``target`` (``pod/NAME``). Raises ``ForwardingError``."""
+        # kubectl chooses the local ports.
         wanted = [f":{port}" for port in ports]
-        # Well below our own patience, so that kubectl itself reports why a pod does not run.
-        waits = f"--pod-running-timeout={self.patience / 2:g}s"
-        arguments = ("--namespace", namespace, "port-forward", waits, "--address", "127.0.0.1", target, *wanted)
+        # Below our own timeout, so that kubectl reports why a pod does not run.
+        timeout = f"--pod-running-timeout={self.patience / 2:g}s"
+        arguments = ("--namespace", namespace, "port-forward", timeout, "--address", "127.0.0.1", target, *wanted)
         try:
             process = await asyncio.create_subprocess_exec(
                 *(*self.command, *arguments),
@@ -53,7 +53,7 @@ class Kubectl:
                 env=self.environment,
             )
         except OSError as error:
-            raise CannotForwardError(f"kubectl cannot be run: {error.strerror}") from None
+            raise CannotForwardError(f"cannot run kubectl: {error.strerror}") from None
         try:
             yield await self._opened(process, target, ports)
         finally:
@@ -65,7 +65,7 @@ class Kubectl:
         try:
             return await asyncio.wait_for(_ports(process, ports), self.patience)
         except TimeoutError:
-            why = f"kubectl port-forward {target} gave no port within {self.patience:g} s"
+            why = f"kubectl port-forward {target} timed out after {self.patience:g} s"
             raise CannotForwardError(why, is_slow=True) from None
 
 
@@ -76,11 +76,11 @@ async def _ports(process: asyncio.subprocess.Process, ports: Sequence[int]) -> d
         line = (await process.stdout.readline()).decode() if process.stdout else ""
         if not line:
             errors = (await process.stderr.read()).decode().strip() if process.stderr else ""
-            # A refusal by RBAC concerns the person who asks; any other error concerns the pod.
+            # RBAC's refusals are about the user, all other errors about the pod.
             kind = CannotForwardError if _FORBIDDEN.search(errors) else ForwardingError
-            # The last line has the reason; those before it are warnings of kubectl.
-            raise kind(errors.splitlines()[-1] if errors else "kubectl port-forward ended")
+            # The lines before the last are kubectl's warnings.
+            raise kind(errors.splitlines()[-1] if errors else "kubectl port-forward exited")
         if match := _FORWARDING.search(line):
             local_ports.append(int(match[1]))
-    # kubectl prints a line for each port in the order in which they were asked for.
+    # kubectl prints the ports in the order of its arguments.
     return dict(zip(ports, local_ports, strict=True))

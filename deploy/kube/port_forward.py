@@ -61,7 +61,7 @@ class PortForward:
                     close_timeout=1,
                 ) as connection,
             ):
-                return await _got(connection, path)
+                return await _get(connection, path)
         except InvalidStatus as error:
             response = error.response
             raise for_people(read_refusal(response.status_code, bytes(response.body or b""))) from None
@@ -69,9 +69,9 @@ class PortForward:
             raise ApiUnknownError(f"port-forward to {pod}:{port}: {str(error) or 'no answer in time'}") from error
 
 
-async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
-    answer = _PodResponse()
-    parser = httptools.HttpResponseParser(answer)
+async def _get(connection: ClientConnection, path: str) -> tuple[int, bytes]:
+    response = _PodResponse()
+    parser = httptools.HttpResponseParser(response)
     # Without keep-alive, the response ends with the connection at the latest; compressed bodies are not supported.
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
     await connection.send(bytes([_CONNECTION]) + request.encode())
@@ -89,11 +89,11 @@ async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
             raise ConnectionError(content.decode(errors="replace"))
         if content:
             parser.feed_data(content)
-        if answer.is_whole:
+        if response.is_complete:
             break
     # A body without a length is complete when the connection ends.
-    if answer.is_whole or answer.ends_with_connection:
-        return parser.get_status_code(), b"".join(answer.pieces)
+    if response.is_complete or response.ends_with_connection:
+        return parser.get_status_code(), b"".join(response.pieces)
     raise ConnectionError("the pod closed the connection")
 
 
@@ -102,28 +102,28 @@ class _PodResponse:
         self.pieces: list[bytes] = []
         self._size = 0
         self._is_framed = self._has_head = False
-        self.is_whole = False
+        self.is_complete = False
 
     @property
     def ends_with_connection(self) -> bool:
         """True if the headers are complete and do not delimit the body."""
         return self._has_head and not self._is_framed
 
-    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002 - where the body ends is the parser's
-        """One header."""
+    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002 - httptools' signature
+        """Note whether a header delimits the body."""
         self._is_framed = self._is_framed or name.lower() in FRAMES
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """Note that the headers are complete."""
         self._has_head = True
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Append a piece of the body. Raises ``ConnectionError`` if the body is too large."""
         self._size += len(body)
         if self._size > LONGEST:
             raise ConnectionError(f"the response exceeds {LONGEST} bytes")
         self.pieces.append(body)
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
-        self.is_whole = True
+        """Note that the response is complete."""
+        self.is_complete = True

@@ -77,9 +77,9 @@ async def test_an_answer_that_is_no_json_is_none(body: bytes) -> None:
 
 
 KUBECTL = {
-    "silent": ("exec sleep 60", "kubectl port-forward pod/db-x gave no port within 0.2 s"),
+    "silent": ("exec sleep 60", "kubectl port-forward pod/db-x timed out after 0.2 s"),
     "refusing": ("echo 'error: unable to forward port' >&2; exit 1", "error: unable to forward port"),
-    "missing": ("", "kubectl cannot be run: No such file or directory"),
+    "missing": ("", "cannot run kubectl: No such file or directory"),
 }
 
 

@@ -1,1 +1,1 @@
-"""Guests that run in pods of a real cluster, followed and moved through the APIs of their runners."""
+"""Guests in runner pods of a real cluster, controlled through their runners' APIs."""

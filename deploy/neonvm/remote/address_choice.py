@@ -1,6 +1,6 @@
-"""Chooses addresses of the flat network for VMs (pure).
+"""Choice of the VMs' IPs on the flat network (pure).
 
-A claim is an object whose name is the address, so the API server itself never lets two VMs have one.
+A claim is an IPAddress object. Its name is the IP, so the API server prevents two VMs from having the same one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from protocol.kubernetes.resources import IP_ADDRESSES, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 
 LABEL_CLAIM: Final = "autoscaling.neon.tech/flat-network-vm"
-"""On an IPAddress: the uid of the VM that has it."""
+"""Label of an IPAddress: the uid of its VM."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressRange:
-    """The addresses of VMs, from ``first`` to ``last``, both included."""
+    """A range of IPs, ``first`` and ``last`` included."""
 
     first: IPv4Address
     last: IPv4Address
@@ -36,7 +36,7 @@ class AddressRange:
         first, _, last = written.partition("-")
         addresses = cls(IPv4Address(first), IPv4Address(last))
         if addresses.first > addresses.last:
-            raise ValueError(f"the first address comes after the last one: {written}")
+            raise ValueError(f"the first address is after the last one: {written}")
         return addresses
 
     def __contains__(self, address: str) -> bool:
@@ -49,12 +49,12 @@ class AddressRange:
 
 
 def own_address(vm: Json, claims: Iterable[Json]) -> str:
-    """The address that the VM has by its claims; empty if it has none."""
+    """The VM's claimed IP; empty if it has no claim."""
     own_claims = [candidate for candidate in claims if labels_of(candidate).get(LABEL_CLAIM) == uid_of(vm)]
     current = text(vm, "status", "extraNetIP")
     if any(name_of(candidate).name == current for candidate in own_claims):
         return current
-    # Two controllers may have made claims at once: the oldest is the VM's, the others go with the VM.
+    # Two controllers may have created claims at once: the oldest one counts. All are deleted with the VM.
     own_claims.sort(key=lambda candidate: (text(candidate, "metadata", "creationTimestamp"), name_of(candidate).name))
     return name_of(own_claims[0]).name if own_claims else ""
 
@@ -62,15 +62,12 @@ def own_address(vm: Json, claims: Iterable[Json]) -> str:
 def free_addresses(
     vm: Json, within: AddressRange, claimed: Collection[str], used: Collection[str] = ()
 ) -> Iterator[str]:
-    """The addresses that the VM may have, in the order in which it tries them: the one that it has, and then those that
-    are neither ``claimed`` nor ``used`` by another VM.
-    """
-    # Before there were claims, guests got addresses without one: the guest may use the one in its status.
+    """Candidates for the VM's IP, in order: its current one, then those neither ``claimed`` nor ``used`` by others."""
+    # Guests of versions without claims have an IP in their status only.
     if (current := _address_of(vm)) and current not in claimed and current in within:
         yield current
-    # For the same reason nobody gets an address that is in another VM's status.
     taken = {*claimed, *used, current}
-    # Scattered, so that an address that was given back is not soon another VM's.
+    # Start at a hash, so that released IPs are not reused soon.
     start = zlib.crc32(uid_of(vm).encode()) % within.size
     for step in range(within.size):
         address = str(within.first + (start + step) % within.size)
@@ -79,21 +76,21 @@ def free_addresses(
 
 
 def used_addresses(vms: Iterable[Json]) -> set[str]:
-    """The addresses in the status of ``vms``."""
+    """The IPs in the status of ``vms``."""
     return {address for vm in vms if (address := _address_of(vm))}
 
 
 def _address_of(vm: Json) -> str:
     written = text(vm, "status", "extraNetIP")
     try:
-        # In canonical form: it is compared with names of objects.
+        # In canonical form, as in names of claims.
         return str(IPv4Address(written))
     except ValueError:
         return ""
 
 
 def claim(vm: Json, address: str) -> Json:
-    """The object that gives ``address`` to the VM."""
+    """The IPAddress object that claims ``address`` for the VM."""
     name = name_of(vm)
     parent = {
         "group": VIRTUAL_MACHINES.group,
@@ -109,8 +106,8 @@ def claim(vm: Json, address: str) -> Json:
     }
 
 
-def owner_of(found: Json) -> tuple[ObjectName, str]:
-    """The VM of a claim of ours: its name, and its uid, which is empty if the object is none."""
+def owner_of(ip_address: Json) -> tuple[ObjectName, str]:
+    """The name and uid of a claim's VM; the uid is empty if the object is not a claim."""
     parent = ("spec", "parentRef")
-    name = ObjectName(text(found, *parent, "namespace"), text(found, *parent, "name"))
-    return name, labels_of(found).get(LABEL_CLAIM, "")
+    name = ObjectName(text(ip_address, *parent, "namespace"), text(ip_address, *parent, "name"))
+    return name, labels_of(ip_address).get(LABEL_CLAIM, "")

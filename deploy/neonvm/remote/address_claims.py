@@ -1,6 +1,6 @@
-"""Claims of addresses on the flat network, kept as IPAddress objects.
+"""Claims of IPs on the flat network, stored as IPAddress objects.
 
-They survive every restart, and a VM's are deleted before its finalizer goes.
+A VM's claims are deleted before its finalizer is removed.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ _SWEEP: Final = Seconds(600.0)
 
 
 class AddressClaims:
-    """The claims of one cluster. ``claims`` and ``vms`` are its caches."""
+    """The claims of one cluster; ``claims`` and ``vms`` are informers."""
 
     def __init__(self, client: ApiClient, claims: Informer, vms: Informer, within: AddressRange) -> None:
         self._client = client
         self._claims = claims
         self._vms = vms
         self._within = within
-        self._made: dict[str, str] = {}  # by the VM's uid: claims that the cache may not have yet
+        self._made: dict[str, str] = {}  # by the VM's uid: claims that may not be in the cache yet
         self._by_vm: dict[str, dict[ObjectName, Json]] = {}
         claims.listen(self._changed)
 
     async def take(self, vm: Json) -> str:
-        """The VM's address, the same for all its life; empty if it is not on the flat network. Raises ``ApiError``, and
-        ``GuestError`` if all are taken.
+        """The VM's IP, which never changes; empty if the VM is not on the flat network.
+
+        Raises ``ApiError``, and ``GuestError`` if no IP is free.
         """
         if not is_on_flat_network(vm):
             return ""
-        # A cache that is not filled yet would show every address as free.
         await self._claims.synced.wait()
         address = own_address(vm, self._of(uid_of(vm)).values()) or self._made.get(uid_of(vm), "")
-        return address or await self._claimed(vm)
+        return address or await self._claim(vm)
 
     def _of(self, uid: str) -> Mapping[ObjectName, Json]:
         return self._by_vm.get(uid, {})
@@ -67,11 +67,11 @@ class AddressClaims:
         if change.after is not None and (uid := owner_of(change.after)[1]):
             self._by_vm.setdefault(uid, {})[change.name] = change.after
 
-    async def _claimed(self, vm: Json) -> str:
+    async def _claim(self, vm: Json) -> str:
         claimed = {name.name for name in self._claims.objects} | set(self._made.values())
         used = used_addresses(self._vms.objects.values())
         for address in free_addresses(vm, self._within, claimed, used):
-            # Another controller, or a request of ours that was not answered, may have taken it.
+            # It may exist: created by another controller, or by a request of ours whose response was lost.
             with Tolerating(RefusalKind.ALREADY_EXISTS):
                 await self._client.create(IP_ADDRESSES, "", claim(vm, address))
                 self._made[uid_of(vm)] = address
@@ -82,15 +82,15 @@ class AddressClaims:
         raise GuestError(texts.ADDRESSES_TAKEN.format(count=self._within.size))
 
     async def _is_of(self, vm: Json, address: str) -> bool:
-        """Return True if the claim is this VM's: one whose creation was not answered."""
+        """Return True if the claim of ``address`` is this VM's."""
         with Tolerating(RefusalKind.NOT_FOUND):
             return owner_of(await self._client.get(IP_ADDRESSES, ObjectName("", address)))[1] == uid_of(vm)
         return False
 
     async def release(self, vm: ObjectName, uid: str) -> None:
-        """Gives back all that the VM has. Raises ``ApiError``."""
+        """Delete all claims of the VM. Raises ``ApiError``."""
         await self._claims.synced.wait()
-        # Only if the claim names this very VM: a label is written by whoever may write the object.
+        # The owner must match too; the label alone could be forged.
         addresses = {name.name for name, own_claim in self._of(uid).items() if owner_of(own_claim)[0] == vm}
         if uid in self._made:
             addresses.add(self._made[uid])
@@ -103,23 +103,23 @@ class AddressClaims:
         with Tolerating(RefusalKind.NOT_FOUND):
             existing = await self._client.get(IP_ADDRESSES, name)
             if owner_of(existing)[1] == uid:
-                # With the uid: the address may have passed to another VM since it was read.
+                # With the uid: another VM may have claimed the IP since.
                 await self._client.delete(IP_ADDRESSES, name, uid_of(existing))
 
     async def run(self, clock: Clock) -> Never:
-        """Sweeps every ten minutes, until cancelled."""
+        """Sweep every ten minutes until cancelled."""
         await self._claims.synced.wait()
         await self._vms.synced.wait()
         while True:
-            with suppress(ApiError):  # tried again with the next sweep
+            with suppress(ApiError):  # retried by the next sweep
                 await self.sweep()
             await clock.sleep(_SWEEP)
 
     async def sweep(self) -> None:
-        """Gives back what VMs have left that are gone. Raises ``ApiError``."""
+        """Delete claims of deleted VMs. Raises ``ApiError``."""
         for address_claim in list(self._claims.objects.values()):
             vm, uid = owner_of(address_claim)
-            # The cache may lag, so the API itself is asked before anything is given back.
+            # The cache may be stale, so check with the API server.
             if uid and uid_of(self._vms.get(vm) or {}) != uid and await self._is_gone(vm, uid):
                 await self._delete(name_of(address_claim).name, uid)
 

@@ -67,7 +67,7 @@ class PodGuestsDependencies:
 
 
 @dataclass(slots=True)
-class _Followed:
+class _PolledGuest:
     uid: str
     guest: RemoteGuest
     resizer: Resizer
@@ -80,9 +80,9 @@ class PodGuests:
     def __init__(self, deps: PodGuestsDependencies) -> None:
         self._deps = deps
         self._queue = WorkQueue(deps.clock)
-        self._followed: dict[ObjectName, _Followed] = {}
-        self._led: set[asyncio.Task[None]] = set()
-        self._looks = PollLimiter()
+        self._followed: dict[ObjectName, _PolledGuest] = {}
+        self._announcements: set[asyncio.Task[None]] = set()
+        self._polls = PollLimiter()
         self.is_ending = False
         deps.pods.listen(self._pod_changed)
 
@@ -162,18 +162,18 @@ class PodGuests:
 
     def _lead_to(self, runner: RunnerClient) -> None:
         """Tell the pod to announce the VM; QEMU announces it again once the guest runs."""
-        task = asyncio.ensure_future(_announced(runner))
+        task = asyncio.ensure_future(_announce(runner))
         # A task, so that it does not delay the migration; referenced, because the event loop holds tasks weakly.
-        self._led.add(task)
-        task.add_done_callback(self._led.discard)
+        self._announcements.add(task)
+        task.add_done_callback(self._announcements.discard)
 
     async def run(self) -> None:
         """Poll guests until cancelled. Cancellation does not affect the guests."""
         await self._deps.pods.synced.wait()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_WORKERS):
-                looks = self._queue.serve(lambda name: self._sync(name, tasks))
-                tasks.create_task(looks)
+                polls = self._queue.serve(lambda name: self._sync(name, tasks))
+                tasks.create_task(polls)
 
     async def _sync(self, name: ObjectName, tasks: asyncio.TaskGroup) -> None:
         pod, followed = self._deps.pods.get(name), self._followed.get(name)
@@ -181,7 +181,7 @@ class PodGuests:
         if followed is not None and (pod is None or uid_of(pod) != followed.uid or is_over(pod)):
             del self._followed[name]
             followed.resizer.leave()
-            self._looks.forget(str(name))
+            self._polls.forget(str(name))
             self._deps.ended(followed.uid)
             if followed.task is not None:
                 followed.task.cancel()
@@ -206,10 +206,10 @@ class PodGuests:
         resizer = Resizer(guest, starting, self._deps.clock, changed, phase)
         resizer.pace = PACE
         resizer.hold()  # the placeholder is not a request; wait for one
-        self._followed[name] = followed = _Followed(uid, guest, resizer)
-        followed.task = tasks.create_task(self._followed_on(name, resizer))
+        self._followed[name] = followed = _PolledGuest(uid, guest, resizer)
+        followed.task = tasks.create_task(self._poll_forever(name, resizer))
 
-    async def _followed_on(self, name: ObjectName, resizer: Resizer) -> None:
+    async def _poll_forever(self, name: ObjectName, resizer: Resizer) -> None:
         """Poll one guest; on an internal error, retry. Runners are not trusted, so any response may cause one."""
         while True:
             try:
@@ -230,7 +230,7 @@ class PodGuests:
         def open_machine() -> RemoteMachine:
             return RemoteMachine(endpoint, self._deps.connect, lambda: self._lives(name, uid))
 
-        return RunnerClient(self._deps.runners, endpoint, self._looks), open_machine
+        return RunnerClient(self._deps.runners, endpoint, self._polls), open_machine
 
     def _lives(self, name: ObjectName, uid: str) -> bool:
         pod = self._deps.pods.get(name)
@@ -242,7 +242,7 @@ class PodGuests:
         ):
             self._queue.add(change.name)
             # Ignore our own patches of the pod.
-            if (followed := self._followed.get(change.name)) is not None and _signs(change.before) != _signs(
+            if (followed := self._followed.get(change.name)) is not None and _hints(change.before) != _hints(
                 change.after
             ):
                 followed.resizer.look_again()
@@ -252,7 +252,7 @@ def _has_guest(pod: Json) -> bool:
     return pod_phase(pod) == "Running" and not is_over(pod) and bool(text(pod, "status", "podIP"))
 
 
-def _signs(pod: Json | None) -> object:
+def _hints(pod: Json | None) -> object:
     """The fields of a pod whose change hints at a change of its guest."""
     if pod is None:
         return None
@@ -262,6 +262,6 @@ def _signs(pod: Json | None) -> object:
     return uid_of(pod), pod_phase(pod), text(status, "podIP"), migration_of(pod), ready, started
 
 
-async def _announced(runner: RunnerClient) -> None:
+async def _announce(runner: RunnerClient) -> None:
     with suppress(GuestError):
         await runner.announce()

@@ -141,7 +141,7 @@ _SHOWN: Final = 300
 
 
 class RemoteGuest:
-    """One guest. ``machine`` opens its QMP monitor, ``looked`` is called after the first successful poll, ``booted`` is
+    """One guest. ``machine`` opens its QMP monitor, ``polled`` is called after the first successful poll, ``booted`` is
     the machine that it booted with.
     """
 
@@ -151,13 +151,13 @@ class RemoteGuest:
         machine: Callable[[], RemoteMachine],
         booted: Booted,
         clock: Clock,
-        looked: Callable[[], None],
+        polled: Callable[[], None],
     ) -> None:
         self.runner = runner
         self.machine = machine
         self._booted = booted
         self._clock = clock
-        self._looked = looked
+        self._polled = polled
         self._machine: RemoteMachine | None = None
         self._users = 0
         self._sleeps = 0
@@ -172,7 +172,7 @@ class RemoteGuest:
         )
         if not self.is_known:
             self.is_known = True
-            self._looked()
+            self._polled()
         return state
 
     def _read(self, status: RunnerStatus) -> GuestState:
@@ -217,7 +217,7 @@ class RemoteGuest:
 
     async def fall_asleep(self) -> FellAsleep:
         """Put the guest to sleep (``SleepingGuest``). Raises ``SleepRefusedError`` and ``GuestError``."""
-        # The same number in each attempt: a look may have seen the guest asleep, and awake again, in the meantime.
+        # The same number in each attempt: a poll may have seen the guest asleep, and awake again, in the meantime.
         sleeps = self._sleeps
         for pause in _SLEEP_PAUSES:
             try:

@@ -44,7 +44,7 @@ class SilentError(UnansweredError):
 
 
 class PollLimiter:
-    """Limits concurrent polls: ``turns`` at a time, and ``for_silent`` for pods that did not respond the last time."""
+    """Limits concurrent polls to ``turns``, and to ``for_silent`` for pods that did not respond last time."""
 
     def __init__(self, turns: int = 128, for_silent: int = 32) -> None:
         self._turns = asyncio.Semaphore(turns)
@@ -86,11 +86,11 @@ _SHOWN: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class RunnerClient:
-    """Client of the pod at ``endpoint``. ``looks`` limits concurrent polls."""
+    """Client of the pod at ``endpoint``. ``polls`` limits concurrent polls."""
 
     requests: RunnerAccess
     endpoint: RunnerEndpoint
-    looks: PollLimiter
+    polls: PollLimiter
     patience: Seconds = PATIENCE
 
     @property
@@ -100,24 +100,24 @@ class RunnerClient:
 
     async def status(self) -> RunnerStatus:
         """The guest's state, from our runner. Raises ``GuestError``."""
-        async with self.looks.turn(self.who):
+        async with self.polls.turn(self.who):
             answer = await self._ask("GET", "/status", seconds=self.patience)
         return self._read("/status", answer, RunnerStatus)
 
     async def is_ready(self) -> bool:
         """Return True if the guest is up. Raises ``GuestError``."""
-        return _is_good(await self._ask("GET", "/ready"))
+        return _is_success(await self._ask("GET", "/ready"))
 
     async def cpu(self) -> MilliCpu:
         """The guest's CPU, from our runner or NeonVM's. Raises ``GuestError``."""
         try:
-            return CpuChange.read(await self._good("GET", "/cpu_current"))
+            return CpuChange.read(await self._ask_ok("GET", "/cpu_current"))
         except (ValueError, RecursionError) as error:
             raise GuestError(texts.RUNNER_CPU_UNKNOWN.format(who=self.who, error=error)) from error
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Set the guest's CPU, on our runner or NeonVM's; ours returns what it then has. Raises ``GuestError``."""
-        answer = await self._good("POST", "/cpu_change", CpuChange(cpu_to_wire(use)))
+        answer = await self._ask_ok("POST", "/cpu_change", CpuChange(cpu_to_wire(use)))
         try:
             return CpuChange.read(answer)
         except (ValueError, RecursionError):
@@ -136,20 +136,20 @@ class RunnerClient:
 
     async def signing_request(self, move: str) -> bytes:
         """The certificate signing request for ``move``, PEM. Raises ``GuestError``."""
-        return await self._good("POST", "/tls/request", CertificateRequest(move))
+        return await self._ask_ok("POST", "/tls/request", CertificateRequest(move))
 
     async def use_certificate(self, move: str, certificate: bytes, authority: bytes) -> None:
         """Install the certificate in QEMU. Raises ``GuestError``."""
         body = Certificate(move, certificate.decode(), authority.decode())
-        await self._good("PUT", "/tls/certificate", body)
+        await self._ask_ok("PUT", "/tls/certificate", body)
 
     async def pass_disk(self, address: str) -> None:
         """Make the source send its disk to ``address``, or the target receive it there. Raises ``GuestError``."""
-        self._accepted("/disk", await self._hold("PUT", "/disk", _DISK_SECONDS, DiskPlace(address)))
+        self._body("/disk", await self._long_poll("PUT", "/disk", _DISK_SECONDS, DiskPlace(address)))
 
     async def announce(self) -> None:
         """Redirect the VM's frames to this pod. Raises ``GuestError``."""
-        await self._good("PUT", "/announce")
+        await self._ask_ok("PUT", "/announce")
 
     async def fall_asleep(self, sleeps: int) -> Slept:
         """Put the guest to sleep, if it has slept ``sleeps`` times before. Raises ``SleepRefusedError`` if it stays
@@ -158,7 +158,7 @@ class RunnerClient:
         # An open pod's address is not authenticated, and NeonVM's own runner does not support sleep.
         if self.endpoint.is_open:
             raise SleepRefusedError(texts.OPEN_RUNNER_AWAKE)
-        answer = await self._hold("PUT", "/sleep", _SLEEP_SECONDS, SleepNumber(sleeps))
+        answer = await self._long_poll("PUT", "/sleep", _SLEEP_SECONDS, SleepNumber(sleeps))
         if answer.status == _UNKNOWN_PATH:
             raise SleepRefusedError(texts.OLD_RUNNER_AWAKE)
         if answer.status == _CONFLICT:
@@ -169,28 +169,28 @@ class RunnerClient:
         """Wait until the sleeping guest must wake; return the reason in one line. Raises ``SilentError`` after
         ``seconds``, and ``GuestError`` if the guest is not asleep.
         """
-        answer = await self._hold("GET", "/woken", seconds)
-        self._accepted("/woken", answer)
+        answer = await self._long_poll("GET", "/woken", seconds)
+        self._body("/woken", answer)
         return _line(answer)
 
     async def wake(self, sleeps: int) -> Woken:
         """Resume the guest from sleep number ``sleeps``. Raises ``GuestError``."""
-        awake = self._read("/wake", await self._hold("PUT", "/wake", _SLEEP_SECONDS, SleepNumber(sleeps)), Awake)
+        awake = self._read("/wake", await self._long_poll("PUT", "/wake", _SLEEP_SECONDS, SleepNumber(sleeps)), Awake)
         return Woken(Seconds(awake.took), one_line(awake.fault))
 
     async def _ask(
         self, method: str, path: str, body: msgspec.Struct | None = None, seconds: float = _ORDER_SECONDS
     ) -> RunnerHttpResponse:
         content = msgspec.json.encode(body) if body is not None else b""
-        return await self._answered(self.requests.ask(self.endpoint, method, path, content), path, seconds)
+        return await self._send(self.requests.ask(self.endpoint, method, path, content), path, seconds)
 
-    async def _hold(
+    async def _long_poll(
         self, method: str, path: str, seconds: float, body: msgspec.Struct | None = None
     ) -> RunnerHttpResponse:
         content = msgspec.json.encode(body) if body is not None else b""
-        return await self._answered(self.requests.long_poll(self.endpoint, method, path, content), path, seconds)
+        return await self._send(self.requests.long_poll(self.endpoint, method, path, content), path, seconds)
 
-    async def _answered(self, request: Awaitable[RunnerHttpResponse], path: str, seconds: float) -> RunnerHttpResponse:
+    async def _send(self, request: Awaitable[RunnerHttpResponse], path: str, seconds: float) -> RunnerHttpResponse:
         try:
             async with asyncio.timeout(seconds):
                 answer = await request
@@ -206,17 +206,17 @@ class RunnerClient:
             raise GuestError(texts.RUNNER_PACKS.format(who=self.who, path=path))
         return answer
 
-    async def _good(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
-        return self._accepted(path, await self._ask(method, path, body))
+    async def _ask_ok(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
+        return self._body(path, await self._ask(method, path, body))
 
-    def _accepted(self, path: str, answer: RunnerHttpResponse) -> bytes:
-        if _is_good(answer):
+    def _body(self, path: str, answer: RunnerHttpResponse) -> bytes:
+        if _is_success(answer):
             return answer.body
         raise GuestError(texts.RUNNER_REFUSES.format(who=self.who, path=path, complaint=_line(answer)))
 
     def _read(self, path: str, answer: RunnerHttpResponse, kind: type[_Answer]) -> _Answer:
         try:
-            return msgspec.json.decode(self._accepted(path, answer), type=kind)
+            return msgspec.json.decode(self._body(path, answer), type=kind)
         except (ValueError, RecursionError) as error:
             raise GuestError(texts.RUNNER_UNREADABLE.format(who=self.who, error=error)) from error
 
@@ -225,5 +225,5 @@ def _line(answer: RunnerHttpResponse) -> str:
     return one_line(answer.body[:_SHOWN].decode(errors="replace"))
 
 
-def _is_good(answer: RunnerHttpResponse) -> bool:
+def _is_success(answer: RunnerHttpResponse) -> bool:
     return 200 <= answer.status < 300

@@ -335,7 +335,7 @@ def test_foreign_lines_of_a_metrics_page_are_passed_over() -> None:
 
 async def test_a_missing_kubectl_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(ForwardingError, match="kubectl cannot be run: No such file or directory"):
+    with pytest.raises(ForwardingError, match="cannot run kubectl: No such file or directory"):
         async with Kubectl().forward("ns", "pod/x", [1]):
             """Nothing is opened."""
 
@@ -370,14 +370,14 @@ async def test_a_kubectl_that_is_slow_says_nothing_of_the_webhook(
     slow = Kubectl(patience=Seconds(0.01))
     _, answers = await tls_ports(slow, replace(good(), pods=Unseen("not looked at")))
     assert list(answers.values()) == [
-        Unseen("kubectl port-forward service/autoscaling-injector gave no port within 0.01 s", has_failed=True)
+        Unseen("kubectl port-forward service/autoscaling-injector timed out after 0.01 s", has_failed=True)
     ]
 
 
 async def test_without_kubectl_no_webhook_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     _, answers = await tls_ports(Kubectl(), replace(good(), pods=Unseen("not looked at")))
-    assert list(answers.values()) == [Unseen("kubectl cannot be run: No such file or directory")]
+    assert list(answers.values()) == [Unseen("cannot run kubectl: No such file or directory")]
 
 
 async def test_it_is_looked_again_while_a_check_fails_and_for_no_longer_than_asked() -> None:
