@@ -35,31 +35,30 @@ async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) 
     """
     match kind:
         case NetworkKind.AUTO if not real_guests:
-            return LoopbackNetwork(cluster, "simulated guests need no network of their own")
+            return LoopbackNetwork(cluster, "simulated guests need no network")
         case NetworkKind.AUTO:
             fault = await namespaces_fault(cluster)
             if fault is None:
-                return NamespaceNetwork(cluster, "this is root and the kernel offers all they need")
+                return NamespaceNetwork(cluster, "running as root, and the kernel supports them")
             # The hub needs no privileges.
             return HubNetwork(cluster, f"network namespaces cannot be used: {fault}", Qemu())
         case NetworkKind.NAMESPACES:
             if fault := await namespaces_fault(cluster):
                 raise NetworkError(f"network namespaces cannot be used: {fault}; choose the hub instead")
-            return NamespaceNetwork(cluster, "as asked")
+            return NamespaceNetwork(cluster, "as requested")
         case NetworkKind.HUB:
-            return HubNetwork(cluster, "as asked", Qemu())
+            return HubNetwork(cluster, "as requested", Qemu())
         case NetworkKind.LOOPBACK if real_guests:
-            raise NetworkError("real guests need a network to plug into; choose namespaces, hub or auto")
+            raise NetworkError("QEMU guests cannot use loopback addresses; choose namespaces, hub or auto")
         case NetworkKind.LOOPBACK:
-            return LoopbackNetwork(cluster, "as asked")
+            return LoopbackNetwork(cluster, "as requested")
 
 
 async def namespaces_fault(cluster: str) -> str | None:
     """The reason why network namespaces with bridges and taps do not work on this host; None if a trial succeeds."""
     if os.geteuid() != 0:
-        return "this is not root"
-    # Try it, because capabilities, kernel modules or tools may be missing. Named after the cluster, so that trials of
-    # two clusters do not collide.
+        return "not running as root"
+    # Capabilities, kernel modules or tools may be missing. Named after the cluster, so that two trials do not collide.
     trial = NamespaceNetwork(f"trial-{hashlib.sha256(cluster.encode()).hexdigest()[:8]}", "a trial")
     try:
         await trial.up()
@@ -68,6 +67,5 @@ async def namespaces_fault(cluster: str) -> str | None:
     except NetworkError as error:
         return str(error)
     finally:
-        # Also after a failure, so that nothing is left behind.
         await trial.down()
     return None

@@ -21,7 +21,7 @@ _CLONE_NEWNET: Final = 0x40000000
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
 def socket_in(namespace: str) -> socket.socket:
@@ -48,12 +48,12 @@ def frames_in(namespace: str, interface: str) -> socket.socket:
     return raw
 
 
-def _unblocked(made: socket.socket) -> socket.socket:
-    made.setblocking(False)
-    return made
+def _unblocked(opened: socket.socket) -> socket.socket:
+    opened.setblocking(False)
+    return opened
 
 
-def made_in(namespace: str, make: Callable[[], Made]) -> Made:
+def made_in(namespace: str, make: Callable[[], T]) -> T:
     """The result of ``make``, called in the named namespace. Raises ``OSError``."""
     # thread-self, because only this thread changes its namespace.
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)

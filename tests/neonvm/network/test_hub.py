@@ -172,7 +172,7 @@ async def test_host_programs_bypass_the_hub(hub: HubNetwork, hypervisor: FakeHyp
 async def test_a_hub_that_does_not_start_leaves_nothing(sockets: Path, hypervisor: FakeHypervisor) -> None:
     hypervisor.fault = GuestError("QMP negotiation failed")
     network = HubNetwork("test", "a test", hypervisor)
-    with pytest.raises(NetworkError, match="the hub does not start: QMP negotiation failed"):
+    with pytest.raises(NetworkError, match="cannot start the hub: QMP negotiation failed"):
         await network.up()
     assert inside(sockets) == []
     with pytest.raises(NetworkError, match="not up"):
@@ -192,10 +192,10 @@ async def test_a_folder_that_cannot_be_made_is_reported(
     tmp_path: Path, hypervisor: FakeHypervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
-    with pytest.raises(NetworkError, match="folder for the hub's sockets cannot be made"):
+    with pytest.raises(NetworkError, match="cannot create the folder of the hub's sockets"):
         await HubNetwork("test", "a test", hypervisor).up()
 
 
 async def test_a_hub_that_was_asked_for_says_so() -> None:
     chosen = await choose_network(NetworkKind.HUB, real_guests=True, cluster="test")
-    assert chosen.description == "nodes are ports of a hub, and pods are loopback addresses (as asked)"
+    assert chosen.description == "nodes are ports of a hub, and pods are loopback addresses (as requested)"

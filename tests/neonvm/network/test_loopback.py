@@ -106,11 +106,9 @@ def test_same_named_clusters_use_different_blocks() -> None:
 
 async def test_light_guests_use_loopback_with_reason() -> None:
     chosen = await choose_network(NetworkKind.AUTO, real_guests=False, cluster="test")
-    assert chosen.description == (
-        "nodes are names and pods are loopback addresses (simulated guests need no network of their own)"
-    )
+    assert chosen.description == ("nodes are names and pods are loopback addresses (simulated guests need no network)")
     asked = await choose_network(NetworkKind.LOOPBACK, real_guests=False, cluster="test")
-    assert asked.description.endswith("(as asked)")
+    assert asked.description.endswith("(as requested)")
 
 
 async def test_real_guests_cannot_be_plugged_into_loopback_addresses() -> None:

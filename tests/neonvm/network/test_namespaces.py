@@ -181,10 +181,10 @@ async def test_root_gets_namespaces_and_is_told_so() -> None:
     assert os.geteuid() == 0
     chosen = await choose_network(NetworkKind.AUTO, real_guests=True, cluster="pytest-choice")
     assert chosen.description == (
-        "nodes are network namespaces on one bridge (this is root and the kernel offers all they need)"
+        "nodes are network namespaces on one bridge (running as root, and the kernel supports them)"
     )
     asked = await choose_network(NetworkKind.NAMESPACES, real_guests=True, cluster="pytest-choice")
-    assert asked.description.endswith("(as asked)")
+    assert asked.description.endswith("(as requested)")
     assert list(netns.RUN.glob("autoscale.trial-*")) == []
 
 

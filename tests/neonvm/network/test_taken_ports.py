@@ -102,16 +102,16 @@ def test_failed_bind_names_program_and_closes(taken: int) -> None:
 
 
 def test_taken_port_is_replaced(taken: int) -> None:
-    ports = PortMap.tried("127.0.0.9", [taken])
+    ports = PortMap.probe("127.0.0.9", [taken])
     assert ports.moved.keys() == {taken}
     assert ports.moved[taken] >= 61000
     assert f"port {taken} is taken by " in ports.description
-    assert PortMap.tried("127.0.0.9", []).description == ""
+    assert PortMap.probe("127.0.0.9", []).description == ""
 
 
 def test_unusable_address_is_reported() -> None:
-    with pytest.raises(NetworkError, match=r"nothing can listen at 192\.0\.2\.1:80: "):
-        PortMap.tried("192.0.2.1", [80])
+    with pytest.raises(NetworkError, match=r"cannot listen at 192\.0\.2\.1:80: "):
+        PortMap.probe("192.0.2.1", [80])
 
 
 def test_hidden_program_hint_says_how_to_look(tmp_path: Path) -> None:
