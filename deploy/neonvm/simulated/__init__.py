@@ -1,1 +1,1 @@
-"""Simulated guests, which play a load behind the same port as real ones."""
+"""Simulated guests: a model of a load instead of a VM, behind the same interface as QEMU guests."""

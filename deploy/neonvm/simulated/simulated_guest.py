@@ -1,6 +1,6 @@
-"""Simulated guests: hundreds in one process, which play a load instead of running a database (B.2).
+"""Simulated guests: hundreds in one process, with a simulated load instead of a database (B.2).
 
-From outside they look like real ones: the agent scrapes the same paths, and resizes use the same calls.
+Agents scrape the same paths as of QEMU guests, and resizes use the same calls.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class SimulatedGuests:
     @property
     def description(self) -> str:
         """One line for users."""
-        return "simulated guests (they play a load and answer like node_exporter)"
+        return "simulated guests (a simulated load, with node_exporter's metrics)"
 
     def create(self, spec: GuestSpec) -> Guest:
-        """A guest that is not started yet. Has no side effects."""
+        """Create a guest without starting it."""
         return SimulatedGuest(spec, self)
 
 
@@ -76,9 +76,9 @@ class _Running:
 class SimulatedGuest:
     """One simulated guest. It runs as soon as it is started, or has been migrated here."""
 
-    def __init__(self, spec: GuestSpec, made_by: SimulatedGuests) -> None:
+    def __init__(self, spec: GuestSpec, guests: SimulatedGuests) -> None:
         self._spec = spec
-        self._made_by = made_by
+        self._guests = guests
         self._running: _Running | None = None
         self._receives = False
         self._is_moving = False
@@ -93,18 +93,18 @@ class SimulatedGuest:
             raise GuestError(f"{self._spec.vm}: the guest is waiting for an incoming migration")
         await self.stop()  # one that has failed may still hold its ports
         size = Resources(self._spec.cpu_use, self._spec.mem_use)
-        kernel = SimulatedKernel.booted(self._made_by.load_of(self._spec.vm), size, self._spec.cpu_max.whole_cpus)
+        kernel = SimulatedKernel.booted(self._guests.load_of(self._spec.vm), size, self._spec.cpu_max.whole_cpus)
         with ExitStack() as cleanup:
             listeners = await self._listeners(cleanup)
             cleanup.pop_all()
-        database = SimulatedDatabase.told(self._spec.kernel_arguments)
-        await self._run(_Running(self._made_by.clock.now(), time.time(), kernel, database, []), listeners)
+        database = SimulatedDatabase.from_kernel_arguments(self._spec.kernel_arguments)
+        await self._run(_Running(self._guests.clock.now(), time.time(), kernel, database, []), listeners)
 
     async def receive(self) -> None:
         """Wait for an incoming migration; until then it has no ports."""
         if self._running is None:
             self._receives = True
-            self._begins()
+            self._new_end()
 
     async def send(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -114,7 +114,7 @@ class SimulatedGuest:
             raise GuestError(f"{self._spec.vm}: the guest is already being migrated")
         self._is_moving = True
         try:
-            return await self._moved(target, limits, progress)
+            return await self._migrate(target, limits, progress)
         except BaseException:
             # As with QEMU, the target of a failed migration cannot be used again.
             if isinstance(target, SimulatedGuest) and target._receives:
@@ -139,7 +139,7 @@ class SimulatedGuest:
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
         kernel = self._now()
-        self._replace(kernel.resized(Resources(use, kernel.asked.mem)))
+        self._replace(kernel.resized(Resources(use, kernel.requested.mem)))
         return use
 
     async def set_memory(self, use: Bytes) -> None:
@@ -148,21 +148,21 @@ class SimulatedGuest:
             bounds = f"between {self._spec.mem_min} and {self._spec.mem_max}"
             raise GuestError(f"{self._spec.vm}: memory must be {bounds}, not {use}")
         kernel = self._now()
-        self._replace(kernel.resized(Resources(kernel.asked.cpu, use)))
+        self._replace(kernel.resized(Resources(kernel.requested.cpu, use)))
 
     async def fall_asleep(self) -> FellAsleep:
         """Fall asleep at once. Raises ``SleepRefusedError`` if the guest is not idle."""
-        kernel, running = self._now(), self._runs()
+        kernel, running = self._now(), self._require_running()
         if self._is_moving:
             raise SleepRefusedError(f"{self._spec.vm}: the guest is being migrated")
         if reasons := [*([] if kernel.demand.is_idle else ["load"]), *running.database.awake]:
             raise SleepRefusedError(f"{self._spec.vm}: the guest has {' and '.join(reasons)}")
-        running.sleep = SimulatedSleep(kernel, running.since, self._made_by.clock)
+        running.sleep = SimulatedSleep(kernel, running.since, self._guests.clock)
         return FellAsleep(kernel.mem_used, running.database.sessions)
 
     async def woken(self) -> str:
         """Wait until the load is not idle. Raises ``GuestError`` if the guest is not asleep."""
-        sleep = self._runs().sleep
+        sleep = self._require_running().sleep
         if sleep is None:
             raise GuestError(f"{self._spec.vm}: the guest is not asleep")
         return await sleep.woken()
@@ -171,9 +171,9 @@ class SimulatedGuest:
         """Wake at once. Raises ``GuestError`` if the guest has stopped, or is being migrated."""
         if self._is_moving:
             raise GuestError(f"{self._spec.vm}: the guest is being migrated")
-        running = self._runs()
+        running = self._require_running()
         if running.sleep is not None:
-            running.kernel, running.sleep = running.sleep.over(), None
+            running.kernel, running.sleep = running.sleep.end(), None
         return Woken(Seconds(0.0))
 
     async def ended(self) -> str:
@@ -191,7 +191,7 @@ class SimulatedGuest:
         if failed is not None:
             self._servers = failed.servers
             _end_sleep(failed)
-        self._ends(reason)
+        self._set_end(reason)
 
     async def stop(self) -> None:
         """Close its ports and all connections."""
@@ -200,36 +200,36 @@ class SimulatedGuest:
         if running is not None:
             _end_sleep(running)
         servers, self._servers = [*self._servers, *(running.servers if running is not None else ())], []
-        self._ends("it was stopped")
-        await _closed(servers)
+        self._set_end("it was stopped")
+        await _close_all(servers)
 
     @property
     def _hardware(self) -> tuple[ObjectName, MilliCpu, Bytes, Bytes]:
         spec = self._spec
         return spec.vm, spec.cpu_max, spec.mem_min, spec.mem_max
 
-    async def _moved(
+    async def _migrate(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        self._runs()
+        self._require_running()
         if not isinstance(target, SimulatedGuest) or target._hardware != self._hardware:
             raise TransferError(TransferFault.REFUSED, f"{self._spec.vm}: the target has different hardware")
-        info = await self._passed(target, limits, progress)
-        await self._goes_on_at(target)
+        info = await self._transfer(target, limits, progress)
+        await self._switch_to(target)
         return info
 
-    async def _passed(
+    async def _transfer(
         self, target: SimulatedGuest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
         """Wait until everything has been sent. Raises ``TransferError`` on timeout, or if an end is lost."""
-        clock, kernel = self._made_by.clock, self._slept() or self._now()
+        clock, kernel = self._guests.clock, self._sleeping_kernel() or self._now()
         busy_cores = min(kernel.demand.cpu, kernel.size.cpu.as_cores)
         course = Course.of(MemoryLoad(kernel.size.mem, kernel.mem_used, busy_cores), limits)
         began = clock.now()
         end = limits.timeout if course.end is None else course.end
         finish = Instant(began + end)
         while True:
-            self._both_are_there(target)
+            self._check_ends(target)
             left = Seconds(finish - clock.now())
             info = course.at(end if left <= 0 else Seconds(clock.now() - began))
             progress(info)
@@ -242,33 +242,33 @@ class SimulatedGuest:
             raise TransferError(TransferFault.TIMED_OUT, story)
         return info
 
-    def _both_are_there(self, target: SimulatedGuest) -> None:
+    def _check_ends(self, target: SimulatedGuest) -> None:
         if self._running is None:
             raise TransferError(TransferFault.SOURCE_LOST, f"{self._spec.vm}: the guest ended during the migration")
         if not target._receives:
             raise TransferError(TransferFault.TARGET_LOST, f"{self._spec.vm}: the target is gone")
 
-    async def _goes_on_at(self, target: SimulatedGuest) -> None:
+    async def _switch_to(self, target: SimulatedGuest) -> None:
         """Switch to the target, without an await at which both or neither run."""
         with ExitStack() as cleanup:
             try:
                 listeners = await target._listeners(cleanup)
             except GuestError as error:
                 raise TransferError(TransferFault.TARGET_LOST, str(error)) from error
-            self._both_are_there(target)
+            self._check_ends(target)
             cleanup.pop_all()
         # The kernel migrates, so counters and position in the load continue.
-        running, self._running = self._runs(), None
+        running, self._running = self._require_running(), None
         if running.sleep is not None:
-            running.kernel, running.sleep = running.sleep.over(), None
+            running.kernel, running.sleep = running.sleep.end(), None
         old, running.servers = running.servers, []
-        self._ends("it was migrated away")
+        self._set_end("it was migrated away")
         await target._run(running, listeners)
-        await _closed(old)
+        await _close_all(old)
 
     async def _listeners(self, held: ExitStack) -> list[socket.socket]:
         """The guest's listening sockets, without accepting yet; ``held`` closes them. Raises ``GuestError``."""
-        listen, pod = self._made_by.sockets.listen, self._spec.pod
+        listen, pod = self._guests.sockets.listen, self._spec.pod
         try:
             return [held.enter_context(await listen(pod, port)) for port in (METRICS_PORT, DAEMON_PORT)]
         except (OSError, NetworkError) as error:
@@ -277,49 +277,55 @@ class SimulatedGuest:
 
     async def _run(self, running: _Running, listeners: Sequence[socket.socket]) -> None:
         if not self._receives:
-            self._begins()
+            self._new_end()
         self._receives, self._running = False, running
-        answering = GuestServer(
-            self._now, self._press, lambda: self._runs().database, self._tell, self.fail, running.boot_time, self._slept
+        server = GuestServer(
+            self._now,
+            self._set_demand,
+            lambda: self._require_running().database,
+            self._set_database,
+            self.fail,
+            running.boot_time,
+            self._sleeping_kernel,
         )
         for listener in listeners:
-            running.servers.append(TcpListener([listener], answering.serve))
+            running.servers.append(TcpListener([listener], server.serve))
 
-    def _begins(self) -> None:
+    def _new_end(self) -> None:
         if self._end is None or self._end.done():
             self._end = asyncio.get_running_loop().create_future()
 
-    def _ends(self, reason: str) -> None:
+    def _set_end(self, reason: str) -> None:
         if self._end is not None and not self._end.done():
             self._end.set_result(reason)
 
-    def _press(self, demand: Demand | None) -> None:
-        sleep = self._runs().sleep
+    def _set_demand(self, demand: Demand | None) -> None:
+        sleep = self._require_running().sleep
         if sleep is not None:
-            sleep.press(demand)
+            sleep.set_demand(demand)
         else:
             self._replace(self._now().under(demand))
 
-    def _slept(self) -> SimulatedKernel | None:
-        sleep = self._runs().sleep
+    def _sleeping_kernel(self) -> SimulatedKernel | None:
+        sleep = self._require_running().sleep
         return None if sleep is None else sleep.kernel
 
-    def _tell(self, database: SimulatedDatabase) -> None:
-        self._runs().database = database
+    def _set_database(self, database: SimulatedDatabase) -> None:
+        self._require_running().database = database
 
     def _now(self) -> SimulatedKernel:
         """The guest, advanced to now. Raises ``GuestError`` if it does not run or is asleep."""
-        running = self._runs()
+        running = self._require_running()
         if running.sleep is not None:
             raise GuestError(f"{self._spec.vm}: the guest is asleep")
-        # The model is exact for any time, so it is advanced on demand, without ticks.
-        running.kernel = running.kernel.advanced(Seconds(self._made_by.clock.now() - running.since))
+        # Advanced on demand, without ticks: the model is exact for any time.
+        running.kernel = running.kernel.advanced(Seconds(self._guests.clock.now() - running.since))
         return running.kernel
 
     def _replace(self, kernel: SimulatedKernel) -> None:
-        self._runs().kernel = kernel
+        self._require_running().kernel = kernel
 
-    def _runs(self) -> _Running:
+    def _require_running(self) -> _Running:
         if self._running is None:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")
         return self._running
@@ -327,9 +333,9 @@ class SimulatedGuest:
 
 def _end_sleep(ended: _Running) -> None:
     if ended.sleep is not None:
-        ended.sleep.over()
+        ended.sleep.end()
 
 
-async def _closed(servers: list[TcpListener]) -> None:
+async def _close_all(servers: list[TcpListener]) -> None:
     for server in servers:
         await server.close()

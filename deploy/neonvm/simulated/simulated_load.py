@@ -18,29 +18,29 @@ from typing import Final
 from protocol.units import Bytes, QuantityError, Seconds
 
 IDLE_CPU: Final = 0.05
-"""Tasks of a database that nobody uses, on average."""
+"""Average running tasks of an idle database."""
 
 
 class LoadError(ValueError):
-    """A load is not usable; the message says which line and why."""
+    """A load is invalid; the message says why, and the line of a recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Demand of the guest's work: tasks that could run at once, and memory in use."""
+    """Demand of a guest's load: runnable tasks, and memory in use."""
 
     cpu: float
     mem: Bytes
 
     @property
     def is_idle(self) -> bool:
-        """True if it is no more than that of a database that nobody uses."""
+        """True if the CPU demand is at most ``IDLE_CPU``."""
         return self.cpu <= IDLE_CPU
 
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
-    """The demand from ``at`` seconds after the guest's start on."""
+    """The demand from ``at`` on, in seconds since the guest's start."""
 
     at: Seconds
     demand: Demand
@@ -48,7 +48,7 @@ class LoadStep:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Steps in the order of time; with ``period`` they start over after this many seconds. Raises ``LoadError``."""
+    """Steps in order of time, repeated every ``period`` seconds if given. Raises ``LoadError``."""
 
     steps: Sequence[LoadStep]
     period: Seconds | None = None
@@ -57,21 +57,20 @@ class Load:
         times = [step.at for step in self.steps]
         if not times or any(later <= earlier for earlier, later in pairwise(times)):
             raise LoadError("a load needs at least one step, and each step must be later than the one before")
-        # The last step would never be reached.
         if self.period is not None and self.period <= times[-1]:
-            raise LoadError(f"a load cannot start over after {self.period:g} s: its last step is at {times[-1]:g} s")
+            raise LoadError(f"a period of {self.period:g} s is too short: the last step is at {times[-1]:g} s")
 
     @classmethod
     def constant(cls, cpu: float, mem: Bytes) -> Load:
-        """The same demand for ever."""
+        """A constant demand."""
         return cls((LoadStep(Seconds(0.0), Demand(cpu, mem)),))
 
     def at(self, age: Seconds) -> Demand:
-        """The demand at this age of the guest (>= 0)."""
+        """The demand when the guest's age is ``age`` (>= 0)."""
         return self.steps[self._index(self._phase(age))].demand
 
     def next_change(self, age: Seconds) -> Seconds | None:
-        """The age at which the step after this one begins; None if no step follows."""
+        """The age at which the next step begins; None if there is none."""
         phase = self._phase(age)
         following = bisect_right(self.steps, phase, key=lambda step: step.at)
         if following < len(self.steps):
@@ -79,9 +78,9 @@ class Load:
         return None if self.period is None else _after(age, self.period - phase)
 
     def next_work(self, age: Seconds) -> Seconds | None:
-        """The first age from this one on at which the load is not idle; None if it is idle for ever."""
+        """The first age from ``age`` on at which the load is not idle; None if it stays idle."""
         at: Seconds | None = age
-        # Twice each step: a change that is lost in rounding takes another one.
+        # Twice each step, because a change may be lost in rounding.
         for _ in range(2 * len(self.steps) + 1):
             if at is None or not self.at(at).is_idle:
                 return at
@@ -96,26 +95,24 @@ class Load:
 
 
 def _after(age: Seconds, span: float) -> Seconds:
-    """``age + span``, later than ``age`` even if ``span`` is lost in rounding."""
-    # A step that does not advance would keep the model in an endless loop.
+    """``age + span``, but later than ``age`` even if ``span`` is lost in rounding, so that the model advances."""
     return Seconds(max(age + span, nextafter(age, inf)))
 
 
 def parse_recording(text: str, *, repeat: bool) -> Load:
-    """A load from a CSV with the columns ``seconds``, ``cpu`` (cores) and ``mem`` (a quantity). With ``repeat`` it
-    starts over one step after its end, taking the last two lines' distance for the length of the last. Raises
-    ``LoadError`` that names the line.
+    """A load from a CSV with columns ``seconds``, ``cpu`` (cores) and ``mem`` (a quantity). Raises ``LoadError``.
+
+    With ``repeat`` it repeats after its last step, which is as long as the one before.
     """
     rows = csv.DictReader(io.StringIO(text))
     try:
         if not {"seconds", "cpu", "mem"} <= set(rows.fieldnames or ()):
-            raise LoadError(f"a recording has the columns seconds, cpu and mem, not {', '.join(rows.fieldnames or ())}")
+            raise LoadError(f"a recording needs columns seconds, cpu and mem, not {', '.join(rows.fieldnames or ())}")
         steps = [_step(rows.line_num, row) for row in rows]
     except csv.Error as error:
         raise LoadError(f"line {rows.line_num} of the recording: {error}") from None
     if not repeat or len(steps) < 2:
         return Load(steps)
-    # The last line has no length of its own, so it gets that of the one before.
     return Load(steps, Seconds(2 * steps[-1].at - steps[-2].at))
 
 

@@ -1,5 +1,5 @@
-"""A simulated guest: its kernel's counters under a demand and a size, as Linux would have them, the same as a page of
-node_exporter, and what it says of the database that it does not have (pure).
+"""Model of a guest: Linux' counters under a demand and a size, node_exporter's page of them, and the database status
+(pure).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MINUTES: Final = (1, 5, 15)
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The kernel's counters, in seconds since the guest's start; CPUs by number, offline ones pause."""
+    """The kernel's counters, in seconds since boot. ``busy`` and ``idle`` are per CPU; offline CPUs do not count."""
 
     busy: tuple[float, ...]
     idle: tuple[float, ...]
@@ -31,91 +31,91 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedKernel:
-    """A simulated guest at one age. ``asked`` is the size that was ordered, ``size`` the one it has. ``pressed`` is a
-    demand that replaces the load's until it is lifted. ``worked_at`` is the age at which it was last not idle.
+    """A guest at one age.
+
+    ``requested`` is the requested size, ``size`` the actual one. ``override`` replaces the load's demand if set.
+    ``worked_at`` is the age at which the guest was last not idle.
     """
 
     load: Load
-    asked: Resources
+    requested: Resources
     size: Resources
     counters: Counters
     age: Seconds = Seconds(0.0)
-    pressed: Demand | None = None
+    override: Demand | None = None
     worked_at: Seconds = Seconds(0.0)
 
     @classmethod
     def booted(cls, load: Load, size: Resources, most_cpus: int) -> SimulatedKernel:
-        """A guest that starts now with ``size`` and may get up to ``most_cpus``."""
+        """A guest that has just booted with ``size`` and at most ``most_cpus`` CPUs."""
         return cls(load, size, size, Counters((0.0,) * most_cpus, (0.0,) * most_cpus))
 
     @property
     def demand(self) -> Demand:
-        """The present demand."""
-        return self.pressed if self.pressed is not None else self.load.at(self.age)
+        """The current demand."""
+        return self.override if self.override is not None else self.load.at(self.age)
 
     @property
     def mem_used(self) -> Bytes:
-        """The memory in use: the demand, at most all memory."""
+        """Memory in use: the demand, at most the size."""
         return min(self.demand.mem, self.size.mem)
 
-    def resized(self, asked: Resources) -> SimulatedKernel:
-        """The same guest told to have another size; memory in use stays as it is."""
-        # Memory is given back only as far as it is not in use; the rest follows when the use falls.
-        return replace(self, asked=asked, size=Resources(asked.cpu, max(asked.mem, self.mem_used)))
+    def resized(self, requested: Resources) -> SimulatedKernel:
+        """The guest after a resize request."""
+        # Memory in use cannot be unplugged until it is freed.
+        return replace(self, requested=requested, size=Resources(requested.cpu, max(requested.mem, self.mem_used)))
 
-    def under(self, pressed: Demand | None) -> SimulatedKernel:
-        """The same guest under another demand than its load's; None gives it back to its load."""
-        return replace(self, pressed=pressed).resized(self.asked)
+    def under(self, override: Demand | None) -> SimulatedKernel:
+        """The guest with ``override`` instead of its load's demand; None removes the override."""
+        return replace(self, override=override).resized(self.requested)
 
     def advanced(self, age: Seconds) -> SimulatedKernel:
-        """The same guest at a later ``age``; exact, because demand only changes at steps."""
+        """The guest at a later ``age``; exact, because demand only changes at steps."""
         kernel = self
         while kernel.age < age:
-            change = None if kernel.pressed is not None else kernel.load.next_change(kernel.age)
+            change = None if kernel.override is not None else kernel.load.next_change(kernel.age)
             until = age if change is None else min(age, change)
-            counters = _counted(kernel.counters, kernel.size, kernel.demand, until - kernel.age)
+            counters = _advance_counters(kernel.counters, kernel.size, kernel.demand, until - kernel.age)
             worked_at = kernel.worked_at if kernel.demand.is_idle else Seconds(until)
             kernel = replace(kernel, counters=counters, age=Seconds(until), worked_at=worked_at)
-            # Memory in use may have fallen with this step.
-            kernel = kernel.resized(kernel.asked)
+            # Memory may have been freed with this step.
+            kernel = kernel.resized(kernel.requested)
         return kernel
 
-    def slept(self, age: Seconds) -> SimulatedKernel:
-        """The same guest at a later ``age``, after a sleep in which it counted nothing."""
-        return replace(self, age=age).resized(self.asked)
+    def after_sleep(self, age: Seconds) -> SimulatedKernel:
+        """The guest at a later ``age``, after a sleep in which its counters stood still."""
+        return replace(self, age=age).resized(self.requested)
 
     @property
     def next_work(self) -> Seconds | None:
-        """The first age from now on at which it is not idle; None if it is idle for ever."""
-        if self.pressed is None:
+        """The first age from now on at which the guest is not idle; None if it stays idle."""
+        if self.override is None:
             return self.load.next_work(self.age)
-        return None if self.pressed.is_idle else self.age
+        return None if self.override.is_idle else self.age
 
 
-def _counted(before: Counters, size: Resources, demand: Demand, span: float) -> Counters:
+def _advance_counters(before: Counters, size: Resources, demand: Demand, span: float) -> Counters:
     cores, online = size.cpu.as_cores, size.cpu.whole_cpus
-    # Busy time grows by the demand, but never by more than the guest has.
     share = min(demand.cpu, cores) / online if online else 0.0
     return Counters(
         busy=tuple(spent + (share * span if number < online else 0.0) for number, spent in enumerate(before.busy)),
         idle=tuple(rest + ((1 - share) * span if number < online else 0.0) for number, rest in enumerate(before.idle)),
-        load=_decayed(before.load, demand.cpu, span),
-        cpu_waiting=before.cpu_waiting + _waiting(demand.cpu, cores) * span,
-        mem_waiting=before.mem_waiting + _waiting(demand.mem.value, size.mem.value) * span,
+        load=_load_averages(before.load, demand.cpu, span),
+        cpu_waiting=before.cpu_waiting + _stalled_share(demand.cpu, cores) * span,
+        mem_waiting=before.mem_waiting + _stalled_share(demand.mem.value, size.mem.value) * span,
     )
 
 
-def _waiting(wanted: float, have: float) -> float:
-    """The share of time in which a task waits: the missing amount relative to the size, at most all."""
+def _stalled_share(wanted: float, have: float) -> float:
+    """Share of time with PSI ``some``: the missing amount relative to the size, at most 1."""
     if wanted <= have:
         return 0.0
-    # PSI's `some`: all of the time if twice the size is wanted.
     return min(1.0, (wanted - have) / have) if have else 1.0
 
 
-def _decayed(load: tuple[float, float, float], tasks: float, span: float) -> tuple[float, float, float]:
+def _load_averages(load: tuple[float, float, float], tasks: float, span: float) -> tuple[float, float, float]:
     one, five, fifteen = (
-        # As Linux computes load averages, which follow the number of tasks exponentially.
+        # Exponential moving averages, as in Linux.
         average * exp(-span / (60 * minutes)) + tasks * (1 - exp(-span / (60 * minutes)))
         for average, minutes in zip(load, _MINUTES, strict=True)
     )
@@ -123,7 +123,7 @@ def _decayed(load: tuple[float, float, float], tasks: float, span: float) -> tup
 
 
 class SimulatedDatabase(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """The answer of the daemon in a real guest to ``GET /database``."""
+    """Database status, as the daemon in a real guest returns it from ``GET /database``."""
 
     standby: bool
     streaming: bool = False
@@ -132,36 +132,35 @@ class SimulatedDatabase(msgspec.Struct, frozen=True, rename="camel", forbid_unkn
     oldest_transaction_seconds: float | None = None
 
     @classmethod
-    def told(cls, kernel_arguments: str) -> SimulatedDatabase:
-        """The database of a guest with these words on its kernel command line."""
+    def from_kernel_arguments(cls, kernel_arguments: str) -> SimulatedDatabase:
+        """The database of a guest with this kernel command line: a standby if it names a primary."""
         standby = any(word.startswith(f"{KERNEL_PRIMARY}=") for word in kernel_arguments.split())
         return cls(standby, streaming=standby)
 
     @property
     def awake(self) -> Sequence[str]:
-        """Reasons that forbid sleep, as a real guest has them on its page."""
+        """Reasons that forbid sleep, as on a real guest's page."""
         reasons = {"standby": self.standby, "transaction": self.oldest_transaction_seconds is not None}
         return [reason for reason, holds in reasons.items() if holds]
 
 
 _Family = tuple[str, str, str, dict[str, float]]
-"""A metric's name, type, help and samples by label."""
+"""A metric family: name, type, help, and samples by labels."""
 
 _SYSTEM_SHARE: Final = 0.2
-"""The part of busy time that is the kernel's, as under pgbench."""
+"""Share of system time in busy time, as under pgbench."""
 
 
 def exposition(kernel: SimulatedKernel, boot_time: float, collectors: Sequence[str], awake: Sequence[str] = ()) -> str:
-    """The page of the named ``collectors``, of all if none is named; ``boot_time`` is in seconds since 1970, ``awake``
-    says why the guest must not sleep.
+    """node_exporter's page with the named ``collectors``, or all if none is named.
 
-    Raises ``KeyError`` with the name of a collector that there is not.
+    ``boot_time`` is Unix time, ``awake`` the reasons that forbid sleep. Raises ``KeyError`` for an unknown collector.
     """
-    families = {**_families(kernel, boot_time), "textfile": _texts(kernel, awake)}
+    families = {**_families(kernel, boot_time), "textfile": _textfile(kernel, awake)}
     chosen = [family for name in collectors or families for family in families[name]]
     return "".join(
         f"# HELP {name} {what}\n# TYPE {name} {kind}\n"
-        # `repr` keeps every digit: counters are subtracted from each other later.
+        # `repr` keeps every digit, for differences of counters.
         + "".join(f"{name}{labels} {value!r}\n" for labels, value in samples.items())
         for name, kind, what, samples in chosen
     )
@@ -169,7 +168,7 @@ def exposition(kernel: SimulatedKernel, boot_time: float, collectors: Sequence[s
 
 def _families(kernel: SimulatedKernel, boot_time: float) -> dict[str, list[_Family]]:
     counters, total, free = kernel.counters, kernel.size.mem, kernel.size.mem - kernel.mem_used
-    # Without a page cache, all that is not used is both free and available.
+    # No page cache: unused memory is both free and available.
     memory = {"MemAvailable": free, "MemFree": free, "MemTotal": total}
     waited = {
         "cpu_waiting": counters.cpu_waiting,
@@ -178,7 +177,7 @@ def _families(kernel: SimulatedKernel, boot_time: float) -> dict[str, list[_Fami
         "memory_stalled": 0.0,
         "memory_waiting": counters.mem_waiting,
     }
-    # Simulated programs read nothing from disk, so nothing is ever read again.
+    # No disk reads, so no refaults.
     read = ("pgpgin", "pgpgout", "workingset_refault_anon", "workingset_refault_file")
     now = boot_time + kernel.age
     return {
@@ -204,7 +203,6 @@ def _families(kernel: SimulatedKernel, boot_time: float) -> dict[str, list[_Fami
             ("node_boot_time_seconds", "gauge", "Node boot time, in unixtime.", {"": boot_time}),
             ("node_procs_running", "gauge", "Number of tasks that could run.", {"": kernel.demand.cpu}),
         ],
-        # A simulated database does not say how long it has been quiet.
         "textfile": [],
         "time": [("node_time_seconds", "gauge", "System time in seconds since epoch (1970).", {"": now})],
         "vmstat": [
@@ -213,7 +211,7 @@ def _families(kernel: SimulatedKernel, boot_time: float) -> dict[str, list[_Fami
     }
 
 
-def _texts(kernel: SimulatedKernel, awake: Sequence[str]) -> list[_Family]:
+def _textfile(kernel: SimulatedKernel, awake: Sequence[str]) -> list[_Family]:
     quiet = "autoscale_database_quiet_seconds", "gauge", "Seconds since a client last did something."
     bars = "autoscale_database_awake", "gauge", "1 for each reason that forbids sleep now."
     return [
@@ -224,7 +222,7 @@ def _texts(kernel: SimulatedKernel, awake: Sequence[str]) -> list[_Family]:
 
 def _cpu_seconds(kernel: SimulatedKernel) -> dict[str, float]:
     samples: dict[str, float] = {}
-    # Offline CPUs are missing, as in /proc/stat, and their counters go on later from where they were.
+    # Offline CPUs are missing, as in /proc/stat.
     for number in range(kernel.size.cpu.whole_cpus):
         busy, idle = kernel.counters.busy[number], kernel.counters.idle[number]
         unused = dict.fromkeys(("iowait", "irq", "nice", "softirq", "steal"), 0.0)

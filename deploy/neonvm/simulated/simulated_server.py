@@ -38,15 +38,16 @@ class WireDemand(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class GuestServer:
-    """HTTP access to a guest. ``kernel`` returns its current state and raises ``GuestError`` if it is asleep or has
-    stopped, ``press`` sets its demand, ``database`` and ``tell`` get and set its database status, and ``fail`` makes it
-    fail. ``slept`` returns the kernel of a sleeping guest, None if it is awake.
+    """HTTP access to a guest.
+
+    ``kernel`` raises ``GuestError`` if the guest is asleep or has stopped. ``fail`` makes it fail. ``slept`` returns
+    the kernel of a sleeping guest, None if it is awake.
     """
 
     kernel: Callable[[], SimulatedKernel]
-    press: Callable[[Demand | None], None]
+    set_demand: Callable[[Demand | None], None]
     database: Callable[[], SimulatedDatabase]
-    tell: Callable[[SimulatedDatabase], None]
+    set_database: Callable[[SimulatedDatabase], None]
     fail: Callable[[str], None]
     boot_time: float
     slept: Callable[[], SimulatedKernel | None]
@@ -91,7 +92,7 @@ class GuestServer:
         return _text("ready\n")
 
     def _demand(self, _: list[str], __: bytes) -> HttpResponse:
-        return _text(_written(self.kernel().demand))
+        return _text(_encode(self.kernel().demand))
 
     def _put_demand(self, _: list[str], body: bytes) -> HttpResponse:
         try:
@@ -102,24 +103,24 @@ class GuestServer:
         # JSON has no NaN, but it has negative numbers.
         if demand.cpu < 0:
             return _text("cpu must be zero or more\n", HTTPStatus.BAD_REQUEST)
-        self.press(demand)
-        return _text(_written(demand))
+        self.set_demand(demand)
+        return _text(_encode(demand))
 
-    def _lift_demand(self, nothing: list[str], body: bytes) -> HttpResponse:
-        self.press(None)
+    def _delete_demand(self, nothing: list[str], body: bytes) -> HttpResponse:
+        self.set_demand(None)
         return self._demand(nothing, body)
 
-    def _show_database(self, _: list[str], __: bytes) -> HttpResponse:
+    def _get_database(self, _: list[str], __: bytes) -> HttpResponse:
         return _text(msgspec.json.encode(self.database()).decode() + "\n")
 
     def _put_database(self, nothing: list[str], body: bytes) -> HttpResponse:
         try:
-            self.tell(msgspec.json.decode(body, type=SimulatedDatabase))
+            self.set_database(msgspec.json.decode(body, type=SimulatedDatabase))
         except (ValueError, RecursionError) as error:
             return _text(f'expected {{"standby": true, "sessions": 1, ...}}: {error}\n', HTTPStatus.BAD_REQUEST)
-        return self._show_database(nothing, body)
+        return self._get_database(nothing, body)
 
-    def _fail_for(self, _: list[str], body: bytes) -> HttpResponse:
+    def _fail(self, _: list[str], body: bytes) -> HttpResponse:
         self.fail(body.decode(errors="replace").strip() or "failed by request")
         return _text("")
 
@@ -130,14 +131,14 @@ _ROUTES: Final[Mapping[tuple[str, str], Callable[[GuestServer, list[str], bytes]
     ("GET", "/ready"): GuestServer._ready,
     ("GET", "/demand"): GuestServer._demand,
     ("PUT", "/demand"): GuestServer._put_demand,
-    ("DELETE", "/demand"): GuestServer._lift_demand,
-    ("GET", "/database"): GuestServer._show_database,
+    ("DELETE", "/demand"): GuestServer._delete_demand,
+    ("GET", "/database"): GuestServer._get_database,
     ("PUT", "/database"): GuestServer._put_database,
-    ("POST", "/fail"): GuestServer._fail_for,
+    ("POST", "/fail"): GuestServer._fail,
 }
 
 
-def _written(demand: Demand) -> str:
+def _encode(demand: Demand) -> str:
     return msgspec.json.encode(WireDemand(demand.cpu, demand.mem.quantity())).decode() + "\n"
 
 

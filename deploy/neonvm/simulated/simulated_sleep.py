@@ -11,24 +11,24 @@ from deploy.neonvm.simulated.simulated_model import SimulatedKernel
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 
-_CALLER: Final = "its load is not idle"
+_REASON: Final = "its load is not idle"
 
 
 class SimulatedSleep:
-    """The sleep of a guest with ``kernel``, started at ``since``; it lasts until ``over``."""
+    """The sleep of a guest with ``kernel``, started at ``since``; it lasts until ``end``."""
 
     def __init__(self, kernel: SimulatedKernel, since: Instant, clock: Clock) -> None:
         self._kernel = kernel
         self._since = since
         self._clock = clock
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
         self._is_called = False
         self._is_over = False
 
     @property
     def kernel(self) -> SimulatedKernel:
         """The guest as it would resume now."""
-        self._kernel = self._kernel.slept(Seconds(self._clock.now() - self._since))
+        self._kernel = self._kernel.after_sleep(Seconds(self._clock.now() - self._since))
         return self._kernel
 
     @property
@@ -37,15 +37,15 @@ class SimulatedSleep:
         phase = GuestPhase.WAKING if self._is_called else GuestPhase.ASLEEP
         return GuestState(phase, MilliCpu(0), Bytes(0))
 
-    def press(self, demand: Demand | None) -> None:
+    def set_demand(self, demand: Demand | None) -> None:
         """Set the demand; the guest must wake if that is not idle."""
         self._kernel = self.kernel.under(demand)
-        self._stirred.set()
+        self._changed.set()
 
-    def over(self) -> SimulatedKernel:
+    def end(self) -> SimulatedKernel:
         """End the sleep and return the guest, which resumes."""
         self._is_over = True
-        self._stirred.set()
+        self._changed.set()
         return self.kernel
 
     async def woken(self) -> str:
@@ -56,7 +56,7 @@ class SimulatedSleep:
             # Also if the load has become idle again meanwhile.
             self._is_called = self._is_called or (due is not None and due <= kernel.age)
             if self._is_called:
-                return _CALLER
-            self._stirred.clear()
-            await self._clock.wait(self._stirred, None if due is None else Instant(self._since + due))
+                return _REASON
+            self._changed.clear()
+            await self._clock.wait(self._changed, None if due is None else Instant(self._since + due))
         raise GuestError("the guest is not asleep")

@@ -41,11 +41,11 @@ class Guest:
 
     async def has(self, size: Resources) -> bool:
         """Whether it has at least ``size``."""
-        return size.within(self.kernel.asked)
+        return size.within(self.kernel.requested)
 
     async def was_below(self, size: Resources) -> bool:
         """Whether it has had less than ``size`` since this was asked last."""
-        found, self.least = self.least, self.kernel.asked
+        found, self.least = self.least, self.kernel.requested
         return not size.within(found)
 
     def load(self, cores: float) -> None:
@@ -73,7 +73,7 @@ class Guest:
         if not use.within(permit_on(found).at_least(self.kernel.size)):
             self.beyond.append(f"{use} with a permit of {permit_on(found)}")
         self.least = self.least.at_most(use)
-        if use != self.kernel.asked:
+        if use != self.kernel.requested:
             self._advance()
             self.kernel = self.kernel.resized(use)
         status = {"cpus": use.cpu.quantity(), "memorySize": use.mem.quantity()}

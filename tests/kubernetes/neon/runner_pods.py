@@ -82,7 +82,7 @@ class RunnerPod:
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu:
         self._advance()
-        self.kernel = self.kernel.resized(Resources(use, self.kernel.asked.mem))
+        self.kernel = self.kernel.resized(Resources(use, self.kernel.requested.mem))
         return use
 
     # QEMU's monitor ----------------------------------------------------------------------------------------------
@@ -112,11 +112,11 @@ class RunnerPod:
         size = self.kernel.size
         match command:
             case "qom-get":
-                return self.kernel.asked.mem.value - self.base.value
+                return self.kernel.requested.mem.value - self.base.value
             case "qom-set":
                 self._advance()
                 wanted = Bytes(self.base.value + int(arguments["value"]))
-                self.kernel = self.kernel.resized(Resources(self.kernel.asked.cpu, wanted))
+                self.kernel = self.kernel.resized(Resources(self.kernel.requested.cpu, wanted))
             case "query-status":
                 return {"status": "running"}
             case "query-memory-size-summary":

@@ -106,7 +106,7 @@ async def test_guest_reports_configured_database(simulated: SimulatedGuestFixtur
 
 
 def test_guest_with_primary_is_standby() -> None:
-    told = SimulatedDatabase.told("quiet autoscale.primary=10.100.128.0")
+    told = SimulatedDatabase.from_kernel_arguments("quiet autoscale.primary=10.100.128.0")
     assert (told.standby, told.streaming, told.lag_seconds) == (True, True, 0.0)
 
 
@@ -215,4 +215,4 @@ async def test_a_guest_that_cannot_listen_does_not_run(tmp_path: Path) -> None:
     with pytest.raises(GuestError, match=r"cannot listen at 10\.100\.1\.0: nothing listens"):
         await guest.start()
     assert (await guest.state()).phase is GuestPhase.STOPPED
-    assert guests.description == "simulated guests (they play a load and answer like node_exporter)"
+    assert guests.description == "simulated guests (a simulated load, with node_exporter's metrics)"

@@ -51,7 +51,7 @@ def test_steps_out_of_order_are_no_load(steps: tuple[LoadStep, ...]) -> None:
 
 
 def test_period_must_cover_all_steps() -> None:
-    with pytest.raises(LoadError, match="its last step is at 20 s"):
+    with pytest.raises(LoadError, match="the last step is at 20 s"):
         Load((step(0, 1), step(20, 2)), Seconds(20))
 
 
@@ -69,7 +69,7 @@ def test_recording_repeats_after_last_step() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("time,cpu\n", "has the columns seconds, cpu and mem, not time, cpu"),
+        ("time,cpu\n", "needs columns seconds, cpu and mem, not time, cpu"),
         ("seconds,cpu,mem\n0,1,1Gi\n5,much,1Gi\n", "line 3 of the recording: could not convert"),
         ("seconds,cpu,mem\n0,1,lots\n", "line 2 of the recording: expected a quantity"),
         ("seconds,cpu,mem\n0,1\n", "line 2 of the recording: expected a quantity"),

@@ -149,7 +149,7 @@ async def test_guest_with_work_refuses_to_sleep(night: Night) -> None:
 
 async def test_moving_guest_refuses_to_sleep(night: Night, tmp_path: Path) -> None:
     await night.clock.advance(200)
-    target = night.guest._made_by.create(spec_in(tmp_path, mem_min=Bytes(512 * MIB)))
+    target = night.guest._guests.create(spec_in(tmp_path, mem_min=Bytes(512 * MIB)))
     await target.receive()
     limits = TransferLimits(Seconds(0.02), Bytes(1024**2), Seconds(900.0))
     moving = asyncio.ensure_future(night.guest.send(target, limits, lambda _: None))
