@@ -1,1 +1,1 @@
-"""Container images from Debian packages and locked wheels, built and pushed without a container engine."""
+"""Container images from Debian packages and locked wheels, built and pushed without Docker."""

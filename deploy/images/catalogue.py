@@ -1,7 +1,4 @@
-"""The images, and the layers that each is made of (pure).
-
-Images share layers: a node that has one service's image fetches only what another one adds.
-"""
+"""The images and their layers (pure). Images share layers, so a node pulls common layers once."""
 
 from __future__ import annotations
 
@@ -10,18 +7,18 @@ from dataclasses import dataclass
 from typing import Final
 
 GUEST: Final = "linux/amd64"
-"""The platform that a guest is built for, even if its node has another one."""
+"""The guests' platform, on nodes of any platform."""
 
 NON_ROOT: Final = "65532:65532"
-"""The user and group of services, as numbers: Kubernetes cannot tell whether a name is root."""
+"""User and group of services; numeric, because ``runAsNonRoot`` cannot check names."""
 
 ROOT: Final = "0:0"
-"""The user of programs that change a node's network or speak to its kubelet; their pods drop all other rights."""
+"""For programs that change a node's network or use the kubelet's sockets; their pods drop other capabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """A layer of Debian packages with what they depend on, without ``left_out`` and libraries that nothing needs."""
+    """A layer of Debian packages and their dependencies, without ``left_out`` and unused libraries."""
 
     name: str
     packages: tuple[str, ...]
@@ -30,7 +27,7 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class Wheels:
-    """A layer of the locked wheels that the project needs with ``extras``, without those of the layers below."""
+    """A layer of the project's locked wheels with ``extras``, without those of the layers below."""
 
     name: str
     extras: tuple[str, ...] = ()
@@ -46,14 +43,14 @@ class ImageSources:
 
 @dataclass(frozen=True, slots=True)
 class GuestDisk:
-    """A layer with a VM's root disk at /disk.qcow2, and the busybox with which NeonVM copies it out."""
+    """A layer with a VM's root disk at /disk.qcow2, and busybox, with which NeonVM copies it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class GuestKernel:
-    """A layer with the kernel and the initrd of guests in /vm/kernel, where NeonVM's runner has them."""
+    """A layer with the guests' kernel and initrd in /vm/kernel, as in NeonVM's runner."""
 
     name: str
 
@@ -63,9 +60,9 @@ Layer = Packages | Wheels | ImageSources | GuestDisk | GuestKernel
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image. ``starts`` is ``module:function``, as in pyproject.toml; the program has the image's name.
+    """One image. ``starts`` is the ``module:function`` of its program, which has the image's name.
 
-    ``allowed`` are names of programs that are forbidden in other images and needed in this one.
+    ``allowed`` are exceptions from the forbidden file names.
     """
 
     name: str
@@ -78,21 +75,18 @@ class Image:
 
     @property
     def is_guest(self) -> bool:
-        """True if it carries a VM's disk instead of a program."""
+        """True if the image has a VM's disk instead of a program."""
         return not self.starts
 
     def is_built_for(self, platform: str) -> bool:
-        """Return True if the image exists for the platform of that name: a guest's disk is built for ``GUEST``
-        alone.
-        """
-        # A runner on another platform emulates the guest, so only the image with the disk is tied to it.
+        """Return True if the image is built for ``platform``; an image with a guest's disk only for ``GUEST``."""
         return platform == GUEST or not any(isinstance(layer, GuestDisk) for layer in self.layers)
 
 
 PYTHON: Final = Packages(
     "python",
     ("base-files", "ca-certificates", "libpython3.11-stdlib", "python3.11-minimal"),
-    # What no service imports: interactive modules, tests and old formats.
+    # Modules that no service imports.
     left_out=(
         *(f"usr/lib/python3.11/{name}/*" for name in ("lib2to3", "distutils", "ensurepip", "pydoc_data")),
         *(f"usr/lib/python3.11/{name}/*" for name in ("curses", "dbm")),
@@ -104,7 +98,7 @@ PYTHON: Final = Packages(
     ),
 )
 _WHEELS: Final = Wheels("wheels")
-# Not in the images of the agent and the runner, which stay small because they run beside each VM.
+# Not in the images of the agent and the runner: those are small, because they run beside each VM.
 _SERVICE_WHEELS: Final = Wheels("service-wheels", ("scheduler",))
 _PROTOCOL: Final = ImageSources("protocol", ("protocol",))
 _SERVICES: Final = (PYTHON, _WHEELS, _SERVICE_WHEELS, _PROTOCOL, ImageSources("services", ("scheduler_plugin",)))
@@ -112,7 +106,7 @@ _SERVICES: Final = (PYTHON, _WHEELS, _SERVICE_WHEELS, _PROTOCOL, ImageSources("s
 _QEMU: Final = Packages(
     "qemu",
     ("qemu-system-x86", "qemu-utils"),
-    # QEMU runs headless with virtio only: no sound, screens, other machines' firmware or tracing.
+    # QEMU runs headless with virtio only.
     left_out=(
         *("usr/libexec/*", "usr/lib/qemu/*", "usr/lib/ipxe/*", "usr/share/ipxe/*", "usr/sbin/*"),
         *(f"usr/bin/{name}" for name in ("kvm", "qemu-io", "qemu-nbd", "qemu-pr-helper", "qemu-storage-daemon")),
@@ -138,7 +132,7 @@ _NFT: Final = Packages("nftables", ("nftables",), left_out=("etc/*", "lib/system
 _VM_WHEELS: Final = Wheels("vm-wheels", ("runner",))
 _VMS: Final = ImageSources("vms", ("deploy.kube", "deploy.neonvm", "deploy.owned_process", "vm_image"))
 
-# The packages come last: a layer keeps only those of its libraries that it or a layer below needs.
+# The packages come last: libraries that only a layer above needs are left out.
 _GRPC: Final = (Wheels("expander-wheels", ("expander",)), Packages("c++", ("libstdc++6",)))
 
 _VM_SERVICES: Final = (*_SERVICES[:3], _VM_WHEELS, _PROTOCOL, _VMS)
@@ -155,7 +149,7 @@ IMAGES: Final[Mapping[str, Image]] = {
         ),
         Image(
             "autoscale-scheduler",
-            "Permits sizes, places VMs and moves them",
+            "Permits sizes, places VMs and migrates them",
             _SERVICES,
             "scheduler_plugin.__main__:main",
             (10297, 10298, 10299),
@@ -183,34 +177,32 @@ IMAGES: Final[Mapping[str, Image]] = {
         ),
         Image(
             "autoscale-injector",
-            "Puts the agent into the pods of VMs, and keeps certificates",
+            "Adds the agent to VM pods, and renews certificates",
             (*_SERVICES[:3], Wheels("injector-wheels", ("injector",)), *_SERVICES[3:]),
             "scheduler_plugin.injector.__main__:main",
             (10292, 10293),
         ),
         Image(
             "neonvm-controller",
-            "Makes pods of VMs, resizes and moves them",
+            "Creates pods for VMs, resizes and migrates them",
             _VM_SERVICES,
             "deploy.neonvm.service.__main__:main",
             (10293,),
         ),
         Image(
             "neonvm-network",
-            "One node's part of the flat network of VMs",
+            "Maintains the VMs' flat network on a node",
             (*_SERVICES[:3], _VM_WHEELS, *_GRPC, _PROTOCOL, _VMS, _IPROUTE, _NFT),
             "deploy.neonvm.overlay.__main__:main",
             (10292,),
-            # It changes links, routes and nftables of the node.
             user=ROOT,
         ),
         Image(
             "neonvm-devices",
-            "Gives a node's VMs the devices that make them fast",
+            "Device plugin for /dev/kvm and /dev/vhost-net",
             (*_SERVICES[:3], *_GRPC, _PROTOCOL, _VMS),
             "deploy.neonvm.devices.__main__:main",
             (10291,),
-            # Device plug-ins register with the kubelet over a socket that belongs to root.
             user=ROOT,
         ),
         Image(
@@ -223,4 +215,4 @@ IMAGES: Final[Mapping[str, Image]] = {
         Image("postgres-vm", "The root disk of a postgres VM", (GuestDisk("guest-disk"),), user=""),
     )
 }
-"""The images by name."""
+"""Images by name."""

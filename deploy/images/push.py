@@ -1,4 +1,4 @@
-"""Pushes image archives to a registry by skopeo, which knows registries' logins, credential helpers and proxies."""
+"""Pushes image archives to a registry with skopeo, which supports logins, credential helpers and proxies."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _REFUSED: Final = "connection refused"
 
 
 class PushError(Exception):
-    """skopeo is missing, or it could not push; the message says why."""
+    """skopeo is not installed or failed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """Destination of an image: ``registry`` (``HOST[:PORT]``, with a path if the registry needs one), name and tag."""
+    """Destination of an image: ``registry`` (``HOST[:PORT][/PATH]``), name and tag."""
 
     registry: str
     name: str
@@ -37,33 +37,33 @@ class PushTarget:
 
     @property
     def repository(self) -> str:
-        """The image's name without its tag."""
+        """The image reference without the tag."""
         return f"{self.registry}/{self.name}"
 
     @property
     def reference(self) -> str:
-        """The image's name in a pod."""
+        """The image reference."""
         return f"{self.repository}:{self.tag}"
 
     @property
     def is_plain(self) -> bool:
-        """True if the registry speaks plain HTTP, as those on loopback do."""
+        """True for plain HTTP: if requested, or for a registry on loopback."""
         return self.plain_http or self.registry.startswith(_LOOPBACK)
 
 
 def push(archives: Mapping[str, Path], target: PushTarget, report: Report) -> str:
-    """Pushes the archives of one image by architecture; returns the digest that ``target`` then has.
+    """Push the archives of one image (by architecture) and return the digest of the tag.
 
-    One archive becomes an image, several become an index over images. Raises ``PushError``.
+    Several archives are pushed with an index. Raises ``PushError``.
     """
     pushed = {}
     for architecture, path in sorted(archives.items()):
         report(f"pushing {target.name} for {architecture} to {target.registry}")
         pushed[architecture] = descriptor = _descriptor(path)
-        # With several platforms, only the index gets the tag; each manifest is pushed by its digest.
-        place = target.reference if len(archives) == 1 else f"{target.repository}@{descriptor.digest}"
-        _copy(path.parent, f"oci-archive:{path.name}", place, target)
-    # Pushed last: a registry refuses an index whose manifests it lacks.
+        # With several platforms, only the index gets the tag.
+        destination = target.reference if len(archives) == 1 else f"{target.repository}@{descriptor.digest}"
+        _copy(path.parent, f"oci-archive:{path.name}", destination, target)
+    # Last: registries reject an index whose manifests are missing.
     if len(pushed) > 1:
         _push_index(oci.index(pushed), target)
     return oci.digest_under_tag(pushed)
@@ -88,26 +88,24 @@ def _push_index(index: bytes, target: PushTarget) -> None:
         _copy(folder, "oci:.", target.reference, target, "--multi-arch=index-only")
 
 
-def _copy(folder: Path, source: str, place: str, target: PushTarget, *options: str) -> None:
-    """Copies ``source``, whose path is one within ``folder``: a colon in a path would begin a tag."""
+def _copy(folder: Path, source: str, destination: str, target: PushTarget, *options: str) -> None:
+    """Copy ``source``, relative to ``folder``: in a path, skopeo would take a colon for the start of a tag."""
     if shutil.which("skopeo") is None:
-        raise PushError(
-            "skopeo is not installed, which pushes images: sudo apt-get install --no-install-recommends skopeo"
-        )
-    # The policy is about who signed a source; ours are files of this machine, whose digests are kept.
+        raise PushError("skopeo is not installed: sudo apt-get install --no-install-recommends skopeo")
+    # --insecure-policy: no signatures are needed for local files.
     command = ["skopeo", "--insecure-policy", "copy", "--quiet", "--preserve-digests", *options, *_logins()]
     if target.is_plain:
         command.append("--dest-tls-verify=false")
     done = subprocess.run(
-        [*command, source, f"docker://{place}"], cwd=folder, capture_output=True, text=True, check=False
+        [*command, source, f"docker://{destination}"], cwd=folder, capture_output=True, text=True, check=False
     )
     if done.returncode:
         hint = f"; a local registry: {HERE / 'start-local-registry.sh'}" if _REFUSED in done.stderr else ""
-        raise PushError(f"skopeo could not push {place}: {done.stderr.strip()[-600:]}{hint}")
+        raise PushError(f"skopeo failed to push {destination}: {done.stderr.strip()[-600:]}{hint}")
 
 
 def _logins() -> list[str]:
-    # Older releases of skopeo look for docker's logins in the home folder alone.
+    # Older releases of skopeo ignore DOCKER_CONFIG.
     folder = os.environ.get("DOCKER_CONFIG")
     config = Path(folder) / "config.json" if folder else None
     return [f"--dest-authfile={config.resolve()}"] if config is not None and config.is_file() else []

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from deploy.images.building.image_build import Built, archive_name, build, check, native_platform
+from deploy.images.building.image_build import BuiltImage, archive_name, build, check, native_platform
 from deploy.images.building.layers import LayerMaker, merged, write_tree
 from deploy.images.catalogue import IMAGES, Image
 from deploy.images.inputs.apt import drop_packages
@@ -115,7 +115,7 @@ def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Fetch the newest packages first.")] = False,
 ) -> None:
     """Build images as archives that `ctr image import`, `docker load` and `autoscale images push` take."""
-    built: list[Built] = []
+    built: list[BuiltImage] = []
     with _reporting() as report:
         wanted = _wanted(names, _chosen(platform), report)
         for where in _chosen(platform):

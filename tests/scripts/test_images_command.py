@@ -91,6 +91,6 @@ def test_files_are_never_mixed_with_others(tmp_path: Path) -> None:
     [(False, False, "apt and debian-archive-keyring"), (False, True, "apt"), (True, False, "debian-archive-keyring")],
 )
 def test_a_machine_without_debians_tools_is_told_what_it_lacks(has_apt: bool, has_keys: bool, missing: str) -> None:
-    with pytest.raises(BuildError, match=f"cannot be fetched without {missing}: "):
+    with pytest.raises(BuildError, match=f"cannot download Debian packages without {missing}: "):
         check_tools(has_apt, has_keys)
     check_tools(has_apt=True, has_keys=True)

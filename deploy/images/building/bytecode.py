@@ -1,4 +1,4 @@
-"""Compiles the modules of a layer with the images' Python, so that services start fast on a read-only root."""
+"""Compiles the Python modules of a layer, for a fast start on a read-only root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploy.images.formats.tree import File, PathType
 from vm_image.host import BuildError
 
 _TAG: Final = "cpython-311"
-# Unchecked: the root is read-only and the files have no times, so there is nothing to compare a source with.
+# Unchecked: the files in images have no modification times to compare.
 _COMPILE: Final = """
 import json, py_compile, sys
 unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
@@ -25,22 +25,22 @@ for source, target, shown in json.load(sys.stdin):
 
 
 class Interpreter:
-    """The Python of the images, unpacked into ``root``, run without being root."""
+    """The images' Python, unpacked into ``root``; runs without root privileges."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._program = root / "usr/bin/python3.11"
 
-    def compiled(self, files: Iterable[File]) -> list[File]:
-        """The compiled form of each module among ``files``. Raises ``BuildError``."""
-        # The order is part of the result: the interpreter's state carries over from one module to the next.
+    def compile(self, files: Iterable[File]) -> list[File]:
+        """Compile each module in ``files``. Raises ``BuildError``."""
+        # Sorted: the bytecode depends on the interpreter's state, and so on the order.
         modules = sorted((file for file in files if is_module(file)), key=lambda file: file.path)
         with tempfile.TemporaryDirectory(prefix="autoscale-bytecode-") as folder:
             jobs = []
             for number, module in enumerate(modules):
                 source = Path(folder, f"{number}.py")
                 source.write_bytes(module.content)
-                # The last part is the path in the image: the compiled file must not name a temporary folder.
+                # The last item is the path in the image, which bytecode contains.
                 jobs.append((str(source), f"{source}c", f"/{module.path}"))
             self._run(jobs)
             return [
@@ -51,28 +51,28 @@ class Interpreter:
     def _run(self, jobs: list[tuple[str, str, str]]) -> None:
         binary = read_binary(self._program.read_bytes())
         if binary is None:
-            raise BuildError(f"{self._program} is no program")
+            raise BuildError(f"{self._program} is not an ELF file")
         libraries = ":".join(str(folder) for folder in sorted((self._root / "usr/lib").glob("*-linux-gnu*")))
-        # Started by its loader, since ``root`` is no chroot and this machine would use its own libraries. The path in
-        # the program leads over a link that is only right within the image.
+        # Through the image's dynamic loader: this machine's would use its own libraries. Found by name, because the
+        # loader's path in the program is only valid inside the image.
         loader = next(self._root.glob(f"usr/lib/*-linux-gnu*/{Path(binary.loader).name}"))
         command = [str(loader), "--library-path", libraries, str(self._program), "-S", "-s", "-B", "-c", _COMPILE]
-        # Without a fixed hash seed, sets in the compiled files come out in another order each time.
+        # A fixed hash seed, for reproducible sets in bytecode.
         environment = {"PYTHONHOME": str(self._root / "usr"), "PYTHONHASHSEED": "0", "PATH": os.defpath}
         environment["LC_ALL"] = "C.UTF-8"
         done = subprocess.run(
             command, env=environment, input=json.dumps(jobs), text=True, capture_output=True, check=False
         )
         if done.returncode:
-            raise BuildError(f"a module cannot be compiled: {done.stderr.strip()[-800:]}")
+            raise BuildError(f"cannot compile a module: {done.stderr.strip()[-800:]}")
 
 
 def is_module(file: File) -> bool:
-    """Return True if it is a Python module."""
+    """Return True if ``file`` is a Python module."""
     return file.kind is PathType.REGULAR and file.path.endswith(".py")
 
 
 def compiled_path(path: str) -> str:
-    """Path of the compiled form of the module at ``path``, where Python looks for it."""
+    """Path of the compiled module in ``__pycache__``."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/__pycache__/{name.removesuffix('.py')}.{_TAG}.pyc"

@@ -1,4 +1,4 @@
-"""Builds images: layers, checks, documents, and an archive of each."""
+"""Builds an image: layers, checks, OCI documents, archive."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from vm_image.host import BuildError
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """A finished image: where its archive is, the digest of its manifest, and what a registry stores of it in bytes."""
+class BuiltImage:
+    """A finished image: path of its archive, digest of its manifest, and its size in a registry in bytes."""
 
     image: Image
     platform: Platform
@@ -31,16 +31,16 @@ class Built:
 
 
 def native_platform() -> Platform:
-    """The platform of this machine. Raises ``BuildError`` if no images are built on it."""
+    """The platform of this machine. Raises ``BuildError`` if it is not supported."""
     machine = os.uname().machine
     try:
         return platform_of(machine)
     except KeyError as error:
-        raise BuildError(f"images are built on amd64 and arm64, and this machine is {machine}") from error
+        raise BuildError(f"images can be built on amd64 and arm64, not on {machine}") from error
 
 
-def build(image: Image, maker: LayerMaker, reference: str, folder: Path) -> Built:
-    """Builds ``image`` into an archive in ``folder``; ``reference`` is the name that nodes import it under.
+def build(image: Image, maker: LayerMaker, reference: str, folder: Path) -> BuiltImage:
+    """Build ``image`` into an archive in ``folder``, with the image reference ``reference``.
 
     Raises ``BuildError`` and ``LockError``.
     """
@@ -49,24 +49,23 @@ def build(image: Image, maker: LayerMaker, reference: str, folder: Path) -> Buil
     content = _content(image, maker, layers)
     path = folder / archive_name(image.name, maker.platform)
     write_archive(path, content, reference)
-    return Built(image, maker.platform, path, content.manifest_descriptor.digest, content.size)
+    return BuiltImage(image, maker.platform, path, content.manifest_descriptor.digest, content.size)
 
 
 def archive_name(name: str, platform: Platform) -> str:
-    """The name of an image's archive."""
+    """The file name of an image's archive."""
     return f"{name}-{platform.debian}.tar"
 
 
 def check(image: Image, platform: Platform, files: Tree) -> None:
-    """Raises ``BuildError`` if an image has what it must not have, or lacks what its programs need."""
+    """Raise ``BuildError`` if an image has forbidden files, or lacks libraries of its programs."""
     problems = contents.unresolved(files, platform.debian)
-    # A guest's disk is a whole operating system, and its image needs a busybox with a shell.
+    # A guest's image needs a busybox with a shell.
     if not image.is_guest:
-        problems += [f"{path} must not be there" for path in contents.forbidden(files, image.allowed)]
-        problems += [f"{path} gives rights away" for path in contents.privileged(files)]
+        problems += [f"{path} is forbidden" for path in contents.forbidden(files, image.allowed)]
+        problems += [f"{path} is setuid or setgid" for path in contents.privileged(files)]
     if problems:
-        # At most eight: a broken base layer would fill the screen.
-        raise BuildError(f"the image {image.name} is not right: {'; '.join(problems[:8])}")
+        raise BuildError(f"invalid contents of image {image.name}: {'; '.join(problems[:8])}")
 
 
 def _content(image: Image, maker: LayerMaker, layers: Sequence[StoredLayer]) -> Contents:
@@ -78,14 +77,14 @@ def _content(image: Image, maker: LayerMaker, layers: Sequence[StoredLayer]) -> 
         "org.opencontainers.image.revision": checkout.revision,
         "org.opencontainers.image.licenses": "Apache-2.0",
     }
-    run = oci.RunFacts(
+    run = oci.RunConfig(
         architecture=maker.platform.debian,
         entrypoint=[] if image.is_guest else [f"/usr/local/bin/{image.name}"],
         user=image.user,
         ports=image.ports,
-        # The image of a guest has only its busybox in /bin.
+        # A guest's image has only busybox, in /bin.
         environment={"PATH": "/bin"} if image.is_guest else ENVIRONMENT,
-        # The revision is unknown outside of git.
+        # Without git, the revision is empty.
         labels={name: value for name, value in labels.items() if value},
         created=checkout.created,
     )

@@ -1,4 +1,4 @@
-"""Makes the layers of an image, the lowest first, each from the cache if its inputs have not changed."""
+"""Builds the layers of an image, bottom up; a layer comes from the cache if its inputs have not changed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from deploy.images.building.bytecode import Interpreter
 from deploy.images.building.layer_store import StoredLayer, files_of, layer_key, stored_layer
 from deploy.images.catalogue import GUEST, PYTHON, GuestDisk, GuestKernel, Image, ImageSources, Layer, Packages, Wheels
 from deploy.images.formats.deb import Package, read_package
-from deploy.images.formats.tree import File, PathType, Tree, added, symlink, tree
+from deploy.images.formats.tree import File, PathType, Tree, changed_entries, symlink, tree
 from deploy.images.formats.wheel import wheel_files
 from deploy.images.inputs import apt
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.inputs.wheelhouse import fetch_wheels, requirements_here
-from deploy.images.rules.base_files import described, program, system_files
-from deploy.images.rules.contents import kept, reached
+from deploy.images.rules.base_files import dpkg_status, program, system_files
+from deploy.images.rules.contents import is_included, without_unused_libraries
 from deploy.images.rules.lock import Pin, closure
 from deploy.images.rules.platforms import Platform
 from vm_image import host
@@ -29,62 +29,62 @@ from vm_image.host import BuildError
 from vm_image.recipe import Origin
 from vm_image.store import Report, Store, cache_root
 
-# NeonVM starts a VM with an init container that runs ``sh -c "mv /disk.qcow2 … && chown … && sysctl …"`` in the image.
+# NeonVM's init container runs ``sh -c "mv /disk.qcow2 … && chown … && sysctl …"`` in the image.
 COMMANDS: Final = ("sh", "mv", "chown", "sysctl", "cp", "ls")
 
 
 def check_platform(platform: Platform) -> None:
-    """Raises ``BuildError`` if there is no guest for the platform."""
+    """Raise ``BuildError`` if guests are not built for the platform."""
     if platform.name != GUEST:
         raise BuildError(f"the guest's disk is built for {GUEST} only: leave postgres-vm out for {platform.name}")
 
 
 def kernel_files(image: GuestImage) -> list[File]:
-    """The kernel and the initrd of a guest image; a guest is an amd64 machine wherever it runs."""
+    """The kernel and initrd of a guest image."""
     return [File(f"vm/kernel/{path.name}", path.read_bytes()) for path in (image.kernel, image.initrd)]
 
 
 def disk_files(image: GuestImage, report: Report) -> list[File]:
-    """The disk of a guest image with its commands."""
+    """The disk of a guest image, and the commands to copy it."""
     report("packing the root disk (qcow2)")
     with tempfile.TemporaryDirectory(prefix="autoscale-pack-") as work:
         disk = Path(work, "disk.qcow2")
-        # -c compresses the clusters: the qcow2 travels inside the layer.
+        # -c: compressed.
         convert = ["qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", str(image.disk), str(disk)]
         host.run(convert, Path(work, "convert.log"), report)
         return with_commands(disk.read_bytes(), busybox_of(image), packages_of(image))
 
 
 def with_commands(disk: bytes, busybox: bytes, packages: bytes) -> list[File]:
-    """The files around a packed disk. ``packages`` is dpkg's list of what is in it."""
+    """The files of a guest's image; ``packages`` is the disk's dpkg status file."""
     links = (symlink(f"bin/{name}", "busybox") for name in COMMANDS)
-    # The list of packages is beside the disk, so that scanners need not open the disk.
+    # The status file is outside the disk too, for vulnerability scanners.
     return [File("bin/busybox", busybox, 0o755), *links, File("disk.qcow2", disk), File(DPKG_STATUS, packages)]
 
 
 def write_tree(files: Tree, folder: Path) -> None:
-    """Writes ``files`` below ``folder``. They belong to the user who runs this."""
-    # Sorted, so that an explicit directory comes before its contents.
-    for path in sorted(files):
-        place = folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _write(files[path], place)
+    """Write ``files`` below ``folder``, owned by the current user."""
+    # Sorted: directories before their contents.
+    for name in sorted(files):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(files[name], path)
 
 
-def _write(file: File, place: Path) -> None:
+def _write(file: File, path: Path) -> None:
     if file.kind is PathType.SYMLINK:
-        place.symlink_to(file.target)
-        return  # chmod would follow the link and change its target
+        path.symlink_to(file.target)
+        return  # chmod would follow the link
     if file.kind is PathType.DIRECTORY:
-        place.mkdir(exist_ok=True)
+        path.mkdir(exist_ok=True)
     else:
-        place.write_bytes(file.content)
-    place.chmod(file.mode)
+        path.write_bytes(file.content)
+    path.chmod(file.mode)
 
 
 @dataclass(frozen=True)
 class LayerMaker:
-    """Makes layers for one platform. ``native`` is the platform of this machine, whose Python compiles modules."""
+    """Builds layers for one platform. ``native`` is this machine's platform, whose Python compiles modules."""
 
     checkout: Checkout
     platform: Platform
@@ -98,7 +98,7 @@ class LayerMaker:
         for number, layer in enumerate(image.layers):
             self.report(f"{image.name}: {layer.name}")
             made.append(self._layer(layer, image.layers[:number], made))
-        # The program's file has a layer of its own, so that other images can share all layers below.
+        # The program's file is a separate layer, so that other images can share all layers below.
         if image.starts:
             files = tree(self._with_bytecode([program(image.name, image.starts)]))
             made.append(stored_layer(layer_key([b"program", *_contents(files)]), lambda: files, self.report))
@@ -115,7 +115,7 @@ class LayerMaker:
             case GuestDisk():
                 check_platform(self.platform)
                 image = self._guest_image
-                # The key names the inputs, not the disk: making a disk takes minutes.
+                # The key depends on the inputs, because building the disk takes minutes.
                 key = layer_key([b"guest-disk and its packages", inputs_of(image).encode()])
                 return stored_layer(key, lambda: tree(disk_files(image, self.report)), self.report)
             case GuestKernel():
@@ -127,23 +127,21 @@ class LayerMaker:
 
     def _package_layer(self, layer: Packages, made: Sequence[StoredLayer]) -> StoredLayer:
         fetched = apt.fetch_packages(layer.packages, self.platform, self.origin, self.report)
-        # Packages at the top keep only the libraries that lower layers need, so the key includes what is below.
+        # Unused libraries depend on the layers below, so the key includes them.
         below = (lower.facts.diff_id for lower in made)
         key = layer_key([repr(layer).encode(), *(part.encode() for part in (*(path.name for path in fetched), *below))])
 
         def make() -> Tree:
             lower = merged(made)
             packages = _read(fetched)
-            # Folders and files that a lower layer has in the same form are not stored twice.
-            files = added(lower, _files_of_packages(layer, packages, lower))
-            compiled = self._interpreter.compiled(files.values())
-            return {**files, **tree((*described(packages, files), *compiled))}
+            files = changed_entries(lower, _files_of_packages(layer, packages, lower))
+            compiled = self._interpreter.compile(files.values())
+            return {**files, **tree((*dpkg_status(packages, files), *compiled))}
 
         return stored_layer(key, make, self.report)
 
     def _wheel_layer(self, layer: Wheels, below: Sequence[Wheels]) -> StoredLayer:
         extras = [extra for lower in below for extra in lower.extras]
-        # A layer must not hold what a lower layer of wheels installs.
         present = {pin.name for pin in self._closure(extras)} if below else set()
         pins = [pin for pin in self._closure([*extras, *layer.extras]) if pin.name not in present]
         fetched = fetch_wheels(pins, self.platform, self.report)
@@ -152,7 +150,7 @@ class LayerMaker:
             files = (file for path in fetched for file in wheel_files(path.read_bytes()))
             return tree(self._with_bytecode(files))
 
-        # The hashes in the pins make the key change with a wheel's content.
+        # The pins include hashes of the wheels.
         key = layer_key([repr(layer).encode(), self.platform.name.encode(), *(pin.lines.encode() for pin in pins)])
         return stored_layer(key, make, self.report)
 
@@ -168,7 +166,7 @@ class LayerMaker:
 
     def _with_bytecode(self, files: Iterable[File]) -> list[File]:
         sources = list(files)
-        return [*sources, *self._interpreter.compiled(sources)]
+        return [*sources, *self._interpreter.compile(sources)]
 
     @cached_property
     def _guest_image(self) -> GuestImage:
@@ -176,7 +174,7 @@ class LayerMaker:
 
     @cached_property
     def _interpreter(self) -> Interpreter:
-        # For images of other platforms too: bytecode does not depend on the machine.
+        # This machine's, also for other platforms: bytecode is portable.
         fetched = apt.fetch_packages(PYTHON.packages, self.native, self.origin, self.report)
         key = layer_key([repr(PYTHON).encode(), *(path.name.encode() for path in fetched)])
 
@@ -187,7 +185,7 @@ class LayerMaker:
 
 
 def merged(layers: Iterable[StoredLayer]) -> dict[str, File]:
-    """The files of an image as a container sees them."""
+    """The files of all layers together, as a container sees them."""
     return {path: file for layer in layers for path, file in files_of(layer).items()}
 
 
@@ -196,10 +194,10 @@ def _read(paths: Iterable[Path]) -> list[Package]:
 
 
 def _files_of_packages(layer: Packages, packages: Sequence[Package], lower: Tree) -> dict[str, File]:
-    """The packages' files that a layer keeps; the lowest layer has the files of the system as well."""
+    """The packages' files in the layer; the lowest layer also has the system files."""
     system = [] if lower else system_files(packages)
-    selected = (file for package in packages for file in package.files if kept(file, layer.left_out))
-    return reached(tree((*selected, *system)), lower)
+    selected = (file for package in packages for file in package.files if is_included(file, layer.left_out))
+    return without_unused_libraries(tree((*selected, *system)), lower)
 
 
 def _contents(files: Tree) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Image archives: an OCI layout in a tar, as ``ctr image import``, ``docker load``, podman and skopeo read it."""
+"""Image archives: OCI layouts in a tar, for ``ctr image import``, ``docker load``, podman and skopeo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAYOUT: Final = oci.encoded({"imageLayoutVersion": "1.0.0"})
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """An image for one platform: its documents, and its layers as files."""
+    """An image for one platform: config, manifest, and layers as files."""
 
     architecture: str
     config: bytes
@@ -27,25 +27,24 @@ class Contents:
 
     @property
     def manifest_descriptor(self) -> oci.Descriptor:
-        """Its entry in an index."""
+        """The manifest's entry in an index."""
         return oci.Descriptor.of(oci.MANIFEST, self.manifest)
 
     @property
     def size(self) -> int:
-        """Bytes that a registry stores for it."""
+        """Size in a registry, in bytes."""
         return len(self.config) + len(self.manifest) + sum(layer.facts.descriptor.size for layer in self.layers)
 
 
 def write_archive(path: Path, image: Contents, reference: str) -> None:
-    """Writes the archive. ``reference`` is ``[REGISTRY/]NAME:TAG``."""
+    """Write the archive atomically. ``reference`` is ``[REGISTRY/]NAME:TAG``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside the final name and renamed, so that no reader sees half an archive.
     half = path.with_suffix(".half")
     try:
         with tarfile.open(half, "w", format=tarfile.PAX_FORMAT) as archive:
             for name, content in _documents(image, reference):
                 _add(archive, name, len(content), io.BytesIO(content))
-            # Layers with equal content share one blob, and a tar should not have the same path twice.
+            # Layers with equal content share a blob.
             for layer in {layer.facts.descriptor.digest: layer for layer in image.layers}.values():
                 with layer.path.open("rb") as packed:
                     _add(archive, blob_path(layer.facts.descriptor.digest), layer.facts.descriptor.size, packed)
@@ -55,18 +54,18 @@ def write_archive(path: Path, image: Contents, reference: str) -> None:
 
 
 def blob_path(digest: str) -> str:
-    """Path of the blob with that digest in an archive."""
+    """Path of a blob in an archive."""
     return f"blobs/{digest.replace(':', '/')}"
 
 
 def _documents(image: Contents, reference: str) -> Iterator[tuple[str, bytes]]:
     config = blob_path(oci.digest_of(image.config))
-    # ``ref.name`` is the tag alone by the specification; containerd wants the full name under its own key.
+    # In ``ref.name``, only the tag is allowed; containerd has its own key for the full name.
     annotations = {oci.REFERENCE_NAME: reference.rpartition(":")[2], oci.CONTAINERD_NAME: reference}
     layers = [blob_path(layer.facts.descriptor.digest) for layer in image.layers]
     yield "oci-layout", LAYOUT
     yield "index.json", oci.index({image.architecture: image.manifest_descriptor}, annotations)
-    # Docker without containerd's image store reads this one.
+    # For Docker without containerd's image store.
     yield "manifest.json", json.dumps([{"Config": config, "Layers": layers, "RepoTags": [reference]}]).encode()
     yield config, image.config
     yield blob_path(image.manifest_descriptor.digest), image.manifest

@@ -1,4 +1,4 @@
-"""Reads Debian packages (pure): an ar archive of two tars, one about the package and one with its files."""
+"""Reads Debian packages: ar archives of a control tar and a data tar (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deploy.images.formats.tree import File, PathType, merged_usr
 
 _MAGIC: Final = b"!<arch>\n"
 _HEADER: Final = 60  # bytes of a member's header
-_SIZE: Final = slice(48, 58)  # in decimal ASCII, padded with spaces
+_SIZE: Final = slice(48, 58)  # decimal ASCII, padded with spaces
 _KINDS: Final = {
     tarfile.DIRTYPE: PathType.DIRECTORY,
     tarfile.REGTYPE: PathType.REGULAR,
@@ -21,12 +21,12 @@ _KINDS: Final = {
 
 
 class NotAPackageError(ValueError):
-    """These bytes are no readable Debian package."""
+    """The bytes are not a valid Debian package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package: its control paragraph as Debian wrote it, and its files."""
+    """A package: its control paragraph, and its files."""
 
     control: str
     files: tuple[File, ...]
@@ -48,28 +48,28 @@ class Package:
 
 def read_package(data: bytes) -> Package:
     """The package in ``data``. Raises ``NotAPackageError``."""
-    # Members are named for their compression, such as control.tar.xz; tarfile detects it by itself.
+    # Member names include the compression, such as control.tar.xz; tarfile detects it.
     parts = {name.partition(".")[0]: content for name, content in _members(data)}
     try:
         control = next(file for file in _files(parts["control"]) if file.path == "control")
         return Package(control.content.decode(), tuple(merged_usr(file) for file in _files(parts["data"])))
     except (KeyError, StopIteration, tarfile.TarError) as error:
-        raise NotAPackageError(f"no Debian package: {error!r}") from error
+        raise NotAPackageError(f"not a Debian package: {error!r}") from error
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
     if not data.startswith(_MAGIC):
-        raise NotAPackageError("no Debian package: it does not begin as an ar archive")
-    place = len(_MAGIC)
-    while place + _HEADER <= len(data):
-        header = data[place : place + _HEADER]
+        raise NotAPackageError("not a Debian package: not an ar archive")
+    offset = len(_MAGIC)
+    while offset + _HEADER <= len(data):
+        header = data[offset : offset + _HEADER]
         size = int(header[_SIZE])
-        content = data[place + _HEADER : place + _HEADER + size]
+        content = data[offset + _HEADER : offset + _HEADER + size]
         if len(content) < size:
-            raise NotAPackageError("the package is cut off")
+            raise NotAPackageError("the package is truncated")
         yield header[:16].decode().strip().rstrip("/"), content
         # ar pads members to an even offset.
-        place += _HEADER + size + size % 2
+        offset += _HEADER + size + size % 2
 
 
 def _files(packed: bytes) -> Iterator[File]:
@@ -79,13 +79,12 @@ def _files(packed: bytes) -> Iterator[File]:
             path = info.name.removeprefix("./").rstrip("/")
             if path in {"", "."}:
                 continue
-            # A hard link becomes a file of its own, since the first name may be left out of the image.
+            # A hard link becomes a file: its target may be left out of the image.
             content = archive.extractfile(info) if info.isreg() or info.islnk() else None
-            # Devices and FIFOs have no place in an image.
             kind = PathType.REGULAR if info.islnk() else _KINDS.get(info.type)
             if kind is None:
-                raise NotAPackageError(f"{path} is of a kind that an image cannot hold")
+                raise NotAPackageError(f"{path} is a device or FIFO, which images cannot have")
             target = info.linkname if info.issym() else ""
-            # Permissions of links mean nothing; one value keeps equal trees equal.
+            # Permissions of symbolic links are meaningless; make them equal.
             mode = 0o777 if info.issym() else info.mode & 0o7777
             yield File(path, content.read() if content else b"", mode, kind, target)

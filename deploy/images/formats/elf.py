@@ -1,7 +1,4 @@
-"""Dependencies of a program or library, read from its ELF headers (pure).
-
-Used to find missing libraries, even of programs for another architecture.
-"""
+"""Dependencies of a program or library, from its ELF headers, for any architecture (pure)."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 _MAGIC: Final = b"\x7fELF\x02\x01"
-"""64 bits, little endian: all platforms that images are built for."""
-# After 16 bytes of identification: type, machine, version, entry, program headers' offset, section headers' offset,
-# flags, header size, size and count of program headers.
+"""64 bits, little endian, as on all our platforms."""
+# After e_ident: type, machine, version, entry, phoff, shoff, flags, ehsize, phentsize, phnum.
 _HEADER: Final = struct.Struct("<16xHHIQQQIHHH")
 _SEGMENT: Final = struct.Struct("<IIQQQQ")
 _DYNAMIC: Final = struct.Struct("<qQ")
@@ -20,12 +16,12 @@ _LOAD, _DYNAMIC_SEGMENT, _INTERPRETER = 1, 2, 3  # PT_LOAD, PT_DYNAMIC, PT_INTER
 _NEEDED, _STRINGS = 1, 5  # DT_NEEDED, DT_STRTAB
 
 MACHINES: Final = {62: "amd64", 183: "arm64"}
-"""The number of a machine in an ELF header → its name in Debian and in images."""
+"""e_machine → Debian architecture."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """One program or library: its machine, the libraries that it needs, and the program that loads it."""
+    """One program or library: its architecture, needed libraries, and dynamic loader (empty if none)."""
 
     machine: str
     needed: tuple[str, ...]
@@ -41,18 +37,17 @@ class _Segment:
 
 
 def read_binary(data: bytes) -> Binary | None:
-    """The ELF file in ``data``; None for anything else."""
+    """Parse the ELF file ``data``; return None if it is not one."""
     if not data.startswith(_MAGIC):
         return None
     _, machine, _, _, first, _, _, _, size, count = _HEADER.unpack_from(data)
     segments = [_segment(data, first + number * size) for number in range(count)]
-    # Only programs name an interpreter; libraries have none.
     loader = next((_content(data, segment) for segment in segments if segment.kind == _INTERPRETER), b"")
     return Binary(MACHINES.get(machine, str(machine)), _needed(data, segments), loader.rstrip(b"\0").decode())
 
 
-def _segment(data: bytes, place: int) -> _Segment:
-    kind, _, offset, address, _, size = _SEGMENT.unpack_from(data, place)
+def _segment(data: bytes, offset: int) -> _Segment:
+    kind, _, offset, address, _, size = _SEGMENT.unpack_from(data, offset)
     return _Segment(kind, offset, address, size)
 
 
@@ -62,8 +57,8 @@ def _content(data: bytes, segment: _Segment) -> bytes:
 
 def _needed(data: bytes, segments: list[_Segment]) -> tuple[str, ...]:
     dynamic = next((_content(data, segment) for segment in segments if segment.kind == _DYNAMIC_SEGMENT), b"")
-    entries = [_DYNAMIC.unpack_from(dynamic, place) for place in range(0, len(dynamic), _DYNAMIC.size)]
-    # DT_STRTAB is an address in memory; the segment that is loaded there gives its place in the file.
+    entries = [_DYNAMIC.unpack_from(dynamic, offset) for offset in range(0, len(dynamic), _DYNAMIC.size)]
+    # DT_STRTAB is a virtual address; find its segment to get the file offset.
     address = next((value for tag, value in entries if tag == _STRINGS), 0)
     home = next(
         (
@@ -73,9 +68,9 @@ def _needed(data: bytes, segments: list[_Segment]) -> tuple[str, ...]:
         ),
         None,
     )
-    # A statically linked program has no table of strings.
+    # Statically linked.
     if home is None:
         return ()
     strings = home.offset + address - home.address
-    places = (strings + value for tag, value in entries if tag == _NEEDED)
-    return tuple(data[place : data.index(b"\0", place)].decode() for place in places)
+    offsets = (strings + value for tag, value in entries if tag == _NEEDED)
+    return tuple(data[offset : data.index(b"\0", offset)].decode() for offset in offsets)

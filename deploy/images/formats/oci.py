@@ -1,7 +1,4 @@
-"""The documents of container images by the Open Container Initiative's specifications (pure).
-
-Equal contents give equal bytes, and so equal digests: keys are sorted and nothing depends on the time of the build.
-"""
+"""OCI image documents (pure). They are reproducible: keys are sorted, and no time of the build is included."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ Document = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """Reference to another document: type, digest and size in bytes."""
+    """A descriptor: media type, digest and size in bytes."""
 
     media_type: str
     digest: str
@@ -36,21 +33,21 @@ class Descriptor:
 
     @property
     def document(self) -> Document:
-        """The descriptor as part of a document."""
+        """The descriptor as JSON."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
 
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """A layer as documents describe it: its descriptor, and the digest of its tar before compression."""
+    """A layer in OCI documents: its descriptor, and the digest of its uncompressed tar."""
 
     descriptor: Descriptor
     diff_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
-    """Run configuration of an image. ``created`` is an RFC 3339 time: that of the source, not of the build."""
+class RunConfig:
+    """Run configuration of an image. ``created`` is the source's time (RFC 3339), not the build's."""
 
     architecture: str
     entrypoint: Sequence[str] = ()
@@ -62,18 +59,17 @@ class RunFacts:
 
 
 def digest_of(content: bytes) -> str:
-    """The digest as documents write it."""
+    """The SHA-256 digest, with its prefix."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def encoded(document: Document) -> bytes:
-    """A document in its one form."""
-    # Sorted keys without spaces: a digest is taken over these bytes.
+    """The document as canonical JSON: its digest must be reproducible."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
-def config(run: RunFacts, layers: Iterable[LayerFacts]) -> bytes:
-    """The image's configuration."""
+def config(run: RunConfig, layers: Iterable[LayerFacts]) -> bytes:
+    """The image's config document."""
     process: Document = {"Env": [f"{name}={value}" for name, value in sorted(run.environment.items())]}
     optional: Document = {
         "Entrypoint": list(run.entrypoint),
@@ -107,7 +103,7 @@ def manifest(configuration: Descriptor, layers: Iterable[LayerFacts], annotation
 
 
 def index(manifests: Mapping[str, Descriptor], annotations: Mapping[str, str] | None = None) -> bytes:
-    """The index over an image's manifests by architecture; each entry gets the ``annotations``."""
+    """The index of an image's manifests by architecture; each entry has the ``annotations``."""
     return encoded(
         {
             "schemaVersion": 2,
@@ -116,7 +112,6 @@ def index(manifests: Mapping[str, Descriptor], annotations: Mapping[str, str] | 
                 descriptor.document
                 | {"platform": {"architecture": architecture, "os": "linux"}}
                 | ({"annotations": dict(annotations)} if annotations else {})
-                # Sorted, so that the digest of the index does not depend on the order of the builds.
                 for architecture, descriptor in sorted(manifests.items())
             ],
         }
@@ -124,8 +119,7 @@ def index(manifests: Mapping[str, Descriptor], annotations: Mapping[str, str] | 
 
 
 def digest_under_tag(manifests: Mapping[str, Descriptor]) -> str:
-    """The digest of what a tag names: the only manifest, or the index over several, by their architectures."""
-    # A single manifest is pushed under the tag itself, without an index.
+    """The digest of the tag: that of a single manifest, or of the index of several."""
     if len(manifests) == 1:
         return next(iter(manifests.values())).digest
     return digest_of(index(manifests))

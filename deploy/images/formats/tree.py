@@ -1,6 +1,6 @@
-"""The files of a layer, and the tar that they make (pure).
+"""File trees of layers, and their tars (pure).
 
-Equal files make equal bytes: sorted, owned by root, without times. Paths are relative to the root.
+Tars are reproducible: sorted, owned by root, without times. Paths are relative to the root.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from vm_image import archives
 
-# Since Debian 12 these are links into /usr on every system; packages still ship files under the old paths.
+# Since Debian 12 these are symbolic links into /usr, but packages still ship files under the old paths.
 _MERGED: Final = ("bin", "sbin", "lib", "lib64", "lib32", "libx32")
 
 
@@ -29,7 +29,7 @@ class PathType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One path of a layer. ``target`` is where a symbolic link leads."""
+    """One path of a layer. ``target`` is that of a symbolic link."""
 
     path: str
     content: bytes = b""
@@ -44,7 +44,7 @@ class File:
 
 
 Tree = Mapping[str, File]
-"""Files by their paths."""
+"""Files by path."""
 
 
 def directory(path: str, mode: int = 0o755) -> File:
@@ -58,31 +58,30 @@ def symlink(path: str, target: str) -> File:
 
 
 def tree(files: Iterable[File]) -> dict[str, File]:
-    """The files by their paths; of two with one path the later counts."""
+    """The files by path; the last one wins."""
     return {file.path: file for file in files}
 
 
 def merged_usr(file: File) -> File:
-    """The file at its path on a system that has /bin, /sbin and /lib below /usr."""
+    """The file with its path on a merged-/usr system."""
     first = file.path.partition("/")[0]
     return replace(file, path=f"usr/{file.path}") if first in _MERGED else file
 
 
 def root_links(paths: Iterable[str]) -> list[File]:
-    """The links from the root that ``merged_usr`` makes necessary."""
+    """The symbolic links in the root that a merged-/usr system needs for ``paths``."""
     present = {path.split("/")[1] for path in paths if path.startswith("usr/") and path.count("/") > 1}
-    # A link such as /lib64 exists only if a package ships files below it.
     return [symlink(name, f"usr/{name}") for name in _MERGED if name in present]
 
 
-def added(lower: Tree, upper: Tree) -> dict[str, File]:
-    """The entries a layer needs to turn ``lower`` into ``upper``: directories and files that are new or differ."""
+def changed_entries(lower: Tree, upper: Tree) -> dict[str, File]:
+    """The entries of ``upper`` that are new or differ from ``lower``."""
     return {path: file for path, file in upper.items() if lower.get(path) != file}
 
 
 def tar_of(files: Tree) -> bytes:
     """An uncompressed tar. Missing parents become directories of mode 0755."""
-    # Explicit directories win over implied parents, since they may have another mode.
+    # Explicit directories win, because their mode may differ.
     parents = {str(parent) for path in files for parent in PurePosixPath(path).parents if parent.name}
     whole = {**tree(map(directory, parents)), **files}
     packed = io.BytesIO()
@@ -93,7 +92,7 @@ def tar_of(files: Tree) -> bytes:
 
 
 def compressed(data: bytes) -> bytes:
-    """The bytes in gzip, the one compression that every registry and node reads."""
+    """``data`` in gzip, which every registry and runtime supports."""
     return archives.compressed(data, level=9)
 
 

@@ -1,4 +1,4 @@
-"""Fetches Debian packages for an image with an apt of its own: no root, no installation, any architecture."""
+"""Downloads Debian packages for an image with apt, without root, for any architecture."""
 
 from __future__ import annotations
 
@@ -21,49 +21,48 @@ STAND_INS: Final = (
     *("libbrlapi0.8", "libcacard0", "libcap2-bin", "libgstreamer-plugins-base1.0-0", "libgstreamer1.0-0"),
     *("libspice-server1", "libsndio7.0"),
 )
-"""Packages that others depend on and no image has: for their installation, or for sound and screens of QEMU."""
+"""Dependencies that no image needs: for installation only, or for QEMU's sound and screens."""
 
 
 def installed(architecture: str) -> str:
-    """The list of installed packages that apt gets to see."""
+    """The dpkg status file for apt, with the stand-ins."""
     return "".join(
         f"Package: {name}\nStatus: install ok installed\nArchitecture: {architecture}\nMulti-Arch: foreign\n"
-        # The epoch 99 beats any real version.
+        # Epoch 99: newer than any real version.
         f"Version: 99:999\nMaintainer: none\nDescription: not in images\n\n"
         for name in STAND_INS
     )
 
 
 def packages_store() -> Store:
-    """Folder of fetched packages."""
+    """Cache of downloaded packages."""
     return Store(cache_root() / "packages")
 
 
 def packages_key(packages: Sequence[str], platform: Platform, origin: Origin) -> str:
-    """The name of a set of packages in the store."""
-    # The stand-ins decide what apt fetches, so they are part of the key.
+    """The cache key of a set of packages."""
     parts = (*packages, platform.debian, origin.sources, installed(platform.debian))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def drop_packages(images: Iterable[Image], platform: Platform, origin: Origin, report: Report) -> None:
-    """Forgets the packages of ``images``, so that the next build fetches the newest."""
+    """Drop the packages of ``images`` from the cache, so that the next build downloads the newest."""
     for layer in {layer for image in images for layer in image.layers if isinstance(layer, Packages)}:
         packages_store().drop(packages_key(layer.packages, platform, origin), report)
 
 
 def fetch_packages(packages: Sequence[str], platform: Platform, origin: Origin, report: Report) -> list[Path]:
-    """The files of ``packages`` and all that they depend on, from the cache if possible. Raises ``BuildError``."""
+    """The files of ``packages`` and their dependencies, from the cache if possible. Raises ``BuildError``."""
     key = packages_key(packages, platform, origin)
     folder = packages_store().get(key, lambda work: _fetch(work, packages, platform, origin, report), report)
     return sorted(folder.glob("*.deb"))
 
 
 def check_tools(has_apt: bool, has_keys: bool) -> None:
-    """Raises ``BuildError`` if packages cannot be fetched here."""
+    """Raise ``BuildError`` if apt or Debian's keys are missing."""
     missing = [name for is_there, name in ((has_apt, "apt"), (has_keys, "debian-archive-keyring")) if not is_there]
     if missing:
-        raise BuildError(f"packages cannot be fetched without {' and '.join(missing)}: install it, or use docker")
+        raise BuildError(f"cannot download Debian packages without {' and '.join(missing)}: install it, or use docker")
 
 
 def _fetch(work: Path, packages: Sequence[str], platform: Platform, origin: Origin, report: Report) -> None:
@@ -75,11 +74,10 @@ def _fetch(work: Path, packages: Sequence[str], platform: Platform, origin: Orig
     (work / "sources.list").write_text(origin.sources)
     apt = ["apt-get", "--quiet", *_options(work, platform)]
     log = work / "apt.log"
-    # Without --error-on=any apt goes on with whatever lists it got. Debian's archive keys sign the lists, which name
-    # the hash of each package.
+    # --error-on=any: otherwise apt continues with incomplete lists.
     host.run([*apt, "update", "--error-on=any"], log, report)
     host.run([*apt, "install", "--yes", "--download-only", "--no-install-recommends", *packages], log, report)
-    # apt downloads into its cache; without the packages, lists and cache are large and useless.
+    # Keep the packages only: lists and cache are large.
     for package in (work / "cache/archives").glob("*.deb"):
         package.rename(work / package.name)
     for leftover in ("state", "cache"):
@@ -91,14 +89,14 @@ def _options(work: Path, platform: Platform) -> list[str]:
         "APT::Architecture": platform.debian,
         "APT::Default-Release": "",
         "APT::Architectures": platform.debian,
-        # As root, apt would drop to the user ``_apt``, who cannot write to this folder.
+        # As root, apt would switch to the user ``_apt``, who cannot write to this folder.
         "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",
         "Dir::State": f"{work}/state",
         "Dir::State::status": f"{work}/status",
         "Dir::Cache": f"{work}/cache",
         "Dir::Etc::sourcelist": f"{work}/sources.list",
-        # No source or preference of this machine's apt may leak in.
+        # Ignore this machine's sources and preferences.
         "Dir::Etc::sourceparts": "/dev/null",
         "Dir::Etc::preferencesparts": "/dev/null",
         "Dir::Etc::preferences": "/dev/null",

@@ -1,4 +1,4 @@
-"""The parts of a checkout that images take: its packages, its lock, and its commit."""
+"""The checkout as an input of images: packages, lock file, commit."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _VERSION: Final = re.compile(r'^VERSION: Final = "([^"]+)"$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Checkout:
-    """The checkout at ``root``. Raises ``BuildError`` if it is none, such as an installed package."""
+    """The checkout at ``root``. Raises ``BuildError`` if ``root`` is not a checkout but, say, an installed package."""
 
     root: Path = HERE
 
     def __post_init__(self) -> None:
         if not (self.root / "pyproject.toml").is_file():
-            raise BuildError(f"images are built in a checkout of the project (git clone), and {self.root} is not one")
+            raise BuildError(f"building images needs a checkout of the project (git clone); {self.root} is not one")
 
     @cached_property
     def lock(self) -> Lock:
@@ -45,7 +45,7 @@ class Checkout:
 
     @property
     def version(self) -> str:
-        """The project's version. Raises ``BuildError`` if it cannot be found."""
+        """The project's version. Raises ``BuildError``."""
         match = _VERSION.search(self._read("protocol/__init__.py"))
         if match is None:
             raise BuildError("protocol/__init__.py has no version")
@@ -53,45 +53,42 @@ class Checkout:
 
     @property
     def requirements(self) -> list[str]:
-        """The project's requirements, those of extras with a marker."""
+        """The project's requirements; those of extras have a marker, as in wheel metadata."""
         project = self._project["project"]
         extras = project["optional-dependencies"]
-        # Metadata of wheels writes extras in the same way, as a marker.
         marked = (f'{text} ; extra == "{extra}"' for extra, texts in extras.items() for text in texts)
         return [*project["dependencies"], *marked]
 
     @cached_property
     def revision(self) -> str:
-        """The commit, with ``+changed`` if files differ from it or are not in it; empty without git."""
+        """The commit, with ``+changed`` if there are modified or untracked files; empty without git."""
         changed = self._git("status", "--porcelain", "--untracked-files=all")
-        # Without git both are empty, and the label is left out.
         commit = self._git("rev-parse", "HEAD")
         return f"{commit}+changed" if commit and changed else commit
 
     @cached_property
     def created(self) -> str:
-        """The time that images are given: ``SOURCE_DATE_EPOCH``, else that of the commit."""
+        """The images' creation time: ``SOURCE_DATE_EPOCH``, else the commit's time."""
         seconds = os.environ.get("SOURCE_DATE_EPOCH") or self._git("log", "-1", "--format=%ct") or "0"
         return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def package_files(self, package: str) -> list[File]:
-        """The files of a Python package or module, by dotted name, with the ``__init__.py`` of its parents.
+        """The files of a Python package or module (dotted name), and the ``__init__.py`` of its parents.
 
-        Raises ``BuildError`` if there is neither.
+        Raises ``BuildError`` if it does not exist.
         """
         folder = self.root.joinpath(*package.split("."))
         module = folder.with_suffix(".py")
         if not module.is_file() and not (folder / "__init__.py").is_file():
-            raise BuildError(f"there is no package {package} in {self.root}")
+            raise BuildError(f"no package {package} in {self.root}")
         own = [module] if module.is_file() else self._below(folder)
-        # Namespace packages are not used: each parent needs its ``__init__.py`` in the image.
         parents = (parent / "__init__.py" for parent in folder.parents if parent.is_relative_to(self.root))
         paths = [*(path for path in parents if path.parent != self.root), *own]
         return [
             File(
                 f"{SITE}/{path.relative_to(self.root)}",
                 path.read_bytes(),
-                # Only the executable bit of the checkout counts: the rest is this user's umask.
+                # The other permissions depend on this user's umask.
                 0o755 if os.access(path, os.X_OK) else 0o644,
             )
             for path in paths
@@ -112,5 +109,4 @@ class Checkout:
 
     def _git(self, *words: str) -> str:
         done = subprocess.run(["git", "-C", str(self.root), *words], capture_output=True, text=True, check=False)
-        # Without a repository, the checkout may be an unpacked archive.
         return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,4 +1,4 @@
-"""Fetches locked wheels for a platform with pip; pip checks the hashes and builds nothing."""
+"""Downloads locked wheels for a platform with pip, which checks the hashes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from vm_image.store import Report, Store, cache_root
 
 
 def requirements_here() -> dict[str, list[str]]:
-    """Requirements of each distribution in this environment; ``make env`` installs what requirements.txt locks."""
+    """Requirements of each distribution installed in this environment."""
     return {
         canonicalize_name(distribution.name): distribution.requires or [] for distribution in metadata.distributions()
     }
 
 
 def fetch_wheels(pins: Sequence[Pin], platform: Platform, report: Report) -> list[Path]:
-    """The wheels of ``pins``, from the cache if possible. Raises ``BuildError`` if one cannot be fetched."""
+    """The wheels of ``pins``, from the cache if possible. Raises ``BuildError``."""
     wanted = "\n".join(pin.lines for pin in pins) + "\n"
     key = hashlib.sha256(f"{platform.name}\n{PYTHON}\n{wanted}".encode()).hexdigest()[:16]
     store = Store(cache_root() / "wheels")
@@ -34,15 +34,15 @@ def fetch_wheels(pins: Sequence[Pin], platform: Platform, report: Report) -> lis
 
 def _fetch(work: Path, wanted: str, platform: Platform, report: Report) -> None:
     report(f"fetching locked wheels for {platform.name}")
-    listed = work / "requirements.txt"
-    listed.write_text(wanted)
-    # pip does not derive ABIs and compatible tags from --platform, so all are listed.
+    requirements = work / "requirements.txt"
+    requirements.write_text(wanted)
+    # pip does not derive ABIs and compatible tags from --platform.
     abis = (f"cp{PYTHON.replace('.', '')}", "abi3", "none")
     options = [
         *("--require-hashes", "--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check"),
-        *("--implementation=cp", f"--python-version={PYTHON}", f"--requirement={listed}", f"--dest={work}"),
+        *("--implementation=cp", f"--python-version={PYTHON}", f"--requirement={requirements}", f"--dest={work}"),
         *(f"--abi={abi}" for abi in abis),
         *(f"--platform={tag}" for tag in platform.wheel_tags),
     ]
-    # -P keeps the current folder off sys.path, where a checkout has packages of its own.
+    # -P: do not import modules from the working directory.
     host.run([sys.executable, "-P", "-m", "pip", "download", *options], work / "pip.log", report)

@@ -1,4 +1,4 @@
-"""The few files of an image that no package and no wheel has (pure)."""
+"""Generated files of an image: system files, dpkg status, and the program (pure)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from deploy.images.formats.tree import File, Tree, directory, root_links, symlin
 ENVIRONMENT: Final = {
     "LANG": "C.UTF-8",
     "PATH": "/usr/local/bin:/usr/sbin:/usr/bin",
-    # Python's ssl would otherwise look for a folder of hashed links, which a script of ca-certificates makes.
+    # The default is a folder of hashed links, which only update-ca-certificates creates.
     "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt",
 }
-"""The environment of every program in an image."""
+"""Environment of all service images."""
 
-# There is no shell: /nologin does not exist either.
+# /nologin does not exist either.
 _USERS: Final = "root:x:0:0:root:/:/nologin\nnonroot:x:65532:65532:nonroot:/:/nologin\n"
 _GROUPS: Final = "root:x:0:\nnonroot:x:65532:\n"
 _LOOKUPS: Final = "passwd: files\ngroup: files\nhosts: files dns\n"
@@ -24,9 +24,9 @@ _AUTHORITIES: Final = "usr/share/ca-certificates/"
 
 
 def system_files(packages: Iterable[Package]) -> list[File]:
-    """Users, name look-ups, the bundle of certificate authorities, and the links that Debian's scripts would make."""
+    """Users, nsswitch.conf, the CA bundle, and the links that maintainer scripts would create."""
     files = [file for package in packages for file in package.files]
-    # update-ca-certificates would make the bundle on installation, but no package scripts run here.
+    # No maintainer scripts run here, so update-ca-certificates does not create the bundle.
     bundle = (file.content for file in sorted(files, key=lambda file: file.path) if file.path.startswith(_AUTHORITIES))
     return [
         File("etc/passwd", _USERS.encode()),
@@ -34,19 +34,18 @@ def system_files(packages: Iterable[Package]) -> list[File]:
         File("etc/nsswitch.conf", _LOOKUPS.encode()),
         File("etc/ssl/certs/ca-certificates.crt", b"".join(bundle)),
         symlink("usr/bin/python3", "python3.11"),
-        # Sticky and open to all: services do not run as root.
         *(directory(path, 0o1777) for path in ("tmp", "var/tmp")),
         *(directory(path) for path in ("dev", "proc", "run", "sys")),
         *root_links(file.path for file in files),
     ]
 
 
-def described(packages: Iterable[Package], files: Tree) -> list[File]:
-    """Package database of the files, in the form that vulnerability scanners read."""
+def dpkg_status(packages: Iterable[Package], files: Tree) -> list[File]:
+    """The dpkg status files of the packages in ``files``, for vulnerability scanners."""
     return [
         File(f"var/lib/dpkg/status.d/{package.name}", package.control.encode())
         for package in packages
-        # Scanners must not report a package of which only the licence is left.
+        # Not packages of which only the licence is left.
         if any(
             file.path in files and not file.path.startswith("usr/share/doc/") for file in package.files if file.content
         )
@@ -54,8 +53,8 @@ def described(packages: Iterable[Package], files: Tree) -> list[File]:
 
 
 def program(name: str, starts: str) -> File:
-    """The program ``name`` that calls ``module:function``: no shell, no buffered output, no module from elsewhere."""
+    """The script ``name``, which calls ``starts`` (``module:function``)."""
     module, _, function = starts.partition(":")
-    # -I ignores PYTHON* variables and the user's packages, -u does not buffer output, -B writes no bytecode.
+    # -I: isolated. -u: unbuffered. -B: write no bytecode.
     text = f"#!/usr/bin/python3 -IuB\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n"
     return File(f"usr/local/bin/{name}", text.encode(), 0o755)

@@ -1,4 +1,4 @@
-"""The locked wheels that an image needs (pure): the closure of extras over each distribution's requirements."""
+"""The locked wheels of an image: the transitive requirements of the project with its extras (pure)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from packaging.utils import canonicalize_name
 from deploy.images.rules.platforms import Platform
 
 PYTHON: Final = "3.11"
-"""The Python of Debian 12, which all images have."""
+"""The Python of Debian 12, on which all images are based."""
 _PIN: Final = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)")
 
 
 class LockError(ValueError):
-    """The lock and what is installed do not fit together; the message says what to do."""
+    """The lock file is invalid, or does not match the environment; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Pin:
 
 
 Lock = Mapping[str, Pin]
-"""The pins by normalized name."""
+"""Pins by normalized name."""
 
 
 def read_lock(text: str) -> dict[str, Pin]:
-    """The pins of a requirements.txt with hashes. Raises ``LockError`` for an entry without one."""
+    """The pins of a requirements.txt. Raises ``LockError`` for an entry without a version or hash."""
     pinned = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    # An entry spans several lines: hashes are indented below the pin.
+    # The lines of hashes are indented below the pin.
     entries = re.split(r"\n(?=[A-Za-z0-9])", pinned.strip())
     return {pin.name: pin for pin in map(_pin, entries)}
 
@@ -45,20 +45,20 @@ def read_lock(text: str) -> dict[str, Pin]:
 def _pin(entry: str) -> Pin:
     match = _PIN.match(entry)
     if match is None or "--hash=sha256:" not in entry:
-        raise LockError(f"requirements.txt must pin a version and hashes of everything, not {entry.splitlines()[0]!r}")
+        raise LockError(f"requirements.txt: no version or hash in {entry.splitlines()[0]!r}")
     return Pin(canonicalize_name(match["name"]), match["version"], entry)
 
 
 def closure(
     project: str, extras: Iterable[str], requirements: Mapping[str, Sequence[str]], lock: Lock, platform: Platform
 ) -> list[Pin]:
-    """The pins that ``project`` with ``extras`` needs on ``platform``, without itself, by name.
+    """The pins of all requirements of ``project`` with ``extras`` on ``platform``, sorted by name.
 
-    ``requirements`` holds for each distribution what it requires (``Requires-Dist``). Raises ``LockError``.
+    ``requirements`` are the ``Requires-Dist`` entries of each distribution. Raises ``LockError``.
     """
-    # Markers are evaluated for the image's platform, not for this machine.
+    # For the image's platform, not for this machine.
     environment = {**platform.markers, "python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
-    # The empty extra stands for the requirements without one, since markers compare ``extra`` as a string.
+    # The empty extra selects requirements without one.
     wanted = [(canonicalize_name(project), extra) for extra in ("", *extras)]
     visited: set[tuple[str, str]] = set()
     while wanted:

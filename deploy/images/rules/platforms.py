@@ -1,4 +1,4 @@
-"""The platforms that images are built for, and their names with Debian, with wheels and in markers (pure)."""
+"""The platforms of images, and their names in Debian, wheel tags and markers (pure)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 _OLDEST_GLIBC, _GLIBC = 5, 36
-"""Minor versions of glibc 2: the oldest that wheels are built for, and Debian 12's."""
+"""Minor versions of glibc 2: the oldest of wheels, and Debian 12's."""
 _OLD_NAMES: Final = ("manylinux1", "manylinux2010", "manylinux2014")
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """One platform: ``name`` as images name it, Debian's architecture, and the machine as the kernel names it."""
+    """One platform: its OCI ``name``, Debian architecture, and ``machine`` as of ``uname -m``."""
 
     name: str
     debian: str
@@ -21,15 +21,14 @@ class Platform:
 
     @property
     def wheel_tags(self) -> tuple[str, ...]:
-        """The platform tags of the wheels that run there, the newest first."""
-        # A wheel for an older glibc runs on every newer one, so all minor versions count.
+        """Compatible wheel platform tags, newest first."""
         newer = (f"manylinux_2_{minor}_{self.machine}" for minor in range(_GLIBC, _OLDEST_GLIBC - 1, -1))
-        # The names from before PEP 600, which names platforms by glibc version.
+        # Then the names from before PEP 600.
         return (*newer, *(f"{name}_{self.machine}" for name in _OLD_NAMES))
 
     @property
     def markers(self) -> Mapping[str, str]:
-        """Values that requirement markers are compared with."""
+        """Environment for requirement markers."""
         return {
             "implementation_name": "cpython",
             "os_name": "posix",
@@ -44,12 +43,9 @@ PLATFORMS: Final[Mapping[str, Platform]] = {
     platform.name: platform
     for platform in (Platform("linux/amd64", "amd64", "x86_64"), Platform("linux/arm64", "arm64", "aarch64"))
 }
-"""The platforms by name."""
+"""Platforms by name."""
 
 
 def platform_of(machine: str) -> Platform:
-    """The platform of a machine as ``uname -m`` names it. Raises ``KeyError``."""
-    return (
-        # No platform is named like a machine, so the index raises the ``KeyError``.
-        next((platform for platform in PLATFORMS.values() if platform.machine == machine), None) or PLATFORMS[machine]
-    )
+    """The platform of ``machine`` (``uname -m``). Raises ``KeyError``."""
+    return {platform.machine: platform for platform in PLATFORMS.values()}[machine]

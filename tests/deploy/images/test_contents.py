@@ -8,7 +8,7 @@ import pytest
 
 from deploy.images.formats.elf import Binary, read_binary
 from deploy.images.formats.tree import File, PathType, directory, symlink, tree
-from deploy.images.rules.contents import forbidden, privileged, reached, unresolved
+from deploy.images.rules.contents import forbidden, privileged, unresolved, without_unused_libraries
 from tests.deploy.images.made_files import elf
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
@@ -46,13 +46,13 @@ def test_libraries_that_nothing_needs_are_left_out() -> None:
             program(f"{LIBRARIES}/plugins/opened.so"),
         ]
     )
-    assert sorted(files.keys() - reached(files, {}).keys()) == [f"{LIBRARIES}/libunused.so.1"]
+    assert sorted(files.keys() - without_unused_libraries(files, {}).keys()) == [f"{LIBRARIES}/libunused.so.1"]
 
 
 def test_library_needed_below_is_kept() -> None:
     files = tree([program(f"{LIBRARIES}/libstdc++.so.6")])
-    assert reached(files, tree([program("usr/local/lib/wheel.so", "libstdc++.so.6")])) == files
-    assert reached(files, {}) == {}
+    assert without_unused_libraries(files, tree([program("usr/local/lib/wheel.so", "libstdc++.so.6")])) == files
+    assert without_unused_libraries(files, {}) == {}
 
 
 def test_broken_programs_are_named() -> None:

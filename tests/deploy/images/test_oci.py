@@ -11,7 +11,7 @@ from deploy.images.building.oci_archive import Contents, write_archive
 from deploy.images.formats import oci
 
 LAYER = oci.LayerFacts(oci.Descriptor.of(oci.LAYER, b"packed"), oci.digest_of(b"plain"))
-RUN = oci.RunFacts("arm64", ["/usr/local/bin/x"], "65532:65532", [9101], {"PATH": "/bin"}, {"a": "b"})
+RUN = oci.RunConfig("arm64", ["/usr/local/bin/x"], "65532:65532", [9101], {"PATH": "/bin"}, {"a": "b"})
 
 
 def test_a_configuration_says_how_the_program_is_run() -> None:
@@ -31,7 +31,7 @@ def test_a_configuration_says_how_the_program_is_run() -> None:
 
 
 def test_a_disk_has_no_program_to_run() -> None:
-    assert json.loads(oci.config(oci.RunFacts("amd64"), []))["config"] == {"Env": []}
+    assert json.loads(oci.config(oci.RunConfig("amd64"), []))["config"] == {"Env": []}
 
 
 def test_an_index_names_an_image_for_each_architecture() -> None:

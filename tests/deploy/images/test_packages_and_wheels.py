@@ -11,8 +11,8 @@ import pytest
 from deploy.images.formats.deb import NotAPackageError, read_package
 from deploy.images.formats.tree import File, directory, symlink, tree
 from deploy.images.formats.wheel import SITE, wheel_files
-from deploy.images.rules.base_files import described, program, system_files
-from deploy.images.rules.contents import kept
+from deploy.images.rules.base_files import dpkg_status, program, system_files
+from deploy.images.rules.contents import is_included
 from tests.deploy.images.made_files import deb, wheel
 
 
@@ -50,9 +50,9 @@ def test_a_package_with_a_device_is_refused() -> None:
 def test_licences_stay_and_what_no_program_opens_goes() -> None:
     kept_paths = ("usr/share/doc/libx1/copyright", "usr/lib/python3.11/os.py", "etc/os-release")
     gone_paths = ("usr/share/doc/libx1/changelog.gz", "usr/share/man/man1/x.1", "usr/lib/x/gconv/UTF-16.so")
-    assert [path for path in (*kept_paths, *gone_paths) if kept(File(path))] == list(kept_paths)
-    assert not kept(File("etc/netconfig"), left_out=("etc/netconfig",))
-    assert not kept(directory("usr/share/doc/libx1"))
+    assert [path for path in (*kept_paths, *gone_paths) if is_included(File(path))] == list(kept_paths)
+    assert not is_included(File("etc/netconfig"), left_out=("etc/netconfig",))
+    assert not is_included(directory("usr/share/doc/libx1"))
 
 
 def test_the_system_has_authorities_users_and_no_shell() -> None:
@@ -73,7 +73,7 @@ def test_scanners_find_exactly_the_packages() -> None:
         read_package(deb(name, [File(path, b"x")]))
         for name, path in (("here", "usr/bin/x"), ("gone", "usr/bin/y"), ("licence", "usr/share/doc/l/copyright"))
     )
-    (found,) = described([present, absent, licence], tree([File("usr/bin/x"), File("usr/share/doc/l/copyright")]))
+    (found,) = dpkg_status([present, absent, licence], tree([File("usr/bin/x"), File("usr/share/doc/l/copyright")]))
     assert found == File("var/lib/dpkg/status.d/here", present.control.encode())
 
 

@@ -23,7 +23,7 @@ def archive(folder: Path, machine: str = "amd64", packed: bytes = b"packed") -> 
     layer = oci.LayerFacts(oci.Descriptor.of(oci.LAYER, packed), oci.digest_of(b"plain"))
     file = folder / f"{machine}.tar.gz"
     file.write_bytes(packed)
-    config = oci.config(oci.RunFacts(machine), [layer])
+    config = oci.config(oci.RunConfig(machine), [layer])
     manifest = oci.manifest(oci.Descriptor.of(oci.CONFIG, config), [layer], {})
     path = folder / f"{machine}.tar"
     write_archive(path, Contents(machine, config, manifest, (StoredLayer(layer, file),)), "x:v1")
@@ -80,7 +80,7 @@ def test_several_platforms_become_one_name(tmp_path: Path, registry: tuple[PushT
 @needs_skopeo
 def test_a_refused_login_is_said(tmp_path: Path, registry: tuple[PushTarget, type[Registry]]) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(PushError, match=r"skopeo could not push .*/team/agent:v1: .*authentication required"):
+    with pytest.raises(PushError, match=r"skopeo failed to push .*/team/agent:v1: .*authentication required"):
         pushed({"amd64": archive(tmp_path)}, registry[0])
 
 
@@ -88,7 +88,7 @@ def test_a_refused_login_is_said(tmp_path: Path, registry: tuple[PushTarget, typ
 def test_broken_archive_is_refused(tmp_path: Path, registry: tuple[PushTarget, type[Registry]]) -> None:
     path = archive(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"packed", b"broken"))
-    with pytest.raises(PushError, match="skopeo could not push"):
+    with pytest.raises(PushError, match="skopeo failed to push"):
         pushed({"amd64": path}, registry[0])
 
 
@@ -102,9 +102,7 @@ def test_missing_skopeo_is_named_with_its_package(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PushError) as refused:
         pushed({"amd64": archive(tmp_path)}, PushTarget("registry.test", "agent", "v1"))
-    assert str(refused.value) == (
-        "skopeo is not installed, which pushes images: sudo apt-get install --no-install-recommends skopeo"
-    )
+    assert str(refused.value) == ("skopeo is not installed: sudo apt-get install --no-install-recommends skopeo")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from deploy.images.building.image_build import Built, build
+from deploy.images.building.image_build import BuiltImage, build
 from deploy.images.building.layers import merged, write_tree
 from deploy.images.building.oci_archive import blob_path
 from deploy.images.catalogue import IMAGES, NON_ROOT
@@ -116,7 +116,7 @@ def pulled(registry: str, reference: str) -> dict[str, str]:
     return {name: oci.digest_of(content) for name, content in found.items()}
 
 
-def blobs_of(built: Built) -> dict[str, str]:
+def blobs_of(built: BuiltImage) -> dict[str, str]:
     """The same of an archive."""
     with tarfile.open(built.path) as archive:
         names = [name for name in archive.getnames() if name.startswith("blobs/")]

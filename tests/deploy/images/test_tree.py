@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deploy.images.formats.tree import (
     File,
     PathType,
-    added,
+    changed_entries,
     compressed,
     directory,
     merged_usr,
@@ -87,4 +87,4 @@ def test_merged_usr_has_one_place() -> None:
 def test_layer_holds_only_the_difference() -> None:
     lower = tree([File("same", b"1"), File("changed", b"1")])
     upper = tree([File("same", b"1"), File("changed", b"2"), File("new", b"3")])
-    assert added(lower, upper) == tree([File("changed", b"2"), File("new", b"3")])
+    assert changed_entries(lower, upper) == tree([File("changed", b"2"), File("new", b"3")])

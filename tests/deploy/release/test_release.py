@@ -40,7 +40,7 @@ def image(folder: Path, name: str = "autoscaler-agent", machine: str = "amd64") 
     packed = compressed(plain)
     layer = oci.LayerFacts(oci.Descriptor.of(oci.LAYER, packed), oci.digest_of(plain))
     (folder / "layer").write_bytes(packed)
-    config = oci.config(oci.RunFacts(machine), [layer])
+    config = oci.config(oci.RunConfig(machine), [layer])
     labels = {"org.opencontainers.image.title": name}
     manifest = oci.manifest(oci.Descriptor.of(oci.CONFIG, config), [layer], labels)
     path = folder / f"{name}-{machine}.tar"

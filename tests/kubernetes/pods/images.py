@@ -25,9 +25,9 @@ class _OperatorImage(ProgramImage):
         path = f"operator/manager_{native_platform().debian}"
         return tree((File(path, self.program.read_bytes(), 0o755), symlink("manager", path)))
 
-    def run_facts(self, architecture: str) -> oci.RunFacts:
+    def run_config(self, architecture: str) -> oci.RunConfig:
         # The class by name: a dataclass with slots is another class than the one that the method was defined in.
-        return replace(ProgramImage.run_facts(self, architecture), entrypoint=("/manager",))
+        return replace(ProgramImage.run_config(self, architecture), entrypoint=("/manager",))
 
 
 def operator_image(folder: Path) -> Path:

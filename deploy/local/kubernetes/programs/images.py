@@ -56,9 +56,9 @@ class ProgramImage:
         links = [symlink(f"bin/{link}", self.program.name) for link in self.links]
         return tree((directory("tmp", 0o1777), program, *links))
 
-    def run_facts(self, architecture: str) -> oci.RunFacts:
+    def run_config(self, architecture: str) -> oci.RunConfig:
         """The image's run configuration: unprivileged, unless it has ``links``."""
-        facts = oci.RunFacts(architecture=architecture, environment={"PATH": "/bin"})
+        facts = oci.RunConfig(architecture=architecture, environment={"PATH": "/bin"})
         return facts if self.links else replace(facts, entrypoint=(f"/bin/{self.program.name}",), user=_UNPRIVILEGED)
 
 
@@ -83,7 +83,7 @@ def write_image(image: ProgramImage, path: Path, report: Report) -> None:
     files = image.files
     key = layer_key(f"{file.path} {file.mode} {file.target}\n".encode() + file.content for file in files.values())
     layer = stored_layer(key, lambda: files, report)
-    configuration = oci.config(image.run_facts(platform.debian), [layer.facts])
+    configuration = oci.config(image.run_config(platform.debian), [layer.facts])
     descriptor = oci.Descriptor.of(oci.CONFIG, configuration)
     document = oci.manifest(descriptor, [layer.facts], {})
     write_archive(path, Contents(platform.debian, configuration, document, (layer,)), image.name)

@@ -35,7 +35,7 @@ def postgres_image(folder: Path, report: Report) -> Path:
     layer = stored_layer(key, lambda: tree((*_files(ensure_base(report)), *_ACCOUNTS)), report)
     debian = native_platform().debian
     environment = {"LANG": "C.UTF-8", "PATH": f"{_PROGRAMS}:/usr/sbin:/usr/bin"}
-    run = oci.RunFacts(debian, user=f"{POSTGRES_UID}:{POSTGRES_UID}", environment=environment)
+    run = oci.RunConfig(debian, user=f"{POSTGRES_UID}:{POSTGRES_UID}", environment=environment)
     configuration = oci.config(run, [layer.facts])
     document = oci.manifest(oci.Descriptor.of(oci.CONFIG, configuration), [layer.facts], {})
     path = folder / "postgresql.tar"
