@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up a Kubernetes cluster for the autoscaler: what NeonVM needs, then our scheduler and agents.
+# Sets up a Kubernetes cluster for the autoscaler: NeonVM and its dependencies, then our scheduler and agents.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,25 +16,24 @@ usage() {
 Usage: scripts/cluster-init.sh (--context NAME | --kind NAME) [--registry HOST:PORT] [--tag TAG] [--only-ours]
                        [--reset-settings] [--beside-others] [--dry-run]
 
-Applies, in order, and waits for each to be ready:
+Applies, in this order, and waits until each is ready:
   1. cert-manager, multus, whereabouts (downloaded by scripts/download-deployments.sh)
   2. the VirtualMachine resources (deploy/neonvm.yaml) and NeonVM itself (downloaded)
   3. the scheduler (deploy/scheduler-deploy.yaml), with the kube-scheduler of the cluster's own version,
      and the agents (deploy/kubernetes/agent-daemonset.yaml)
-Every step can be repeated. Settings (our ConfigMaps) are made once and are yours from then on: a later run says where
-they differ from what this release ships and leaves them alone. The images of 3 are those that 'autoscale images push'
-pushes.
-  --context NAME  the kubectl context to set up; never guessed, so that nothing lands in the wrong cluster
-  --kind NAME     make a kind cluster of that name first, from deploy/kubernetes/kind.yaml, and give its nodes the
-                  registry and the CNI plugins (scripts/download-cni.sh)
+Every step is idempotent. Settings (our ConfigMaps) are created once; a later run shows how they differ from this
+release's, and does not change them. The images of step 3 are those of 'autoscale images push'.
+  --context NAME  the kubectl context to set up (no default, to avoid setting up the wrong cluster)
+  --kind NAME     create a kind cluster first, from deploy/kubernetes/kind.yaml, and configure the registry and the
+                  CNI plugins (scripts/download-cni.sh) on its nodes
   --registry HOST:PORT, --tag TAG
-                  which images, as for 'autoscale images push' (default $REGISTRY, $TAG)
-  --only-ours     leave out what is downloaded: resources, scheduler and agents only
+                  the images, as for 'autoscale images push' (default $REGISTRY, $TAG)
+  --only-ours     skip everything that is downloaded: apply the CRDs, the scheduler and the agents only
   --reset-settings
-                  replace the settings by what this release ships
-  --beside-others go on although another autoscale-scheduler or autoscaler-agent runs, such as the original project's:
-                  two of them on the same VMs undo each other's work (docs/operations-cluster.md, taking over)
-  --dry-run       let the cluster check every manifest, but change nothing (NeonVM's namespace must exist for its part)
+                  replace the settings with this release's
+  --beside-others continue even if another autoscale-scheduler or autoscaler-agent is running, such as the original
+                  project's; both would resize the same VMs (docs/operations-cluster.md, taking over)
+  --dry-run       validate every manifest on the server, but change nothing (NeonVM's namespace must exist)
 EOF
 }
 
@@ -56,26 +55,26 @@ while [ $# -gt 0 ]; do
 done
 if [ -z "$context$kind" ]; then usage >&2; exit 2; fi
 if [ -n "$context" ] && [ -n "$kind" ]; then
-  echo "cluster-init.sh: --context and --kind name two clusters; give one" >&2
+  echo "cluster-init.sh: --context and --kind cannot be combined" >&2
   exit 2
 fi
 
 need() {
-  command -v "$1" >/dev/null || { echo "cluster-init.sh needs $1, which is not on the PATH" >&2; exit 1; }
+  command -v "$1" >/dev/null || { echo "cluster-init.sh: $1 is not installed" >&2; exit 1; }
 }
 
 of_cluster() {
   kubectl --context "$context" "$@"
 }
 
-# apply FILE [FILTER]: FILTER is a command that is given the file and prints what is applied of it.
+# apply FILE [FILTER]: FILTER is a command that prints the part of FILE to apply.
 apply() {
   [ -f "$1" ] || { echo "$1 is missing: run scripts/download-deployments.sh first" >&2; exit 1; }
   echo "apply $1"
   "${2:-cat}" "$1" | of_cluster apply --server-side --force-conflicts "${dry[@]}" -f -
 }
 
-# settings FILE NAME: the ConfigMap of that name; without NAME the names of all; with - everything but ConfigMaps.
+# settings FILE [NAME]: print the ConfigMap NAME; without NAME, the names of all; with -, everything except ConfigMaps.
 settings() {
   awk -v wanted="${2:-}" '
     function flush() {
@@ -91,7 +90,7 @@ settings() {
     END { flush() }' "$1"
 }
 
-# Settings are the operator's: made where they are missing, shown where they differ, replaced only when that is asked for.
+# Creates missing settings, shows how existing ones differ, and replaces them only with --reset-settings.
 apply_settings() { # FILE
   local name known differs
   for name in $(settings "$1"); do
@@ -112,7 +111,7 @@ without_settings() { # FILE
   settings "$1" -
 }
 
-# Two schedulers that place the same pods, or two agents that size the same VMs, undo each other's work.
+# Two schedulers or two agents for the same VMs would undo each other's changes.
 refuse_others() {
   local kind name found
   for kind in deployment/autoscale-scheduler daemonset/autoscaler-agent; do
@@ -120,8 +119,8 @@ refuse_others() {
     found=$(of_cluster get "${kind%/*}" --all-namespaces --field-selector "metadata.name=$name" --ignore-not-found \
       -o jsonpath='{range .items[*]}{.metadata.namespace}{" "}{.spec.replicas}{"\n"}{end}' | awk '$2 != "0" { print $1 }')
     [ -z "$found" ] || [ "$beside" = 1 ] || {
-      echo "$kind runs in namespace $found: another autoscaler looks after the VMs of this cluster." >&2
-      echo "See docs/operations-cluster.md, taking over; --beside-others goes on nevertheless." >&2
+      echo "$kind is running in namespace $found: another autoscaler manages the VMs of this cluster." >&2
+      echo "See docs/operations-cluster.md, taking over. To continue anyway, use --beside-others." >&2
       exit 1
     }
   done
@@ -132,7 +131,7 @@ ready() { # NAMESPACE KIND/NAME
   of_cluster -n "$1" rollout status "$2" --timeout="$TIMEOUT"
 }
 
-# NeonVM's manifest defines VirtualMachine and VirtualMachineMigration too; deploy/neonvm.yaml is their one definition.
+# NeonVM's manifest also has the CRDs VirtualMachine and VirtualMachineMigration; we use those in deploy/neonvm.yaml.
 without_our_resources() { # FILE
   awk '
     function flush() { if (!(is_definition && is_ours)) printf "%s", document; document = ""; is_definition = is_ours = 0 }
@@ -151,7 +150,7 @@ version_of_cluster() {
   of_cluster get --raw /version | sed -nE 's/.*"gitVersion": *"(v[0-9]+\.[0-9]+\.[0-9]+).*/\1/p'
 }
 
-# A kube-scheduler must not be newer than the API server, so it is given the server's own version.
+# kube-scheduler must not be newer than the API server.
 with_our_images_and_kube_scheduler() { # FILE
   with_our_images "$1" | sed -E "s|(/kube-scheduler):v[0-9.]+|\1:$version|"
 }
@@ -172,7 +171,7 @@ make_kind_cluster() {
   need kind
   need docker
   docker inspect "$REGISTRY_CONTAINER" >/dev/null 2>&1 || {
-    echo "There is no container $REGISTRY_CONTAINER for the nodes to pull from: run vm_image/start-local-registry.sh first" >&2
+    echo "The registry's container $REGISTRY_CONTAINER does not exist: run vm_image/start-local-registry.sh first" >&2
     exit 1
   }
   kind get clusters | grep -qx "$kind" || kind create cluster --name "$kind" --config deploy/kubernetes/kind.yaml
@@ -188,7 +187,7 @@ make_kind_cluster() {
 need kubectl
 [ -z "$kind" ] || make_kind_cluster
 version=$(version_of_cluster)
-[ -n "$version" ] || { echo "The cluster of context $context does not say its version" >&2; exit 1; }
+[ -n "$version" ] || { echo "cannot read the server version of context $context" >&2; exit 1; }
 refuse_others
 
 if [ "$only_ours" = 0 ]; then
@@ -221,5 +220,5 @@ ready "$NAMESPACE" deployment/autoscaling-scheduler
 apply_settings deploy/kubernetes/agent-daemonset.yaml
 apply deploy/kubernetes/agent-daemonset.yaml with_our_images
 ready "$NAMESPACE" daemonset/autoscaling-agent
-if [ ${#dry[@]} -gt 0 ]; then echo "The cluster of context $context takes all of it; nothing was changed"; exit; fi
+if [ ${#dry[@]} -gt 0 ]; then echo "Dry run of context $context succeeded; nothing was changed"; exit; fi
 echo "The cluster of context $context is set up. Next: kubectl --context $context apply -f vm-deploy.yaml"

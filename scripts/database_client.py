@@ -1,4 +1,4 @@
-"""Sessions with a database, open before a load begins, so that it begins with a query and not with a connection."""
+"""A minimal postgres client, for sessions that are opened before a measurement starts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ _PROTOCOL_3: Final = 196608
 _AUTHENTICATION, _ERROR, _READY, _ROW = b"R", b"E", b"Z", b"D"
 
 _METHOD: Final = b"SCRAM-SHA-256"
-# Kinds of authentication requests; ``AuthenticationSASLFinal`` (12) and ``AuthenticationOk`` (0) ask for nothing.
+# Types of authentication requests; ``AuthenticationSASLFinal`` (12) and ``AuthenticationOk`` (0) need no response.
 _SASL, _CONTINUE = 10, 11
 _NO_BINDING: Final = "biws"
-"""``n,,`` in base64: neither side binds to a TLS channel."""
+"""``n,,`` in base64: no channel binding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A client's proof of its password: SCRAM-SHA-256 (RFC 7677) without channel binding.
-
-    The answers of one session to the server's requests for authentication.
+    """Client side of SCRAM-SHA-256 (RFC 7677) without channel binding, for one session.
 
     >>> proof = Proof("pencil", "rOprNGfwEbeRWgbNEkqO", "user")
     >>> first = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
@@ -40,7 +38,7 @@ class Proof:
     user: str = "postgres"
 
     def answer(self, request: bytes) -> bytes:
-        """The message that answers the body of an ``R`` message; empty if it asks for nothing."""
+        """The response to the body of an ``R`` message; empty if it needs none."""
         (kind,) = struct.unpack_from("!i", request)
         if kind == _SASL:
             # The header ``n,,`` is not part of the signed text.
@@ -55,7 +53,7 @@ class Proof:
         return f"n={self.user},r={self.nonce}"
 
     def _final(self, server_first: str) -> str:
-        # Split only once: base64 may end with equals signs of its own.
+        # Split once: base64 may end with equals signs.
         fields = dict(attribute.split("=", 1) for attribute in server_first.split(","))
         salted = hashlib.pbkdf2_hmac("sha256", self.password.encode(), b64decode(fields["s"]), int(fields["i"]))
         key = _hmac(salted, b"Client Key")
@@ -66,7 +64,7 @@ class Proof:
 
 
 def _message(body: bytes) -> bytes:
-    # Postgres counts the length field itself, but not the letter.
+    # The length includes itself, but not the type byte.
     return b"p" + struct.pack("!i", len(body) + 4) + body
 
 
@@ -75,11 +73,11 @@ def _hmac(key: bytes, text: bytes) -> bytes:
 
 
 class DatabaseError(Exception):
-    """The database refused something; the message says what."""
+    """The database reported an error, or closed the connection."""
 
 
 class DatabaseSession:
-    """One connection as the user ``postgres``."""
+    """One connection as user ``postgres``."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, password: str) -> None:
         self._reader = reader
@@ -88,16 +86,16 @@ class DatabaseSession:
 
     @classmethod
     async def open(cls, host: str, port: int, password: str) -> DatabaseSession:
-        """A session that is ready for queries. Raises ``DatabaseError`` and ``OSError``."""
-        return await cls._begun(*await asyncio.open_connection(host, port), password)
+        """Connect and authenticate. Raises ``DatabaseError`` and ``OSError``."""
+        return await cls._start(*await asyncio.open_connection(host, port), password)
 
     @classmethod
     async def over(cls, connection: socket.socket, password: str) -> DatabaseSession:
-        """A session on a connected socket, which it closes. Raises ``DatabaseError`` and ``OSError``."""
-        return await cls._begun(*await asyncio.open_connection(sock=connection), password)
+        """Authenticate on a connected socket, which the session then owns. Raises ``DatabaseError`` and ``OSError``."""
+        return await cls._start(*await asyncio.open_connection(sock=connection), password)
 
     @classmethod
-    async def _begun(cls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, password: str) -> DatabaseSession:
+    async def _start(cls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, password: str) -> DatabaseSession:
         session = cls(reader, writer, password)
         settings = b"user\0postgres\0database\0postgres\0\0"
         session._writer.write(struct.pack("!ii", len(settings) + 8, _PROTOCOL_3) + settings)
@@ -105,48 +103,48 @@ class DatabaseSession:
         return session
 
     def begin(self, query: str) -> None:
-        """Sends ``query``; ``finished`` waits for its end."""
+        """Send ``query`` without waiting for the result (``finished``)."""
         text = query.encode() + b"\0"
         self._writer.write(b"Q" + struct.pack("!i", len(text) + 4) + text)
 
     async def finished(self) -> list[list[str]]:
-        """The rows of the query, once it has ended; NULL is an empty text. Raises ``DatabaseError``."""
+        """Wait for the query sent by ``begin``; return its rows, NULL as an empty text. Raises ``DatabaseError``."""
         return await self._until_ready()
 
     async def query(self, query: str) -> list[list[str]]:
-        """Sends ``query``; returns its rows as ``finished`` does. Raises ``DatabaseError``."""
+        """Run ``query``; return its rows as ``finished``. Raises ``DatabaseError``."""
         self.begin(query)
         return await self.finished()
 
     async def ask(self, query: str) -> str:
-        """The first column of the last row of ``query``; empty if there is none. Raises ``DatabaseError``."""
+        """Run ``query``; return the first column of its last row, empty without rows. Raises ``DatabaseError``."""
         rows = await self.query(query)
         return rows[-1][0] if rows and rows[-1] else ""
 
     def close(self) -> None:
-        """Ends the session."""
+        """Close the connection."""
         self._writer.close()
 
     async def _until_ready(self) -> list[list[str]]:
-        refusal = b""
+        failure = b""
         rows: list[list[str]] = []
         while True:
             try:
                 kind, length = struct.unpack("!ci", await self._reader.readexactly(5))
                 body = await self._reader.readexactly(length - 4)
             except (asyncio.IncompleteReadError, OSError) as error:
-                raise DatabaseError(f"the database ended the connection: {error}") from None
+                raise DatabaseError(f"the database closed the connection: {error}") from None
             if kind == _AUTHENTICATION:
                 self._writer.write(self._proof.answer(body))
             elif kind == _ERROR:
-                # Reported only after ``ReadyForQuery``, when the session is usable again.
-                refusal = body
+                # Raised after ``ReadyForQuery``, when the session is usable again.
+                failure = body
             elif kind == _ROW:
                 rows.append(_values(body))
-            elif kind == _READY and not refusal:
+            elif kind == _READY and not failure:
                 return rows
             elif kind == _READY:
-                raise DatabaseError(refusal.replace(b"\0", b" ").decode(errors="replace"))
+                raise DatabaseError(failure.replace(b"\0", b" ").decode(errors="replace"))
 
 
 def _values(body: bytes) -> list[str]:
@@ -159,7 +157,7 @@ def _values(body: bytes) -> list[str]:
     for _ in range(count):
         (length,) = struct.unpack_from("!i", body, at)
         at += 4
-        # NULL has the length -1.
+        # NULL has length -1.
         values.append(body[at : at + max(0, length)].decode())
         at += max(0, length)
     return values

@@ -12,11 +12,11 @@ usage() {
   cat <<EOF
 Usage: scripts/download-cni.sh [--dest DIR] [--mirror URL] [--dry-run]
 
-Downloads the CNI plugins $VERSION (bridge, host-local, static, tuning and so on) and unpacks them. Does nothing on
-repeat. Checksums are kept in scripts/downloads.sha256.
-  --dest DIR    where to unpack them (default $DEST)
-  --mirror URL  fetch from here instead of $MIRROR; paths below it stay the same
-  --dry-run     print what would be fetched
+Downloads and unpacks the CNI plugins $VERSION (bridge, host-local, static, tuning and so on), unless they exist.
+Checksums are in scripts/downloads.sha256.
+  --dest DIR    folder to unpack them into (default $DEST)
+  --mirror URL  download from a mirror of $MIRROR, with the same paths
+  --dry-run     print the downloads only
 EOF
 }
 

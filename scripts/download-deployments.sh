@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Downloads the manifests of the systems that the autoscaler runs beside on a real cluster.
+# Downloads the manifests of cert-manager and NeonVM.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/download.bash
@@ -15,12 +15,12 @@ Usage: scripts/download-deployments.sh [--dest DIR] [--mirror URL] [--dry-run]
 
 Downloads, for scripts/cluster-init.sh:
   cert-manager $CERT_MANAGER  certificates for NeonVM's webhooks
-  NeonVM $NEONVM       multus, whereabouts, webhooks and network (neonvm), the controller, the overlay's controller
-                       and the loader of the runner's image
-Does nothing on repeat. Checksums are kept in scripts/downloads.sha256.
-  --dest DIR    where to put them (default $DEST)
-  --mirror URL  fetch from here instead of $MIRROR; paths below it stay the same
-  --dry-run     print what would be fetched
+  NeonVM $NEONVM       multus, whereabouts, webhooks and network (neonvm), the controller, the VXLAN controller, and
+                       the loader of the runner image
+Existing files are not downloaded again. Checksums are in scripts/downloads.sha256.
+  --dest DIR    folder for the manifests (default $DEST)
+  --mirror URL  download from a mirror of $MIRROR, with the same paths
+  --dry-run     print the downloads only
 EOF
 }
 

@@ -1,4 +1,4 @@
-"""The console scripts of the wheel. Each starts its program, or names the extra to install if a package is missing."""
+"""Console scripts of the wheel. If a package is missing, they name the extra to install."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from importlib import import_module
 from typing import Final
 
 _MISSING: Final = 69
-"""EX_UNAVAILABLE of sysexits.h: no program exits with it for another reason."""
+"""EX_UNAVAILABLE of sysexits.h; our programs do not use it otherwise."""
 
 
 def start(program: str, extra: str) -> object:
-    """Call ``program``, given as ``module:function``. Exits with 69 if it imports what is not installed."""
+    """Call ``program`` (``module:function``). Exits with 69 if an imported package is not installed."""
     module, _, function = program.partition(":")
     try:
         return getattr(import_module(module), function)()

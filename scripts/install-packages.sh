@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a group of tasks needs, and only those that are missing.
+# Installs missing Debian packages of a group of tasks.
 set -euo pipefail
 
 usage() {
   cat <<'EOF'
 Usage: scripts/install-packages.sh [--check] GROUP...
 
-Makes sure that the Debian packages of each GROUP are there:
-  python      a Python with venv, to make the project's environment
-  guests      QEMU and what builds and runs the guest image
-  pgbench     pgbench, to put load on postgres
-  kubernetes  what the nodes of a real Kubernetes need beside what is built: runc, CNI plugins, nftables
-  monitoring  Prometheus and promtool, which test rules and dashboards
-  browser     Chromium and a font, which test the page
-  images      skopeo, which pushes images to registries
+Installs the Debian packages of each GROUP that are missing:
+  python      Python with venv, for the project's environment
+  guests      QEMU, and tools that build and run the guest image
+  pgbench     pgbench, for load on postgres
+  kubernetes  runc, CNI plugins and nftables, for nodes of a real Kubernetes
+  monitoring  Prometheus and promtool, for tests of rules and dashboards
+  browser     Chromium and a font, for tests of the page
+  images      skopeo, for pushing images to registries
 
-As root, missing packages are installed with apt-get. Otherwise the command to run is printed and the exit status is 1.
-  --check  only say what is missing; install nothing
+Root privileges are needed; without them, the command to run is printed, and the exit status is 1.
+  --check  print missing packages only; install nothing
 EOF
 }
 
-# command that proves the package is there : package
+# command to look for : package
 declare -A GROUPS_OF=(
   [python]="python3:python3"
   [guests]="qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils mmdebstrap:mmdebstrap busybox:busybox-static ip:iproute2 mke2fs:e2fsprogs"
@@ -30,7 +30,7 @@ declare -A GROUPS_OF=(
   [browser]="chromium:chromium fc-list:fontconfig"
   [images]="skopeo:skopeo"
 )
-# The guest image is built in a user namespace then (vm_image/host.py).
+# Without root, the guest image is built in a user namespace (vm_image/host.py).
 declare -A WITHOUT_ROOT=([guests]="newuidmap:uidmap unshare:util-linux")
 
 present() {
@@ -44,7 +44,7 @@ missing_of() {
   for pair in $pairs; do
     present "${pair%%:*}" || echo "${pair##*:}"
   done
-  # Guests and images have nothing that a busybox with libraries could run with.
+  # busybox must be statically linked: guests and images have no libraries for it.
   if [[ "${GROUPS_OF[$1]}" == *busybox-static* ]] && present busybox && ldd "$(command -v busybox)" >/dev/null 2>&1; then
     echo busybox-static
   fi
@@ -53,14 +53,14 @@ missing_of() {
   if [ "$1" = browser ] && [ ! -d /usr/share/fonts/truetype/dejavu ]; then echo fonts-dejavu-core; fi
 }
 
-# Debian's postgresql starts a server of its own when it is installed; only pgbench is wanted here.
+# Installing Debian's postgresql would start a server; only pgbench is needed.
 keep_postgres_quiet() {
   [ -e /etc/postgresql-common/createcluster.conf ] && return
   mkdir -p /etc/postgresql-common
   echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf
 }
 
-# Its server would begin to collect, on a port that others may want; only the programs are wanted here.
+# Installing Debian's prometheus would start a server; only the programs are needed.
 keep_prometheus_quiet() {
   [ -d /run/systemd/system ] || return 0
   systemctl mask prometheus.service

@@ -1,7 +1,6 @@
-"""``python -m scripts.pin_kubernetes v1.36.3``: writes ``go.mod`` and ``go.sum`` of a release of Kubernetes.
+"""``python -m scripts.pin_kubernetes v1.36.3``: pins a release of Kubernetes in ``go.mod`` and ``go.sum``.
 
-They are the only place where its version stands. Its minor version must be one of those supported
-(``deploy/local/kubernetes/programs/versions.py``).
+Its minor version must be supported (``deploy/local/kubernetes/programs/versions.py``).
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from deploy.local.kubernetes.programs.versions import KUBERNETES, go_mod_of_kube
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the two files; returns the exit code."""
+    """Write the two files; return the exit code."""
     (version,) = sys.argv[1:] if arguments is None else arguments
     # The patch version is required: go.mod pins an exact module version.
     match = re.fullmatch(r"v(\d+\.\d+)\.\d+", version)
     try:
         if match is None:
-            raise ValueError(f"a release is such as v1.36.3, not {version!r}")
+            raise ValueError(f"a release must be like v1.36.3, not {version!r}")
         _pin(version, MODULES / kubernetes_set(match[1]).name, find_go())
     except (KeyError, ValueError, NoGoError, subprocess.CalledProcessError) as error:
         print(f"pin_kubernetes: {error}", file=sys.stderr)
@@ -34,15 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _pin(version: str, folder: Path, toolchain: Toolchain) -> None:
-    # A download outside any module reads no go.mod, so the folder need not exist yet.
+    # In /, outside any module: the folder need not exist yet.
     release = json.loads(_go(toolchain, Path("/"), "mod", "download", "-json", f"{KUBERNETES}@{version}"))
     go, staging = staging_of(Path(release["GoMod"]).read_text())
     folder.mkdir(parents=True, exist_ok=True)
-    # `go mod tidy` writes a new go.sum, without hashes of the old release.
+    # Without hashes of the old release.
     (folder / "go.sum").unlink(missing_ok=True)
     (folder / "go.mod").write_text(go_mod_of_kubernetes(version, go, staging))
     _go(toolchain, folder, "mod", "tidy")
-    print(f"{folder}: {version} with {len(staging)} modules of its own repository")
+    print(f"{folder}: {version} with {len(staging)} staging modules")
 
 
 def _go(toolchain: Toolchain, folder: Path, *arguments: str) -> str:
@@ -54,7 +53,7 @@ def _go(toolchain: Toolchain, folder: Path, *arguments: str) -> str:
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        # stderr is inherited: Go reports its progress and its errors there.
+        # stderr is inherited: Go prints progress and errors there.
     )
     return done.stdout
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds a release of this commit: images, chart, lists of what is inside, provenance, checksums, one archive of all.
+# Builds a release of this commit: images, chart, SBOMs, provenance, checksums, and one archive of everything.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,13 +7,13 @@ usage() {
   cat <<'EOF'
 Usage: scripts/release.sh [--platform PLATFORM]... [--images NAME]... [--registry PLACE] [--repository URL] [--output FOLDER]
 
-Builds the images of this commit, with its version as their tag, and from them the release in FOLDER (build/release).
+Builds the images of this commit, tagged with its version, and the release in FOLDER (default: build/release).
   --platform    linux/amd64 or linux/arm64, repeatable (default: this machine's)
   --images      only these images, repeatable (default: all)
-  --registry    HOST[:PORT][/PATH] that the images will be pushed to, for the chart and their names (localhost:5001)
-  --repository  where the sources are, for the provenance
-  --output      a folder that is empty, is not there, or has an earlier release, which is replaced when the new one is whole
-Needs `make env` first; `neonvm-runner` and `postgres-vm` need what vm_image/build.sh needs.
+  --registry    HOST[:PORT][/PATH] of the images' references and the chart (default: localhost:5001)
+  --repository  URL of the sources, for the provenance
+  --output      folder of the release; must be empty, missing, or an earlier release, which is replaced at the end
+Run `make env` first. `neonvm-runner` and `postgres-vm` need the packages of vm_image/build.sh.
 EOF
 }
 
@@ -34,10 +34,10 @@ bin=.venv/bin
 version=$($bin/python -c 'import protocol; print(protocol.VERSION)')
 tag=$(git describe --exact-match --tags 2>/dev/null || true)
 if [ -n "$tag" ] && [ "$tag" != "v$version" ]; then
-  echo "release.sh: the tag of this commit is $tag and its version is $version" >&2
+  echo "release.sh: this commit's tag is $tag, but its version is $version" >&2
   exit 1
 fi
-$bin/python -m deploy.release --check "${more[@]}" # before the images are built, which takes minutes
+$bin/python -m deploy.release --check "${more[@]}" # early: building the images takes minutes
 images=$(mktemp -d)
 trap 'rm -rf "$images"' EXIT
 $bin/autoscale images build "${names[@]}" "${platforms[@]}" "${registry[@]}" --tag "v$version" --output "$images"

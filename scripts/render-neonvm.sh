@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts NeonVM's definitions in deploy/kubernetes/crds together into deploy/neonvm.yaml: one file to apply.
+# Combines NeonVM's CRDs in deploy/kubernetes/crds into deploy/neonvm.yaml.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +8,7 @@ usage() {
 Usage: scripts/render-neonvm.sh [--check]
 
 Writes deploy/neonvm.yaml from deploy/kubernetes/crds/virtualmachine{s,migrations}.yaml. Edit those, then run this (or: make manifests).
-  --check  write nothing; exit 1 where the file is not what would be written
+  --check  write nothing; exit with 1 if the file is out of date
 EOF
 }
 

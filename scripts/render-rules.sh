@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes deploy/kubernetes/monitoring/prometheus-rule.yaml, for the Prometheus operator, from the plain rules beside it.
+# Writes deploy/kubernetes/monitoring/prometheus-rule.yaml (for the Prometheus operator) from monitoring/rules.
 set -euo pipefail
 
 usage() {

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Drives pgbench at a postgres VM and draws its vCPU, memory and transactions as it goes.
+# Runs pgbench against a postgres VM and plots its vCPUs, memory and transactions.
 set -euo pipefail
 
 usage() {
     cat <<'TEXT'
 Usage: scripts/run-bench.sh [--seconds N] [--clients N] [--scale N] [--name CLUSTER] [--kubeconfig FILE]
 
-  VM_NAME   the VM to drive, NAME or NAMESPACE/NAME (default: postgres14-disk-test, the VM of vm-deploy.yaml)
+  VM_NAME   the VM, as NAME or NAMESPACE/NAME (default: postgres14-disk-test, the VM of vm-deploy.yaml)
 
-Finds the VM in the running local cluster, else in the cluster of $KUBECONFIG. Ctrl-C ends it and leaves the VM alone.
-Exits 0 only if no transaction failed.
+Uses the running local cluster, else the cluster of $KUBECONFIG. Ctrl-C stops the benchmark, not the VM. Exits with 0 if
+no transaction failed.
 TEXT
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the quick suite on other versions of Python than the one of .venv.
+# Runs the quick test suite with other versions of Python than .venv's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,15 +7,15 @@ usage() {
   cat <<'EOF'
 Usage: scripts/test-pythons.sh [VERSION]...
 
-Runs `make test` of this commit, with changes that are not committed, on each VERSION (default: the oldest and the newest
-that we support, 3.11 and 3.14). A Python that this machine lacks comes from the Debian release that has it, unpacked by
-mmdebstrap into the cache (300 MB, as root). TEST_ARGS is passed on.
+Runs `make test` of this commit and uncommitted changes with each VERSION of Python (default: 3.11 and 3.14, the oldest
+and newest supported). If this machine does not have it, mmdebstrap unpacks a Debian release with it into the cache
+(300 MB, as root). TEST_ARGS is passed on.
 EOF
 }
 
-# The Debian release whose python3 it is.
+# Debian releases by version of their python3.
 declare -A RELEASES=([3.11]=bookworm [3.13]=trixie [3.14]=forky)
-# What the quick suite runs besides Python.
+# Needed by the quick test suite.
 PACKAGES=ca-certificates,curl,git,iproute2,make,openssl,procps,python3,python3-venv
 
 copy_checkout() {
@@ -26,12 +26,12 @@ copy_checkout() {
 debian_root() {
   local version=$1 root=$2
   [ ! -e "$root/usr/bin/python$version" ] || return 0
-  [ "$(id -u)" = 0 ] || { echo "test-pythons.sh: there is no python$version; only root can unpack Debian's" >&2; exit 1; }
+  [ "$(id -u)" = 0 ] || { echo "test-pythons.sh: no python$version; unpacking Debian's needs root" >&2; exit 1; }
   command -v mmdebstrap >/dev/null || scripts/install-packages.sh guests
   echo "Unpacking Debian ${RELEASES[$version]} for its python$version"
   rm -rf "$root.new"
   mkdir -p "$root.new"
-  # A mirror may serve a testing release whose lists have expired.
+  # A mirror's lists of a testing release may have expired.
   mmdebstrap --quiet --variant=apt --include="$PACKAGES" --aptopt='Acquire::Check-Valid-Until "false"' \
     "${RELEASES[$version]}" "$root.new"
   mv "$root.new" "$root"
@@ -44,7 +44,7 @@ test_in_root() {
   for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
     [ ! -e "$file" ] || cp --dereference "$file" "$root$file"
   done
-  # Mounts of its own, which end with it.
+  # A new mount namespace, so the mounts end with it.
   # shellcheck disable=SC2016 # the inner shell expands
   ROOT=$root VERSION=$version unshare --mount --propagation private bash -euc '
     for each in proc dev sys; do mount --rbind "/$each" "$ROOT/$each"; done
@@ -76,7 +76,7 @@ main() {
       debian_root "$version" "$cache/python-$version"
       test_in_root "$version" "$cache/python-$version"
     else
-      echo "test-pythons.sh: there is no python$version here, and no Debian release has it" >&2
+      echo "test-pythons.sh: no python$version here, nor in a Debian release" >&2
       exit 1
     fi
   done

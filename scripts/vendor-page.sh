@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Vendors the page's chart library, and the library that checks its accessibility in tests.
+# Vendors the page's chart library (uPlot) and the tests' accessibility checker (axe).
 set -euo pipefail
 
 usage() {
   cat <<'EOF'
 Usage: scripts/vendor-page.sh
 
-Fetches both libraries from the npm registry, which needs npm, compares them with scripts/vendored.sha256 and puts them
-into the tree. Run it after changing a version in this script and the checksums; nothing else needs it.
+Downloads both libraries with npm, verifies their checksums (scripts/vendored.sha256) and copies them into the tree. Run
+it after changing a version in this script and the checksums.
 EOF
 }
 
@@ -20,9 +20,9 @@ cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# vendor PACKAGE FOLDER FILE=NAME...: puts files of a package into a folder of the tree to be.
+# vendor PACKAGE FOLDER FILE=NAME...: copy files of a package into a folder of the new tree.
 vendor() {
-  # No script of a package runs before its files are compared.
+  # --ignore-scripts: run nothing before the checksums are verified.
   tar -xzf "$folder/$(cd "$folder" && npm pack --silent --ignore-scripts "$1")" -C "$folder"
   for file in "${@:3}"; do
     install -D -m 644 "$folder/package/${file%=*}" "$folder/tree/$2/${file#*=}"
@@ -34,6 +34,6 @@ vendor uplot@1.6.32 scheduler_plugin/dashboard/static/vendor dist/uPlot.iife.min
   dist/uPlot.min.css=uPlot.min.css LICENSE=uPlot.LICENSE.txt
 vendor axe-core@4.14.1 tests/browser/vendor axe.min.js=axe.min.js LICENSE=axe.LICENSE.txt
 sums=$PWD/scripts/vendored.sha256
-# Nothing is replaced until every file has its checksum: a half-updated library would be worse than an old one.
+# Verify all checksums before replacing anything.
 (cd "$folder/tree" && sha256sum --check --strict --quiet "$sums")
 cp -r "$folder/tree/." .

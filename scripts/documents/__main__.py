@@ -1,6 +1,6 @@
-"""Gathers all documents in one folder, from which mkdocs builds the site: ``make docs``.
+"""Copies all documents into one folder, from which mkdocs builds the site (``make docs``).
 
-They keep their places, so that links between them stay true. A link to a file that is no document becomes its text.
+Relative paths stay the same, so links between documents work. Links to other files are replaced by their text.
 """
 
 from __future__ import annotations
@@ -19,30 +19,28 @@ _PICTURES: Final = frozenset({".svg", ".png"})
 
 
 def documents() -> list[Path]:
-    """All documents and their pictures, by their paths from the root of the repository."""
+    """All documents and pictures, as paths relative to the repository's root."""
     docs = [path for path in (ROOT / "docs").rglob("*") if path.suffix in {".md", *_PICTURES}]
     return sorted(path.relative_to(ROOT) for path in [*ROOT.glob("*.md"), *docs])
 
 
 def relinked(text: str, document: str, known: Collection[str]) -> str:
-    """The text of ``document`` with links that lead within ``known`` (pure): a folder is its README.md."""
+    """``text`` of ``document`` with only those links whose targets are in ``known`` (pure)."""
 
-    def link(found: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(document), found[3]))
+    def link(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(document), match[3]))
         if target in known:
-            return found[0]
-        # GitHub shows a folder's README.md; mkdocs needs the file's own name.
+            return match[0]
+        # GitHub resolves a folder to its README.md, mkdocs does not.
         if f"{target}/README.md" in known:
-            return f"{found[1]}[{found[2]}]({found[3].rstrip('/')}/README.md{found[4] or ''})"
-        # A link out of the documents would be broken on the site.
-        return found[2]
+            return f"{match[1]}[{match[2]}]({match[3].rstrip('/')}/README.md{match[4] or ''})"
+        return match[2]
 
     return _LINK.sub(link, text)
 
 
 def gather(target: Path) -> None:
-    """Empties ``target`` and writes all documents below it."""
-    # A document that was renamed must not stay behind under its old name.
+    """Replace the folder ``target`` with all documents."""
     shutil.rmtree(target, ignore_errors=True)
     paths = documents()
     names = {path.as_posix() for path in paths}

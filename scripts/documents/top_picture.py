@@ -1,4 +1,4 @@
-"""``python -m scripts.documents.top_picture``: draws docs/top.svg, the terminal application with a made-up fleet."""
+"""``python -m scripts.documents.top_picture``: writes docs/top.svg, a screenshot of ``autoscale top``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOVES: Final = 5
 
 
 class PictureFleet:
-    """The picture's fleet. Nothing happens in it."""
+    """A constant fleet for the screenshot."""
 
     title = "context 'production'"
 
@@ -51,7 +51,7 @@ class PictureFleet:
 
 
 def _made(number: int) -> tuple[Json, Json, Json, Json | None]:
-    """A VM's object, what its agent and the scheduler say, and its migration."""
+    """A VM's object, the explanations of its agent and the scheduler, and its migration."""
     cpu, busy, gib = FLEET[number]
     name, namespace = f"{_NAMES[number % len(_NAMES)]}-{number + 1}", "shop" if number < 8 else "billing"
     size = {"cpu": f"{cpu // 1000}" if cpu % 1000 == 0 else f"{cpu}m", "mem": f"{gib}Gi"}
@@ -88,19 +88,19 @@ def _move(namespace: str, name: str) -> Json:
 
 
 async def drawn() -> str:
-    """The picture, which fetches nothing: no web fonts."""
-    # An interval that never passes: a second look would make the picture depend on time.
+    """The screenshot as SVG, without web fonts."""
+    # A long interval: a second refresh would make the picture depend on time.
     app = TopApp(PictureFleet(), every=3600.0)
     async with app.run_test(size=_SIZE) as pilot:
         await app.look()
         await pilot.pause()
         picture = app.export_screenshot(title="autoscale top")
-    # Rich embeds links to a web font; a picture of the documents must not fetch anything.
+    # Rich embeds links to web fonts.
     return _FAMILY.sub("font-family: DejaVu Sans Mono, monospace", _WEB_FONTS.sub("", picture)).strip() + "\n"
 
 
 def main() -> None:
-    """Writes the picture."""
+    """Write the picture."""
     PICTURE.write_text(asyncio.run(drawn()))
 
 

@@ -1,1 +1,1 @@
-"""Plain manifests and the table of values, which are rendered from the chart."""
+"""Renders the plain manifests and the table of values from the chart."""

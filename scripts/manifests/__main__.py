@@ -1,6 +1,6 @@
-"""``python -m scripts.manifests``: writes the plain manifests, their lock and the table of values from the chart.
+"""``python -m scripts.manifests``: renders the plain manifests, their lock and the table of values from the chart.
 
-Helm is built from its Go module the first time, as the programs of Kubernetes are.
+The first run builds Helm from its Go module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TABLE: Final = "docs/install.md"
 
 
 def main() -> int:
-    """Writes what has changed; returns the exit code."""
+    """Write changed files; return the exit code."""
     try:
         files = rendered(helm())
     except (BuildFailedError, NoGoError, subprocess.CalledProcessError, ValueError, OSError) as error:
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def write(files: Mapping[str, str]) -> None:
-    """Writes what has changed, and says so."""
+    """Write and print the ``files`` that have changed."""
     for file, content in files.items():
         path = ROOT / file
         if not path.is_file() or path.read_text() != content:
@@ -47,50 +47,37 @@ def write(files: Mapping[str, str]) -> None:
 
 
 def helm() -> Path:
-    """The program, built if it is missing. Raises ``BuildFailedError`` or ``NoGoError``."""
+    """The path of Helm; builds it if necessary. Raises ``BuildFailedError`` or ``NoGoError``."""
     return Builder.usual(find_go()).ensure(HELM, lambda line: print(line, file=sys.stderr)) / "helm"
 
 
 def rendered(program: Path) -> dict[str, str]:
-    """The plain manifests, as they should be. Raises ``ValueError`` or ``subprocess.CalledProcessError``."""
+    """Render the plain manifests. Raises ``ValueError`` or ``subprocess.CalledProcessError``."""
     templates = {path.removeprefix("templates/"): content.decode() for path, content in chart_files().items()}
     contents: dict[str, str] = {}
     for values in (rendering.VALUES, rendering.INJECTING, rendering.WITH_CERTIFICATES, rendering.WITH_PODS):
         files = rendering.plain_files(template(program, values), templates)
-        # Each rendering makes all files, but only some belong to its values.
+        # Keep only the files that are rendered with these values.
         contents |= {file: text for file, text in files.items() if rendering.values_of(file) is values}
     return {file: contents[file] for file in rendering.PLAIN}
 
 
 def template(program: Path, values: Mapping[str, Any]) -> str:
-    """Helm's rendering of the chart with those values. Raises ``subprocess.CalledProcessError``."""
-    command = [
-        str(program),
-        "template",
-        "autoscaling",
-        str(ROOT / rendering.CHART),
-        f"--namespace={rendering.NAMESPACE}",
-    ]
-    done = subprocess.run(
-        # Without a cluster Helm assumes a version of its own.
-        [*command, f"--kube-version={rendering.KUBERNETES}", "--values=-"],
-        # JSON is YAML as well.
-        input=json.dumps(values),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    """Output of ``helm template`` for the chart with ``values``. Raises ``subprocess.CalledProcessError``."""
+    command = (str(program), "template", "autoscaling", str(ROOT / rendering.CHART))
+    options = (f"--namespace={rendering.NAMESPACE}", f"--kube-version={rendering.KUBERNETES}", "--values=-")
+    done = subprocess.run([*command, *options], input=json.dumps(values), stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout
 
 
 def chart_files() -> Mapping[str, bytes]:
-    """All files of the chart by their path in it."""
+    """All files of the chart, by path."""
     folder = ROOT / rendering.CHART
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def document() -> str:
-    """The document with the table of values, as it should be. Raises ``ValueError``."""
+    """The document ``TABLE`` with an updated table of values. Raises ``ValueError``."""
     schema = json.loads((ROOT / rendering.CHART / "values.schema.json").read_text())
     values = yaml.safe_load((ROOT / rendering.CHART / "values.yaml").read_text())
     return with_table((ROOT / TABLE).read_text(), schema, values)

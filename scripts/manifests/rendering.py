@@ -1,8 +1,4 @@
-"""The plain manifests from what ``helm template`` prints (pure).
-
-- A folder of templates is one plain file, whose objects are in the order of the templates.
-- The plain files keep the comments of the templates, because people read them.
-"""
+"""Plain manifests from the output of ``helm template``: one file per folder of templates, comments included (pure)."""
 
 from __future__ import annotations
 
@@ -38,10 +34,10 @@ PLAIN: Final[Mapping[str, str]] = {
     "deploy/kubernetes/with-pods/injector.yaml": "injector",
     "deploy/kubernetes/with-pods/scheduler.yaml": "scheduler",
 }
-"""Which folder of templates a plain file is rendered from."""
+"""The folder of templates of each plain file."""
 
 KUBERNETES: Final = "v1.36.0"
-"""The version of kube-scheduler in the plain file; its users set the cluster's own."""
+"""The version of kube-scheduler in the plain file; users set their cluster's version."""
 
 VALUES: Final[Mapping[str, Any]] = {
     "release": False,
@@ -52,24 +48,24 @@ VALUES: Final[Mapping[str, Any]] = {
     "expander": {"enabled": True},
     "neonvm": {"policy": {"namespaces": [""]}},
 }
-"""All components, without values that only a release has. Each file works alone, so there is no TLS between them."""
+"""All components, without a release's images, and without TLS, so that each file can be used alone."""
 
 INJECTING: Final[Mapping[str, Any]] = {
     **VALUES,
     "certificates": {"enabled": True},
     "expander": {"enabled": False},
 }
-"""The injector alone, for pods that others make."""
+"""The injector alone, for pods of NeonVM's own controller."""
 
 WITH_CERTIFICATES: Final[Mapping[str, Any]] = {"release": False}
-"""What the chart installs by default: everything that works together with TLS."""
+"""The chart's defaults, with TLS."""
 
 WITH_PODS: Final[Mapping[str, Any]] = {**WITH_CERTIFICATES, "pods": {"enabled": True}}
-"""The same, also for postgres in ordinary pods."""
+"""The chart's defaults, and postgres in pods."""
 
 
 def values_of(file: str) -> Mapping[str, Any]:
-    """Values with which a plain file is rendered."""
+    """The values of a plain file."""
     if file.startswith("deploy/kubernetes/with-certificates/"):
         return WITH_CERTIFICATES
     if file.startswith("deploy/kubernetes/with-pods/"):
@@ -77,7 +73,7 @@ def values_of(file: str) -> Mapping[str, Any]:
     return INJECTING if file == "deploy/kubernetes/injector.yaml" else VALUES
 
 
-# In the order in which ``kubectl apply`` creates them: accounts before what uses them, the webhook last.
+# Order of creation: accounts before their users, the webhook last.
 _ORDER: Final = (
     "account",
     "secrets",
@@ -94,46 +90,45 @@ _HEAD: Final = "# Rendered from {chart}/templates/{folder} by `make manifests`: 
 
 
 def plain_files(printed: str, templates: Mapping[str, str]) -> dict[str, str]:
-    """The text of each plain file, if all are rendered with the same values. ``templates`` are the texts of all
-    templates by their path below ``templates``.
+    """The text of each plain file. ``templates`` are the chart's templates by path.
 
-    Raises ``ValueError`` if a template is in no plain file's order.
+    Raises ``ValueError`` if a template's name is not in ``_ORDER``.
     """
     parts: dict[str, list[str]] = {}
-    # Helm marks each document with the template that it comes from.
+    # Helm prefixes each document with a comment that names its template.
     for part in re.split(r"^---\n", printed, flags=re.MULTILINE):
         if source := _SOURCE.match(part):
             parts.setdefault(source[1], []).append(_tidy(part[source.end() :]))
     return {file: _file(folder, parts, templates) for file, folder in PLAIN.items()}
 
 
-def _file(folder: str, found: Mapping[str, list[str]], templates: Mapping[str, str]) -> str:
-    paths = [path for path in found if path.startswith(f"{folder}/")]
-    if strange := {path.rpartition("/")[2].removesuffix(".yaml") for path in paths} - set(_ORDER):
-        raise ValueError(f"templates/{folder} has {', '.join(sorted(strange))}, which have no place in the plain file")
+def _file(folder: str, rendered: Mapping[str, list[str]], templates: Mapping[str, str]) -> str:
+    paths = [path for path in rendered if path.startswith(f"{folder}/")]
+    if unknown := {path.rpartition("/")[2].removesuffix(".yaml") for path in paths} - set(_ORDER):
+        raise ValueError(f"templates/{folder}: add {', '.join(sorted(unknown))} to the order of plain files")
     # Helm prints objects in its own order of kinds.
     paths.sort(key=lambda path: _ORDER.index(path.rpartition("/")[2].removesuffix(".yaml")))
-    parts = [part for path in paths for part in sorted(found[path], key=lambda part: _place(part, templates[path]))]
+    parts = [part for path in paths for part in sorted(rendered[path], key=lambda part: _index(part, templates[path]))]
     return _HEAD.format(chart=CHART, folder=folder) + "---\n".join(parts)
 
 
-def _place(part: str, template: str) -> int:
-    """Position of an object in a template: templates write kinds and names as they are."""
+def _index(part: str, template: str) -> int:
+    """Position of an object in its template, where kind and name are literal."""
     manifest = yaml.safe_load(part)
     return template.find(f"kind: {text(manifest, 'kind')}\nmetadata:\n  name: {text(manifest, 'metadata', 'name')}\n")
 
 
 def _tidy(part: str) -> str:
-    # Conditions in templates leave blank lines behind.
+    # Conditions in templates leave blank lines.
     lines = (line.rstrip() for line in part.splitlines())
     return "".join(f"{line}\n" for line in lines if line)
 
 
 def lock(inputs: Mapping[str, bytes], files: Mapping[str, str]) -> str:
-    """One line for each plain file with a digest of it and of all that it is rendered from.
+    """One line per plain file, with a digest of the file and its inputs.
 
-    ``inputs`` are the files of the chart by their path in it. A change to a template leaves the lines of other
-    components as they are, so that two people seldom change the same line.
+    ``inputs`` are the files of the chart by path. A template only affects the lines of its component, to avoid merge
+    conflicts.
     """
     return "".join(f"{_digest(inputs, file, content)}  {file}\n" for file, content in sorted(files.items()))
 
@@ -141,7 +136,7 @@ def lock(inputs: Mapping[str, bytes], files: Mapping[str, str]) -> str:
 def _digest(inputs: Mapping[str, bytes], file: str, content: str) -> str:
     digest = hashlib.sha256(repr((KUBERNETES, NAMESPACE, values_of(file))).encode())
     for path in sorted(candidate for candidate in inputs if _concerns(candidate, PLAIN[file])):
-        # With path and length: without them, moving bytes from one file to the next would not change the digest.
+        # With path and length, so that different files cannot hash like these.
         digest.update(f"{path} {len(inputs[path])}\n".encode() + inputs[path])
     digest.update(content.encode())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The table of the chart's values, from its schema and its defaults (pure)."""
+"""The table of the chart's values, from its schema and defaults (pure)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Json = Mapping[str, Any]
 
 
 def with_table(document: str, schema: _Json, values: _Json) -> str:
-    """The document with its table replaced. Raises ``ValueError`` if it has no place for one."""
+    """``document`` with its table replaced. Raises ``ValueError`` without the table's markers."""
     before, start, rest = document.partition(START)
     _, end, after = rest.partition(END)
     if not (start and end):
@@ -22,7 +22,7 @@ def with_table(document: str, schema: _Json, values: _Json) -> str:
 
 
 def table(schema: _Json, values: _Json) -> str:
-    """The table: a row for each value that is not a section."""
+    """The table in Markdown, with a row for each value that is not a section."""
     rows = (
         f"| `{name}` | {default} | {description} |\n" for name, default, description in _rows(schema, schema, values)
     )
@@ -32,7 +32,7 @@ def table(schema: _Json, values: _Json) -> str:
 def _rows(whole: _Json, schema: _Json, values: object, path: str = "") -> Iterator[tuple[str, str, str]]:
     resolved_schema = resolved(whole, schema)
     fields = values if isinstance(values, Mapping) else {}
-    # A section shared by all components is one row, unless the chart sets one of its fields.
+    # A shared section (`$ref`) is one row, unless the chart sets one of its fields.
     if "properties" in resolved_schema and (fields or "$ref" not in schema):
         for name, part in resolved_schema["properties"].items():
             yield from _rows(whole, part, fields.get(name), f"{path}.{name}" if path else name)
@@ -41,17 +41,15 @@ def _rows(whole: _Json, schema: _Json, values: object, path: str = "") -> Iterat
 
 
 def resolved(whole: _Json, schema: _Json) -> _Json:
-    """The part of the schema that a reference leads to."""
+    """``schema``, or the definition that it refers to."""
     reference = schema.get("$ref")
     if reference is None:
         return schema
-    # All references of the schema lead to its own definitions.
     definition: _Json = whole["definitions"][str(reference).rpartition("/")[2]]
     return definition
 
 
 def _shown(value: object) -> str:
-    # An empty cell reads better than an empty pair of quotes or brackets.
     if value in (None, "", {}, []):
         return ""
     text = value if isinstance(value, str) else json.dumps(value)

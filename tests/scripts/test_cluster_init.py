@@ -147,7 +147,9 @@ def test_another_autoscaler_is_found_before_anything_is_applied(machine: Machine
     runs = {"OTHER": kind, "OTHER_RUNS": "neonvm-system 1\n" if kind == "deployment" else "neonvm-system \n"}
     result = machine.run("--context", "prod", "--only-ours", **runs)
     assert result.returncode == 1
-    assert "runs in namespace neonvm-system: another autoscaler looks after the VMs of this cluster.\n" in result.stderr
+    assert (
+        "is running in namespace neonvm-system: another autoscaler manages the VMs of this cluster.\n" in result.stderr
+    )
     assert machine.applied() == []
     assert machine.run("--context", "prod", "--only-ours", "--beside-others", **runs).returncode == 0
 
@@ -190,7 +192,7 @@ def test_a_rehearsal_changes_nothing_and_waits_for_nothing(machine: Machine) -> 
     writes = [call for call in machine.calls() if " get " not in call]
     assert len(writes) == 6
     assert all(" apply --server-side --force-conflicts --dry-run=server -f -" in call for call in writes)
-    assert result.stdout.endswith("The cluster of context prod takes all of it; nothing was changed\n")
+    assert result.stdout.endswith("Dry run of context prod succeeded; nothing was changed\n")
 
 
 THEIRS = """\

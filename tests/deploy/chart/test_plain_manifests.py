@@ -63,7 +63,7 @@ def test_objects_keep_template_order_and_comments() -> None:
 
 
 def test_template_without_place_is_refused() -> None:
-    with pytest.raises(ValueError, match="templates/groups has extra"):
+    with pytest.raises(ValueError, match="templates/groups: add extra"):
         plain_files(PRINTED.replace("workload", "extra"), TEMPLATES)
 
 
