@@ -1,1 +1,1 @@
-"""The measurements that decisions rest on (docs/benches.md)."""
+"""Benchmarks (docs/benches.md)."""

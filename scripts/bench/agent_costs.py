@@ -23,7 +23,7 @@ from scripts.process_costs import MIB, cpu_of
 
 NAME: Final = "bench-agents"
 SETTLE: Final = Seconds(20.0)
-"""How long agents run before they are measured, so that all have settled."""
+"""Warm-up of the agents before the measurement."""
 
 SPAN: Final = Seconds(20.0)
 FEW: Final = 10
@@ -33,7 +33,7 @@ Form = Literal["sidecar", "node"]
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The cost of all agents of a cluster together."""
+    """The costs of all agents of a cluster."""
 
     form: Form
     vms: int
@@ -43,12 +43,12 @@ class Footprint:
 
 
 def _agents_below(root: int) -> list[int]:
-    """The process ids of the agents among the descendants of a process."""
+    """The pids of the agents among the descendants of process ``root``."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                # After the last parenthesis: a program's name may itself contain spaces and parentheses.
+                # After the last parenthesis: the program's name may contain spaces and parentheses.
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except (OSError, ValueError):
                 continue
@@ -69,7 +69,7 @@ def _command(pid: int) -> list[bytes]:
 
 
 def _resident(pid: int) -> int:
-    # Includes shared pages, which thus count once for every agent.
+    # Includes shared pages.
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -96,7 +96,7 @@ async def _footprint(form: Form, vms: int, console: Console) -> Footprint:
 
 @runs
 async def bench_agents() -> int:
-    """Measure the sidecar of one VM, and the agent of a node with few and with many VMs."""
+    """Measure the sidecar of one VM, and the agent of a node with 10 and with 110 VMs."""
     console = Console()
     sizes: list[tuple[Form, int]] = [("sidecar", 1), ("node", FEW), ("node", MANY)]
     costs = [await _footprint(form, vms, console) for form, vms in sizes]

@@ -1,4 +1,4 @@
-"""Echoes that a VM is to answer one by one, whether or not earlier ones are answered."""
+"""ICMP echo requests to a VM at a fixed rate, and their round trip times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 LOST_AFTER: Final = Seconds(1.0)
-"""No machine is so busy that it answers an echo later than that."""
+"""A reply later than this counts as lost."""
 
 _HEADER: Final = struct.Struct("!BBHHH")
 _NUMBER: Final = struct.Struct("!Q")
@@ -23,13 +23,13 @@ _REQUEST: Final = 8
 
 @dataclass(slots=True)
 class Echoes:
-    """Times at which each echo was sent and answered."""
+    """Times of each request and its reply."""
 
     sent: list[Instant] = field(default_factory=list)
     answered: dict[int, Instant] = field(default_factory=dict)
 
     def waits(self, since: Instant, until: Instant) -> list[Seconds | None]:
-        """Round trip of each echo sent in the span; None for those that are lost."""
+        """Round trip time of each echo sent in the span; None if it was lost."""
         return [self._wait(number, at) for number, at in enumerate(self.sent) if since <= at <= until]
 
     def _wait(self, number: int, sent: Instant) -> Seconds | None:
@@ -45,23 +45,22 @@ def request(identity: int, number: int) -> bytes:
 
 
 def answered_number(packet: bytes, identity: int) -> int | None:
-    """The number of the echo that an IP packet answers; None if it answers none of ours."""
-    # A raw socket delivers the IP header, too; its length is given in words of 4 bytes.
+    """The number of the echo that an IP packet replies to; None if it is not a reply to us."""
+    # A raw socket delivers the IP header, whose length is in words of 4 bytes.
     start = (packet[0] & 0xF) * 4
     head, body = packet[start : start + _HEADER.size], packet[start + _HEADER.size :]
     if len(head) < _HEADER.size or len(body) < _NUMBER.size:
         return None
     kind, _, _, whose, _ = _HEADER.unpack(head)
-    # The whole number is in the body: ICMP's own field has only 16 bits.
+    # The number is in the body: ICMP's sequence number has only 16 bits.
     number: int = _NUMBER.unpack_from(body)[0]
-    # 0 is an echo reply. Raw sockets hear those of other programs as well.
+    # 0 is an echo reply. Raw sockets also receive replies to other programs.
     return number if (kind, whose) == (0, identity) else None
 
 
 def checksum(data: bytes) -> int:
-    """Checksum of IP and ICMP, for an even number of bytes."""
+    """Internet checksum (RFC 1071) of an even number of bytes."""
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    # The ones' complement sum of RFC 1071: what is carried out of 16 bits is added again.
     total = (total >> 16) + (total & 0xFFFF)
     return ~(total + (total >> 16)) & 0xFFFF
 
@@ -72,31 +71,31 @@ _LONGEST: Final = 2048
 
 @asynccontextmanager
 async def echoing(raw: socket.socket, address: str, clock: Clock) -> AsyncIterator[Echoes]:
-    """Send ICMP echoes to ``address`` through ``raw`` while the block lasts; ``raw`` is closed at its end."""
+    """Send echo requests to ``address`` through ``raw`` while the context is open; close ``raw`` afterwards."""
     echoes, loop = Echoes(), asyncio.get_running_loop()
     identity = raw.fileno()
 
-    def hear() -> None:
+    def receive() -> None:
         with suppress(OSError):
             number = answered_number(raw.recv(_LONGEST), identity)
             if number is not None:
-                # A frame may arrive twice; the first counts.
+                # The first of duplicates counts.
                 echoes.answered.setdefault(number, clock.now())
 
-    async def ask() -> None:
+    async def send() -> None:
         while True:
             due = Instant(clock.now() + PERIOD)
             echoes.sent.append(clock.now())
-            with suppress(OSError):  # a frame that cannot be sent is one that is not answered
+            with suppress(OSError):  # counts as lost
                 await loop.sock_sendto(raw, request(identity, len(echoes.sent) - 1), (address, 0))
             await clock.sleep(Seconds(max(0.0, due - clock.now())))
 
     with raw:
-        loop.add_reader(raw, hear)
-        asking = asyncio.ensure_future(ask())
+        loop.add_reader(raw, receive)
+        sending = asyncio.ensure_future(send())
         try:
             yield echoes
         finally:
-            asking.cancel()
-            await asyncio.wait((asking,))
+            sending.cancel()
+            await asyncio.wait((sending,))
             loop.remove_reader(raw)

@@ -1,4 +1,4 @@
-"""``make bench-fleet``: full fleets in ``autoscale simulate``, for several seeds, loads, speeds and fills."""
+"""``make bench-fleet``: simulates nearly full fleets, with several seeds, loads, speeds and fill levels."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from scripts.autoscale.simulate.run_statistics import Figures
 
 OWN_SPEED: Final = 1.0
 FAST: Final = 20.0
-"""A day of a recording in 72 minutes: what its load does in half an hour happens within 90 s."""
+"""A day of a recording takes 72 minutes."""
 
 HOURS: Final = {OWN_SPEED: 12.0, FAST: 3.0}
 
 
 @dataclass(frozen=True, slots=True)
 class FleetCase:
-    """One fleet of a row: which loads it plays how fast, and what share of its nodes they fill at their peak."""
+    """The fleets of a row: their loads, the speed of playback, and the fill level of their nodes at peak load."""
 
     loads: str
     speed: float
@@ -44,12 +44,12 @@ class FleetCase:
 
     @property
     def pace(self) -> str:
-        """The speed in words."""
+        """The speed as text."""
         return "own speed" if self.speed == OWN_SPEED else f"x{self.speed:g}"
 
 
 class Aims(NamedTuple):
-    """Figures that a fleet should reach; None: no aim. ``denied`` is for all its ``HOURS``, ``in_place`` the least."""
+    """Upper limits of figures (``in_place``: lower limit); None: no limit. ``denied`` is the sum over all ``HOURS``."""
 
     moves: float | None = None
     denied: float | None = None
@@ -69,7 +69,7 @@ AIMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BenchColumn:
-    """A column: how it sums up the seeds, the format of its numbers, and its aim."""
+    """A column: its value over all seeds, its number format, and its aim."""
 
     heading: str
     of: Callable[[Sequence[Figures]], float]
@@ -82,7 +82,7 @@ class BenchColumn:
         return value >= aim if self.at_least else value <= aim
 
     def cell(self, value: float, aim: float | None) -> str:
-        """The value, and its aim if there is one: ``24 > 15`` misses it, ``8 <= 15`` meets it."""
+        """The value and its aim, such as ``24 > 15`` (missed) or ``8 <= 15`` (met)."""
         if aim is None:
             return format(value, self.form)
         signs = ("<", ">=") if self.at_least else (">", "<=")
@@ -109,7 +109,7 @@ COLUMNS: Final = (
     BenchColumn("unfair, %", _mean(lambda run: run.unfairness_percent), ".1f"),
     BenchColumn("regrown, %", _mean(lambda run: run.regrown_percent), ".1f"),
 )
-"""Means over the seeds; of the denials the longest of all."""
+"""Means over the seeds; the longest denial is the maximum."""
 
 _WIDTHS: Final = (10, 9, 4, 15, 14, 16, 17, 15, 9, 10)
 
@@ -121,7 +121,7 @@ def header() -> str:
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """A case and the figures of its seeds, each of which played the share ``part`` of the case's hours."""
+    """A case and the figures of its seeds; each simulated the share ``part`` of the case's hours."""
 
     case: FleetCase
     runs: Sequence[Figures]
@@ -132,21 +132,21 @@ class BenchRow:
         return _line([self.case.loads, self.case.pace, f"{self.case.fill:g}", *cells])
 
     def met(self) -> list[str]:
-        """The aims that are met, in words."""
-        return [text for is_met, text in self._judged() if is_met]
+        """The aims that are met, as text."""
+        return [text for is_met, text in self._aims() if is_met]
 
     def missed(self) -> list[str]:
-        """The aims that are missed, in words."""
-        return [text for is_met, text in self._judged() if not is_met]
+        """The aims that are missed, as text."""
+        return [text for is_met, text in self._aims() if not is_met]
 
-    def _judged(self) -> Iterator[tuple[bool, str]]:
+    def _aims(self) -> Iterator[tuple[bool, str]]:
         for column, value, aim in self._values():
             if aim is not None:
                 yield column.is_met(value, aim), f"{self.case}: {column.heading} {column.cell(value, aim)}"
 
     def _values(self) -> Iterator[tuple[BenchColumn, float, float | None]]:
         aims = AIMS.get((self.case.speed, self.case.fill), Aims())
-        # The only sum over time: the others are rates, shares or the longest.
+        # The only sum over time.
         aims = aims._replace(denied=None if aims.denied is None else aims.denied * self.part)
         for column in COLUMNS:
             yield column, column.of(self.runs), column.aim(aims)
@@ -170,19 +170,18 @@ def bench_fleet(  # noqa: PLR0913 - typer makes an option of every parameter
     seed: Annotated[list[int] | None, typer.Option(help="Only these seeds. Default: 1, 2 and 3.")] = None,
     fill: Annotated[list[float] | None, typer.Option(help="Only these fills. Default: 0.7, 0.8, 0.9 and 1.0.")] = None,
     speed: Annotated[list[float] | None, typer.Option(help="Only these speeds, of 1 and 20. Default: both.")] = None,
-    part: Annotated[float, typer.Option(min=0.01, max=1, help="The share of 12 h (x20: 3 h) to play.")] = 1.0,
+    part: Annotated[float, typer.Option(min=0.01, max=1, help="The share of 12 h (x20: 3 h) to simulate.")] = 1.0,
     *,
-    generated: Annotated[bool, typer.Option(help="Play generated loads, too.")] = True,
+    generated: Annotated[bool, typer.Option(help="Include generated loads.")] = True,
 ) -> None:
-    """Measure how fleets of 20 nodes and 300 VMs fare that are nearly full, beside the aims.
+    """Simulate nearly full fleets of 20 nodes and 300 VMs, and compare the figures with our aims.
 
-    Plays our generated loads, and the recordings of --trace if any are given, at their own speed for 12 hours and 20
-    times as fast for 3. Each row is printed when its seeds are played; nothing is kept of a run that is interrupted.
-    All of it takes about half an hour on two idle cores, twice that with recordings; --seed 1 takes a third.
-    Exits 1 if a fleet was ever over-committed.
+    Uses generated loads, and the recordings of --trace if given, at their own speed for 12 hours and 20 times as fast
+    for 3 hours. Each row is printed when all its seeds are done. Takes about half an hour on two idle cores, twice that
+    with recordings, a third with --seed 1. Exits with 1 if a fleet was over-committed.
     """
     with bad_input_said("bench-fleet", RecordingError):
-        # Before the first minutes are spent.
+        # Report invalid recordings at once.
         if trace:
             read_recordings(trace)
     loads = [*([GENERATED] if generated else []), *([RECORDED] if trace else [])]
@@ -211,16 +210,16 @@ def _bench(cases: Sequence[FleetCase], seeds: Sequence[int], traces: tuple[Path,
 
 
 def _rows(runs: dict[Future[Figures], tuple[FleetCase, int]], seeds: int, part: float) -> Iterator[BenchRow]:
-    """Each case as soon as all of its seeds are played."""
+    """Yield each case as soon as all its seeds are done."""
     began, played = time.monotonic(), dict[FleetCase, list[Figures]]()
     for number, future in enumerate(as_completed(runs), start=1):
         case, seed = runs[future]
-        of_case = played.setdefault(case, [])
-        of_case.append(future.result())
+        case_runs = played.setdefault(case, [])
+        case_runs.append(future.result())
         minutes = (time.monotonic() - began) / 60
         print(f"{number} of {len(runs)} after {minutes:.0f} min: {case}, seed {seed}", file=sys.stderr)
-        if len(of_case) == seeds:
-            yield BenchRow(case, of_case, part)
+        if len(case_runs) == seeds:
+            yield BenchRow(case, case_runs, part)
 
 
 def _settings(case: FleetCase, seed: int, traces: tuple[Path, ...], part: float) -> SimulationSettings:
@@ -232,9 +231,9 @@ def _settings(case: FleetCase, seed: int, traces: tuple[Path, ...], part: float)
 
 
 def _play(settings: SimulationSettings) -> Figures:
-    """Plays one fleet; runs in a process of its own."""
+    """Simulate one fleet, in a worker process."""
     run = Run(make_fleet(settings), LEAST_COST)
-    # The fleet will not become garbage before the end, so collections need not walk through it.
+    # Garbage collections need not visit the fleet.
     gc.freeze()
     for _ in run.play():
         pass

@@ -1,7 +1,6 @@
-"""``make bench-ledger``: what the lists at the start, a permit, a bind and a planning round cost in a large fleet.
+"""``make bench-ledger``: CPU time of start-up, permits, binds and planning rounds in a large fleet.
 
-The ledger and the planner alone, without an API server: CPU time of this process, so other programs disturb little.
-The lists are decoded and handed to the ledger as at a start, but from memory: network and TLS are not in it.
+Measures the ledger and the planner without an API server: lists are decoded from memory, without network and TLS.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ from scripts.process_costs import MIB
 
 UNIT: Final = ComputeUnit.parse("250m", "1Gi")
 SIZES: Final = (2, 4, 6, 8)
-"""The VMs' sizes in compute units."""
+"""VM sizes in compute units."""
 
 ROOM: Final = 6
-"""The compute units of a node for each of its VMs: one more than these have."""
+"""Compute units of a node per VM; one more than the VMs have on average."""
 
 SETTINGS: Final = """
 nodeDefaults:
@@ -63,24 +62,23 @@ ROUNDS: Final = 500
 
 
 class LargeFleet:
-    """Nodes with ``per_node`` VMs each, and a ledger that has read them; VM n is on node n modulo their number."""
+    """A ledger of ``nodes`` nodes with ``per_node`` VMs each; VM n is on node n modulo ``nodes``."""
 
     def __init__(self, nodes: int, per_node: int) -> None:
         mark = Fraction(9, 10)
         policy = NodePolicy(UNIT, ResourcePolicy(mark, MilliCpu(0)), ResourcePolicy(mark, Bytes(0)))
         self.names = [f"node-{number}" for number in range(nodes)]
-        # Counted pods and a label of its own, as every real node has.
+        # As real nodes: a limit of pods, and a unique label.
         traits = [NodeTraits({"kubernetes.io/hostname": name}, has={PODS: 250}) for name in self.names]
         size = UNIT * (per_node * ROOM)
         facts = [NodeFacts(name, size, policy, traits=trait) for name, trait in zip(self.names, traits, strict=True)]
-        # Every node has VMs of all sizes.
         self.vms = [_vm(number, SIZES[number // nodes % len(SIZES)]) for number in range(nodes * per_node)]
         pods = [_pod(number, self.names[number % nodes]) for number in range(len(self.vms))]
         self.ledger, self.sequence, self.now = Ledger(), 0, 100.0
         self.reading = _milliseconds(lambda: self.ledger.apply(Listed(facts, pods, self.vms), Instant(0.0)))
 
     def ask(self, number: int, *, more: bool) -> None:
-        """The agent of the VM asks for a unit more than the VM has, or for that alone; the permit is stored."""
+        """Request the VM's size, or (``more``) one unit more, as its agent; store the permit."""
         vm, now, self.sequence = self.vms[number], Instant(self.now), self.sequence + 1
         wanted, load = vm.use + UNIT if more else vm.use, Metrics(1.0, 1.0, vm.use.mem)
         pod = ObjectName(NAMESPACE, f"pod-{number}")
@@ -91,19 +89,19 @@ class LargeFleet:
             self.ledger.apply(PermitWritten(vm.name, write.revision, WriteEnd.DONE, stored), now)
 
     def place(self, number: int) -> None:
-        """A new pod comes: all nodes are filtered and scored for it, and it is bound to the best."""
+        """Filter and score all nodes for a new pod, and bind it to the best."""
         pod = PodFacts(f"new-{number}", ObjectName(NAMESPACE, f"new-{number}"), UNIT * SIZES[number % len(SIZES)])
         fits = self.ledger.filter(pod, self.names).fits
         scores = self.ledger.scores(pod, fits)
         self.ledger.apply(PodToBind(pod, fits[scores.index(max(scores))]), Instant(self.now))
 
     def remove(self, number: int) -> None:
-        """The pod of ``place`` goes again."""
+        """Delete the pod of ``place``."""
         self.ledger.apply(BindEnded(f"new-{number}", "", WriteEnd.REFUSED), Instant(self.now))
         self.ledger.apply(PodGone(f"new-{number}"), Instant(self.now))
 
     def plan(self, planner: Planner) -> list[float]:
-        """One planning round: the milliseconds of each of its steps, between which requests are answered."""
+        """Run one planning round; return the milliseconds of its steps, between which requests can be answered."""
         now = Now(Instant(self.now), self.now)
         look = planner.plan(self.ledger, MigrationPolicy(), RankingConfig(), now, lambda low, _: low)
         steps: list[float] = []
@@ -114,7 +112,7 @@ class LargeFleet:
 
 
 class Lists:
-    """The API server's lists of a fleet whose VMs all run, made page by page; ``spent`` is the CPU that takes (s)."""
+    """A fake API server's lists of a running fleet; ``spent`` is the CPU time of generating them, in seconds."""
 
     def __init__(self, nodes: int, per_node: int) -> None:
         on = [node_name(number % nodes) for number in range(nodes * per_node)]
@@ -137,16 +135,16 @@ class Lists:
         return read_page(body)
 
     async def call(self, call: ApiCall) -> JsonObject:
-        """Nothing is written or read alone at the start."""
+        """Not used at start-up."""
         raise NotImplementedError(call)
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Nothing is watched."""
+        """Not used at start-up."""
         raise NotImplementedError(call)
 
 
 async def start(nodes: int, per_node: int) -> float:
-    """The seconds of CPU from the first page until the scheduler is ready."""
+    """CPU time in seconds from the first page until the scheduler is ready."""
     clock, lists = SystemClock(), Lists(nodes, per_node)
     settings = parse_settings(SETTINGS)
     feed = Feed(Ledger(), OrderQueues(), Telemetry(clock.now), clock=clock, settings=settings, identity=None)
@@ -182,7 +180,7 @@ def _percentiles(name: str, samples: list[float]) -> str:
 
 
 def _rounds(fleet: LargeFleet) -> tuple[list[float], list[float]]:
-    """The steps of rounds in which no node is over its watermark, and of such in which one more is."""
+    """Milliseconds of the longest steps of rounds without pressure, and of all steps of rounds with pressure."""
     planner = Planner()
     quiet = [max(fleet.plan(planner)) for _ in range(ROUNDS // 5)]
     busy: list[float] = []
@@ -190,7 +188,7 @@ def _rounds(fleet: LargeFleet) -> tuple[list[float], list[float]]:
         for number in range(first, len(fleet.vms), len(fleet.names)):
             fleet.ask(number, more=True)
         fleet.plan(planner)
-        # Long enough for the pressure to have settled.
+        # Until the pressure has lasted long enough.
         fleet.now += MigrationPolicy().settle + 1
         busy += fleet.plan(planner)
     return quiet, busy
@@ -199,8 +197,8 @@ def _rounds(fleet: LargeFleet) -> tuple[list[float], list[float]]:
 def main(
     nodes: Annotated[int, typer.Option(min=100)] = 5_000, vms: Annotated[int, typer.Option(help="On each node.")] = 20
 ) -> None:
-    """Prints what a fleet of this size costs the ledger and the planner."""
-    # As the scheduler does until it is ready.
+    """Print the costs of the ledger and the planner with a fleet of this size."""
+    # As in the scheduler until it is ready.
     gc.disable()
     ready = asyncio.run(start(nodes, vms))
     print(f"{nodes:,} nodes, {nodes * vms:,} VMs: ready {ready:.1f} s of CPU after the first page")
@@ -208,10 +206,10 @@ def main(
     fleet = LargeFleet(nodes, vms)
     gc.enable()
     gc.freeze()
-    print(f"of it the lists into the ledger: {fleet.reading / 1000:.1f} s; memory until then: {peak:.0f} MiB")
+    print(f"of this, loading the ledger: {fleet.reading / 1000:.1f} s; peak memory: {peak:.0f} MiB")
     numbers = [number * 7919 % len(fleet.vms) for number in range(ROUNDS)]
     asks = [_milliseconds(partial(fleet.ask, n, more=more)) for n in numbers for more in (True, False)]
-    print(_percentiles("permit, its write included", asks))
+    print(_percentiles("permit, including its write", asks))
     places = []
     for number in range(ROUNDS):
         places.append(_milliseconds(partial(fleet.place, number)))
@@ -219,7 +217,7 @@ def main(
     print(_percentiles("filter, scores and bind of a pod, over all nodes", places))
     quiet, busy = _rounds(fleet)
     print(_percentiles("planning round, no node over its watermark", quiet))
-    print(_percentiles("planning round, a step while nodes are", busy))
+    print(_percentiles("step of a planning round, nodes over their watermark", busy))
 
 
 def _peak_mib() -> float:

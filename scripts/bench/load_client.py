@@ -1,4 +1,4 @@
-"""The client side of a measurement: persistent connections, prepared requests, the latency of each answer."""
+"""Load generator: sends prepared HTTP requests over persistent connections and measures latencies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ REQUEST_TIMEOUT: Final = Seconds(60.0)
 
 
 class BenchError(Exception):
-    """A measurement failed or cannot be trusted; the message says why."""
+    """A measurement failed; the message says why."""
 
 
 def http_request(method: str, path: str, token: str, body: bytes = b"", **headers: str) -> bytes:
-    """A request of JSON as the bytes that travel, with a bearer token."""
+    """An HTTP request with a JSON body and a bearer token, as bytes."""
     lines = {"Host": "bench", "Content-Type": "application/json", "Content-Length": str(len(body))}
     lines |= {"Authorization": f"Bearer {token}"} | {name.replace("_", "-"): value for name, value in headers.items()}
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
@@ -25,14 +25,14 @@ def http_request(method: str, path: str, token: str, body: bytes = b"", **header
 
 
 class Connection:
-    """One persistent connection; carries one request at a time."""
+    """One persistent connection, for one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """The status and body of the answer."""
+        """Send a request; return the response's status and body."""
         self._writer.write(request)
         head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
         if b"transfer-encoding: chunked" in head:
@@ -49,7 +49,7 @@ class Connection:
         return b"".join(chunks)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         self._writer.close()
 
 
@@ -57,28 +57,28 @@ Connect = Callable[[], Awaitable[Connection]]
 
 
 async def ask_all(connect: Connect, requests: Sequence[bytes], connections: int) -> list[tuple[bytes, float]]:
-    """Body and latency (seconds) of each answer, in the requests' order. Raises ``BenchError`` if one is refused."""
+    """Send all requests; return each response's body and latency (s), in order. Raises ``BenchError``."""
     answers: dict[int, tuple[bytes, float]] = {}
     queue = iter(enumerate(requests))
 
-    async def one() -> None:
+    async def worker() -> None:
         connection = await connect()
-        # All connections draw from one iterator, so that none is idle while requests are left.
+        # All workers share one iterator.
         for number, request in queue:
             began = time.perf_counter()
             status, body = await connection.ask(request)
             answers[number] = body, time.perf_counter() - began
             if status >= 300:
-                raise BenchError(f"answered {status}: {body[:300]!r}")
+                raise BenchError(f"HTTP {status}: {body[:300]!r}")
         connection.close()
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(min(connections, len(requests))):
-            tasks.create_task(one())
+            tasks.create_task(worker())
     return [answers[number] for number in range(len(requests))]
 
 
 async def timed(connect: Connect, requests: Sequence[bytes], connections: int) -> list[float]:
-    """The latency of each answer in seconds. Raises ``BenchError`` if a request is refused."""
+    """Send all requests; return each response's latency in seconds. Raises ``BenchError``."""
     async with asyncio.timeout(REQUEST_TIMEOUT):
         return [seconds for _, seconds in await ask_all(connect, requests, connections)]

@@ -1,4 +1,4 @@
-"""``make bench-migration``: moves a VM back and forth between two nodes while clients saturate it."""
+"""``make bench-migration``: migrates a VM back and forth between two nodes under load."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from scripts.bench.echoes import Echoes, echoing
 
 
 class LatencySpread(msgspec.Struct, frozen=True):
-    """Median and maximum of some milliseconds; None if there are none."""
+    """Median and maximum in milliseconds; None without values."""
 
     median: float | None
     max: float | None
@@ -51,7 +51,7 @@ class LatencySpread(msgspec.Struct, frozen=True):
 
 
 class MigrationFigures(msgspec.Struct, frozen=True):
-    """The outcome; times in milliseconds."""
+    """Results of the benchmark."""
 
     migrations: int
     succeeded: int
@@ -67,13 +67,13 @@ class MigrationFigures(msgspec.Struct, frozen=True):
 
     @property
     def is_clean(self) -> bool:
-        """True if every migration succeeded, no transaction failed, and clients were running."""
+        """True if every migration succeeded, no transaction failed, and clients noticed the migrations."""
         was_noticed = self.transactions > 0 and self.stall_ms.median is not None
         return self.succeeded == self.migrations > 0 and not self.failed_transactions and was_noticed
 
 
 def figures(moves: Sequence[ObservedMove], noticed: Noticed, echoes: Echoes, load: Outcome) -> MigrationFigures:
-    """The summary. ``load`` has the transactions, to which the probe's failed queries are added."""
+    """Summarize the migrations. Failures are those of ``load`` and of the probe's queries."""
     done = [move for move in moves if move.phase == SUCCEEDED and move.felt is not None]
     spans = [span for move in done if (span := move.felt) is not None]
     stalls = [noticed.longest_stall(since, until) for since, until in spans]
@@ -99,7 +99,7 @@ _NAME: Final = "bench-migration"
 _CLIENTS: Final = 4
 _SCALE: Final = 2
 _PERIOD: Final = 6
-"""Seconds from the start of one migration to the start of the next, unless one takes longer."""
+"""Minimum seconds between the starts of two migrations."""
 _REST: Final = 10
 _BOOT: Final = Seconds(240.0)
 _END: Final = Seconds(120.0)
@@ -107,15 +107,15 @@ _END: Final = Seconds(120.0)
 
 @runs
 async def bench_migration(
-    count: Annotated[int, typer.Option(min=1, max=200, help="How many migrations.")] = 20,
+    count: Annotated[int, typer.Option(min=1, max=200, help="Number of migrations.")] = 20,
     network: Annotated[
         NetworkKind, typer.Option(help="How nodes are networked: namespaces, hub or loopback.")
     ] = NetworkKind.AUTO,
 ) -> int:
-    """Migrate a VM back and forth under a saturating pgbench and a client that sends a query every 20 ms.
+    """Migrate a VM back and forth under pgbench, with a probe that sends a query every 20 ms.
 
-    Prints counts, total time, downtime and the longest stalls, and how many of the echoes that the VM is asked for
-    every 10 ms were lost (as root only). Exits 0 only if every migration succeeded and no transaction failed.
+    Prints counts, total times, downtimes, the probe's longest stalls, and (as root) how many ICMP echoes, sent every
+    10 ms, were lost. Exits with 0 if every migration succeeded and no transaction failed.
     """
     console, clock = Console(), SystemClock()
     find_pgbench()
@@ -129,7 +129,7 @@ async def bench_migration(
 
 
 class _Runs:
-    """A load, and migrations under it."""
+    """Migrations under load."""
 
     def __init__(self, site: Site, clock: Clock, say: Callable[[str], None]) -> None:
         self._site = site
@@ -138,25 +138,25 @@ class _Runs:
         self.watcher = MoveWatch(site.client, clock, self._turned)
 
     async def measure(self, stack: AsyncExitStack, count: int) -> MigrationFigures:
-        """The figures of ``count`` migrations. Raises ``SiteError`` and ``PgbenchError``."""
+        """Run ``count`` migrations. Raises ``SiteError`` and ``PgbenchError``."""
         server = await self._server(stack)
         echoes = await self._echoes(stack)
         seconds = count * _PERIOD + _REST
-        self._say(f"{count} migrations under load, {seconds} s or more")
+        self._say(f"{count} migrations under load, at least {seconds} s")
         async with asyncio.TaskGroup() as tasks:
             work = tasks.create_task(press(server, _CLIENTS, seconds, lambda _: None))
             ask = tasks.create_task(probe(server, seconds, self._clock))
             await self._back_and_forth(count)
-            # Stalls of the migrations after the load are missing from the figures.
+            # Then stalls are missing from the figures.
             if work.done():
-                self._say("some migrations took so long that the load had ended before them")
+                self._say("the load ended before the last migrations")
         outcome, noticed = work.result(), ask.result()
         for problem in {outcome.problem, noticed.outcome.problem} - {""}:
             self._say(problem)
         return figures(self.watcher.moves, noticed, echoes, outcome)
 
     async def _server(self, stack: AsyncExitStack) -> DatabaseServer:
-        # Without the label that enables autoscaling, so that it keeps its size.
+        # Not enabled for autoscaling, so that it keeps its size.
         vm_object = small_vm(VM) | {"metadata": {"name": VM.name, "namespace": VM.namespace}}
         await create_vm(self._site.client, vm_object)
         if not await answers(self._is_available, self._clock, _BOOT):
@@ -167,7 +167,7 @@ class _Runs:
         return server
 
     async def _echoes(self, stack: AsyncExitStack) -> Echoes:
-        """The echoes that the VM is asked for from now on; none if its network passes no ICMP on, as a hub's."""
+        """Start sending echoes to the VM; none are sent if its network does not forward ICMP, such as a hub."""
         switch = await asyncio.to_thread(switch_of, _NAME)
         if switch is None:
             return Echoes()
@@ -176,14 +176,14 @@ class _Runs:
         return await stack.enter_async_context(echoing(raw, address, self._clock))
 
     async def _back_and_forth(self, count: int) -> None:
-        # Clients must be under load before the first migration begins.
+        # Let the load start first.
         await self._clock.sleep(Seconds(2.0))
         for number in range(1, count + 1):
             next_start = Instant(self._clock.now() + _PERIOD)
             await self._site.client.create(MIGRATIONS, VM.namespace, migration_of(VM))
             if not await comes(partial(self._has_ended, number), self._clock, _END):
                 raise SiteError(f"migration {number} did not end within {_END:g} s")
-            # A pause even after a slow migration, so that the stalls of two do not run together.
+            # At least half a second, to separate the stalls of two migrations.
             await self._clock.sleep(Seconds(max(0.5, next_start - self._clock.now())))
 
     async def _is_available(self) -> bool:
@@ -197,24 +197,26 @@ class _Runs:
             self._say(f"  {len(self.watcher.moves):3}  {move.title}")
 
 
-def table(found: MigrationFigures) -> Table:
+def table(figures: MigrationFigures) -> Table:
     """The figures as a table (pure)."""
-    view = Table("milliseconds", "median", "max", title=f"{found.succeeded} of {found.migrations} migrations succeeded")
+    view = Table(
+        "milliseconds", "median", "max", title=f"{figures.succeeded} of {figures.migrations} migrations succeeded"
+    )
     rows = (
-        ("total", found.total_ms),
-        ("downtime", found.downtime_ms),
-        ("longest stall of a client", found.stall_ms),
-        ("longest wait for an echo", found.echo_ms),
+        ("total", figures.total_ms),
+        ("downtime", figures.downtime_ms),
+        ("longest stall of a client", figures.stall_ms),
+        ("longest wait for an echo", figures.echo_ms),
     )
     for name, spread in rows:
         view.add_row(
             name,
             *("-" if milliseconds is None else f"{milliseconds:.0f}" for milliseconds in (spread.median, spread.max)),
         )
-    why = "".join(f"\nnot migrated: {reason}" for reason in found.reasons)
+    why = "".join(f"\nnot migrated: {reason}" for reason in figures.reasons)
     view.caption = (
-        f"{found.transactions} transactions, {found.failed_transactions} failed\n"
-        f"{found.echoes_lost} echoes lost in {found.moves_with_lost_echoes} moves{why}"
+        f"{figures.transactions} transactions, {figures.failed_transactions} failed\n"
+        f"{figures.echoes_lost} echoes lost in {figures.moves_with_lost_echoes} migrations{why}"
     )
     return view
 

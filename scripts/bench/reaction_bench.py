@@ -1,6 +1,6 @@
-"""``make bench-reaction``: the time until a load gets more CPU, with and without the reports of the guest's monitor.
+"""``make bench-reaction``: time until a load gets more CPU, with and without the guest monitor's reports.
 
-Both are measured in one guest by turns, so that a busy machine makes both slow.
+Both are measured alternately in one guest, so that a busy machine slows down both.
 """
 
 from __future__ import annotations
@@ -42,20 +42,18 @@ SESSIONS: Final = 4
 LOAD: Final = "SELECT count(*) FROM generate_series(1, 400000) a"
 BOOT: Final = Seconds(300.0)
 CALM: Final = Seconds(6.0)
-"""How long a guest's size, memory included, must be unchanged before the next load: an agent ignores the noise that a
-shrink makes.
-"""
+"""The guest's size must be unchanged for this long before the next load: the agent ignores the noise of a shrink."""
 
 REST: Final = Seconds(60.0)
 GIVE_UP: Final = Seconds(30.0)
 OVER: Final = Seconds(120.0)
-"""How long a load may last: it takes a few seconds, unless the guest stands still."""
+"""Timeout of a load, which normally takes a few seconds."""
 
 HOLD: Final = {"cpu": [{"hold": {"window": 4}}], "memory": [{"hold": {"window": 4}}]}
 
 
 class Reaction(msgspec.Struct, frozen=True):
-    """One start of a load; seconds from its first query, None if that did not happen within ``GIVE_UP``."""
+    """Seconds from the first query of a load until more CPU was ordered and online; None after ``GIVE_UP``."""
 
     with_monitor: bool
     ordered: float | None
@@ -64,11 +62,11 @@ class Reaction(msgspec.Struct, frozen=True):
 
 @runs
 async def bench_reaction(
-    starts: Annotated[int, typer.Option(min=2, max=200, help="How many starts of a load, of each kind.")] = 30,
+    starts: Annotated[int, typer.Option(min=2, max=200, help="Number of loads of each kind.")] = 30,
 ) -> int:
-    """Start a load in an idle guest of 1 CPU again and again, and wait until it has more CPU.
+    """Start loads in an idle guest with 1 CPU, and measure the time until it has more CPU.
 
-    Every second start the agent ignores what the guest's monitor reports. Exits 0 if all loads were met.
+    For every second load, the agent ignores the guest monitor's reports. Exits with 0 if all loads got more CPU.
     """
     console, clock = Console(), SystemClock()
     spec = ClusterSpec(network=NetworkKind.AUTO.value, nodes=1, node_cpu="8", node_memory="8Gi")
@@ -98,7 +96,7 @@ class Starter:
         self.vms.listen(self._see)
 
     async def measure(self, stack: AsyncExitStack, starts: int) -> list[Reaction]:
-        """The reactions to this many starts of each kind. Raises ``SiteError``, ``DatabaseError`` and ``OSError``."""
+        """Run ``starts`` loads of each kind. Raises ``SiteError``, ``DatabaseError`` and ``OSError``."""
         vm = postgres_vm(VM, cpus=4, slots=4)
         await create_vm(self.site.client, vm)
         await self._until(lambda: holds(self.vms.get(VM) or {}, "Available"), BOOT, "come up")
@@ -119,7 +117,7 @@ class Starter:
         policy = {"smoothing": HOLD, "monitor": {"hold": "3s" if with_monitor else "0s"}}
         patch: Json = {"metadata": {"annotations": {ANNOTATION_CONFIG: msgspec.json.encode(policy).decode()}}}
         await self.site.client.merge_patch(VIRTUAL_MACHINES, VM, patch)
-        # Random, so that loads do not begin in step with the agent's own intervals.
+        # Random, to avoid synchronizing with the agent's intervals.
         calm = Seconds(CALM + self.clock.jitter())
         await self._until(lambda: self._is_small() and self.clock.now() - self._resized >= calm, REST, "come to rest")
         self._ordered = self._online = None
@@ -131,7 +129,7 @@ class Starter:
         try:
             await self._until(lambda: self._online is not None, GIVE_UP, "have more CPU")
         except SiteError as error:
-            # A load without a reaction is a result, too.
+            # No reaction is a result, too.
             self.say(str(error))
         reaction = Reaction(with_monitor, _since(began, self._ordered), _since(began, self._online))
         try:
@@ -139,7 +137,7 @@ class Starter:
                 for session in sessions:
                     await session.finished()
         except TimeoutError:
-            raise SiteError(f"the load did not end within {OVER:g} s, the guest may stand still") from None
+            raise SiteError(f"the load did not end within {OVER:g} s; the guest may hang") from None
         return reaction
 
     def _see(self, change: ObjectChange) -> None:
@@ -147,7 +145,7 @@ class Starter:
             vm, one_cpu = parse_virtual_machine(change.after), MilliCpu(1000)
             if (vm.use, vm.actual) != self._sizes:
                 self._sizes, self._resized = (vm.use, vm.actual), self.clock.now()
-            # Only the first change after the start counts.
+            # Only the first increase counts.
             if vm.use.cpu > one_cpu and self._ordered is None:
                 self._ordered = self.clock.now()
             if vm.actual is not None and vm.actual.cpu > one_cpu and self._online is None:
@@ -163,29 +161,29 @@ class Starter:
             raise SiteError(f"the VM did not {what} within {at_most:g} s")
 
     async def _explained(self) -> str:
-        """The agent's counts of alarms."""
+        """The agent's counters of the monitor's alarms."""
         pods = (await self.site.client.list(PODS, VM.namespace)).objects
         for pod in pods:
             explanation = await self.site.of_agent(pod, "/explain")
             if explanation is not None:
-                return f"the agent of the guest's monitor: {child(explanation, 'monitor')}"
-        return "no agent answered"
+                return f"the agent about the guest monitor: {child(explanation, 'monitor')}"
+        return "the agent does not answer"
 
 
 def _since(began: Instant, at: Instant | None) -> float | None:
     return None if at is None else round(at - began, 3)
 
 
-def _line(found: Reaction) -> str:
-    how = "with reports" if found.with_monitor else "without them"
-    return f"{how}: ordered after {found.ordered} s, online after {found.online} s"
+def _line(reaction: Reaction) -> str:
+    how = "with reports" if reaction.with_monitor else "without reports"
+    return f"{how}: ordered after {reaction.ordered} s, online after {reaction.online} s"
 
 
-def table(found: list[Reaction]) -> Table:
+def table(reactions: list[Reaction]) -> Table:
     """The times as a table (pure)."""
     view = Table("seconds from the load's start", "starts", "median", "p95", "longest", title="Reaction")
     for name, with_monitor in (("without reports", False), ("with the guest's monitor", True)):
-        chosen = [reaction for reaction in found if reaction.with_monitor is with_monitor]
+        chosen = [reaction for reaction in reactions if reaction.with_monitor is with_monitor]
         for what, times in (
             ("ordered", [reaction.ordered for reaction in chosen]),
             ("CPU online", [reaction.online for reaction in chosen]),

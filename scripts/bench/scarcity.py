@@ -1,8 +1,7 @@
-"""``make bench-scarcity``: the quick start's fleet, short of CPU: how long do VMs wait beside idle neighbours?
+"""``make bench-scarcity``: denials of CPU beside idle neighbours, in the quick start's fleet with too little CPU.
 
-Real agents, ledger and planner in virtual time, without a cluster: the same seed gives the same result on the busiest
-machine. The rule: no VM is denied for longer than ``PATIENCE`` while the others of its node hold more than twice the
-CPU that they use.
+Simulates real agents, ledger and planner in virtual time, so the result only depends on the seed. Rule: no VM is denied
+for longer than ``MAX_DENIAL`` while the other VMs of its node hold more than ``IDLE`` times the CPU that they use.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from scripts.autoscale.simulate.recording_grid import RecordingGrid
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.vm_table import UNIT, VmTable
 
-PATIENCE: Final = 30.0
-"""How long a VM may be denied beside idle neighbours."""
+MAX_DENIAL: Final = 30.0
+"""Seconds for which a VM may be denied beside idle neighbours."""
 
 IDLE: Final = 2.0
-"""Neighbours that hold more than this many times what they use are idle."""
+"""Neighbours are idle if they hold more than this times the CPU that they use."""
 
 
 @dataclass(frozen=True, slots=True)
-class VmLook:
-    """One VM: the CPU that it holds, that it uses, and that it was denied."""
+class VmSample:
+    """One VM: the CPU that it holds, uses, and is denied."""
 
     name: str
     holds: float
@@ -48,31 +47,31 @@ class VmLook:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLook:
+class NodeSample:
     """One node with its VMs."""
 
     name: str
     watermark: float
-    vms: Sequence[VmLook]
+    vms: Sequence[VmSample]
 
     @property
     def holds(self) -> float:
-        """The CPU that its VMs hold."""
+        """The CPU held by its VMs."""
         return sum(vm.holds for vm in self.vms)
 
     @property
     def uses(self) -> float:
-        """The CPU that its VMs use."""
+        """The CPU used by its VMs."""
         return sum(vm.uses for vm in self.vms)
 
-    def has_idle_beside(self, vm: VmLook) -> bool:
+    def has_idle_beside(self, vm: VmSample) -> bool:
         """Return True if the other VMs hold more than ``IDLE`` times the CPU that they use."""
         return self.holds - vm.holds > IDLE * (self.uses - vm.uses)
 
 
 @dataclass(slots=True)
-class Wait:
-    """A denial from ``since`` to ``until``; ``holds`` and ``uses`` are those of the VM's neighbours at its end."""
+class Denial:
+    """A denial from ``since`` to ``until``; ``holds`` and ``uses`` are the CPU of the VM's neighbours at its end."""
 
     vm: str
     node: str
@@ -83,7 +82,7 @@ class Wait:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Its duration."""
         return self.until - self.since
 
     def __str__(self) -> str:
@@ -95,38 +94,38 @@ class Wait:
 
 @dataclass(slots=True)
 class Scarcity:
-    """All looks at a fleet, and the waits of its VMs: all denials, and those beside idle neighbours alone."""
+    """All samples of a fleet; ``denials`` are all denials, ``waits`` those beside idle neighbours."""
 
-    looks: list[tuple[float, Sequence[NodeLook]]] = field(default_factory=list)
-    denials: list[Wait] = field(default_factory=list)
-    waits: list[Wait] = field(default_factory=list)
+    samples: list[tuple[float, Sequence[NodeSample]]] = field(default_factory=list)
+    denials: list[Denial] = field(default_factory=list)
+    waits: list[Denial] = field(default_factory=list)
 
-    def look(self, at: float, nodes: Sequence[NodeLook]) -> None:
-        """Takes the next look."""
-        before = self.looks[-1][0] if self.looks else at
+    def add(self, at: float, nodes: Sequence[NodeSample]) -> None:
+        """Add the next sample."""
+        before = self.samples[-1][0] if self.samples else at
         denied = [(node, vm) for node in nodes for vm in node.vms if vm.lacks > 0]
         _extend(self.denials, denied, before, at)
         _extend(self.waits, [(node, vm) for node, vm in denied if node.has_idle_beside(vm)], before, at)
-        self.looks.append((at, nodes))
+        self.samples.append((at, nodes))
 
     @property
-    def broken(self) -> list[Wait]:
-        """The waits that were too long."""
-        return [wait for wait in self.waits if wait.seconds > PATIENCE]
+    def violations(self) -> list[Denial]:
+        """The waits longer than ``MAX_DENIAL``."""
+        return [wait for wait in self.waits if wait.seconds > MAX_DENIAL]
 
 
-def longest(waits: Sequence[Wait]) -> float:
-    """The length of the longest; 0 if there are none."""
+def longest(waits: Sequence[Denial]) -> float:
+    """The duration of the longest wait; 0 if there are none."""
     return max((wait.seconds for wait in waits), default=0.0)
 
 
-def _extend(waits: list[Wait], denied: Sequence[tuple[NodeLook, VmLook]], before: float, at: float) -> None:
-    """Goes on with the waits that were seen ``before``, and begins new ones."""
+def _extend(waits: list[Denial], denied: Sequence[tuple[NodeSample, VmSample]], before: float, at: float) -> None:
+    """Extend the waits that were open at ``before``, and add new ones."""
     open_waits = {(wait.vm, wait.node): wait for wait in waits if wait.until == before}
     for node, vm in denied:
         wait = open_waits.get((vm.name, node.name))
         if wait is None:
-            wait = Wait(vm.name, node.name, at, at, 0.0, 0.0)
+            wait = Denial(vm.name, node.name, at, at, 0.0, 0.0)
             waits.append(wait)
         wait.until, wait.holds, wait.uses = at, node.holds - vm.holds, node.uses - vm.uses
 
@@ -134,40 +133,40 @@ def _extend(waits: list[Wait], denied: Sequence[tuple[NodeLook, VmLook]], before
 NODES: Final = 10
 VMS: Final = 60
 NODE: Final = UNIT * 62
-"""15.5 vCPUs may be reserved of a node of 16."""
+"""A node of 16 vCPUs, of which 0.5 are the system's."""
 
 SETTLE: Final = 300
-"""Seconds that are played and not judged."""
+"""Warm-up in seconds."""
 
 _MEM: Final = Bytes.parse("5Gi")
-"""The memory that a VM uses; none of it is short."""
+"""The memory that a VM uses; there is enough of it."""
 
 INK, USED, RED, GREY = "#1d3557", "#cfe0f0", "#e63946", "#6c757d"
 COLUMNS: Final = 5
 
 
 def scarcity(
-    minutes: Annotated[float, typer.Option(min=0.1, help="How long to look, after five minutes to settle.")] = 15.0,
-    picture: Annotated[Path | None, typer.Option(help="Draw the minutes into this file.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Minutes to measure, after five minutes of warm-up.")] = 15.0,
+    picture: Annotated[Path | None, typer.Option(help="Write a plot to this file.")] = None,
 ) -> None:
-    """Judge a fleet of simulated VMs that is short of CPU. Exits 0 only if nobody waited for idle neighbours."""
+    """Simulate a fleet with too little CPU. Exits with 0 if no VM waited too long beside idle neighbours."""
     history, console = play(minutes), Console()
-    table = Table("what", "value", title=f"{len(history.looks)} looks")
+    table = Table("what", "value", title=f"{len(history.samples)} samples")
     table.add_row("denials", str(len(history.denials)))
     table.add_row("longest denial, seconds", f"{longest(history.denials):.0f}")
     table.add_row("denials beside idle neighbours", str(len(history.waits)))
     table.add_row("longest of them, seconds", f"{longest(history.waits):.0f}")
-    table.add_row(f"of more than {PATIENCE:g} s", str(len(history.broken)))
+    table.add_row(f"of more than {MAX_DENIAL:g} s", str(len(history.violations)))
     console.print(table)
-    for wait in history.broken:
+    for wait in history.violations:
         console.print(str(wait), soft_wrap=True, markup=False)
     if picture is not None:
         draw(history, picture)
-    raise typer.Exit(1 if history.broken else 0)
+    raise typer.Exit(1 if history.violations else 0)
 
 
 def play(minutes: float, seed: int = 1) -> Scarcity:
-    """All looks at the fleet, one a second."""
+    """Simulate the fleet, with one sample per second."""
     table = _table()
     settings = SimulationSettings(nodes=NODES, vms=VMS, hours=minutes / 60, step=Seconds(1.0), seed=seed)
     run, history = Run(SimulatedFleet(settings, table, NODE), "least-cost"), Scarcity()
@@ -176,27 +175,27 @@ def play(minutes: float, seed: int = 1) -> Scarcity:
         if second >= 60 * minutes:
             break
         if second >= 0:
-            history.look(float(second), _nodes(run, table.at(played - 1 - run.warm_up)[0].tolist()))
+            history.add(float(second), _nodes(run, table.at(played - 1 - run.warm_up)[0].tolist()))
     return history
 
 
-def _nodes(run: Run, demand: list[float]) -> list[NodeLook]:
-    """The nodes with their VMs. A VM uses what it demands, as far as it has it."""
+def _nodes(run: Run, demand: list[float]) -> list[NodeSample]:
+    """A sample of each node. A VM uses its demand, limited to its size."""
     cluster = run.cluster
-    looks = []
+    samples = []
     for name in cluster.nodes:
         node, vms = cluster.ledger.nodes[name], []
         for claim in node.claims.values():
             if claim.pod.vm is not None and claim.pod.vm in cluster.vms:
                 vm = cluster.vms[claim.pod.vm]
                 uses = min(demand[vm.index], vm.use.cpu.as_cores)
-                vms.append(VmLook(vm.name.name, claim.reserved.cpu.as_cores, uses, claim.unmet.cpu.as_cores))
-        looks.append(NodeLook(name, node.room.watermark.cpu.as_cores, vms))
-    return looks
+                vms.append(VmSample(vm.name.name, claim.reserved.cpu.as_cores, uses, claim.unmet.cpu.as_cores))
+        samples.append(NodeSample(name, node.room.watermark.cpu.as_cores, vms))
+    return samples
 
 
 def _table() -> VmTable:
-    """The waves of the quick start, each VM shifted as there."""
+    """The quick start's loads: waves, with each VM's own phase."""
     period = wave_period(VMS)
     load = waves(0, period)
     cores = np.array([load.at(Seconds(float(second))).cpu for second in range(period)])
@@ -221,14 +220,14 @@ def _table() -> VmTable:
 
 
 def draw(history: Scarcity, path: Path) -> None:
-    """Draws one panel for each node into ``path``: its CPU over the minutes, and what VMs were denied."""
-    minutes = [at / 60 for at, _ in history.looks]
-    names = sorted({node.name for _, nodes in history.looks for node in nodes}, key=lambda name: (len(name), name))
+    """Plot each node's CPU over time, and the denied CPU, into ``path``."""
+    minutes = [at / 60 for at, _ in history.samples]
+    names = sorted({node.name for _, nodes in history.samples for node in nodes}, key=lambda name: (len(name), name))
     rows = ceil(len(names) / COLUMNS)
     figure = Figure(figsize=(13, 1.2 + 2.1 * rows), layout="constrained")
     panels = figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flatten().tolist()
     for name, panel in zip(names, panels, strict=False):
-        _panel(panel, minutes, [next(node for node in nodes if node.name == name) for _, nodes in history.looks])
+        _panel(panel, minutes, [next(node for node in nodes if node.name == name) for _, nodes in history.samples])
         panel.set_title(name, loc="left", fontsize=9)
     for panel in panels[len(names) :]:
         panel.set_visible(False)
@@ -239,12 +238,12 @@ def draw(history: Scarcity, path: Path) -> None:
     save(figure, path)
 
 
-def _panel(panel: Axes, minutes: list[float], looks: list[NodeLook]) -> None:
-    holds = [look.holds for look in looks]
-    wanted = [look.holds + sum(vm.lacks for vm in look.vms) for look in looks]
-    panel.fill_between(minutes, [look.uses for look in looks], color=USED, linewidth=0, label="used by its VMs")
+def _panel(panel: Axes, minutes: list[float], samples: list[NodeSample]) -> None:
+    holds = [sample.holds for sample in samples]
+    wanted = [sample.holds + sum(vm.lacks for vm in sample.vms) for sample in samples]
+    panel.fill_between(minutes, [sample.uses for sample in samples], color=USED, linewidth=0, label="used by its VMs")
     panel.step(minutes, holds, color=INK, linewidth=1.2, where="post", label="held by them")
-    panel.axhline(looks[0].watermark, color=GREY, linewidth=0.8, linestyle="--", label="watermark")
+    panel.axhline(samples[0].watermark, color=GREY, linewidth=0.8, linestyle="--", label="watermark")
     panel.fill_between(minutes, holds, wanted, step="post", color=RED, linewidth=0, label="denied")
     dress(panel)
     panel.tick_params(labelsize=8)

@@ -1,4 +1,4 @@
-"""``make bench-sleep``: a real guest sleeps and wakes for its clients. No agent has to ask for room first."""
+"""``make bench-sleep``: a QEMU guest falls asleep, and wakes for its clients without an agent or scheduler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from protocol.units import Bytes, Instant, MilliCpu, Seconds
 from scripts.autoscale.demonstration.waiting import answers
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import SiteError
-from scripts.bench.sleep_figures import NotingSleeper, SleepFigures, table
+from scripts.bench.sleep_figures import SleepFigures, TimedSleeper, table
 from scripts.bench.sleep_herd import bench_herd
 from scripts.bench.sleep_storm import sleep_storm
 from scripts.database_client import DatabaseError, DatabaseSession
@@ -38,32 +38,36 @@ from vm_image.build import ensure_image
 _VM, _POD, _NODE = ObjectName("default", "db"), ObjectName("default", "db-pod"), "node-1"
 _LONG_SESSIONS: Final = 8
 _KEEPALIVES: Final = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
-"""A connection whose keepalives nobody answers is dead after 40 seconds."""
+"""Without replies to its keepalives, a connection is closed after 40 seconds."""
 _BOOT, _REFUSALS, _PATIENCE, _PAUSE = Seconds(240.0), Seconds(120.0), 60.0, Seconds(0.5)
 _MIB: Final = 1024**2
 
 
 @runs
 async def bench_sleep(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    count: Annotated[int, typer.Option(min=1, max=200, help="How many sleeps of each kind.")] = 20,
-    seconds: Annotated[int, typer.Option(min=1, max=86400, help="How long the last sleep is.")] = 60,
+    count: Annotated[int, typer.Option(min=1, max=200, help="Number of sleeps of each kind.")] = 20,
+    seconds: Annotated[int, typer.Option(min=1, max=86400, help="Duration of the last sleep.")] = 60,
     network: Annotated[NetworkKind, typer.Option(help="Namespaces or hub.")] = NetworkKind.AUTO,
-    fleet: Annotated[int, typer.Option(min=0, max=2000, help="Simulated sleepers on one node, instead. 0: none.")] = 0,
-    herd: Annotated[int, typer.Option(min=20, help="How many of the fleet are asked to wake at once.")] = 200,
-    storm: Annotated[int, typer.Option(min=0, max=86400, help="Seconds of a storm on two nodes instead.")] = 0,
-    seed: Annotated[int | None, typer.Option(help="Repeats the actions of an earlier storm.")] = None,
+    fleet: Annotated[
+        int, typer.Option(min=0, max=2000, help="Run the fleet benchmark with this many simulated VMs instead.")
+    ] = 0,
+    herd: Annotated[int, typer.Option(min=20, help="Number of the fleet's VMs to wake at once.")] = 200,
+    storm: Annotated[
+        int, typer.Option(min=0, max=86400, help="Run a storm for this many seconds on two nodes instead.")
+    ] = 0,
+    seed: Annotated[int | None, typer.Option(help="Repeat the actions of an earlier storm.")] = None,
 ) -> int:
-    """Let a real guest sleep, and wake it by a query of an idle session and by a new session in turns.
+    """Put a guest to sleep repeatedly, and wake it by a query of an idle session or by a new session.
 
-    A longer sleep follows, with sessions whose clients send keepalives. Exits 0 only if no session was lost.
+    The last sleep is longer, with sessions whose clients send keepalives. Exits with 0 if no session was lost.
 
-    With --fleet that many simulated VMs sleep on one node of the embedded cluster: memory and CPU of its programs in a
-    quiet minute. Then a herd of them is asked to wake at once, and half of it has room. When no more fit, those that
-    are awake go to sleep again. Exits 0 only if reservations never passed the node, and no VM was lost or waited
-    without a word. Takes five minutes.
+    --fleet: simulated VMs sleep on one node of an embedded cluster. Prints memory and CPU of the cluster's programs,
+    then wakes --herd VMs at once, of which half fit. When no more fit, awake VMs are put to sleep again. Exits with 0
+    if the node was never over-committed, and no VM was lost or waited without a reason in its status. Takes five
+    minutes.
 
-    With --storm two VMs on two nodes sleep, wake, move and are killed at random while clients use them. Exits 0 only
-    if no confirmed row was lost and only kills broke sessions.
+    --storm: two VMs on two nodes sleep, wake, migrate and are killed at random, while clients use them. Exits with 0 if
+    no confirmed row was lost and only kills broke sessions.
     """
     console = Console()
     if fleet:
@@ -86,7 +90,7 @@ async def bench_sleep(  # noqa: PLR0913, PLR0917 - each is an option of the comm
 
 @dataclass(slots=True)
 class _Sleeps:
-    """Sleeps of one guest, and what its clients notice of them."""
+    """Sleeps of one guest, and the latencies of its clients."""
 
     network: LocalNetwork
     spec: GuestSpec
@@ -102,26 +106,26 @@ class _Sleeps:
     _times: list[Instant] = field(default_factory=list)
 
     def stand_in(self, spec: GuestSpec, page: bytes, clock: Clock) -> Sleeper:
-        """Whoever stands for the guest in its next sleep."""
+        """Create the guest's sleeper."""
         address = address_of(spec)
-        sleeper = NotingSleeper(address, page, clock, place_of(spec, address))
+        sleeper = TimedSleeper(address, page, clock, place_of(spec, address))
         sleeper.times = self._times = []
         return sleeper
 
     async def by_idle_session(self) -> None:
-        """One sleep that a query ends."""
+        """One sleep, ended by a query of an idle session."""
         session = await self._session()
         await self._fall_asleep()
         self.idle += await self._answered(session.query("SELECT 1"))
         session.close()
 
     async def by_new_session(self) -> None:
-        """One sleep that a new session ends."""
+        """One sleep, ended by a new session."""
         await self._fall_asleep()
         self.new += await self._answered(self._visit())
 
     async def long(self, seconds: int) -> None:
-        """One sleep that outlives what clients wait for an answer to their keepalives."""
+        """One sleep of ``seconds``, longer than the clients' keepalive timeouts."""
         sessions = [await self._session() for _ in range(_LONG_SESSIONS)]
         await self._fall_asleep()
         self.console.print(f"{_LONG_SESSIONS} sessions, asleep for {seconds} s")
@@ -131,7 +135,7 @@ class _Sleeps:
             session.close()
 
     async def _answered(self, work: Awaitable[object]) -> list[float]:
-        """The seconds that ``work`` took, for which the guest wakes if it sleeps; none if it failed."""
+        """Wake the guest for ``work``; return the seconds that it took, or nothing if it failed."""
         began, task = SystemClock().now(), asyncio.ensure_future(work)
         self.sessions += 1
         try:
@@ -151,7 +155,7 @@ class _Sleeps:
         return [round(SystemClock().now() - began, 3)]
 
     async def _fall_asleep(self) -> None:
-        """Returns once the guest sleeps, which may have something to do for a moment. Raises ``GuestError``."""
+        """Put the guest to sleep; retry while it refuses because it is busy. Raises ``GuestError``."""
         until = SystemClock().now() + _REFUSALS
         while True:
             began = SystemClock().now()
@@ -177,7 +181,7 @@ class _Sleeps:
         (await self._session()).close()
 
     async def running(self) -> None:
-        """Returns once the guest's database serves. Raises ``SiteError``."""
+        """Wait until the guest is running. Raises ``SiteError``."""
 
         async def serves() -> bool:
             return (await self.guest.state()).phase is GuestPhase.RUNNING
@@ -188,7 +192,7 @@ class _Sleeps:
 
 @asynccontextmanager
 async def _booted(kind: NetworkKind, console: Console) -> AsyncIterator[_Sleeps]:
-    """A guest of 1 CPU and 512 MiB on a network of its own, which serves."""
+    """A running guest with 1 CPU and 512 MiB, on its own network."""
     image = await asyncio.to_thread(ensure_image, console.print)
     network = await choose_network(kind, real_guests=True, cluster=f"bench-sleep-{os.getpid()}")
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Figures of many sleeps, and when each step of falling asleep ends."""
+"""Results of ``bench-sleep``, and timing of the steps of falling asleep."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ STEPS: Final = (
 
 
 class SleepFigures(msgspec.Struct, frozen=True):
-    """Seconds until the query of an idle session, or a new session, was answered; seconds of the steps of each sleep;
-    sizes of images in MiB; and the number of sessions, and of those that were lost.
+    """Seconds until a query of an idle session (``idle``) or a new session (``new``) was answered, seconds of the
+    steps of each sleep, sizes of images in MiB, and the numbers of all and of lost sessions.
     """
 
     idle: list[float]
@@ -59,22 +59,22 @@ def table(figures: SleepFigures) -> Table:
     return view
 
 
-class NotingSleeper(Sleeper):
-    """Notes the end of each step of falling asleep in ``times``."""
+class TimedSleeper(Sleeper):
+    """Records the end of each step of falling asleep in ``times``."""
 
     times: list[Instant]
 
     def read_diverted(self, end: socket.socket) -> None:
-        """The guest has given up what it could."""
+        """End of the step that frees memory."""
         self.times.append(SystemClock().now())
         super().read_diverted(end)
 
     async def call(self) -> str:
-        """A step has ended: each of the next ones is watched."""
+        """End of a step."""
         self.times.append(SystemClock().now())
         return await super().call()
 
     def read_network(self) -> None:
-        """QEMU has ended."""
+        """End of QEMU."""
         self.times.append(SystemClock().now())
         super().read_network()

@@ -1,4 +1,4 @@
-"""``make bench-sleep BENCH_ARGS='--fleet 500'``: many sleepers on one node, and a herd of them that wakes at once."""
+"""``make bench-sleep BENCH_ARGS='--fleet 500'``: many sleeping VMs on one node, some of which wake at once."""
 
 from __future__ import annotations
 
@@ -38,20 +38,22 @@ from scripts.autoscale.stages import fresh_cluster
 from scripts.process_costs import cpu_of, load_of_machine, memory_of
 
 NAME: Final = "bench-herd"
-_SETTLE, _QUIET, _STILL, _PATIENCE, _AGAIN = Seconds(15.0), Seconds(60.0), Seconds(6.0), Seconds(300.0), Seconds(3.0)
+_SETTLE, _QUIET, _STILL, _PATIENCE, _RETRY = Seconds(15.0), Seconds(60.0), Seconds(6.0), Seconds(300.0), Seconds(3.0)
 _AT_ONCE, _TRIES = 50, 20
 
 
 def size_of(vm: ObjectName) -> float:
-    """CPUs of a VM: every fourth is large."""
+    """CPUs of a VM; every fourth has 1.0, the others 0.5."""
     return 0.5 if int(vm.name.removeprefix("vm-")) % 4 else 1.0
 
 
 @dataclass(slots=True)
 class HerdWatch:
-    """Judges each change of the VMs of a node with ``room``. ``most`` is what they held at most, ``over`` each time
-    that it was more than the room, and ``lost`` names VMs that are gone or were started again. ``asked_at`` and
-    ``awake`` say when VMs were asked to wake and did; ``granted`` has those that were permitted to, in that order.
+    """Checks each change of the VMs of a node with ``room``.
+
+    ``most`` is the maximum that they held, ``over`` each over-commitment, ``lost`` the VMs that were deleted or
+    restarted. ``asked_at`` and ``awake`` are the times of requests to wake and of wakes, ``granted`` the VMs in the
+    order of their permits.
     """
 
     room: Resources
@@ -64,12 +66,12 @@ class HerdWatch:
     granted: list[ObjectName] = field(default_factory=list)
     _total: Resources = ZERO
 
-    def see(self, name: ObjectName, seen: Json | None, at: Instant) -> None:
-        """A VM is this from now on; None: gone."""
-        if seen is None:
+    def see(self, name: ObjectName, vm_object: Json | None, at: Instant) -> None:
+        """Process the new state of a VM; None if it was deleted."""
+        if vm_object is None:
             self.lost.add(name)
             return
-        before, vm = self.vms.get(name), parse_virtual_machine(seen)
+        before, vm = self.vms.get(name), parse_virtual_machine(vm_object)
         self.vms[name] = vm
         if vm.sleep.state is SleepState.RESTARTED or (before and before.pod_name not in {None, vm.pod_name}):
             self.lost.add(name)
@@ -87,26 +89,26 @@ class HerdWatch:
             self.over.append(f"{total} of {self.room}")
 
     def are(self, names: Sequence[ObjectName], phases: Set[str]) -> bool:
-        """Return True if all of ``names`` are in one of ``phases``."""
+        """Return True if the phases of all ``names`` are in ``phases``."""
         return all(name in self.vms and self.vms[name].phase in phases for name in names)
 
 
 def held(vm: VirtualMachine) -> Resources:
-    """The most that a VM may use: its permit, and whatever its guest has or was ordered to have while it runs."""
+    """The maximum that a VM may use: its permit, and while it runs also its actual and its requested size."""
     permit = vm.permit or ZERO
     return permit if vm.phase in SLEEPING or vm.node is None else permit.at_least(vm.use).at_least(vm.actual or ZERO)
 
 
 async def bench_herd(fleet: int, herd: int, console: Console) -> int:
-    """The exit status: 0 only if the node was never over-committed, and no VM was lost or waited without a word."""
-    # Half a CPU is the system's. The rest has room for half of the herd, whose VMs have 0.625 on average.
+    """Run the benchmark; return 0 if the node was never over-committed, and no VM was lost or waited silently."""
+    # Half a CPU is the system's; the rest fits half of the herd, whose VMs have 0.625 on average.
     cpus, network = str(ceil(0.5 + herd * 0.625 / 2)), NetworkKind.LOOPBACK.value
     spec = ClusterSpec("simulated", 1, cpus, "128Gi", agents="node", network=network, load="idle")
     async with fresh_cluster(NAME, spec, console) as site:
         vms, clock = Informer(site.client, VIRTUAL_MACHINES, SystemClock()), SystemClock()
-        bench = _Bench(site, console, vms, HerdWatch(await _books(site, "total")))
+        bench = _Bench(site, console, vms, HerdWatch(await _node_amount(site, "total")))
         vms.listen(lambda change: bench.watch.see(change.name, change.after, clock.now()))
-        async with beside(vms.run(), bench.look_at_books()):
+        async with beside(vms.run(), bench.watch_reservations()):
             return await bench.run(fleet, herd)
 
 
@@ -122,40 +124,43 @@ class _Bench:
         names = [ObjectName("default", f"vm-{number}") for number in range(1, fleet + 1)]
         await asyncio.sleep(_SETTLE)
         costs = [await self._costs()]
-        # There is no room for all of them awake.
+        # In waves: not all fit awake.
         wave = herd * 2 // 5
         for first in range(0, fleet, wave):
             await self._fill(names[first : first + wave])
             self.console.print(f"  {min(first + wave, fleet)} of {fleet} asleep")
         await asyncio.sleep(_SETTLE)
-        self.console.print(f"{await _books(self.site, 'reserved')} reserved of {self.watch.room}; a quiet minute")
+        self.console.print(f"{await _node_amount(self.site, 'reserved')} reserved of {self.watch.room}; a quiet minute")
         costs.append(await self._costs())
         began = time.monotonic()
         await asyncio.sleep(_QUIET)
         costs.append(await self._costs())
         quiet = time.monotonic() - began
-        untold = await self._wake(names[:herd])
+        unreported = await self._wake(names[:herd])
         costs.append(await self._costs())
         self.console.print(_costs_table(costs, quiet), f"load of the machine: {load_of_machine()}")
         watch = self.watch
         self.console.print(f"the VMs held {watch.most} at most, of {watch.room}; over-committed: {watch.over[:3]}")
-        self.console.print(f"{len(watch.awake)} of {herd} woke; lost: {watch.lost}; waited without a word: {untold}")
-        return 1 if watch.over or watch.lost or untold or len(watch.awake) < herd else 0
+        self.console.print(
+            f"{len(watch.awake)} of {herd} woke; lost: {watch.lost}; waited without a reason: {unreported}"
+        )
+        return 1 if watch.over or watch.lost or unreported or len(watch.awake) < herd else 0
 
     async def _fill(self, names: Sequence[ObjectName]) -> None:
-        """New VMs start and fall asleep. Raises ``SiteError``."""
+        """Create VMs and put them to sleep. Raises ``SiteError``."""
         create = self.site.client.ensure
         await together(*(create(VIRTUAL_MACHINES, name.namespace, sleeper(name)) for name in names))
         deadline = self.clock.now() + _PATIENCE
-        while not await comes(lambda: self.watch.are(names, {ASLEEP}), self.clock, _AGAIN):
+        while not await comes(lambda: self.watch.are(names, {ASLEEP}), self.clock, _RETRY):
             if self.clock.now() > deadline:
-                raise SiteError(f"some of {names} do not fall asleep")
-            # Anew: a guest that has just booted may refuse.
+                raise SiteError(f"some of {names} did not fall asleep")
+            # Again: a guest that has just booted may refuse.
             await self._order([name for name in names if self.watch.are([name], {RUNNING})], asleep=True)
 
     async def _wake(self, herd: Sequence[ObjectName]) -> list[ObjectName]:
-        """Asks all of ``herd`` to wake at once. When no more of them fit, those that are awake go to sleep again, so
-        that the others follow. Returns those that waited without a word.
+        """Wake all of ``herd`` at once; when no more fit, put awake VMs to sleep again, to make room for the others.
+
+        Returns the VMs whose wait was not reported.
         """
         watch, awake = self.watch, -1
         watch.asked_at = dict.fromkeys(herd, self.clock.now())
@@ -165,38 +170,38 @@ class _Bench:
             await asyncio.sleep(_STILL)
         queue, let_in = [name for name in herd if name not in watch.awake], len(watch.granted)
         self.console.print(f"{awake} are awake, {len(queue)} wait; the last of them:")
-        untold = [name for name in queue if not await self._is_told(name) and name not in watch.awake]
+        unreported = [name for name in queue if not await self._is_reported(name) and name not in watch.awake]
         for line in (await explained(self.site, self.vms.objects[queue[-1]]))[0] if queue else ():
             if "waking" in line.lower():
                 self.console.print(f"  {line}", soft_wrap=True, markup=False)
         slept, deadline = 0, self.clock.now() + _PATIENCE
         while len(watch.awake) < len(herd) and self.clock.now() < deadline:
-            # In the order in which they woke, a few at a time: room stays short.
+            # A few at a time, in the order of waking, to keep room scarce.
             again = list(watch.awake)[slept : slept + len(herd) // 20]
             slept += len(again)
             await self._order(again, asleep=True)
             await asyncio.sleep(1.0)
         sizes = [size_of(name) for name in watch.granted[let_in:]]
         before = sizes.index(max(sizes)) if sizes else 0
-        self.console.print(f"{before} of {sizes.count(0.5)} small ones that waited were let in before any large one")
+        self.console.print(f"{before} of {sizes.count(0.5)} small waiting VMs were granted before any large one")
         waits = {name: at - watch.asked_at[name] for name, at in watch.awake.items()}
         groups = {"found room": [wait for name, wait in waits.items() if name not in queue]}
         for title, size in (("small, waited", 0.5), ("large, waited", 1.0)):
             groups[title] = [waits[name] for name in queue if size_of(name) == size and name in waits]
         self.console.print(_waits_table(groups))
-        return untold
+        return unreported
 
-    async def _is_told(self, vm: ObjectName) -> bool:
-        """Return True if a VM that waits says so, on its object and at the scheduler."""
+    async def _is_reported(self, vm: ObjectName) -> bool:
+        """Return True if the wait is reported, in the VM's status and by the scheduler."""
         pods = items(await self.site.of_scheduler(f"/explain/{vm}") or {}, "pods")
         reason = text(condition_of(self.vms.objects[vm], "Asleep"), "reason")
         return reason == WAITS_FOR_PERMIT[0] and any(text(pod, "sleep") for pod in pods)
 
-    async def look_at_books(self) -> None:
-        """Counts what the scheduler reserves, too, until cancelled."""
+    async def watch_reservations(self) -> None:
+        """Check the scheduler's reservations until cancelled."""
         while True:
             await asyncio.sleep(2.0)
-            if not (reserved := await _books(self.site, "reserved")).within(self.watch.room):
+            if not (reserved := await _node_amount(self.site, "reserved")).within(self.watch.room):
                 self.watch.over.append(f"the scheduler reserves {reserved}")
 
     async def _order(self, names: Sequence[ObjectName], *, asleep: bool) -> None:
@@ -209,7 +214,7 @@ class _Bench:
         await together(*map(write, names))
 
     async def _costs(self) -> dict[str, tuple[Seconds, float]]:
-        """CPU time and memory (MiB) of each program."""
+        """CPU time and memory (MiB) of each of the cluster's programs."""
         folder = ClusterFolder.of(NAME)
         parts = {part.name: part.pid for part in (await ask_cluster(folder, "status")).parts}
         programs = {**parts, "controller, kubelet, guests": folder.owner() or 0}
@@ -217,15 +222,15 @@ class _Bench:
 
 
 def sleeper(name: ObjectName) -> Json:
-    """A simulated VM of its size, which may sleep."""
+    """A simulated VM of size ``size_of``."""
     vm, cpus = simulated_vm(int(name.name.removeprefix("vm-"))), f"{size_of(name)}"
     guest = {**child(vm, "spec", "guest"), "cpus": {"min": cpus, "max": 4, "use": cpus}}
     return {**vm, "spec": {**child(vm, "spec"), "guest": guest}}
 
 
-async def _books(site: Site, amount: str) -> Resources:
-    """The amount ``reserved`` or ``total`` of the only node, by the scheduler. Raises ``SiteError`` if it is silent."""
-    # On a busy machine it may not answer for a moment.
+async def _node_amount(site: Site, amount: str) -> Resources:
+    """The scheduler's ``reserved`` or ``total`` of the only node. Raises ``SiteError`` if it does not answer."""
+    # A busy scheduler may time out.
     for _ in range(_TRIES):
         for node in items(await site.of_scheduler("/nodes") or {}, "nodes"):
             return Resources.parse(text(node, amount, "cpu"), text(node, amount, "mem"))

@@ -1,4 +1,4 @@
-"""``make bench-sleep BENCH_ARGS='--storm 3600'``: VMs on two nodes sleep, wake, move and die under their clients."""
+"""``make bench-sleep BENCH_ARGS='--storm 3600'``: VMs on two nodes sleep, wake, migrate and are killed under load."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from scripts.database_client import DatabaseError, DatabaseSession
 NAME: Final = "bench-sleep-storm"
 _CLOCK: Final = SystemClock()
 _NODE_CPU, _NODE_MEMORY = "2500m", "2Gi"
-"""Each node has CPUs for both VMs and no more: one that is reserved twice passes the total."""
+"""Each node has CPUs for exactly both VMs: if one is reserved twice, the node is over-committed."""
 _CLIENTS: Final = 3
 _PAUSE: Final = 4.0
-"""Seconds between two turns of a client, on average."""
+"""Average seconds between two transactions of a client."""
 _PATIENCE: Final = 180.0
-"""Emulated guests on a busy machine are slow; a client whose packets woke nobody would wait for ever."""
+"""Timeout of a transaction in seconds; emulated guests on a busy machine are slow."""
 _ORDER, _REFUSALS, _MOVE, _WAKE, _BOOT = Seconds(120.0), Seconds(30.0), Seconds(120.0), Seconds(120.0), Seconds(300.0)
 _LOOK, _AGAIN = Seconds(0.2), Seconds(1.0)
 
@@ -57,12 +57,12 @@ _PREPARED: Final = """
 create table if not exists storm (n int); create temporary table turns (n int);
 prepare put(int) as insert into storm values ($1); prepare count as insert into turns values (1)
 """
-_NO_BOOKS: Final = "the scheduler never said what nodes reserve"
+_NO_RESERVATIONS: Final = "the scheduler never reported reservations"
 
 
 @dataclass(slots=True)
 class _StormClient:
-    """A client with one session, whose temporary table and prepared statement count its turns."""
+    """A client with one session; a temporary table and a prepared statement count its transactions."""
 
     name: str
     server: DatabaseServer
@@ -74,7 +74,7 @@ class _StormClient:
     _turns: int = 0
 
     async def turn(self) -> bool:
-        """Adds a row in its session, which is opened if there is none. Returns True if the database has done all."""
+        """Insert a row; open a session if there is none. Return True on success."""
         async with self.lock:
             try:
                 async with asyncio.timeout(_PATIENCE):
@@ -89,7 +89,7 @@ class _StormClient:
 
     async def _open(self) -> DatabaseSession:
         kills = self.record.kills
-        # While the VM is down the last kill explains a failure; once the session is open, only a later one does.
+        # While the VM is down, the last kill explains a failure; after the session is open, only a later kill does.
         self._kills, self._turns = kills - self.record.is_down, 0
         self.session = await DatabaseSession.open(self.server.host, self.server.port, self.server.password)
         self._kills = kills
@@ -100,7 +100,7 @@ class _StormClient:
     async def _add_row(self, session: DatabaseSession) -> None:
         self.record.rows = row = self.record.rows + 1
         await session.query(f"begin; execute put({row})")
-        # A transaction keeps the VM awake between its queries.
+        # An open transaction prevents sleep.
         await asyncio.sleep(max(0.0, self.draw.uniform(-4 * _PAUSE, _PAUSE)))
         turns = await session.ask("commit; execute count; select count(*) from turns")
         self.record.confirmed.add(row)
@@ -109,7 +109,7 @@ class _StormClient:
             raise DatabaseError(f"its temporary table has {turns} rows")
 
     def close(self) -> None:
-        """Ends the session; the next turn opens another."""
+        """Close the session; the next turn opens a new one."""
         if self.session is not None:
             self.session.close()
         self.session = None
@@ -117,7 +117,7 @@ class _StormClient:
 
 @dataclass(slots=True)
 class _StormVm:
-    """A VM and all that happens to it. Its first client visits it after each step, and the others work."""
+    """One VM, and the actions on it. The first client checks it after each action, the others are the load."""
 
     site: Site
     moves: MoveWatch
@@ -129,10 +129,10 @@ class _StormVm:
     _may_work: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def begin(self, stack: AsyncExitStack) -> None:
-        """Returns once the VM serves. Raises ``SiteError``."""
+        """Create the VM and wait until it is running. Raises ``SiteError``."""
         await create_vm(self.site.client, kept_in_place(small_vm(self.name)))
         if not (up := await self._until(woke, _BOOT)).is_done:
-            raise SiteError(f"{self.name.name} does not come up: {up.line}")
+            raise SiteError(f"{self.name.name} did not come up: {up.line}")
         server = await stack.enter_async_context(database_of(self.site, await self._get()))
         for number in range(_CLIENTS):
             draw = Random(f"{self.seed} {number}")
@@ -141,25 +141,25 @@ class _StormVm:
         self._may_work.set()
 
     async def work(self, client: _StormClient) -> None:
-        """Turns of a client, until cancelled."""
+        """Run a client's transactions until cancelled."""
         while True:
             await _CLOCK.sleep(Seconds(client.draw.expovariate(1 / _PAUSE)))
             await self._may_work.wait()
             await client.turn()
 
-    async def live_through(self, until: Instant) -> None:
-        """Step after step, and the count of the rows at the end."""
+    async def run_steps(self, until: Instant) -> None:
+        """Run actions until ``until``, and check the rows at the end."""
         for step in steps(self.seed):
             if _CLOCK.now() >= until:
                 break
             await _CLOCK.sleep(Seconds(step.pause))
             if step.quiet:
-                await self._hush()
+                await self._pause_clients()
             began = _CLOCK.now()
             try:
                 outcome = await self._act(step)
             except* ApiError as errors:
-                # A busy API server may answer too late; the clients' view is what counts.
+                # A busy API server may time out; only the clients' view counts.
                 outcome = OrderOutcome(str(innermost(errors)), is_done=False)
             self._may_work.set()
             await self._visit()
@@ -167,24 +167,24 @@ class _StormVm:
             took = _CLOCK.now() - began
             self.record.ends.append((step.action, took, outcome.is_done))
             self.tell(f"{timestamp(_CLOCK.wall())} {self.name.name}, {took:.1f} s, {step.action}: {outcome.line}")
-        await self._hush()
+        await self._pause_clients()
         if await self._visit() and (session := self.clients[0].session):
             rows = await session.query("select n, count(*) from storm group by n")
             self.record.judge_rows({int(row): int(count) for row, count in rows})
 
-    async def _hush(self) -> None:
-        """Returns once no client has a turn, and none begins one."""
+    async def _pause_clients(self) -> None:
+        """Pause all clients, and wait for their current transactions."""
         self._may_work.clear()
         for client in self.clients:
             async with client.lock:
                 pass
 
     async def _visit(self) -> bool:
-        """Return True once the first client has had a turn; a VM that gives it none for too long is a fault."""
+        """Wait until a transaction of the first client succeeds; record a fault and return False after a timeout."""
         until = _CLOCK.now() + _BOOT
         while not await self.clients[0].turn():
             if _CLOCK.now() >= until:
-                self.record.faults.append("it does not serve")
+                self.record.faults.append("the database does not answer")
                 return False
             await _CLOCK.sleep(_AGAIN)
         return True
@@ -215,14 +215,16 @@ class _StormVm:
         return outcome
 
     async def _wake(self, action: StormAction, asleep: OrderOutcome) -> OrderOutcome:
-        ways: dict[StormAction, Callable[[], Coroutine[Any, Any, object]]] = {
+        wakers: dict[StormAction, Callable[[], Coroutine[Any, Any, object]]] = {
             StormAction.IDLE_SESSION: self.clients[1].turn,
             StormAction.NEW_SESSION: self.clients[0].turn,
             StormAction.ORDER_REMOVED: partial(self._patch, None),
             StormAction.MIGRATION_ASLEEP: self._migrate,
         }
         async with asyncio.TaskGroup() as tasks:
-            waking = [tasks.create_task(way()) for name, way in ways.items() if action in {name, StormAction.AT_ONCE}]
+            waking = [
+                tasks.create_task(waker()) for name, waker in wakers.items() if action in {name, StormAction.AT_ONCE}
+            ]
         outcomes = [result for task in waking if isinstance(result := task.result(), OrderOutcome)]
         outcomes.append(await self._until(woke, _WAKE))
         lines = "; ".join(outcome.line for outcome in (asleep, *outcomes))
@@ -268,23 +270,23 @@ class _StormVm:
         return await self.site.client.get(VIRTUAL_MACHINES, self.name)
 
 
-async def _look_at_nodes(site: Site, over: set[str]) -> None:
+async def _watch_reservations(site: Site, over: set[str]) -> None:
     while True:
-        # On a busy machine the scheduler may not answer for a moment.
+        # A busy scheduler may time out.
         if nodes := await site.of_scheduler("/nodes"):
-            over.discard(_NO_BOOKS)
+            over.discard(_NO_RESERVATIONS)
             over |= overbooked(nodes)
         await _CLOCK.sleep(_AGAIN)
 
 
 async def sleep_storm(seconds: int, seed: int, network: NetworkKind, console: Console) -> int:
-    """Exit status: 0 if every confirmed row is there once, only kills made clients fail, no node ever reserved more
-    than it has, and both VMs serve at the end.
+    """Run the storm; return 0 if no confirmed row was lost, only kills broke sessions, no node was over-committed, and
+    both VMs answer at the end.
     """
     tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     tell(f"a storm of {seconds} s; --seed {seed} repeats its actions")
     spec = ClusterSpec(network=network.value, nodes=2, node_cpu=_NODE_CPU, node_memory=_NODE_MEMORY)
-    records, over = [StormRecord("storm-1"), StormRecord("storm-2")], {_NO_BOOKS}
+    records, over = [StormRecord("storm-1"), StormRecord("storm-2")], {_NO_RESERVATIONS}
     async with fresh_cluster(NAME, spec, console) as site, AsyncExitStack() as stack:
         let_requests_follow(ClusterFolder.of(NAME))
         moves = MoveWatch(site.client, _CLOCK, lambda _: None)
@@ -293,13 +295,13 @@ async def sleep_storm(seconds: int, seed: int, network: NetworkKind, console: Co
             for record in records
         ]
         try:
-            async with beside(moves.run(), _look_at_nodes(site, over)):
+            async with beside(moves.run(), _watch_reservations(site, over)):
                 await together(*(vm.begin(stack) for vm in vms))
                 until = Instant(_CLOCK.now() + seconds)
                 async with beside(*(vm.work(client) for vm in vms for client in vm.clients[1:])):
-                    await together(*(vm.live_through(until) for vm in vms))
+                    await together(*(vm.run_steps(until) for vm in vms))
         finally:
-            # Also after Ctrl-C, when nobody has counted the rows.
+            # Also after Ctrl-C.
             faults = [*over, *(f"{record.vm}: {fault}" for record in records for fault in record.faults)]
-            tell("\n".join([*storm_counts(records), *(f"broke: {fault}" for fault in faults)]))
+            tell("\n".join([*storm_counts(records), *(f"fault: {fault}" for fault in faults)]))
     return 1 if faults else 0

@@ -1,4 +1,4 @@
-"""A storm of sleeps: the order of its actions, which a seed decides, and the record by which it is judged."""
+"""A storm of sleeps: the random sequence of actions, and the record of their outcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocol.units import Resources
 
 
 class StormAction(StrEnum):
-    """One thing that happens to a VM; the text is for people."""
+    """One action on a VM; the value is for people."""
 
     IDLE_SESSION = "asleep, idle session asks"
     NEW_SESSION = "asleep, new session asks"
@@ -27,14 +27,15 @@ class StormAction(StrEnum):
     KILL_MOVING = "migration, then QEMU killed"
 
 
-# After a kill a VM boots, and can do nothing else for a minute.
+# Kills are rare: afterwards the VM boots for a minute.
 _WEIGHTS: Final = {action: 1 if action.name.startswith("KILL") else 6 for action in StormAction}
 
 
 @dataclass(frozen=True, slots=True)
 class StormStep:
-    """An action after ``pause`` seconds; its second half begins ``moment`` seconds after the first. Unless the VM's
-    clients are ``quiet`` they work on, so that an order races with their queries.
+    """An action after ``pause`` seconds; its second part starts ``moment`` seconds after the first.
+
+    ``quiet``: the VM's clients are paused during the action.
     """
 
     action: StormAction
@@ -44,7 +45,7 @@ class StormStep:
 
 
 def steps(seed: str) -> Iterator[StormStep]:
-    """The actions on one VM, without an end: always the same for the same seed."""
+    """An endless sequence of actions on one VM, determined by ``seed``."""
     draw = Random(seed)
     while True:
         (action,) = draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
@@ -53,9 +54,10 @@ def steps(seed: str) -> Iterator[StormStep]:
 
 @dataclass(slots=True)
 class StormRecord:
-    """The storm as the clients of one VM saw it, which boots at first. Rows have the numbers from 1 to ``rows``; the
-    database has ``confirmed`` some of them. Failures that a kill or the first boot explains are ``excused``; all others
-    are ``faults``. ``ends`` has the actions, their seconds, and whether each came to what it is named for.
+    """The storm as seen by the clients of one VM, which is booting at first.
+
+    Rows 1 to ``rows`` were sent, ``confirmed`` are those that were committed. Failures explained by a kill or the first
+    boot are ``excused``, all others ``faults``. ``ends`` are the actions, their seconds, and if they succeeded.
     """
 
     vm: str
@@ -68,46 +70,46 @@ class StormRecord:
     ends: list[tuple[StormAction, float, bool]] = field(default_factory=list)
 
     def killed(self) -> None:
-        """The VM's QEMU is killed: all that runs may fail, and new sessions until the first one is open."""
+        """Record a kill: sessions may fail until the first new session is open."""
         self.kills += 1
         self.is_down = True
 
     def opened(self, kills: int) -> None:
-        """A session is open whose opening began after that many ``kills``."""
+        """Record an open session; ``kills`` is the number of kills when it started to open."""
         self.is_down = self.is_down and kills < self.kills
 
     def failed(self, what: str, kills: int) -> None:
-        """``what`` failed, which only a kill after the first ``kills`` explains."""
+        """Record a failure; it is excused if there were more kills than ``kills``."""
         if self.kills > kills:
             self.excused += 1
         else:
             self.faults.append(what)
 
     def judge_rows(self, counts: Mapping[int, int]) -> None:
-        """``counts`` has the rows at the end. One that was sent but not confirmed may be there or not."""
+        """Check the ``counts`` of each row at the end. Rows that were sent but not confirmed may be missing."""
         wrong = {
             "confirmed rows are lost": self.confirmed - counts.keys(),
-            "rows are there more than once": {row for row, count in counts.items() if count > 1},
+            "rows are duplicated": {row for row, count in counts.items() if count > 1},
             "rows were never sent": {row for row in counts if not 0 < row <= self.rows},
         }
         self.faults += [f"{len(rows)} {what}, such as {min(rows)}" for what, rows in wrong.items() if rows]
 
 
 def overbooked(nodes: Json) -> set[str]:
-    """The nodes that reserve more than they have, in the scheduler's account of them."""
+    """Over-committed nodes in the scheduler's ``/nodes``."""
     over = set()
     for node in items(nodes, "nodes"):
         total, reserved = (
             Resources.parse(text(node, part, "cpu"), text(node, part, "mem")) for part in ("total", "reserved")
         )
-        # The total of a node that is not known yet is zero.
+        # The total of an unknown node is zero.
         if flag(node, "known") and not reserved.within(total):
             over.add(f"{text(node, 'name')} reserves {reserved} of {total}")
     return over
 
 
 def storm_counts(records: Sequence[StormRecord]) -> list[str]:
-    """The lines of a table of all that happened."""
+    """The lines of a table of all actions and clients."""
     lines = [f"{'':32} times   done  longest"]
     for action in StormAction:
         ends = [(seconds, is_done) for vm in records for what, seconds, is_done in vm.ends if what is action]

@@ -35,7 +35,7 @@ def test_rows_are_there_once() -> None:
     record.judge_rows({1: 1, 2: 2, 6: 1})
     assert record.faults == [
         "1 confirmed rows are lost, such as 3",
-        "1 rows are there more than once, such as 2",
+        "1 rows are duplicated, such as 2",
         "1 rows were never sent, such as 6",
     ]
 

@@ -1,1 +1,1 @@
-"""``make bench-kubernetes``: the scheduler's service beside a real etcd, kube-apiserver and kube-scheduler."""
+"""``make bench-kubernetes``: our scheduler with a real etcd, kube-apiserver and kube-scheduler."""

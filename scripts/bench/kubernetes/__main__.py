@@ -1,6 +1,6 @@
-"""``make bench-kubernetes``: see ``--help``. Exits 0 when all could be measured, whatever the figures are.
+"""``make bench-kubernetes``: see ``--help``. Exits with 0 if all measurements worked, whatever their results.
 
-Needs root: it runs itself again in network, process and mount namespaces of its own, which end with it.
+Needs root, because it runs in new network, PID and mount namespaces.
 """
 
 from __future__ import annotations
@@ -29,59 +29,58 @@ from scripts.bench.kubernetes.service_speed import measure_permits, measure_star
 from scripts.bench.kubernetes.speed_figures import ALONE, OURS, permit_table, scheduling, scheduling_table, start_table
 from scripts.bench.load_client import BenchError
 
-_APART: Final = "AUTOSCALE_BENCH_PROGRAMS"
-"""Set in our own namespaces: where the programs are, as JSON."""
+_PROGRAMS: Final = "AUTOSCALE_BENCH_PROGRAMS"
+"""Set inside our namespaces: the programs' folders as JSON."""
 
 _UNSHARE: Final = ("unshare", "--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "--")
 NODES: Final = (200, 2000)
 PODS: Final = 1000
 ROUNDS: Final = 4
-"""Pairs of rounds, of which the first is left out."""
+"""Pairs of rounds, of which the first is a warm-up."""
 
 VMS: Final = 10_000
 
 
 def bench_kubernetes(
-    only: Annotated[list[str] | None, typer.Option(help="scheduling, permits or start; may be repeated.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="scheduling, permits or start (repeatable).")] = None,
     kubernetes: Annotated[str, typer.Option(help=f"Minor version: {' or '.join(SUPPORTED)}.")] = SUPPORTED[0],
 ) -> None:
-    """Measure the service beside a real etcd, kube-apiserver and kube-scheduler, with made-up nodes.
+    """Measure our scheduler with a real etcd, kube-apiserver and kube-scheduler, and fake nodes.
 
-    Pods bound per second with us over without any extender; permits through the API server; the service's start and
-    its memory. Needs root and takes about ten minutes.
+    Measures pods bound per second with and without our extender, permits, and the start-up time and memory. Needs root
+    and takes about ten minutes.
     """
     kinds = only or [*MEASUREMENTS]
     if set(kinds) - MEASUREMENTS.keys():
         raise typer.BadParameter(f"expected {', '.join(MEASUREMENTS)}, got {', '.join(kinds)}", param_hint="--only")
-    if _APART in os.environ:
-        # Already in namespaces of our own; ``run`` ends the process.
+    if _PROGRAMS in os.environ:
+        # Inside our namespaces; ``run`` exits.
         run(_bench(kinds, kubernetes))
-    _go_apart(kubernetes)
+    _reexec(kubernetes)
 
 
-def _go_apart(kubernetes: str) -> None:
-    """Replaces this process by one in namespaces of its own."""
+def _reexec(kubernetes: str) -> None:
+    """Execute this program again in new namespaces."""
     if os.geteuid() != 0:
-        typer.echo("bench: root is needed to make namespaces", err=True)
+        typer.echo("bench: creating namespaces needs root", err=True)
         raise typer.Exit(1)
     try:
-        # Outside the namespaces: they have no network to download anything.
+        # First, because the new network namespace has no access to download anything.
         programs = asyncio.run(ensure_programs(kubernetes, (), typer.echo))
     except NoProgramsError as error:
         typer.echo(f"bench: {error}", err=True)
         raise typer.Exit(1) from None
     paths = {"images": str(programs.images), **{name: str(path) for name, path in programs.folders.items()}}
-    environment = {**os.environ, _APART: msgspec.json.encode(paths).decode()}
+    environment = {**os.environ, _PROGRAMS: msgspec.json.encode(paths).decode()}
     again = (sys.executable, "-m", "scripts.bench.kubernetes", *sys.argv[1:])
     command = ("setpriv", "--pdeathsig", "KILL", "--", *_UNSHARE, *again)
-    # The first process of a PID namespace takes all others with it when it ends.
     os.execvpe(command[0], command, environment)  # noqa: S606 - a fixed list, never a shell
 
 
 async def _bench(kinds: Collection[str], kubernetes: str) -> int:
-    """Each kind on a control plane of its own."""
+    """Run each measurement on its own control plane."""
     console, status = Console(), 1
-    paths = {name: Path(path) for name, path in msgspec.json.decode(os.environ[_APART]).items()}
+    paths = {name: Path(path) for name, path in msgspec.json.decode(os.environ[_PROGRAMS]).items()}
     programs, clock = Programs(images=paths.pop("images"), folders=paths), SystemClock()
     make_network()
     try:
@@ -93,7 +92,7 @@ async def _bench(kinds: Collection[str], kubernetes: str) -> int:
                     table.caption = f"Kubernetes {kubernetes} on {os.cpu_count()} cores"
                     console.print(table)
         status = 0
-    # Task groups wrap their errors.
+    # Task groups raise exception groups.
     except* BenchError as errors:
         console.print(f"bench: {errors.exceptions[0]}", style="red")
     return status
@@ -103,7 +102,7 @@ async def _scheduling(plane: Plane, bulk: BulkClient, console: Console) -> Table
     there, speeds = 0, []
     console.print(f"making {PODS} VMs ...")
     vms = await bulk.make_vms(range(PODS))
-    # Ascending, because nodes are only ever added.
+    # Ascending, because nodes are only added.
     for nodes in NODES:
         console.print(f"making {nodes - there} nodes ...")
         await bulk.make_nodes(range(there, nodes))
@@ -114,7 +113,7 @@ async def _scheduling(plane: Plane, bulk: BulkClient, console: Console) -> Table
                 console.print(
                     f"  {nodes} nodes, {side:5}: {result.pods_per_second:6.1f} pods/s {result.cpu_ms_per_pod}"
                 )
-                # The first pair warms up the caches of the API server and is left out.
+                # Without the first pair, which warms up the API server's caches.
                 measured += [result] if number else []
         speeds.append(scheduling(measured))
     return scheduling_table(speeds)

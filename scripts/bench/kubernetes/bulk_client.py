@@ -1,4 +1,4 @@
-"""Many requests to the API server at once, over few connections, with little work on the client's side."""
+"""Client for many concurrent requests to the API server, with little overhead."""
 
 from __future__ import annotations
 
@@ -19,69 +19,69 @@ from scripts.bench.kubernetes.measured_plane import Plane
 from scripts.bench.load_client import Connection, ask_all, http_request
 
 _CONNECTIONS: Final = 16
-# The API server then answers with metadata alone, which the client parses far sooner.
+# The API server then returns metadata only, which is faster to parse.
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
 @dataclass(frozen=True, slots=True)
 class BulkClient:
-    """Sends requests with an administrator's token."""
+    """Client of the API server with an administrator's token."""
 
     token: str
     tls: ssl.SSLContext
 
     @classmethod
     def of(cls, plane: Plane) -> BulkClient:
-        """A client of this control plane."""
+        """A client of ``plane``."""
         return cls(plane.admin_token, trusting(file=plane.authority))
 
     def request(
         self, method: str, path: str, body: Json | None, kind: str = "application/json", *, whole: bool = False
     ) -> bytes:
-        """A request as the bytes that travel; answered with ``whole`` objects, or with the metadata of one."""
+        """A request as bytes; the response has ``whole`` objects, or metadata only."""
         accept = "application/json" if whole else METADATA
         content = json.dumps(body).encode() if body is not None else b""
         return http_request(method, path, self.token, content, Host=CONTROL_HOST, Accept=accept, Content_Type=kind)
 
     async def connect(self) -> Connection:
-        """A new connection to the API server."""
+        """Connect to the API server."""
         return Connection(*await asyncio.open_connection(CONTROL_HOST, API_PORT, ssl=self.tls, limit=2**26))
 
     async def send(self, requests: Sequence[bytes]) -> list[bytes]:
-        """The answers, in the order of the requests. Raises ``BenchError`` if one is refused."""
+        """Send all requests; return the bodies of the responses, in order. Raises ``BenchError``."""
         return [body for body, _ in await ask_all(self.connect, requests, _CONNECTIONS)]
 
     async def make_nodes(self, numbers: Iterable[int]) -> None:
-        """Creates nodes, and takes away the taint that every new node is given."""
+        """Create nodes without taints."""
         wanted = list(numbers)
         await self.send([self.request("POST", NODES.path(), node(number)) for number in wanted])
-        # ``not-ready``, which the API server puts on every new node and a controller takes away; none runs here.
+        # The API server adds the taint ``not-ready``, and no controller runs here that would remove it.
         ready: Json = {"spec": {"taints": None}}
         paths = [NODES.path(name=node_name(number)) for number in wanted]
         await self.send([self.request("PATCH", path, ready, MERGE_PATCH) for path in paths])
 
     async def make_vms(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Creates VMs; returns the UID of each."""
+        """Create VMs; return their UIDs."""
         wanted = list(numbers)
         path = VIRTUAL_MACHINES.path(NAMESPACE)
         answers = await self.send([self.request("POST", path, virtual_machine(number)) for number in wanted])
         return {number: uid_in(answer) for number, answer in zip(wanted, answers, strict=True)}
 
     async def make_pods(self, vms: dict[int, str], nodes: int = 0) -> dict[int, str]:
-        """Creates the pods of these VMs, pending, or bound to ``nodes`` nodes in turns; returns the UID of each."""
+        """Create the pods of ``vms``, pending or (``nodes`` > 0) bound round robin; return their UIDs."""
         on = [node_name(number % nodes) if nodes else "" for number in vms]
         bodies = [pod(number, uid, where) for (number, uid), where in zip(vms.items(), on, strict=True)]
         answers = await self.send([self.request("POST", PODS.path(NAMESPACE), body) for body in bodies])
         return {number: uid_in(answer) for number, answer in zip(vms, answers, strict=True)}
 
     async def delete_pods(self) -> None:
-        """Deletes all pods at once; returns when they are gone."""
-        # Without a grace period the objects are gone when the call returns: no kubelet has to confirm.
+        """Delete all pods."""
+        # Grace period 0: no kubelet has to confirm.
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
         await self.send([self.request("DELETE", PODS.path(NAMESPACE), body, whole=True)])
 
     async def agent_tokens(self, pods: dict[int, str]) -> dict[int, str]:
-        """A token for each VM's agent, bound to the VM's pod, of which the UIDs are given."""
+        """A token for each VM's agent, bound to its pod; ``pods`` are the pods' UIDs."""
         path = SERVICE_ACCOUNTS.path(NAMESPACE, "default", "token")
         bodies = [_token_request(number, uid) for number, uid in pods.items()]
         answers = await self.send([self.request("POST", path, body, whole=True) for body in bodies])
@@ -94,5 +94,5 @@ def _token_request(number: int, pod_uid: str) -> Json:
 
 
 def uid_in(answer: bytes) -> str:
-    """The UID of the object in an answer of the API server."""
+    """The UID of the object in a response of the API server."""
     return str(json.loads(answer)["metadata"]["uid"])

@@ -1,6 +1,6 @@
-"""The objects of a measurement: made-up nodes, VirtualMachines, and the pods that run them (pure).
+"""Objects for benchmarks: nodes, VirtualMachines and their pods (pure).
 
-A made-up node has the status of a large empty machine and no kubelet: pods that are bound to it stay Pending.
+The nodes are large and empty, and have no kubelet: pods that are bound to them stay Pending.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from protocol.names import (
 
 NAMESPACE: Final = "bench"
 SIZES: Final = (1, 2, 3, 4)
-"""Of VMs, in compute units of half a vCPU and 128 MiB, in turns."""
+"""VM sizes, in compute units of half a vCPU and 128 MiB."""
 
 _SLOTS: Final = 8
 _UNIT_MEM: Final = 128
@@ -30,17 +30,17 @@ _ALLOCATABLE: Final = {"cpu": "64", "memory": "64Gi", "pods": "250", "ephemeral-
 
 
 def node_name(number: int) -> str:
-    """The name of a node; numbers begin at 0."""
+    """The name of a node; numbers start at 0."""
     return f"node-{number:05}"
 
 
 def vm_name(number: int) -> str:
-    """The name of a VM and of its pod; numbers begin at 0."""
+    """The name of a VM and of its pod; numbers start at 0."""
     return f"vm-{number:05}"
 
 
 def node(number: int) -> Json:
-    """A node that is Ready and empty, one of three zones."""
+    """An empty, Ready node in one of three zones."""
     name = node_name(number)
     labels = {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": f"zone-{number % 3}"}
     ready = {"type": "Ready", "status": "True", "reason": "MadeUp", "message": "no kubelet runs here"}
@@ -53,7 +53,7 @@ def node(number: int) -> Json:
 
 
 def virtual_machine(number: int) -> Json:
-    """A VM that may grow to eight compute units."""
+    """A VM with at most eight compute units."""
     use = SIZES[number % len(SIZES)]
     guest = {
         "cpus": {"min": "500m", "use": f"{use * 500}m", "max": f"{_SLOTS * 500}m"},
@@ -71,12 +71,12 @@ def virtual_machine(number: int) -> Json:
 
 
 def pod(number: int, vm_uid: str, on: str = "") -> Json:
-    """The pod that runs the VM with this UID: pending, or bound to the node ``on``."""
+    """The pod of a VM: pending, or bound to node ``on``."""
     name, use = vm_name(number), SIZES[number % len(SIZES)]
     owner = {"apiVersion": f"{VM_GROUP}/{VM_VERSION}", "kind": VM_KIND, "name": name, "uid": vm_uid, "controller": True}
     requests = {"cpu": f"{use * 500}m", "memory": f"{use * _UNIT_MEM}Mi"}
     runner = {"name": RUNNER_CONTAINER, "image": "localhost/runner:made-up", "resources": {"requests": requests}}
-    # No grace period, because no kubelet would ever end it.
+    # No grace period, because there is no kubelet.
     spec: Json = {"schedulerName": SCHEDULER_NAME, "containers": [runner], "terminationGracePeriodSeconds": 0}
     return {
         "apiVersion": "v1",
@@ -90,8 +90,6 @@ def pod(number: int, vm_uid: str, on: str = "") -> Json:
         "spec": spec | ({"nodeName": on} if on else {}),
     }
 
-
-# As lists show them ---------------------------------------------------------------------------------------------------
 
 _AT: Final = "2026-01-01T00:00:00Z"
 _CREATED: Final[Json] = {"creationTimestamp": _AT, "generation": 3}
@@ -121,13 +119,13 @@ _DEFAULTED: Final[Json] = {
         }
     ],
 }
-"""What the API server adds to the spec of every pod."""
+"""Defaults that the API server adds to every pod's spec."""
 
 _CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
 def listed(number: int, made: Json, **more: object) -> Json:
-    """The object number ``number`` as it is listed: with a UID, a version, and the fields of its writer."""
+    """The object as in a list of the API server: with UID, resourceVersion and managedFields."""
     fields: Json = {f"f:{part}": {f"f:{key}": {} for key in child(made, part)} for part in ("metadata", "spec")}
     entry = {"manager": "made-up", "operation": "Update", "time": _AT, "fieldsType": "FieldsV1", "fieldsV1": fields}
     own = {"uid": f"{made['kind']}-{number}", "resourceVersion": str(1_000_000 + number), "managedFields": [entry]}
@@ -135,7 +133,7 @@ def listed(number: int, made: Json, **more: object) -> Json:
 
 
 def running_pod(number: int, node: str) -> Json:
-    """The pod of a VM that runs on ``node``, as it is listed."""
+    """The running pod of a VM on ``node``, as in a list."""
     made, use = pod(number, f"{VM_KIND}-{number}", node), SIZES[number % len(SIZES)]
     requests = {"cpu": f"{use * 500}m", "memory": f"{use * _UNIT_MEM}Mi"}
     address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
@@ -153,7 +151,7 @@ def running_pod(number: int, node: str) -> Json:
 
 
 def running_vm(number: int, node: str) -> Json:
-    """A VM that runs on ``node`` and has a permit, as it is listed."""
+    """A running VM on ``node`` with a permit, as in a list."""
     made, use = virtual_machine(number), SIZES[number % len(SIZES)]
     has = (f"{use * 500}m", f"{use * _UNIT_MEM}Mi")
     permit = {ANNOTATION_PERMIT: f'{{"vCPUs":"{has[0]}","mem":"{has[1]}"}}', ANNOTATION_PERMIT_WRITER: "made-up/1"}

@@ -1,6 +1,6 @@
-"""etcd and kube-apiserver in a network namespace of this process, and the programs that are measured beside them.
+"""etcd and kube-apiserver for benchmarks, and the measured programs.
 
-This process is alone in its namespaces (see ``__main__``): no port is taken, and nothing outlives it.
+They run in this process's own namespaces (see ``__main__``), so all ports are free, and nothing outlives the process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 _ROLES: Final = Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
 _BINDINGS: Final = Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
 _APPLIED: Final = {resource.kind: resource for resource in (SERVICE_ACCOUNTS, _ROLES, _BINDINGS)}
-# All pods of a round are deleted before the next one begins; the default is one worker.
+# The default of 1 makes deleting all pods slow.
 _DELETE_WORKERS: Final = "--delete-collection-workers=16"
 AGENTS_PORT: Final = 10299
 _METRICS: Final = "127.0.0.1:10297"
@@ -51,13 +51,12 @@ MANIFEST: Final = Path(__file__).parents[3] / "deploy" / "scheduler-deploy.yaml"
 
 def manifest() -> list[Json]:
     """The objects of ``deploy/scheduler-deploy.yaml``."""
-    # A separator at the end of the file makes an empty document.
     return [document for document in yaml.safe_load_all(MANIFEST.read_text()) if document]
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started program."""
+    """A running program."""
 
     name: str
     pid: int
@@ -65,7 +64,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """The control plane, and where files of the measured programs are. ``parts`` are its own programs."""
+    """The control plane. ``folder`` has its and the measured programs' files, ``parts`` are its own programs."""
 
     folder: Path
     programs: Programs
@@ -75,17 +74,17 @@ class Plane:
 
     @property
     def admin_token(self) -> str:
-        """Token of an administrator."""
+        """An administrator's token."""
         return (self.folder / "pki" / "admin-token").read_text().strip()
 
     @property
     def authority(self) -> Path:
-        """Issuer of the API server's certificate."""
+        """File of the CA of the API server's certificate."""
         return self.folder / "pki" / "ca.pem"
 
     @asynccontextmanager
     async def service(self) -> AsyncIterator[Running]:
-        """Our service with the settings that are shipped, ready."""
+        """Run our scheduler with the shipped settings; yields when it is ready."""
         command = [sys.executable, "-m", "scheduler_plugin", f"--kubeconfig={self.folder / 'service.kubeconfig'}"]
         listens = [f"--listen-agents=127.0.0.1:{AGENTS_PORT}", "--listen-extender=127.0.0.1:10298", "--hold-back=0"]
         program = LocalProgram(
@@ -102,7 +101,7 @@ class Plane:
 
     @asynccontextmanager
     async def kube_scheduler(self, settings: Json) -> AsyncIterator[Running]:
-        """kube-scheduler with these settings; not yet ready."""
+        """Run kube-scheduler with ``settings``; does not wait until it is ready."""
         file = self.folder / "kube-scheduler.yaml"
         write_private(file, yaml.safe_dump(settings))
         users = [f"--{what}-kubeconfig={self.scheduler_kubeconfig}" for what in ("authentication", "authorization")]
@@ -120,7 +119,7 @@ class Plane:
 
 @asynccontextmanager
 async def started(program: LocalProgram, name: str) -> AsyncIterator[Running]:
-    """Runs a program for as long as the block lasts."""
+    """Run a program while the context is open."""
     process = await start(program)
     try:
         yield Running(name, process.pid)
@@ -129,13 +128,13 @@ async def started(program: LocalProgram, name: str) -> AsyncIterator[Running]:
 
 
 async def until(holds: Callable[[], Awaitable[bool]], clock: Clock, log: Path) -> None:
-    """Returns once ``holds``. Raises ``BenchError`` with the end of the ``log`` when that takes too long."""
+    """Wait until ``holds`` returns True. Raises ``BenchError`` with the end of ``log`` after a timeout."""
     deadline = Instant(clock.now() + _PATIENCE)
     while True:
         try:
             if await holds():
                 return
-        # Not ready looks like that: connections are refused, or the API server answers 5xx.
+        # Expected during start-up.
         except (httpx.HTTPError, ApiError):
             pass
         if clock.now() >= deadline:
@@ -148,15 +147,14 @@ def _end_of(log: Path) -> str:
 
 
 def make_network() -> None:
-    """Gives this process' own network namespace a loopback with the API server's address."""
-    # A new network namespace has no address at all, and its loopback is down.
+    """Set up loopback in this process's new network namespace, with the API server's address."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["ip", "address", "add", f"{CONTROL_HOST}/32", "dev", "lo"], check=True)
 
 
 @asynccontextmanager
 async def control_plane(folder: Path, programs: Programs, clock: Clock) -> AsyncIterator[Plane]:
-    """A control plane without nodes, with our kinds and the rights of our service."""
+    """A control plane without nodes, with our CRDs and our scheduler's RBAC objects."""
     pki, logs = Pki.make(folder / "pki", datetime.now(UTC)), folder / "logs"
     store = (str(programs.folders[ETCD.name] / "etcd"), *arguments.etcd(str(folder / "etcd")))
     server = (str(programs.kubernetes / "kube-apiserver"), *arguments.api_server(str(pki.folder)), _DELETE_WORKERS)
@@ -186,7 +184,7 @@ async def _service_kubeconfig(client: ApiClient, pki: Pki) -> str:
         resource = _APPLIED.get(text(shipped, "kind"))
         if resource is not None:
             await client.create(resource, text(shipped, "metadata", "namespace"), shipped)
-    # The service has the rights that are shipped, so that a missing one fails the bench, too.
+    # With the shipped RBAC rules, so that a missing rule fails the benchmark.
     account = ObjectName("kube-system", "autoscaling-scheduler")
     made = await client.post_subresource(SERVICE_ACCOUNTS, account, "token", {"spec": {"expirationSeconds": 7200}})
     token = text(child(made, "status"), "token")

@@ -1,6 +1,6 @@
-"""kube-scheduler binds pods that wait: rounds with our service alternate with rounds without any extender.
+"""Scheduling throughput: rounds with our extender alternate with rounds without any extender.
 
-Only the programs of one side run in a round.
+In a round, only the programs of one side run.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from scripts.bench.load_client import BenchError
 from scripts.process_costs import cpu_of, load_of_machine
 
 _KUBE_SCHEDULER: Final = "autoscaling-kube-scheduler-config"
-# kube-scheduler's client allows 50 requests a second by default, which would be all that is measured.
+# kube-scheduler's default of 50 requests per second would limit the throughput.
 _UNBOUNDED: Final = {"qps": 5000, "burst": 5000}
 _MOST: Final = Seconds(120.0)
 _SETTLE: Final = Seconds(1.0)
 
 
 def kube_scheduler_settings(side: Side, kubeconfig: str) -> Json:
-    """The settings of kube-scheduler that are shipped; ``ALONE`` without the parts for our service."""
+    """The shipped settings of kube-scheduler; ``ALONE`` without our extender."""
     shipped = next(document for document in manifest() if text(document, "metadata", "name") == _KUBE_SCHEDULER)
     settings = yaml.safe_load(text(child(shipped, "data"), "scheduler.yaml"))
     settings["clientConnection"] = {**_UNBOUNDED, "kubeconfig": kubeconfig}
     if side == ALONE:
         del settings["extenders"]
         for profile in settings["profiles"]:
-            # Set for our extender; alone kube-scheduler uses its own default.
+            # Set for our extender only.
             profile.pop("percentageOfNodesToScore", None)
     return dict(settings)
 
 
 @dataclass(slots=True)
 class _Bindings:
-    """Times at which bound pods were seen, and the CPU that programs had used."""
+    """Counts and times of bound pods, and the programs' CPU time at the first and the last binding."""
 
     programs: Callable[[], dict[str, Seconds]]
     count: int = 0
@@ -60,13 +60,13 @@ class _Bindings:
     last: dict[str, Seconds] | None = None
 
     def seen(self, count: int, wanted: int) -> None:
-        """This many of the wanted pods are bound."""
-        # A watch that begins again counts from zero.
+        """Record that ``count`` of ``wanted`` pods are bound."""
+        # A restarted watch counts from zero.
         if count <= self.count:
             return
         self.ended = time.perf_counter()
         if self.first is None:
-            # Time begins with the first binding: the start of kube-scheduler is no part of the figures.
+            # Start at the first binding, without the start-up of kube-scheduler.
             self.began, self.before, self.first = self.ended, count, self.programs()
         self.count = count
         if count >= wanted:
@@ -74,7 +74,7 @@ class _Bindings:
 
 
 class Rounds:
-    """Rounds on one control plane with this many ``nodes``; ``vms`` are the UIDs of the VMs whose pods are placed."""
+    """Rounds on one control plane with ``nodes`` nodes; ``vms`` are the UIDs of the pods' VMs."""
 
     def __init__(self, plane: Plane, bulk: BulkClient, nodes: int, vms: dict[int, str]) -> None:
         self._plane = plane
@@ -83,26 +83,26 @@ class Rounds:
         self._vms = vms
 
     async def measure(self, side: Side) -> Round:
-        """One round. Raises ``BenchError``."""
+        """Run one round. Raises ``BenchError``."""
         try:
             async with AsyncExitStack() as stack:
-                return await self._measured(side, stack)
+                return await self._measure(side, stack)
         finally:
             await self._bulk.delete_pods()
 
-    async def _measured(self, side: Side, stack: AsyncExitStack) -> Round:
+    async def _measure(self, side: Side, stack: AsyncExitStack) -> Round:
         parts = [*self._plane.parts]
         if side == OURS:
             parts.append(await stack.enter_async_context(self._plane.service()))
-        # Before kube-scheduler starts, so that making pods is no part of the figures either.
+        # Before kube-scheduler starts: creating pods must not be measured.
         await self._bulk.make_pods(self._vms)
         await self._plane.clock.sleep(_SETTLE)
         settings = kube_scheduler_settings(side, self._plane.scheduler_kubeconfig)
         parts.append(await stack.enter_async_context(self._plane.kube_scheduler(settings)))
         load = load_of_machine()
-        counted = await self._count(parts)
-        first, last = counted.first or {}, counted.last or {}
-        pods, seconds = counted.count - counted.before, counted.ended - counted.began
+        bindings = await self._count(parts)
+        first, last = bindings.first or {}, bindings.last or {}
+        pods, seconds = bindings.count - bindings.before, bindings.ended - bindings.began
         cpu = {name: round((last[name] - used) / pods * 1000, 3) for name, used in first.items() if name in last}
         return Round(side, self._nodes, pods, round(seconds, 3), round(pods / seconds, 1), cpu, load)
 
@@ -120,14 +120,14 @@ class Rounds:
         raise BenchError(f"only {bindings.count} of {wanted} pods were bound within {_MOST:g} s")
 
     async def _bound_pods(self) -> AsyncIterator[int]:
-        """The number of bound pods, each time it rises."""
+        """Yield the number of bound pods when it changes."""
         query = {"watch": "1", "fieldSelector": "spec.nodeName!="}
         headers = {"Authorization": f"Bearer {self._bulk.token}", "Accept": METADATA}
         async with httpx.AsyncClient(
             headers=headers, base_url=INSIDE, verify=self._bulk.tls, timeout=float(_MOST), trust_env=False
         ) as client:
             while True:
-                # The API server may end a watch that is slow. A new one begins with all pods that are bound already.
+                # If the API server ends a watch, the new one starts with all bound pods.
                 splitter, count = LineSplitter(), 0
                 async with client.stream("GET", PODS.path(NAMESPACE), params=query) as response:
                     async for chunk in response.aiter_bytes():

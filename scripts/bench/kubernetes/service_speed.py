@@ -1,4 +1,4 @@
-"""Permits through the real API server, which reviews tokens and stores permits; and the start in a large cluster."""
+"""Latency of permits with a real API server (token reviews and writes), and start-up time in a large cluster."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TURNS: Final = 3
 
 
 async def measure_permits(plane: Plane, bulk: BulkClient) -> PermitLatencies:
-    """The latencies of permits. Raises ``BenchError``."""
+    """Measure latencies of permits. Raises ``BenchError``."""
     await bulk.make_nodes(range(NODES))
     pods = await bulk.make_pods(await bulk.make_vms(range(VMS)), NODES)
-    # Each VM's agent shows a token of its own, so that the first requests are all reviewed.
+    # Each agent has its own token, so that all first requests need a review.
     tokens = await bulk.agent_tokens(pods)
 
     async def ours() -> Connection:
@@ -37,13 +37,13 @@ async def measure_permits(plane: Plane, bulk: BulkClient) -> PermitLatencies:
 
     async with plane.service():
         load = load_of_machine()
-        # The first requests change nothing either, but no token has been reviewed before them.
-        first = await timed(ours, _asked(tokens, lambda use: use), _AT_ONCE)
-        unchanged = await timed(ours, _asked(tokens, lambda use: use), _AT_ONCE)
+        # Unchanged sizes; the first requests need token reviews.
+        first = await timed(ours, _requests(tokens, lambda use: use), _AT_ONCE)
+        unchanged = await timed(ours, _requests(tokens, lambda use: use), _AT_ONCE)
         increase, write = [], []
-        # An increase is written before it is answered. A bare patch of the same VMs alternates with it.
+        # Increases are stored before the response. They alternate with plain patches of the same VMs.
         for turn in range(1, _TURNS + 1):
-            increase += await timed(ours, _asked(tokens, lambda use, more=turn: use + more), _AT_ONCE)  # type: ignore[misc]
+            increase += await timed(ours, _requests(tokens, lambda use, more=turn: use + more), _AT_ONCE)  # type: ignore[misc]
             write += await timed(bulk.connect, [_patch(bulk, number, turn) for number in tokens], _AT_ONCE)
     return PermitLatencies(
         agents=_AT_ONCE,
@@ -56,8 +56,8 @@ async def measure_permits(plane: Plane, bulk: BulkClient) -> PermitLatencies:
     )
 
 
-def _asked(tokens: dict[int, str], size: Callable[[int], int]) -> list[bytes]:
-    """A request of each agent; ``size`` makes what it asks for of what its VM uses, in compute units."""
+def _requests(tokens: dict[int, str], size: Callable[[int], int]) -> list[bytes]:
+    """A request of each agent; ``size`` maps the VM's size to the requested one, in compute units."""
     return [_request(number, token, size(SIZES[number % len(SIZES)])) for number, token in tokens.items()]
 
 
@@ -73,7 +73,7 @@ def _request(number: int, token: str, units: int) -> bytes:
 
 
 def _patch(bulk: BulkClient, number: int, turn: int) -> bytes:
-    """As much as the service writes of a permit, under names of our own."""
+    """A patch as large as that of a permit, with other annotations."""
     permit = json.dumps({"cpu": f"{turn * 500}m", "mem": f"{turn * 128}Mi"})
     body: Json = {"metadata": {"annotations": {"bench/permit": permit, "bench/permit-writer": "bench-0123abcd"}}}
     return bulk.request("PATCH", VIRTUAL_MACHINES.path(NAMESPACE, vm_name(number)), body, MERGE_PATCH)
@@ -85,7 +85,7 @@ _PAGE: Final = 500
 
 
 async def measure_start(plane: Plane, bulk: BulkClient, vms: int) -> Start:
-    """The median of some starts with this many VMs, each in a pod that is bound. Raises ``BenchError``."""
+    """Measure the scheduler's start with ``vms`` VMs in bound pods; return the median. Raises ``BenchError``."""
     nodes = max(1, vms // _VMS_PER_NODE)
     await bulk.make_nodes(range(nodes))
     await bulk.make_pods(await bulk.make_vms(range(vms)), nodes)
@@ -95,13 +95,13 @@ async def measure_start(plane: Plane, bulk: BulkClient, vms: int) -> Start:
 
 async def _start(plane: Plane, bulk: BulkClient, vms: int) -> Start:
     load, began = load_of_machine(), time.perf_counter()
-    # At once, as the service reads them.
+    # Concurrently, like the scheduler.
     await asyncio.gather(_read(bulk, PODS.path()), _read(bulk, VIRTUAL_MACHINES.path()))
     reading = time.perf_counter() - began
     began = time.perf_counter()
     async with plane.service() as service:
         seconds = time.perf_counter() - began
-        # Right after it is ready: later the CPU time of following the cluster would be in it.
+        # At once, without the CPU time of later watch events.
         cpu, memory = cpu_of(service.pid), memory_of(service.pid)
     return Start(
         vms=vms,
@@ -115,7 +115,7 @@ async def _start(plane: Plane, bulk: BulkClient, vms: int) -> Start:
 
 
 async def _read(bulk: BulkClient, path: str) -> None:
-    """Reads all pages of a list, and nothing in them but where the next one begins."""
+    """Read all pages of a list without decoding their objects."""
     connection, rest = await bulk.connect(), ""
     while True:
         query = f"?limit={_PAGE}" + (f"&continue={rest}" if rest else "")

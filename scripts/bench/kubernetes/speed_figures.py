@@ -1,7 +1,4 @@
-"""Figures of a run, the ratios between them, and their tables (pure).
-
-A ratio compares rounds that followed one another: the median over all pairs.
-"""
+"""Results of ``bench-kubernetes``, and their tables (pure). Ratios are medians over pairs of consecutive rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ ALONE: Final[Side] = "alone"
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round: the rate at which pods were bound, each program's CPU time for one, and the load average before."""
+    """One round: bindings per second, each program's CPU time per pod, and the load average before."""
 
     side: Side
     nodes: int
@@ -30,10 +27,9 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class SchedulingSpeed(msgspec.Struct, frozen=True):
-    """Pods per second at this many nodes; ``ratio`` is ours over that without any extender.
+    """Pods per second with ``nodes`` nodes; ``ratio`` is with our extender over without.
 
-    ``cpu_ratio`` is the same of the CPU time that all programs take for a pod: it does not depend on what else the
-    machine does.
+    ``cpu_ratio`` is the same for the CPU time of all programs per pod, which does not depend on the machine's load.
     """
 
     nodes: int
@@ -46,20 +42,20 @@ class SchedulingSpeed(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Latency of answers, in milliseconds."""
+    """Latency percentiles, in milliseconds."""
 
     p50: float
     p99: float
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Latency:
-        """The latencies of all ``seconds``."""
+        """The percentiles of ``seconds``."""
         ordered = sorted(seconds)
         return cls(*(round(ordered[int(len(ordered) * part)] * 1000, 2) for part in (0.5, 0.99)))
 
 
 class PermitLatencies(msgspec.Struct, frozen=True):
-    """Permits through the API server; ``ratio`` is the median increase over that of ``write``, a bare patch of a VM."""
+    """Latencies of permits; ``write`` is a plain patch of a VM, ``ratio`` the median ``increase`` over it."""
 
     agents: int
     first: Latency
@@ -71,7 +67,7 @@ class PermitLatencies(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The service's start; ``reading`` is what a client takes that only reads the lists, and ``ratio`` is over that."""
+    """The scheduler's start; ``reading`` is the time to only read the lists, ``ratio`` is ``seconds`` over it."""
 
     vms: int
     seconds: float
@@ -83,10 +79,10 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def scheduling(rounds: Sequence[Round]) -> SchedulingSpeed:
-    """The figures of rounds at one number of nodes, which alternate between the two sides."""
+    """Summarize alternating rounds with the same number of nodes."""
     ours = [result for result in rounds if result.side == OURS]
     alone = [result for result in rounds if result.side == ALONE]
-    # Rounds that followed one another met the same machine; the ratio of two medians would mix good and bad minutes.
+    # Pair consecutive rounds, which ran under similar load.
     pairs = list(zip(ours, alone, strict=True))
     return SchedulingSpeed(
         nodes=rounds[0].nodes,
@@ -105,11 +101,11 @@ def _cpu_by_program(rounds: Sequence[Round]) -> dict[str, float]:
     }
 
 
-def scheduling_table(found: Sequence[SchedulingSpeed]) -> Table:
-    """A row for each number of nodes."""
+def scheduling_table(figures: Sequence[SchedulingSpeed]) -> Table:
+    """A table with a row for each number of nodes."""
     title = "Pods bound per second, medians of alternating rounds"
     table = Table("nodes", "ours", "no extender", "ratio", "CPU ms per pod: ours", "no extender", "ratio", title=title)
-    for speed in found:
+    for speed in figures:
         cpu = [_cpu(speed.ours_cpu_ms), _cpu(speed.alone_cpu_ms), f"{speed.cpu_ratio:.2f}"]
         table.add_row(str(speed.nodes), f"{speed.ours:.0f}", f"{speed.alone:.0f}", f"{speed.ratio:.2f}", *cpu)
     return table
@@ -119,20 +115,25 @@ def _cpu(by_program: dict[str, float]) -> str:
     return "\n".join(f"{ms:.2f} {name}" for name, ms in by_program.items())
 
 
-def permit_table(found: PermitLatencies) -> Table:
-    """A row for each kind of request."""
-    title = f"Permits, {found.agents} agents at once (load {found.load})"
+def permit_table(figures: PermitLatencies) -> Table:
+    """A table with a row for each kind of request."""
+    title = f"Permits, {figures.agents} agents at once (load {figures.load})"
     table = Table("milliseconds", "p50", "p99", title=title)
-    rows = {"first contact": found.first, "increase": found.increase, "unchanged": found.unchanged}
-    for name, latency in (rows | {"a bare patch of a VM": found.write}).items():
+    rows = {"first contact": figures.first, "increase": figures.increase, "unchanged": figures.unchanged}
+    for name, latency in (rows | {"a bare patch of a VM": figures.write}).items():
         table.add_row(name, f"{latency.p50:.1f}", f"{latency.p99:.1f}")
-    table.add_row("increase / bare patch", f"{found.ratio:.2f}", "")
+    table.add_row("increase / bare patch", f"{figures.ratio:.2f}", "")
     return table
 
 
-def start_table(found: Start) -> Table:
-    """One row."""
+def start_table(figures: Start) -> Table:
+    """A table with one row."""
     table = Table("VMs", "ready after", "reading alone", "ratio", "CPU", "memory", "load", title="Start of the service")
-    times = [f"{found.seconds:.2f} s", f"{found.reading:.2f} s", f"{found.ratio:.2f}", f"{found.cpu_seconds:.2f} s"]
-    table.add_row(str(found.vms), *times, f"{found.memory_mib:.0f} MiB", str(found.load))
+    times = [
+        f"{figures.seconds:.2f} s",
+        f"{figures.reading:.2f} s",
+        f"{figures.ratio:.2f}",
+        f"{figures.cpu_seconds:.2f} s",
+    ]
+    table.add_row(str(figures.vms), *times, f"{figures.memory_mib:.0f} MiB", str(figures.load))
     return table
