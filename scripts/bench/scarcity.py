@@ -70,7 +70,7 @@ class NodeSample:
 
 
 @dataclass(slots=True)
-class Denial:
+class DenialSpan:
     """A denial from ``since`` to ``until``; ``holds`` and ``uses`` are the CPU of the VM's neighbours at its end."""
 
     vm: str
@@ -97,8 +97,8 @@ class Scarcity:
     """All samples of a fleet; ``denials`` are all denials, ``waits`` those beside idle neighbours."""
 
     samples: list[tuple[float, Sequence[NodeSample]]] = field(default_factory=list)
-    denials: list[Denial] = field(default_factory=list)
-    waits: list[Denial] = field(default_factory=list)
+    denials: list[DenialSpan] = field(default_factory=list)
+    waits: list[DenialSpan] = field(default_factory=list)
 
     def add(self, at: float, nodes: Sequence[NodeSample]) -> None:
         """Add the next sample."""
@@ -109,23 +109,23 @@ class Scarcity:
         self.samples.append((at, nodes))
 
     @property
-    def violations(self) -> list[Denial]:
+    def violations(self) -> list[DenialSpan]:
         """The waits longer than ``MAX_DENIAL``."""
         return [wait for wait in self.waits if wait.seconds > MAX_DENIAL]
 
 
-def longest(waits: Sequence[Denial]) -> float:
+def longest(waits: Sequence[DenialSpan]) -> float:
     """The duration of the longest wait; 0 if there are none."""
     return max((wait.seconds for wait in waits), default=0.0)
 
 
-def _extend(waits: list[Denial], denied: Sequence[tuple[NodeSample, VmSample]], before: float, at: float) -> None:
+def _extend(waits: list[DenialSpan], denied: Sequence[tuple[NodeSample, VmSample]], before: float, at: float) -> None:
     """Extend the waits that were open at ``before``, and add new ones."""
     open_waits = {(wait.vm, wait.node): wait for wait in waits if wait.until == before}
     for node, vm in denied:
         wait = open_waits.get((vm.name, node.name))
         if wait is None:
-            wait = Denial(vm.name, node.name, at, at, 0.0, 0.0)
+            wait = DenialSpan(vm.name, node.name, at, at, 0.0, 0.0)
             waits.append(wait)
         wait.until, wait.holds, wait.uses = at, node.holds - vm.holds, node.uses - vm.uses
 

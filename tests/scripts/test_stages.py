@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer import BadParameter
 
-from deploy.local.cluster.control import ControlResponse, PortForwards, ServiceForwards, control_endpoint
+from deploy.local.cluster.control import ControlResponse, ClusterForwards, ServiceForwards, control_endpoint
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubeconfigs import kubeconfig, tokened
@@ -110,7 +110,7 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
     services = ServiceForwards(InProcess().client(), lambda host, port: connected(tcp_socket(), host, port))
     with folder.locked():
         async with (
-            control_endpoint(folder, PortForwards(network.expose, services), ControlResponse, {}),
+            control_endpoint(folder, ClusterForwards(network.expose, services), ControlResponse, {}),
             open_site(find_cluster(ClusterFlags(name))) as site,
         ):
             vm: Json = {"status": {"extraNetIP": "10.111.0.9", "podIP": "10.244.1.2"}}

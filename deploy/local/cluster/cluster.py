@@ -96,7 +96,7 @@ class Cluster:
         stack.push_async_callback(services.close)
         status = partial(self._status, response, agents, runtime)
         await stack.enter_async_context(
-            control.control_endpoint(self._folder, control.PortForwards(network.expose, services), status, actions)
+            control.control_endpoint(self._folder, control.ClusterForwards(network.expose, services), status, actions)
         )
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")

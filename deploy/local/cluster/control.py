@@ -160,7 +160,7 @@ Actions = Mapping[str, Callable[[str], None]]
 
 
 @dataclass(frozen=True, slots=True)
-class PortForwards:
+class ClusterForwards:
     """Port forwards into the cluster: to an IP of its network, or to a Service."""
 
     expose: Callable[[str, int], Awaitable[int]]
@@ -176,7 +176,7 @@ class PortForwards:
 
 @asynccontextmanager
 async def control_endpoint(
-    folder: ClusterFolder, ways: PortForwards, status: Callable[[], ControlResponse], actions: Actions
+    folder: ClusterFolder, ways: ClusterForwards, status: Callable[[], ControlResponse], actions: Actions
 ) -> AsyncIterator[None]:
     """Serve requests while the context is open."""
     token = secrets.token_hex(16)
@@ -202,7 +202,7 @@ async def control_endpoint(
 
 
 async def _answer(
-    line: bytes, token: str, ways: PortForwards, status: Callable[[], ControlResponse], actions: Actions
+    line: bytes, token: str, ways: ClusterForwards, status: Callable[[], ControlResponse], actions: Actions
 ) -> ControlResponse:
     try:
         ask = msgspec.json.decode(line, type=ControlRequest)

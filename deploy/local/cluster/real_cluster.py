@@ -224,7 +224,7 @@ class RealCluster:
         await client.ensure(IP_ADDRESSES, "", client_claim(cluster_plan.VM_VISITOR, first_node))
         exposed = control.ExposedCluster(self._network, first_node)
         stack.push_async_callback(exposed.close)
-        ways = control.PortForwards(exposed.expose, services)
+        ways = control.ClusterForwards(exposed.expose, services)
         await stack.enter_async_context(
             control.control_endpoint(self._folder, ways, lambda: self._status(nodes), actions)
         )

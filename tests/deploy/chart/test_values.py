@@ -93,7 +93,7 @@ def test_lists_of_objects_are_closed_too() -> None:
     assert [path for path, each in objects if each.get("additionalProperties", True)] == []
 
 
-def test_values_that_may_not_be_missing_are_those_with_defaults() -> None:
+def test_required_values_are_those_with_defaults() -> None:
     """What ``--reuse-values`` over an older chart or a null would take away from the templates."""
     text = (FOLDER / "templates/refusals/_missing.tpl").read_text()
     (names,) = re.findall(r'define "autoscale.requiredValues" -}}\n(.*?){{- end', text, re.DOTALL)

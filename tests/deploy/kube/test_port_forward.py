@@ -99,7 +99,7 @@ async def _pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-async def test_forward_goes_through_the_proxy_in_the_users_name() -> None:
+async def test_forward_uses_proxy_and_impersonation() -> None:
     """With ``proxy-url`` or ``HTTPS_PROXY``, and ``--as``."""
     server, tunnel = Server([b"\0" + OK + b"{}"]), Tunnel()
     async with client(server) as direct, await asyncio.start_server(tunnel.lead, "127.0.0.1", 0) as proxy:

@@ -197,7 +197,7 @@ async def test_hourly_load_is_costed_exactly(tmp_path: Path) -> None:
     assert (in_parts.span.sums, high[DB].cpu) == (usage.span.sums, 4000)
 
 
-async def test_reused_node_name_has_the_price_keys_of_its_time(tmp_path: Path) -> None:
+async def test_reused_node_name_keeps_price_keys(tmp_path: Path) -> None:
     """As kube-state-metrics exports labels: ``n1`` is a spot node of another type in the second half of the hour."""
     backfilled(tmp_path)
     spot = ',label_eks_amazonaws_com_capacity_type="SPOT",label_eks_amazonaws_com_nodegroup="web"'

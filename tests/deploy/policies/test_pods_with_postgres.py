@@ -94,7 +94,7 @@ def test_bounds_in_any_form_allow_their_maximum(bounds: str) -> None:
         '[{"max":{"cpu":8,"mem":"8Gi"}}]',
     ],
 )
-def test_growth_beyond_bounds_or_without_readable_ones_is_refused(bounds: str | None) -> None:
+def test_growth_beyond_or_without_bounds_is_refused(bounds: str | None) -> None:
     assert growth(bounds) == BEYOND
 
 
@@ -134,7 +134,7 @@ def test_agent_shrinks_to_the_minimum_and_never_below(bounds: str, first: str | 
     assert refused(before, after) == why
 
 
-def test_agent_takes_back_what_the_kubelet_does_not_give_a_pod_below_its_minimum() -> None:
+def test_agent_reverts_ungranted_resize_below_minimum() -> None:
     """A minimum above the template is a wish like any other."""
     before = postgres("pg-1", bounds='{"min":{"cpu":"1","mem":"2Gi"},"max":{"cpu":4,"mem":"8Gi"}}')
     before["status"]["containerStatuses"] = [

@@ -118,7 +118,7 @@ def test_permits_are_protected_and_only_they(other: str) -> None:
     assert all(said(*each).startswith("autoscaling-permit-writers: the scheduler alone") for each in refused)
 
 
-def test_agent_does_not_take_an_order_to_sleep_back() -> None:
+def test_agent_does_not_revoke_sleep_order() -> None:
     """Without it the VM wakes; a new order, and a resize that leaves it as it is, are the agent's."""
     sleep, (tried,) = "autoscaling.neon.tech/sleep", (each for each in ATTEMPTS if each.what == "orders it to sleep")
     asked = write_of(tried)

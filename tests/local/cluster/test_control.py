@@ -15,7 +15,7 @@ from deploy.local.cluster import control
 from deploy.local.cluster.control import (
     ControlResponse,
     NoAnswerError,
-    PortForwards,
+    ClusterForwards,
     ServiceForwards,
     ask_cluster,
     control_endpoint,
@@ -42,7 +42,7 @@ async def folder(tmp_path: Path) -> AsyncIterator[ClusterFolder]:
         return ControlResponse(host=",".join(stopped))
 
     actions = {"stop-kubelet": stop, "start-kubelet": stop}
-    async with control_endpoint(opened, PortForwards(network.expose, services), status, actions):
+    async with control_endpoint(opened, ClusterForwards(network.expose, services), status, actions):
         yield opened
 
 

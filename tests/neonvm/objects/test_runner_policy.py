@@ -60,7 +60,7 @@ def test_it_never_opens_what_another_policy_closes(other: Json) -> None:
     ],
     ids=["other pods", "what goes out", "unreadable"],
 )
-def test_policies_that_do_not_close_vms_do_not_matter(other: Json) -> None:
+def test_policies_that_keep_vms_open_are_ignored(other: Json) -> None:
     assert todo(other) is Todo.CREATE
 
 

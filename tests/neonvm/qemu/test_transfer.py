@@ -356,7 +356,7 @@ async def test_wire_that_never_opens_ends_with_the_move(move: Move, monkeypatch:
 
 
 @pytest.mark.parametrize("is_left", [False, True])
-async def test_nobody_waits_for_a_wire_of_a_cancelled_move(
+async def test_cancelled_move_does_not_wait_for_wire(
     move: Move, monkeypatch: pytest.MonkeyPatch, *, is_left: bool
 ) -> None:
     """Another process may take up a move that was left."""

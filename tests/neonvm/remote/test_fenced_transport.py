@@ -26,7 +26,7 @@ class SlowServer(httpx.AsyncBaseTransport):
         return httpx.Response(200)
 
 
-async def test_write_that_waits_past_the_lease_is_never_sent() -> None:
+async def test_write_after_lease_expiry_is_not_sent() -> None:
     server = SlowServer()
     fenced = FencedTransport(server, lambda: Seconds(0.01))
     with pytest.raises(httpx.ReadTimeout, match="the Lease expired before the response came"):

@@ -211,7 +211,7 @@ async def test_an_answer_has_a_size_and_a_time(answer: bytes, part: bytes, said:
 
 
 @pytest.mark.parametrize("place", [replace(PLACE, address="a" * 64), replace(PLACE, address="127.0.0.1", api=99_999)])
-async def test_a_place_that_no_socket_takes_is_a_fault(place: RunnerEndpoint) -> None:
+async def test_invalid_runner_address_is_a_fault(place: RunnerEndpoint) -> None:
     client = RunnerClient(connections(Reviews()), replace(place, is_open=True), PollLimiter())
     with pytest.raises(GuestError, match="cannot be reached"):
         await client.status()

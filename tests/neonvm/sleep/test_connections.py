@@ -43,7 +43,7 @@ def test_repeat_after_a_pause_is_a_probe(seq: int, now: float, pause: float) -> 
 
 
 @given(NUMBERS, st.floats(0, 1e9), st.floats(0, 1e6))
-def test_next_number_shows_that_the_one_before_was_a_probe(seq: int, now: float, pause: float) -> None:
+def test_next_sequence_number_reveals_probe(seq: int, now: float, pause: float) -> None:
     """The client was asked, and acknowledges that with its next number: at once, and never again."""
     table, following = Connections(), (seq + 1) % 2**32
     assert table.see(ONE, seq, now) is UNSURE

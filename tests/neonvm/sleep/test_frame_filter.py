@@ -100,7 +100,7 @@ def test_repeated_probe_is_answered(payload: bytes) -> None:
     assert not remembered.is_woken
 
 
-def test_first_probe_is_answered_once_the_client_has_shown_its_number() -> None:
+def test_first_probe_waits_for_clients_number() -> None:
     """It may send no second one. An acknowledgement in its place would show the same number again."""
     remembered = memory()
     CLIENT.judged(remembered, CLIENT.probe(), 1.0)
@@ -216,7 +216,7 @@ def test_quiet_source_may_end_its_session() -> None:
     assert answer(QUIET.judged(remembered, QUIET.frame(FIN | ACK, back=-5))).ack == QUIET.seq + 6
 
 
-def test_closed_port_is_refused_a_bounded_number_of_times() -> None:
+def test_resets_of_closed_ports_are_bounded() -> None:
     remembered, scanner = memory(), [Client(port=port) for port in range(10_000, 10_500)]
     actions = [client.judged(remembered, client.frame(SYN), 7.5).action for client in scanner]
     assert actions == [ANSWER] * REFUSALS + [DROP] * (500 - REFUSALS)

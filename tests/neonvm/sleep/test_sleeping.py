@@ -204,7 +204,7 @@ class DyingMachine(SavedMachine):
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-async def test_permit_that_comes_too_late_waits_for_the_end(world: World, *, leaves: bool) -> None:
+async def test_late_permit_waits_for_sleeps_end(world: World, *, leaves: bool) -> None:
     """Two processes would have the disk. A guest that is moved away in that moment has none."""
     world.machine = dying = DyingMachine(run_state="inmigrate")
     dying.dies = asyncio.Event()
@@ -223,7 +223,7 @@ async def test_permit_that_comes_too_late_waits_for_the_end(world: World, *, lea
     assert world.stand_in.places[-1] == ("nothing" if leaves else "closed")
 
 
-async def test_machine_that_starts_too_many_processes_costs_no_session(world: World) -> None:
+async def test_failed_process_start_loses_no_session(world: World) -> None:
     """Hundreds wake at once: one process is too slow, one is refused by the kernel, and the image is still there."""
     world.faults = [GuestError("QMP negotiation failed"), BlockingIOError("no more processes")]
     assert await world.sleep.wake() == Woken(Seconds(2.0))
