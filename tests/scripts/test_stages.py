@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer import BadParameter
 
-from deploy.local.cluster.control import ControlResponse, ClusterForwards, ServiceForwards, control_endpoint
+from deploy.local.cluster.control import ClusterForwards, ControlResponse, ServiceForwards, control_endpoint
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubeconfigs import kubeconfig, tokened

@@ -13,9 +13,9 @@ import pytest
 
 from deploy.local.cluster import control
 from deploy.local.cluster.control import (
+    ClusterForwards,
     ControlResponse,
     NoAnswerError,
-    ClusterForwards,
     ServiceForwards,
     ask_cluster,
     control_endpoint,
