@@ -1,1 +1,1 @@
-"""Ways to run the system: manifests for a cluster, and the whole system on one machine."""
+"""Deployments: manifests and images for clusters, NeonVM's controllers and runners, and local clusters."""

@@ -1,1 +1,1 @@
-"""A real Kubernetes on this machine: what it is built of, what it is planned to be, and what is done to the machine."""
+"""A real Kubernetes on this machine: its programs, its plan, and its resources on the machine."""

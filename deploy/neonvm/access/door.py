@@ -38,50 +38,50 @@ class Door(TcpListener):
     """One listening port. Without ``tls``, all callers are ``ANYONE``."""
 
     def __init__(self, listener: socket.socket, serve: ServeCaller, tls: Tls | None) -> None:
-        super().__init__([listener], self._converse, ConnectionLimits(PER_ADDRESS, UNPROVEN))
+        super().__init__([listener], self._authorize, ConnectionLimits(PER_ADDRESS, UNPROVEN))
         self._serve_caller = serve
         self._tls = tls
-        self._proven: Counter[str] = Counter()
-        self._spent_until: dict[str, float] = {}  # by IP: when its budget of handshakes is full again
+        self._authenticated: Counter[str] = Counter()
+        self._full_at: dict[str, float] = {}  # by IP: when its budget of handshakes is full again
 
     async def opened(self, connection: socket.socket, address: str) -> StreamPair:
         """See ``TcpListener``; the TLS handshake authenticates the caller."""
         # Close connections of a controller whose node is gone.
         notice_loss(connection)
-        # Includes the wait for a turn, so a flood from one IP times out.
+        # Includes the wait for a handshake, so a flood from one IP times out.
         async with asyncio.timeout(PROOF_SECONDS):
             if self._tls is None:
                 return await streams(connection)
             # A handshake costs a millisecond of CPU.
-            await self._turn(address)
+            await self._wait_for_handshake(address)
             return await streams(connection, tls=self._tls())
 
-    async def _turn(self, address: str) -> None:
+    async def _wait_for_handshake(self, address: str) -> None:
         """Wait until the IP may start another handshake."""
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()
-            wait = self._spent_until.get(address, 0.0) - now - AT_ONCE / HANDSHAKES
+            wait = self._full_at.get(address, 0.0) - now - AT_ONCE / HANDSHAKES
             if wait <= 0:
                 break
             await asyncio.sleep(wait)
         # Drop IPs whose budget is full again.
-        if len(self._spent_until) >= _REMEMBERED:
-            self._spent_until = {other: until for other, until in self._spent_until.items() if until > now}
-        self._spent_until[address] = max(self._spent_until.get(address, now), now) + 1 / HANDSHAKES
+        if len(self._full_at) >= _REMEMBERED:
+            self._full_at = {other: until for other, until in self._full_at.items() if until > now}
+        self._full_at[address] = max(self._full_at.get(address, now), now) + 1 / HANDSHAKES
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _authorize(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         who = ANYONE if self._tls is None else client_name(writer.get_extra_info("ssl_object"))
         if who == NOBODY:
             # A probe: it stays among the unauthenticated connections.
             async with asyncio.timeout(PROBE_SECONDS):
                 await self._serve_caller(who, reader, writer)
             return
-        if self._proven[who] >= PROVEN:
+        if self._authenticated[who] >= PROVEN:
             return
         self.keep()
-        self._proven[who] += 1
+        self._authenticated[who] += 1
         try:
             await self._serve_caller(who, reader, writer)
         finally:
-            self._proven[who] -= 1
+            self._authenticated[who] -= 1

@@ -79,7 +79,7 @@ async def test_addresses_of_the_past_are_forgotten(counting: CountingDoor, monke
     for number in range(2, 12):
         assert await counting.serves(f"127.0.0.{number}")
         await asyncio.sleep(2 / HANDSHAKES)
-    assert len(counting.door._spent_until) <= 3
+    assert len(counting.door._full_at) <= 3
 
 
 async def test_silent_crowd_of_many_addresses_displaces_itself(tmp_path: Path) -> None:
