@@ -114,7 +114,7 @@ def test_image_build_needs_a_checkout(command: tuple[str, ...], installed: Insta
     ended = environment.run("autoscale", *command)
     assert (ended.returncode, ended.stdout) == (1, "")
     (line,) = ended.stderr.splitlines()
-    assert "images are built in a checkout of the project (git clone)" in line
+    assert "building images needs a checkout of the project (git clone)" in line
     assert not (environment.folder / "home" / ".cache").exists()
 
 
