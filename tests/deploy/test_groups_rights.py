@@ -27,7 +27,9 @@ SPARED = {
 }
 """What no story here does: these kinds of targets are written as Deployments are."""
 PODS_ENABLED = {("postgresql.cnpg.io", "clusters/status", "patch"), ("", "pods", "patch")}
-"""Rights that the chart grants with ``pods.enabled`` alone."""
+"""Rights that the chart grants with ``pods.enabled`` alone, beside ``get`` of pods, which the program never does: the
+scheduler explains a pod only to those who may.
+"""
 
 
 def rights(cluster: EmbeddedCluster) -> set[Right]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final, Protocol
@@ -19,7 +20,11 @@ from scheduler_plugin.databases import database_url
 from scheduler_plugin.groups.core.tandem import DeniedRoom
 from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 
+LOG: Final = logging.getLogger("autoscale.groups")
+
 _TIMEOUT: Final = Seconds(5.0)
+_SHOWN: Final = 200
+"""Characters of a response that are logged."""
 
 
 class Denials(Protocol):
@@ -43,7 +48,7 @@ class _ExplainedDatabase(msgspec.Struct, frozen=True):
     pods: tuple[_ExplainedPod, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HttpDenials:
     """``Denials`` from the scheduler at the URL ``scheduler``."""
 
@@ -51,6 +56,7 @@ class HttpDenials:
     scheduler: str
     clock: Clock
     tokens: Tokens = no_tokens
+    _fault: str = ""
 
     async def of(self, pod: ObjectName) -> DeniedRoom | None:
         """See ``Denials``."""
@@ -59,13 +65,28 @@ class HttpDenials:
             headers = shown(await self.tokens(AUDIENCE))
             answer = await self.http.get(f"{self.scheduler.rstrip('/')}{path}", headers=headers, timeout=_TIMEOUT)
             pods = msgspec.json.decode(answer.raise_for_status().content, type=_ExplainedDatabase).pods
-            return next((self._denial(account) for account in pods if account.denied_for_seconds is not None), None)
+            denial = next((self._denial(account) for account in pods if account.denied_for_seconds is not None), None)
         # Retried by the next reconcile.
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+            self._note(_fault(error))
             return None
+        self._note("")
+        return denial
+
+    def _note(self, fault: str) -> None:
+        """Log a fault once, not in each reconcile: without denials no standby is ever promoted."""
+        if fault and fault != self._fault:
+            LOG.warning("cannot read denials of primaries from the scheduler", extra={"error": fault})
+        self._fault = fault
 
     def _denial(self, account: _ExplainedPod) -> DeniedRoom:
         lacks = Resources(cpu_from_wire("cpu", account.denied.cpu), mem_from_wire("mem", account.denied.mem))
         since = self.clock.wall() - (account.denied_for_seconds or 0.0)
         # Whole seconds, so that the condition's message is stable.
         return DeniedRoom(lacks, datetime.fromtimestamp(round(since), UTC))
+
+
+def _fault(error: Exception) -> str:
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"HTTP {error.response.status_code}: {error.response.text[:_SHOWN]}"
+    return str(error) or type(error).__name__

@@ -109,7 +109,7 @@ def _more_images(folder: Path) -> Iterator[Path]:
     """Images of what the chart installs and ``autoscale local`` does not."""
     platform = native_platform()
     maker = LayerMaker(Checkout(), platform, platform, Origin(), print)
-    for name in {"autoscale-injector", "autoscale-dashboard"} - set(OWN_IMAGES):
+    for name in {"autoscale-injector", "autoscale-dashboard", "autoscale-groups"} - set(OWN_IMAGES):
         yield build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path
 
 

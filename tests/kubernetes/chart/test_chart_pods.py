@@ -35,6 +35,13 @@ def test_nothing_of_it_is_there_by_default_but_the_fence() -> None:
     assert all(powers(ON).values())
 
 
+def test_scheduler_explains_denials_of_pods_to_groups() -> None:
+    rendered = {named(each): each for each in objects({**ON, "groups": {"enabled": True}})}
+    rules = rendered["ClusterRole", "autoscaling-groups"]["rules"]
+    verbs = {verb for rule in rules if rule["resources"] == ["pods"] for verb in rule["verbs"]}
+    assert verbs == {"get", "list", "watch", "patch"}
+
+
 def test_parts_of_it_can_be_left_out() -> None:
     without_reclaimer = {"pods": {"enabled": True, "reclaimer": {"enabled": False}}}
     assert [name for name, is_there in powers(without_reclaimer).items() if not is_there] == ["reclaimer"]

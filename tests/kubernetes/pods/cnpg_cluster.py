@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from tests.kubernetes.adoption.release import ctr, nodes_of
+from tests.kubernetes.pods.images import OPERATOR_IMAGE
 from tests.kubernetes.pods.load import Server
-from tests.kubernetes.pods.pod_stage import Obj, PodStage, restarts
+from tests.kubernetes.pods.pod_stage import OPERATOR, Obj, PodStage, restarts
 from tests.kubernetes.pods.postgres import NAME, cluster_of_two
 from tests.kubernetes.real_kubernetes import eventually
 
 CLUSTERS: Final = "clusters.postgresql.cnpg.io"
+NEXT_OPERATOR_IMAGE: Final = f"{OPERATOR_IMAGE}-next"
+"""Another name of the same program. The operator replaces pods whose first container has another image than itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,11 @@ class CnpgCluster:
     def primary(self) -> str:
         """The pod that takes writes."""
         return str(self._status()["currentPrimary"])
+
+    @property
+    def target(self) -> str:
+        """The pod that is to take writes."""
+        return str(self._status()["targetPrimary"])
 
     @property
     def pods(self) -> dict[str, tuple[str, int]]:
@@ -52,9 +62,15 @@ class CnpgCluster:
         """The operator reconciles it now: it has changed."""
         self._annotate("autoscale.test/looked-at", str(time.time_ns()))
 
-    def is_made_anew(self) -> None:
-        """The operator makes its pods anew, one after the other, as with an upgrade of its own."""
-        self._annotate("kubectl.kubernetes.io/restartedAt", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    def upgrade_operator(self) -> None:
+        """The operator's image gets another name; the new operator then replaces the Cluster's pods one by one."""
+        for pid in nodes_of(self.stage.cluster):
+            subprocess.run([*ctr(pid), "tag", "--force", OPERATOR_IMAGE, NEXT_OPERATOR_IMAGE], check=True)
+        deployment, namespace = OPERATOR
+        for what in (("image", "manager="), ("env", "OPERATOR_IMAGE_NAME=")):
+            setting = f"{what[1]}{NEXT_OPERATOR_IMAGE}"
+            self.stage.cluster.kubectl("set", what[0], f"--namespace={namespace}", deployment, setting)
+        self.stage.cluster.kubectl("rollout", "status", f"--namespace={namespace}", deployment, "--timeout=120s")
 
     def _annotate(self, name: str, text: str) -> None:
         patch = json.dumps({"metadata": {"annotations": {name: text}}})

@@ -15,8 +15,9 @@ from tests.kubernetes.real_kubernetes import RealKubernetes, running
 
 VALUES: Final = {
     "pods.enabled": "true",
+    "groups.enabled": "true",
     # One of each is enough here, and the machine has two cores.
-    **dict.fromkeys(("scheduler.replicas", "injector.replicas", "neonvm.controller.replicas"), "1"),
+    **dict.fromkeys((f"{each}.replicas" for each in ("scheduler", "injector", "groups", "neonvm.controller")), "1"),
     # VMs let most peaks pass before they move.
     **dict.fromkeys((f"scheduler.settings.migration.settle{each}Seconds" for each in ("", "Denied")), "3"),
 }

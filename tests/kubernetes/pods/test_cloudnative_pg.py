@@ -111,12 +111,12 @@ def test_the_operator_changes_nothing_of_what_a_pod_has_been_given(postgres: Cnp
     watch.until(primary, is_small, time.monotonic(), BACK)
 
 
-def test_pods_that_are_made_anew_get_the_size_of_those_before_them(postgres: CnpgCluster, watch: PodWatch) -> None:
-    """The operator makes the standby anew, and then the primary, which is at work until then."""
+def test_pods_keep_size_when_operator_is_upgraded(postgres: CnpgCluster, watch: PodWatch) -> None:
+    """The new operator replaces the standby, and then the primary, which is at work until then."""
     primary, before = postgres.primary, postgres.pods
     with load(postgres.server(primary), "-S", may_fail=True) as burst:
         watch.until(primary, has_grown, burst.began, NEEDED)
-        postgres.is_made_anew()
+        postgres.upgrade_operator()
         eventually(lambda: are_others(postgres, before), "both are others", 240.0)
     is_whole_again(postgres, watch, before, primary)
 

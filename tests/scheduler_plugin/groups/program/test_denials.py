@@ -52,6 +52,20 @@ async def test_unusable_explanation_denies_nothing(body: bytes, status: int) -> 
     assert await denials(body, status).of(POD) is None
 
 
+async def test_scheduler_that_refuses_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Without an answer no standby is ever promoted, and nothing else would show why."""
+    statuses = [403, 403, 200, 403]
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(statuses.pop(0), content=DENIED)
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    refused = HttpDenials(http, "http://scheduler:10297", FakeClock())
+    denied = [await refused.of(POD) is not None for _ in range(4)]
+    assert denied == [False, False, True, False]
+    assert [each.getMessage() for each in caplog.records] == ["cannot read denials of primaries from the scheduler"] * 2
+
+
 class FakeDenials:
     """The scheduler, which denies the same at each look."""
 
