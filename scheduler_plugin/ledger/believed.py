@@ -47,7 +47,7 @@ def believed(state: LedgerState, facts: VmFacts, account: VmAccount | None) -> V
     reach = total
     if facts.actual is not None or facts.phase in WITHOUT_GUEST or facts.phase == ASLEEP:
         reach = reduce(Resources.at_most, (reach_of(state, claim, pods_on[claim.node]) for claim in claims))
-    permitted = reduce(Resources.at_most, (_node_maximum(state, claim) for claim in claims))
+    permitted = reduce(Resources.at_most, (node_maximum(state, claim) for claim in claims))
     bounded = _bounded(facts, account.had, reach, permitted.at_least(account.reserved))
     bounded = _with_arrival_size(state, bounded, claims, account.facts.wakes_with or ZERO)
     # One node of the VM is known, which bounds every guest.
@@ -85,7 +85,7 @@ def _node_total(state: LedgerState, claim: Claim) -> Resources:
     return state.nodes[claim.node].room.total.minus_or_zero(claim.pod.around)
 
 
-def _node_maximum(state: LedgerState, claim: Claim) -> Resources:
+def node_maximum(state: LedgerState, claim: Claim) -> Resources:
     """The maximum for this guest at any time since its node booted."""
     facts = state.nodes[claim.node].facts
     # Allocatable may have shrunk since the grant, by our settings or the kubelet's.
@@ -157,7 +157,7 @@ def _bounded_by_node(state: LedgerState, account: VmAccount, facts: VmFacts, cla
     # Another known node bounds the VM already.
     if any(other is not claim and state.nodes[other.node].facts is not None for other in account.claims):
         return _with_restart_size(facts, whole, ZERO)
-    return _bounded(facts, account.reserved.at_most(whole), whole, _node_maximum(state, claim))
+    return _bounded(facts, account.reserved.at_most(whole), whole, node_maximum(state, claim))
 
 
 def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:

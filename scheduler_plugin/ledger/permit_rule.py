@@ -27,7 +27,7 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.permit_account import Message
 from scheduler_plugin.ledger.accounts.sharing import PATIENCE, asked_back, kept_for_others
 from scheduler_plugin.ledger.accounts.wake_turns import is_next_to_wake
-from scheduler_plugin.ledger.believed import believed, judge_again, reach_of
+from scheduler_plugin.ledger.believed import believed, judge_again, node_maximum, reach_of
 from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.state import LedgerState
@@ -100,7 +100,8 @@ def _permit_and_write(
     # over the node's total.
     if account.is_unproven and last is not None:
         permit = permit.at_least(wanted.at_most(last))
-        account.honour(permit.at_least(_held_without_request(account, message, last)), now)
+        held = message.wanted.at_most(last).at_most(_bound_of_agent(state, claim, account))
+        account.honour(permit.at_least(held), now)
     persist = account.answer(message, permit, now, revision, state.nodes[claim.node].claims)
     unmet = ZERO
     if by_room is not wanted and account.has_agent:
@@ -118,12 +119,16 @@ def _permit_and_write(
     return permit, persist, outside
 
 
-def _held_without_request(account: VmAccount, message: Message, last: Resources) -> Resources:
-    """The part of its ``last`` permit that the agent may use without asking, within the object's bounds."""
+def _bound_of_agent(state: LedgerState, claim: Claim, account: VmAccount) -> Resources:
+    """The size up to which an agent may use its last permit without asking."""
     facts = account.facts
+    if facts is None:
+        return ZERO
     # Believed bounds are lower while there is no room for the object's request, which the agent may have made by that
     # permit.
-    return ZERO if facts is None else message.wanted.at_most(last).at_most((facts.declared or facts).most)
+    most = (facts.declared or facts).most
+    # The bounds of a pod may have been lowered since, and its kubelet knows nothing of them.
+    return most.at_least(node_maximum(state, claim)) if facts.is_pod else most
 
 
 def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant) -> None:

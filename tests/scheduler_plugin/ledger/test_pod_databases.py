@@ -158,6 +158,17 @@ def test_permit_outlives_the_container() -> None:
     assert story.ledger.nodes["n1"].room.free == ZERO
 
 
+def test_last_permit_outlives_lowered_bounds() -> None:
+    """After a fail-over its agent may still use what it was permitted before, until it hears the answer."""
+    lowered = structs.replace(database("pg", amount(2)), most=amount(3))
+    story = Fleet(node(total=11), lowered, pod("pg", amount(2)))
+    assert story.ask("pg", amount(6), number=1, last_permit=amount(5)).permit == amount(3)
+    assert story.reserved("pg") == amount(5) + AROUND
+    story.ask("pg", amount(6), number=2, last_permit=amount(3))
+    assert story.reserved("pg") == amount(3) + AROUND
+    assert story.ask("pg", amount(90), number=3, last_permit=amount(90)).permit == amount(3)
+
+
 def test_pod_without_a_node_holds_up_nobody() -> None:
     story = Fleet(node(total=11), database("pg", amount(2)), pod("pg", amount(2), on=None))
     assert story.ledger.nodes["n1"].room.free == amount(10)
