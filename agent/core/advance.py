@@ -48,6 +48,7 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
         case events.WindowSeen(window):
             state.sleep.see_window(window, now, jitter)
         case events.PolicySet(policy, problems):
+            state.sleep.see_policy(state.policy.sleep, policy.sleep, now, jitter)
             state.use(policy, "; ".join(problems), now)
         case events.PolicyRefused(reason):
             state.settings_failure = failed_again(state.settings_failure, events.Fault.SETTINGS, reason, now)

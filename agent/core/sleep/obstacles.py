@@ -32,7 +32,7 @@ def obstacles(side: SleepSide, after: Seconds, vm: Vm, sample: GuestSample | Non
     if side.window is not None:
         yield f"kept awake by the window {side.window}"
     elif side.spread_until is not None and now < side.spread_until:
-        yield f"its window has ended; next order in {side.spread_until - now:.0f} s, so that not all VMs sleep at once"
+        yield f"next order in {side.spread_until - now:.0f} s, so that not all VMs sleep at once"
     yield from _of_guest(side, after, sample, now)
     yield from _of_orders(side, vm, now)
 

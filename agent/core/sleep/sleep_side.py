@@ -29,7 +29,9 @@ PACKET: Final = "packet"
 WOKEN_BY: Final = (PACKET, "order")
 """Sources of a wake: a client's packet, or everything else, such as a removed order, a migration or a drain."""
 _SPREAD: Final = Seconds(300.0)
-"""Time over which the VMs of a fleet fall asleep after a window that they share: each writes its memory to disk."""
+"""Time over which the VMs of a fleet fall asleep after a window or a policy that they share: each writes its memory to
+disk.
+"""
 
 _KNOWN_WITHIN: Final = Seconds(10.0)
 """Time within which every watcher has observed the wake."""
@@ -65,7 +67,7 @@ class Wake:
 @dataclass(slots=True)
 class SleepSide:
     """Sleep state of one VM. ``window`` is the keep-awake window that applies now. ``spread_until``: no order before
-    this time, because a window has ended for many VMs.
+    this time, because many VMs may sleep since the same moment.
 
     ``running_from`` and ``waking_from`` are when the VM was first observed in that state; None in any other. A VM whose
     guest is starting is in both. ``wakes`` counts observed wakes by source. ``ordering`` is the order in flight;
@@ -116,6 +118,11 @@ class SleepSide:
         if self.window is not None and window is None:
             self.spread_until = Instant(now + _SPREAD * jitter)
         self.window = window
+
+    def see_policy(self, before: SleepPolicy, policy: SleepPolicy, now: Instant, jitter: float) -> None:
+        """Update for a policy that follows ``before``: VMs that have been idle for days may sleep as of now."""
+        if policy.after and (not before.after or policy.after < before.after):
+            self.spread_until = Instant(now + min(_SPREAD, policy.after) * jitter)
 
     def quiet_for(self, quiet: float, now: Instant) -> Seconds:
         """The part of the guest's ``quiet`` time in which the VM was observed running."""

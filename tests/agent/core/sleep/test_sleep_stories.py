@@ -23,6 +23,7 @@ from agent.core.events import (
 )
 from agent.core.explain import explain
 from agent.core.growth import follow
+from agent.core.policy import SleepPolicy
 from agent.core.vm import VmFloor
 from protocol.guest.monitor_messages import UpscaleRequest
 from protocol.guest.sleep import SleepState
@@ -105,10 +106,25 @@ def test_vms_sleep_one_after_another_when_their_window_ends() -> None:
     story = idle(settled_sleeper().happens(WindowSeen("Mon 07:00-20:00 UTC")), until=70.0)
     story.jitter = 0.1
     story.happens(WindowSeen(None))
-    assert (orders(story), "its window has ended; next order in 30 s" in why(story)) == (False, True)
+    assert (orders(story), "next order in 30 s, so that not all VMs sleep at once" in why(story)) == (False, True)
     assert orders(idle(story, until=100.0))
     story.happens(WindowSeen(None))
     assert orders(story), "nothing has ended"
+
+
+def test_vms_sleep_one_after_another_when_sleep_is_enabled() -> None:
+    """All VMs that have been idle for long might sleep at that moment; each waits a part of the idle time."""
+    story = idle(settled_sleeper(), until=70.0)
+    story.jitter = 0.1
+    longer = replace(POLICY, sleep=SleepPolicy(Seconds(3600.0)))
+    for before in (POLICY, longer):
+        story.happens(PolicySet(before))
+        assert not orders(story)
+        story.happens(PolicySet(SLEEPY))
+        assert (orders(story), "next order in 6 s, so that" in why(story)) == (False, True)
+    assert orders(idle(story, until=80.0))
+    story.happens(PolicySet(SLEEPY))
+    assert orders(story), "nothing has changed"
 
 
 def test_no_order_while_scheduler_is_at_odds() -> None:
