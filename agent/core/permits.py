@@ -22,6 +22,7 @@ from agent.core.policy import (
 )
 from agent.core.state import Denial, State, failed_again
 from agent.core.vm import whole_slots
+from protocol.backoff import Backoff
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, PluginResponse
 from protocol.units import ZERO, Instant, Resources, Seconds
@@ -106,6 +107,7 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
     side.permit = side.ceiling = None if side.is_void else response.permit
     side.compute_unit = response.compute_unit or side.compute_unit
     side.migrate = response.migrate
+    side.freezes = side.freezes + 1 if side.migrate else 0
     side.is_stood_back = False
     side.giving.hear(response.shrink_to, now)
     side.answered_version = 0 if state.vm.seen is None else state.vm.seen.version
@@ -114,7 +116,11 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
         side.next_at = min(side.next_at, _soon(state.rhythm, response.ask_again, now))
     if side.migrate:
         # Only an answer tells the end of a migration.
-        side.next_at = min(side.next_at, Instant(now + state.policy.timing.migrating_tick))
+        wait = state.policy.timing.migrating_tick
+        if state.vm.seen is not None and state.vm.seen.is_pod:
+            # A new scheduler refuses pods for a moment, until it knows what else sizes them. Others stay refused.
+            wait = Backoff(wait, state.policy.timing.tick).delay(side.freezes, 0.0)
+        side.next_at = min(side.next_at, Instant(now + wait))
     if request.resources.within(response.permit):
         side.denial = None
         return

@@ -131,6 +131,7 @@ class SchedulerSide:
     out or restored while a request was in flight, so the permit in its answer does not count. ``knows_load``: the
     scheduler has the VM's load, without which it cannot tell an idle VM from a busy one. ``answered_version`` is the
     VM's version when the last permit came. ``is_stood_back``: the scheduler answers another agent of the VM.
+    ``migrate``: the last answer forbids any change; ``freezes`` answers in a row did.
     ``stores_permits``: permits are stored on the VM's object. The original project's scheduler stores none, and trusts
     the permit that an agent presents, so one stored by another scheduler must not reach it.
     """
@@ -148,6 +149,7 @@ class SchedulerSide:
     retry_at: Instant | None = None
     denial: Denial | None = None
     migrate: bool = False
+    freezes: int = 0
     knows_load: bool = False
     failure: Failure | None = None
     rejected: int = 0

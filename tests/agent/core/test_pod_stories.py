@@ -511,16 +511,19 @@ def test_lower_bound_is_tried_before_memory_goes() -> None:
 
 def test_pod_that_the_scheduler_refuses_keeps_its_size() -> None:
     """An autoscaler or operator that sizes the pod as well would answer a smaller size with a restart."""
-    has = size("500m", "2Gi")
+    has, asked = size("500m", "2Gi"), list[float]()
     story = settled_pod(has, is_frozen=True)
     while story.now < 30.0:
         for action in loaded(story, story.now + 1.0, 0.0).acts():
             assert isinstance(action, AskScheduler)
             assert (action.request.resources, action.request.needs) == (has, None)
+            asked.append(story.now)
             story.answers(has, migrate=True)
+    # Soon, since a new scheduler refuses pods for a moment; then as rarely as others, since it may last for ever.
+    assert asked == [2.0, 6.0, 13.0, 20.0, 27.0]
     assert story.plans().message is None, "and nothing is tried"
     assert because(story) == "frozen: the scheduler does not let this pod be resized, and explains why"
-    assert len(story.at(32.0).acts()) == 1
+    assert len(loaded(story, 34.0, 0.0).acts()) == 1
     story.answers(has)
     assert patches_in(story.looks()) == [patched_to(size("250m", "2Gi"), 1)]
 
