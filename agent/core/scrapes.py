@@ -40,7 +40,9 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
 def _look(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample, *, is_rebooted: bool) -> None:
     guest, policy, sample, now = state.guest, state.policy, observed.sample, observed.at
     # The smaller of before and after, so that stalls from before a growth do not cause another.
-    has = vm.up_to_limit(vm.actual.at_most(guest.had or vm.actual))
+    has = vm.actual.at_most(guest.had or vm.actual)
+    if _may_have_filled(sample) or (before is not None and _may_have_filled(before.sample)):
+        has = vm.up_to_limit(has)
     guest.had = vm.actual
     guest.kills = guest.kills.after(sample, has.mem, now, policy.memory, is_rebooted=is_rebooted)
     guest.rates = rates(before, observed, min(guest.cpus, has.cpu.whole_cpus))
@@ -59,6 +61,15 @@ def _look(state: State, vm: Vm, before: ObservedSample | None, observed: Observe
     state.monitor.looked(guest.goal.cpu, now)
     _smooth(state, vm, now)
     _probe(state, vm, observed, settling=settling)
+
+
+def _may_have_filled(sample: GuestSample) -> bool:
+    """Return False if at least half was free, page cache included: a kill or stall then comes from a node that is short
+    of memory, not from the pod's limit, which may be many times its request.
+    """
+    if sample.mem_total is None or sample.mem_free is None:
+        return True
+    return sample.mem_free < sample.mem_total.scaled(0.5)
 
 
 def _smooth(state: State, vm: Vm, now: Instant) -> None:

@@ -378,6 +378,18 @@ def test_killed_pod_gets_more_than_its_limit(limit: str | None, grown: str) -> N
     assert patches_in(story) == [patched_to(size("250m", grown), 2)]
 
 
+@pytest.mark.parametrize(("before", "after", "grown"), [("1Gi", "512Mi", "1280Mi"), ("3Gi", "512Mi", "5Gi")])
+def test_kill_by_a_short_node_says_nothing_of_the_limit(before: str, after: str, grown: str) -> None:
+    """A limit of many times the request would make each killed pod of a short node ask for its maximum."""
+    story = settled_pod()
+    story.sees(replace(pod(FLOOR, 2), mem_limit=Bytes.parse("4Gi")))
+    for second, kills, used in ((2.0, 0.0, before), (3.0, 1.0, after)):
+        free = Bytes.parse("4Gi") - Bytes.parse(used)
+        page = replace(sample(0.0, 0.0, 0.2), oom_kills=kills, mem_total=Bytes.parse("4Gi"), mem_free=free)
+        story.at(second).happens(Scraped(replace(page, mem_available=page.mem_total)))
+    assert patches_in(story) == [patched_to(size("250m", grown), 2)]
+
+
 def test_failed_trials_become_rare() -> None:
     """Each evicts page cache. A guest's monitor is asked every minute, which costs nothing."""
     has = size("250m", "2Gi")
