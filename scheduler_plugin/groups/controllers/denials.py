@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Final, Protocol
 
@@ -25,6 +25,9 @@ LOG: Final = logging.getLogger("autoscale.groups")
 _TIMEOUT: Final = Seconds(5.0)
 _SHOWN: Final = 200
 """Characters of a response that are logged."""
+
+_MOST_FAULTS: Final = 1000
+"""Pods whose last fault is remembered."""
 
 
 class Denials(Protocol):
@@ -56,7 +59,7 @@ class HttpDenials:
     scheduler: str
     clock: Clock
     tokens: Tokens = no_tokens
-    _fault: str = ""
+    _faults: dict[ObjectName, str] = field(default_factory=dict)
 
     async def of(self, pod: ObjectName) -> DeniedRoom | None:
         """See ``Denials``."""
@@ -68,16 +71,19 @@ class HttpDenials:
             denial = next((self._denial(account) for account in pods if account.denied_for_seconds is not None), None)
         # Retried by the next reconcile.
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
-            self._note(_fault(error))
+            self._note(pod, _fault(error))
             return None
-        self._note("")
+        self._faults.pop(pod, None)
         return denial
 
-    def _note(self, fault: str) -> None:
-        """Log a fault once, not in each reconcile: without denials no standby is ever promoted."""
-        if fault and fault != self._fault:
+    def _note(self, pod: ObjectName, fault: str) -> None:
+        """Log a fault once, not in each reconcile or for each pod: without denials no standby is ever promoted."""
+        if fault not in self._faults.values():
             LOG.warning("cannot read denials of primaries from the scheduler", extra={"error": fault})
-        self._fault = fault
+        self._faults[pod] = fault
+        # Pods that are gone are asked about no more.
+        if len(self._faults) > _MOST_FAULTS:
+            del self._faults[next(iter(self._faults))]
 
     def _denial(self, account: _ExplainedPod) -> DeniedRoom:
         lacks = Resources(cpu_from_wire("cpu", account.denied.cpu), mem_from_wire("mem", account.denied.mem))

@@ -66,6 +66,28 @@ async def test_scheduler_that_refuses_is_logged_once(caplog: pytest.LogCaptureFi
     assert [each.getMessage() for each in caplog.records] == ["cannot read denials of primaries from the scheduler"] * 2
 
 
+async def test_fault_of_one_pod_is_logged_once_among_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler does not know each primary, such as one without the label; a fault of all is one line."""
+    monkeypatch.setattr("scheduler_plugin.groups.controllers.denials._MOST_FAULTS", 2)
+    down = False
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(503 if down else 404 if "pg-9" in request.url.path else 200, content=DENIED)
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    asked = HttpDenials(http, "http://scheduler:10297", FakeClock())
+    names = [ObjectName("shop", f"pg-{number}") for number in (8, 9)]
+    for pod in names * 3:
+        await asked.of(pod)
+    assert len(caplog.records) == 1
+    down = True
+    for number in range(6):
+        await asked.of(ObjectName("shop", f"pg-{number}"))
+    assert len(caplog.records) == 2
+
+
 class FakeDenials:
     """The scheduler, which denies the same at each look."""
 
