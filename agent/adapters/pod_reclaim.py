@@ -33,6 +33,9 @@ from protocol.units import Bytes, Seconds
 STEP: Final = Seconds(1.0)
 """Between checks of a held pod. The reclaimer releases after 10 s of silence."""
 
+LARGE: Final = Bytes(512 * 1024**2)
+"""After a step that reclaimed this much, the next follows at once: the reclaimer returns early from a long reclaim."""
+
 KEPT: Final = 60
 """Steps that a hold lasts after approval. A kubelet lowers the limit within these, or never."""
 
@@ -172,11 +175,12 @@ class _Conversation:
     async def _try(self, number: int, target: Bytes) -> None:
         try:
             files = self._pod.files()
-            trial = ShrinkTrial(target, files.view(self._clock), files.margin, reclaims=self._hold.is_possible)
+            first = files.view(self._clock)
+            trial = ShrinkTrial(target, first, files.margin, reclaims=self._hold.is_possible)
         except (OSError, ValueError) as error:
             self._answer(number, _untried(error))
             return
-        verdict = await self._verdict(trial, files)
+        verdict = await self._verdict(trial, files, first.pod_used)
         if verdict.ok:
             self._answer(number, verdict)
             # An error ends the hold; the kubelet then decides by actual usage.
@@ -189,13 +193,14 @@ class _Conversation:
     def _answer(self, number: int, verdict: TrialVerdict) -> None:
         self._outbox.put_nowait(DownscaleResult(number, verdict.ok, verdict.reason))
 
-    async def _verdict(self, trial: ShrinkTrial, files: PodFiles) -> TrialVerdict:
+    async def _verdict(self, trial: ShrinkTrial, files: PodFiles, used: Bytes) -> TrialVerdict:
         verdict = None
         try:
             while verdict is None:
                 await self._hold.at(trial.size)
-                verdict = trial.judge(files.view(self._clock))
-                if verdict is None:
+                view = files.view(self._clock)
+                verdict, freed, used = trial.judge(view), used.minus_or_zero(view.pod_used), view.pod_used
+                if verdict is None and (freed < LARGE or used <= trial.size):
                     await self._clock.sleep(STEP)
         except (OSError, ValueError) as error:
             verdict = _untried(error)

@@ -37,13 +37,16 @@ YES = "the pod stayed below that for 20 s"
 
 @dataclass
 class FakeReclaimer:
-    """A reclaimer that brings the pod to what it is asked for, unless told otherwise; ``held`` is None without hold."""
+    """A reclaimer that brings the pod to what it is asked for, unless told otherwise: by ``at_once`` per request at
+    most, or not at all. ``held`` is None without hold.
+    """
 
     tree: Tree
     path: Path
     answer: bytes | None = None
     is_silent: bool = False
     does_reclaim: bool = True
+    at_once: int | None = None
     sizes: list[int] = field(default_factory=list)
     held: int | None = None
 
@@ -52,7 +55,7 @@ class FakeReclaimer:
             self.held = read_hold(line).size
             self.sizes.append(self.held)
             if self.does_reclaim:
-                use(self.tree, self.held)
+                use(self.tree, self.held if self.at_once is None else max(self.held, used(self.tree) - self.at_once))
             if not self.is_silent:
                 writer.write(self.answer if self.answer is not None else write_line(HoldReply(self.held)))
             if self.answer == b"":
@@ -63,9 +66,16 @@ class FakeReclaimer:
 
 def use(tree: Tree, amount: int) -> None:
     """The pod, and its container, use so much."""
-    name = "memory.current" if tree.layout.is_v2 else "memory.usage_in_bytes"
     for of_pod in (True, False):
-        tree.write(name, f"{amount}\n", of_pod=of_pod)
+        tree.write(usage_file(tree), f"{amount}\n", of_pod=of_pod)
+
+
+def used(tree: Tree) -> int:
+    return int(tree.file(usage_file(tree)).read_text())
+
+
+def usage_file(tree: Tree) -> str:
+    return "memory.current" if tree.layout.is_v2 else "memory.usage_in_bytes"
 
 
 def limited_to(tree: Tree, amount: int) -> None:
@@ -168,6 +178,28 @@ async def test_shrink_that_does_not_come_is_not_held_for_ever(reclaimer: FakeRec
     assert reclaimer.held is not None
     await agent.clock.advance(0.2)
     assert reclaimer.held is None
+
+
+@BOTH
+async def test_large_reclaim_goes_on_without_a_pause(layout: Layout, reclaimer: FakeReclaimer, agent: Agent) -> None:
+    """The reclaimer returns early. With a second between its steps, large pods would never be below in time."""
+    reclaimer.at_once = 1024 * MIB
+    limited_to(reclaimer.tree, 32 * 1024 * MIB)
+    use(reclaimer.tree, 20 * 1024 * MIB)
+    await agent.shrink(4 * 1024 * MIB)
+    # No second passes.
+    for _ in range(20):
+        await settle()
+    assert used(reclaimer.tree) == reclaimer.held
+    assert (await agent.answer(20.0)).ok
+
+
+async def test_reclaim_that_is_slow_pauses(reclaimer: FakeReclaimer, agent: Agent) -> None:
+    reclaimer.at_once = MIB
+    await agent.shrink()
+    await agent.clock.advance(9.9)
+    assert len(reclaimer.sizes) == 10
+    assert not (await agent.answer(0.1)).ok
 
 
 async def test_pod_that_cannot_be_reclaimed(reclaimer: FakeReclaimer, agent: Agent) -> None:
