@@ -242,8 +242,10 @@ def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instan
     if not (unmet.any or claim.unmet.any):
         return
     claim.denied_since = now if claim.denied_since is None else claim.denied_since
-    # A waking VM's size is from its object: others must not stay small for it for ever.
-    claim.is_long_denied = now - claim.denied_since >= PATIENCE
+    # A waking VM's size is from its object: others must not stay small for it for ever, even if its owner changes that
+    # size, and with it the denial, again and again.
+    asked_at = None if claim.vm is None else claim.vm.wake_asked_at
+    claim.is_long_denied = asked_at is not None and now - asked_at >= PATIENCE
     state.change(claim, unmet=unmet)
 
 

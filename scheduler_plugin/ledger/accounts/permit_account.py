@@ -30,6 +30,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from protocol.guest.sleep import WAKING
 from protocol.permits import MOST_HOLDERS
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE, SILENT, Offer, OtherAgent, PermitState, follows
@@ -76,7 +77,9 @@ class PermitAccount(PermitState):
     def note_wake(self, wanted: Resources, now: Instant) -> None:
         """Record the request of a sleeping VM's agent; zero means that it gives up its permit."""
         if not wanted.any:
-            self.wake_asked_at = None
+            # A VM that waits to wake has been waiting since its first request, whatever its agent says in between.
+            is_waking = self.facts is not None and self.facts.phase == WAKING
+            self.wake_asked_at = self.wake_asked_at if is_waking else None
         elif self.wake_asked_at is None:
             self.wake_asked_at = now
 

@@ -127,6 +127,22 @@ def test_growth_waits_no_longer_than_a_move_takes() -> None:
     assert book.room.for_waking == ZERO
 
 
+def test_growth_waits_no_longer_if_the_size_is_edited() -> None:
+    """An owner who asks for more than the node in between, or an agent that asks for nothing, must not keep its room
+    for another 15 minutes.
+    """
+    running = vm("b", amount(1), actual=amount(1), permit=amount(1), pod=name("b-pod"))
+    large = sleeper("a", amount(18), WAKING)
+    fleet = sleeping_fleet(keeping(1, share="0.25"), running, large, beside=(plain_pod("x", amount(5), "n1"),))
+    fleet.asks_to_wake("a")
+    for minutes, size in ((14.0, 90), (14.5, 18)):
+        fleet._becomes("a", Instant(LATER + 60.0 * minutes), wakes_with=amount(size))
+        assert fleet.asks_to_wake("a", now=Instant(LATER + 60.0 * minutes)).permit == ZERO
+    fleet.gives_up("a", now=Instant(LATER + 60.0 * 14.7))
+    later = Instant(LATER + PATIENCE)
+    assert (fleet.asks_to_wake("a", now=later).permit, fleet.grant("b", amount(4), now=later)) == (ZERO, amount(4))
+
+
 def test_herd_wakes_as_far_as_there_is_room() -> None:
     """200 VMs are asked at once: most wake, nobody has a part, and the rest follow as room comes free."""
     vms = [sleeper(f"v{number:03}", amount(1 + number % 3), WAKING) for number in range(200)]
