@@ -217,7 +217,7 @@ REFUSED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(60.0))
 """After a shrink that the guest's monitor refused."""
 
 TRIAL_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(900.0))
-"""After a failed trial of less memory for a pod, which evicts page cache for nothing."""
+"""After a failed trial of less memory for a pod, or a shrink refused after it: both evict page cache for nothing."""
 
 MONITOR_GRACE: Final = Seconds(60.0)
 """A VM keeps its memory for this long after its monitor was lost: time for about seven attempts to reconnect."""

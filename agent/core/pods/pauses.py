@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace as with_fields
 
-from agent.core.policy import DEFERRED_BACKOFF, REFUSED_GROWTH_BACKOFF
+from agent.core.policy import DEFERRED_BACKOFF, REFUSED_GROWTH_BACKOFF, TRIAL_BACKOFF
 from agent.core.vm import Vm
 from protocol.backoff import Backoff
 from protocol.pod_database import DEFERRED
@@ -84,16 +84,14 @@ class Pauses:
     def objected(self, resource: Resource, vm: Vm, now: Instant, jitter: float) -> Pauses:
         """These pauses after a revert of ``resource`` because of the kubelet's objection."""
         is_growth = amount(vm.use, resource) > amount(vm.actual, resource)
+        pause = ResizePause(resource, is_growth, amount(vm.actual, resource), str(vm.objection))
         is_deferred = vm.objection is not None and vm.objection.verdict == DEFERRED
         # A deferred resize may fit soon.
-        backoff = DEFERRED_BACKOFF if is_deferred else REFUSED_GROWTH_BACKOFF
-        return self._longer(
-            ResizePause(resource, is_growth, amount(vm.actual, resource), str(vm.objection)), backoff, now, jitter
-        )
+        return self._longer(pause, DEFERRED_BACKOFF if is_deferred else _backoff(pause), now, jitter)
 
     def refused(self, pause: ResizePause, now: Instant, jitter: float) -> Pauses:
         """These pauses after the API server refused what ``pause`` says."""
-        return self._longer(pause, REFUSED_GROWTH_BACKOFF, now, jitter)
+        return self._longer(pause, _backoff(pause), now, jitter)
 
     def _longer(self, pause: ResizePause, backoff: Backoff, now: Instant, jitter: float) -> Pauses:
         last = self.cpu if pause.resource == "cpu" else self.mem
@@ -103,6 +101,11 @@ class Pauses:
             return self
         until = Instant(now + backoff.delay(count + 1, jitter))
         return replace(self, **{pause.resource: replace(pause, count=count + 1, until=until)})
+
+
+def _backoff(pause: ResizePause) -> Backoff:
+    # Each try of less memory begins with a trial, which evicts page cache. Kubernetes 1.33 refuses all of them.
+    return TRIAL_BACKOFF if pause.resource == "mem" and not pause.is_growth else REFUSED_GROWTH_BACKOFF
 
 
 NO_PAUSES: Final = Pauses()

@@ -21,12 +21,13 @@ from agent.core.events import (
 )
 from agent.core.explain import explain
 from agent.core.guest import CpuSeconds, GuestSample
+from agent.core.pods.pauses import NO_PAUSES, ResizePause, Resource
 from agent.core.vm import Vm, view
 from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGrown, UpscaleConfirmation
 from protocol.messages import Metrics
 from protocol.names import ANNOTATION_BOUNDS, LABEL_ENABLED
 from protocol.pod_database import DEFERRED, ERROR, INFEASIBLE, MEMORY_STEP, ResizeObjection, parse_pod_database
-from protocol.units import Bytes, Resources
+from protocol.units import Bytes, Instant, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 from tests.agent.core.story import GIB, Story, sample
 
@@ -444,6 +445,19 @@ def test_refused_shrink_is_tried_again_after_a_longer_pause() -> None:
     loaded(story, 42.0, 0.0)
     assert patches_in(story) == [patched_to(FLOOR, 1)]
     assert obeys(story).state.vm.pauses.known == ()
+
+
+@pytest.mark.parametrize(
+    ("resource", "is_growth", "longest"), [("mem", False, 900.0), ("mem", True, 300.0), ("cpu", False, 300.0)]
+)
+def test_refused_shrinks_of_memory_become_rare(resource: Resource, is_growth: bool, longest: float) -> None:
+    """Kubernetes 1.33 refuses all of them, and the trial before each evicts page cache."""
+    pauses, now, waited = NO_PAUSES, Instant(0.0), 0.0
+    for _ in range(12):
+        pauses = pauses.refused(ResizePause(resource, is_growth, MOST.mem, "422"), now, 0.0)
+        (pause,) = pauses.known
+        waited, now = pause.until - now, pause.until
+    assert waited == longest
 
 
 def test_refused_return_to_the_permit_waits() -> None:
