@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +22,7 @@ from tests.kubernetes.pods.postgres import CEILING, FLOOR, quantities, template,
 pytestmark = pytest.mark.kubernetes
 
 CYCLES: Final = int(os.environ.get("AUTOSCALE_SHRINKS", "4"))
+PODS: Final = 4
 LARGE: Final = Resources.parse("500m", "1Gi")
 SCALE: Final = 5
 """75 MB of tables are read all the time."""
@@ -65,22 +68,30 @@ def longest_error(moments: list[Moment]) -> float:
     return longest
 
 
+def shrinks_of(stage: PodStage, watch: PodWatch, pod: str, cycles: int) -> tuple[list[Shrink], float]:
+    """Shrinks the pod that often while clients are at work, with the reads that they did. Nothing of theirs fails."""
+    server = stage.server(pod)
+    server.prepare(SCALE)
+    stage.cluster.kubectl("exec", pod, "--", "sh", "-c", f"head -c 900M /dev/zero >{COLD}")
+    with load(server, "--rate=20", clients=2), load(server, "-S", "--rate=200", clients=4) as reads:
+        return [shrink(stage, watch, pod) for _ in range(cycles)], reads.transactions()
+
+
 def test_memory_comes_and_goes_under_load_and_no_client_notices(stage: PodStage, watch: PodWatch) -> None:
-    sizes = quantities(FLOOR)
-    with applied(stage, workload("StatefulSet", "shrinks", template("shrinks", sizes, sizes))):
-        pod = pod_of(stage, "shrinks")
-        server = stage.server(pod)
-        server.prepare(SCALE)
-        stage.cluster.kubectl("exec", pod, "--", "sh", "-c", f"head -c 900M /dev/zero >{COLD}")
-        began = time.monotonic()
-        with load(server, "--rate=20", clients=2), load(server, "-S", "--rate=200", clients=4) as reads:
-            shrinks = [shrink(stage, watch, pod) for _ in range(CYCLES)]
-            done = reads.transactions()
-        in_error = longest_error(watch.of(pod, began))
+    """Of several pods beside each other, since each shrink is tried for 20 s first."""
+    sizes, names = quantities(FLOOR), [f"shrinks-{number}" for number in range(min(PODS, CYCLES))]
+    with applied(stage, *(workload("StatefulSet", each, template(each, sizes, sizes)) for each in names)):
+        pods, began = [pod_of(stage, each) for each in names], time.monotonic()
+        cycles = math.ceil(CYCLES / len(pods))
+        with ThreadPoolExecutor(len(pods)) as threads:
+            done = list(threads.map(lambda pod: shrinks_of(stage, watch, pod, cycles), pods))
+        shrinks, reads = [each for some, _ in done for each in some], sum(count for _, count in done)
+        in_error = max(longest_error(watch.of(pod, began)) for pod in pods)
         tried, took = sorted(each.tried for each in shrinks), sorted(each.done for each in shrinks)
         print(
-            f"{CYCLES} shrinks in {time.monotonic() - began:.0f} s: asked for after {statistics.median(tried):.1f} s,"
-            f" {tried[-1]:.1f} s at most, then done after {statistics.median(took):.2f} s, {took[-1]:.2f} s at most;"
-            f" in error for {in_error:.1f} s at most; {done:.0f} reads"
+            f"{len(shrinks)} shrinks in {time.monotonic() - began:.0f} s: asked for after"
+            f" {statistics.median(tried):.1f} s, {tried[-1]:.1f} s at most, then done after"
+            f" {statistics.median(took):.2f} s, {took[-1]:.2f} s at most; in error for {in_error:.1f} s at most;"
+            f" {reads:.0f} reads"
         )
-        assert (restarts(stage.pod(pod)), in_error <= IN_ERROR) == (0, True)
+        assert ([restarts(stage.pod(pod)) for pod in pods], in_error <= IN_ERROR) == ([0] * len(pods), True)
