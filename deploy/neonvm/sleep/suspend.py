@@ -35,7 +35,8 @@ _SPARE_SECONDS: Final = 15.0
 _FREEZE_SECONDS: Final = 12.0
 """A guest short of CPU checks its database for up to 5 s, and may be in the middle of a periodic check."""
 _THAW_ATTEMPTS: Final = 10
-_CLOCK_ATTEMPTS: Final = 3
+_CLOCK_ATTEMPTS: Final = 5
+"""The guest may be busy for the first five seconds, and each attempt waits for two."""
 _UNDO_ATTEMPTS: Final = 20
 _PAUSE: Final = Seconds(0.1)
 _LATE: Final = Seconds(0.2)
@@ -205,8 +206,11 @@ async def thaw(daemon: GuestDaemon, clock: Clock, *, has_stopped: bool = True) -
         if (late := await daemon.thaw(clock, has_stopped=has_stopped)) is not None:
             break
         await clock.sleep(_PAUSE)
-    # A guest that took long to answer may have set its clock at the end of it.
-    for _ in range(_CLOCK_ATTEMPTS if has_stopped else 0):
-        if late is None or late <= _LATE:
+    if not has_stopped or late is None:
+        return
+    # A guest that took long to answer may have set its clock at the end of it. A request without an answer may still be
+    # carried out, with the time at which it was sent, so only a prompt answer ends this.
+    for _ in range(_CLOCK_ATTEMPTS):
+        if late is not None and late <= _LATE:
             return
         late = await daemon.set_clock(clock)

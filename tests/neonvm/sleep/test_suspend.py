@@ -15,7 +15,8 @@ from deploy.neonvm.ports import FellAsleep, SleepRefusedError
 from deploy.neonvm.qemu.daemon import DaemonResponse
 from deploy.neonvm.sleep.image import SleepImage
 from deploy.neonvm.sleep.suspend import Suspend, thaw
-from protocol.units import Bytes, Seconds
+from protocol.runtime.clock import Clock
+from protocol.units import Bytes, Instant, Seconds
 from tests.fake_clock import settle
 from tests.neonvm.qemu.fakes import SteppedClock
 from tests.neonvm.sleep.fakes import FakeDaemon, FakeStandIn, SavedMachine, descriptors
@@ -103,17 +104,47 @@ async def test_guest_that_does_not_answer_is_thawed(world: World) -> None:
         ([Seconds(0.2)], 1, 0),
         ([Seconds(0.3), Seconds(1.9), Seconds(0.1)], 1, 2),
         ([None, None, Seconds(0.0)], 3, 0),
-        ([None, Seconds(0.3), None], 2, 1),
-        ([Seconds(0.3)] * 20, 1, 3),
+        ([None, Seconds(0.3), None, Seconds(0.0)], 2, 2),
+        ([Seconds(0.3), *[None] * 20], 1, 5),
+        ([Seconds(0.3)] * 20, 1, 5),
         ([None] * 20, 10, 0),
     ],
-    ids=["at once", "late twice", "unanswered twice", "then without clock", "always late", "never answered"],
+    ids=[
+        *("at once", "late twice", "unanswered twice", "clock unanswered once"),
+        *("no /clock", "always late", "never answered"),
+    ],
 )
 async def test_clock_is_set_until_right(results: list[Seconds | None], thaws: int, clocks: int) -> None:
-    """A guest that does not answer /clock is not asked again."""
+    """A /clock that is answered late, or not at all, may have set an old time. Images of before have none."""
     daemon = FakeDaemon(thaws=results)
     await thaw(daemon, SteppedClock())  # type: ignore[arg-type]  # the daemon is a fake
     assert daemon.log == ["PUT /thaw and the time"] * thaws + ["PUT /clock"] * clocks
+
+
+class BusyDaemon(FakeDaemon):
+    """Answers nothing but the first /thaw for five seconds, and then carries out everything in the order of arrival."""
+
+    def __init__(self, clock: SteppedClock) -> None:
+        super().__init__()
+        self.clock, self.set_to = clock, 0.0
+
+    async def thaw(self, clock: Clock, *, has_stopped: bool = True) -> Seconds | None:
+        return Seconds(0.3)
+
+    async def set_clock(self, clock: Clock) -> Seconds | None:
+        sent = self.clock.now()
+        self.clock.instant = Instant(min(sent + 2.0, max(sent, 5.0)))
+        # One without an answer is carried out, too, with the time that it had.
+        self.set_to = sent
+        return Seconds(self.clock.now() - sent) if self.clock.now() >= 5.0 else None
+
+
+async def test_clock_of_guest_that_is_busy_after_its_thaw() -> None:
+    """It looks at its database for up to five seconds, and then sets its clock to each of the times that it missed."""
+    clock = SteppedClock()
+    daemon = BusyDaemon(clock)
+    await thaw(daemon, clock)  # type: ignore[arg-type]  # the daemon is a fake
+    assert (daemon.set_to, clock.now()) == (5.0, 5.0)
 
 
 @pytest.mark.parametrize(
