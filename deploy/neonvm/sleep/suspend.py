@@ -37,7 +37,7 @@ _FREEZE_SECONDS: Final = 12.0
 _THAW_ATTEMPTS: Final = 10
 _CLOCK_ATTEMPTS: Final = 5
 """The guest may be busy for the first five seconds, and each attempt waits for two."""
-_UNDO_ATTEMPTS: Final = 20
+_UNDONE_WITHIN: Final = Seconds(30.0)
 _PAUSE: Final = Seconds(0.1)
 _LATE: Final = Seconds(0.2)
 """How late the clock of a woken guest may be, if the guest is not too busy for it."""
@@ -91,7 +91,7 @@ class Suspend:
 
     async def run(self) -> FellAsleep:
         """Save the guest, and leave its QEMU stopped and ready to be ended. Raises ``SleepRefusedError`` if the guest
-        keeps running, as it does after every failure.
+        keeps running, as it does after every failure, unless QEMU cannot resume it and is killed.
         """
         try:
             async with AsyncExitStack() as undo:
@@ -110,8 +110,7 @@ class Suspend:
             await plug_memory(self.machine, Bytes(0), self.clock, _PLUG_PAUSE)
         with suppress(GuestError):
             await self.daemon.ask("PUT", "/spare", seconds=_SPARE_SECONDS)
-        undo.push_async_callback(self._insist, self._undivert)
-        await self._divert()
+        await self._divert(undo)
         # Register each undo before its step: a command without a response may still have taken effect.
         async with AsyncExitStack() as undo_freeze:
             undo_freeze.push_async_callback(thaw, self.daemon, self.clock, has_stopped=False)
@@ -127,17 +126,20 @@ class Suspend:
         await self._unless_woken(asyncio.to_thread(flush, self.disk))
         return FellAsleep(saved, sessions)
 
-    async def _divert(self) -> None:
+    async def _divert(self, undo: AsyncExitStack) -> None:
         ours, theirs = socket.socketpair()
         filters = SourceFilters(self.machine, self.held_for)
         # QEMU gets a duplicate of this end.
-        with theirs:
-            try:
-                await filters.prepare(theirs)
-            except BaseException:
-                ours.close()
-                raise
+        async with AsyncExitStack() as unless_prepared:
+            unless_prepared.enter_context(theirs)
+            unless_prepared.callback(ours.close)
+            # Until frames are diverted, the filters only delay them.
+            unless_prepared.push_async_callback(self._retried, self._stop_diverting)
+            await filters.prepare(theirs)
+            unless_prepared.pop_all()
+            theirs.close()
         self.stand_in.read_diverted(ours)
+        undo.push_async_callback(self._undivert)
         await filters.divert()
         # A frame that reached the guest after the check would be lost.
         if not await filters.is_diverting():
@@ -145,18 +147,33 @@ class Suspend:
 
     async def _insist(self, step: Callable[[], Awaitable[object]]) -> None:
         """Retry ``step``, and kill QEMU if it never works: a guest that is paused, or has no frames, is unreachable."""
-        for _ in range(_UNDO_ATTEMPTS if self.machine.alive else 0):
+        if not await self._retried(step):
+            await self.machine.kill()
+
+    async def _retried(self, step: Callable[[], Awaitable[object]]) -> bool:
+        """Retry ``step`` until it works, for half a minute at most; return False if it did not, or QEMU has exited."""
+        deadline = self.clock.now() + _UNDONE_WITHIN
+        while self.machine.alive and self.clock.now() < deadline:
             with suppress(GuestError):
                 await step()
-                return
+                return True
             await self.clock.sleep(_PAUSE)
-        await self.machine.kill()
+        return False
 
     async def _undivert(self) -> None:
         """Give the datapath back to the guest, and replay the queued frames."""
-        await stop_diverting(self.machine)
+        await self._insist(self._stop_diverting)
         # Frames may still be in flight to us, among them FINs that we have acknowledged.
         await self.stand_in.drained()
+        # Without them the guest still runs, and senders retransmit most of them.
+        await self._retried(self._replay)
+
+    async def _stop_diverting(self) -> None:
+        await stop_diverting(self.machine)
+
+    async def _replay(self) -> None:
+        # An earlier attempt may have left its objects.
+        await stop_diverting(self.machine)
         await put_in(self.machine, self.stand_in.queued_frames(), self.clock)
 
     async def _freeze(self) -> int:

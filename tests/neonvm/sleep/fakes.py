@@ -164,8 +164,7 @@ class FakeStandIn:
         self.stop_reading()
 
     def queued_frames(self, header_size: int | None = None) -> list[Frame]:
-        kept, self.frames = list(self.frames), ()
-        return kept
+        return list(self.frames)
 
     def close(self) -> None:
         self._leave()

@@ -208,20 +208,57 @@ async def test_guest_that_does_not_continue_at_once(world: World) -> None:
     assert world.runs_on()
 
 
-class PausedMachine(SavedMachine):
-    """Refuses to continue."""
+class RefusingMachine(SavedMachine):
+    """Always refuses ``refused`` once the guest sleeps, after ``seconds`` on ``clock``."""
+
+    clock: SteppedClock
+    refused = ""
+    seconds = 0.0
+    since = "stop"
 
     def _note(self, command: str) -> None:
-        self.fails_at = "cont" if command == "cont" else self.fails_at
+        if command == self.refused and self.since in self.log:
+            self.fails_at = command
+            self.clock.instant += self.seconds
         super()._note(command)
 
 
-async def test_guest_that_never_continues_is_ended(world: World) -> None:
-    """It would be paused for ever, and the end of the program would wait for it. Its owner starts it again."""
-    world.machine = PausedMachine(status="failed")
-    with pytest.raises(SleepRefusedError, match="failed to save"):
-        await world.fall().run()
-    assert (world.machine.alive, world.machine.log.count("cont"), list(world.folder.iterdir())) == (False, 20, [])
+async def _refused(world: World, command: str, seconds: float = 0.0, since: str = "stop") -> float:
+    """A sleep fails, and from the command ``since`` on QEMU always refuses ``command``; return how long it took."""
+    clock = SteppedClock()
+    world.machine = machine = RefusingMachine(status="failed")
+    machine.clock, machine.refused, machine.seconds, machine.since = clock, command, seconds, since
+    with pytest.raises(SleepRefusedError, match=r"failed to save|QEMU refused"):
+        await replace(world.fall(), clock=clock).run()
+    return clock.now()
+
+
+@pytest.mark.parametrize(
+    ("command", "seconds"),
+    [("cont", 0.0), ("cont", 10.0), ("qom-list", 10.0)],
+    ids=["refuses to continue", "does not answer", "keeps its frames"],
+)
+async def test_guest_that_never_continues_is_ended(world: World, command: str, seconds: float) -> None:
+    """It would be paused for ever, and the end of the program would wait for it. Its owner starts it again. A QEMU that
+    is slow to finish its migration has half a minute, and one that does not answer has no more.
+    """
+    took = await _refused(world, command, seconds)
+    assert (world.machine.alive, list(world.folder.iterdir())) == (False, [])
+    assert 30.0 <= took < 42.0
+
+
+async def test_guest_that_has_its_frames_is_not_ended(world: World) -> None:
+    """QEMU does not answer before anything was diverted, so the guest is not unreachable."""
+    assert await _refused(world, "qom-list", 10.0, since="qom-set") < 52.0
+    assert world.machine.alive
+
+
+async def test_guest_without_its_queued_frames_runs_on(world: World) -> None:
+    """Their senders send most of them again, so nothing is worth the end of the guest."""
+    world.stand_in.frames = [(b"", b"the end of a session")]
+    await _refused(world, "give put-in")
+    assert world.machine.alive
+    assert world.runs_on()
 
 
 class SlowImage(SleepImage):
