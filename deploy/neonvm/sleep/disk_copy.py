@@ -38,6 +38,10 @@ async def receive_disk(listener: socket.socket, context: ssl.SSLContext, disk: P
     end = ExitStack()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Another connection came first, or the copy was ended during the TLS handshake.
+        if not server.is_serving():
+            writer.close()
+            return
         server.close()
         if (copying := asyncio.current_task()) is not None:
             end.callback(copying.cancel)

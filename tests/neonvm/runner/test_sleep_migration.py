@@ -260,6 +260,25 @@ async def test_repeated_order_ends_the_earlier_copy(pods: Pods) -> None:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+async def test_copy_that_has_not_begun_is_ended_too(pods: Pods) -> None:
+    """Its connection was accepted, but had no TLS yet when the order was repeated and that copy was made."""
+    await pods.begin()
+    certificate = await pods.certify(pods.source, "source.migration.local")
+    context = pods.source.runner.tls.context(certificate, pods.authority.certificate.decode(), is_server=False)
+    assert (await pods.put(pods.target, "/disk", {"address": "127.0.0.1"})).status == 200
+    plain = await connected(tcp_socket(), "127.0.0.1", pods.port)
+    await asyncio.sleep(0.05)
+    assert await pods.pass_disk() == (200, 200)
+    with suppress(ConnectionError):
+        reader, writer = await asyncio.open_connection(sock=plain, ssl=context, server_hostname=TARGET_NAME)
+        earlier = disk(more=b"old" * 100_000)
+        writer.write(len(earlier).to_bytes(8, "big") + earlier)
+        assert await reader.read(1) == b""
+        writer.close()
+    files = [pod.folder / "disk.qcow2" for pod in (pods.source, pods.target)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
 async def test_target_that_takes_nothing_is_given_up(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node is overloaded, or stopped: the connection stays open, and nothing is read. The guest sleeps on."""
     monkeypatch.setattr(disk_copy, "_LONGEST_STEP", 0.2)
