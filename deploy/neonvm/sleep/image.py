@@ -47,26 +47,20 @@ class SleepImage:
 
     def write(self, source: socket.socket) -> Bytes:
         """Write everything read from ``source`` until EOF; return the file's size. Raises ``ImageError``."""
-        key, chunk = self._usable(), bytearray(_CHUNK)
+        key = self._usable()
         try:
             self.path.unlink(missing_ok=True)
             # Created with its mode, so that nobody else can open it in between.
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                number = 0
-                while length := _filled(source, chunk):
-                    _check_room(descriptor)
-                    _put(file, key.encrypt(_nonce(number), memoryview(chunk)[:length], _MORE))
-                    number += 1
-                # Marks the end: without it a file truncated between chunks would be accepted.
-                _put(file, key.encrypt(_nonce(number), b"", _LAST))
-                return Bytes(file.tell())
+                try:
+                    return _sealed_into(file, key, source)
+                finally:
+                    # The owner may have given up, and deleted the file before this thread created it.
+                    if self._key is None:
+                        self._delete_own(descriptor)
         except OSError as error:
             raise ImageError(f"cannot save the memory in {self.path.parent}: {error}") from error
-        finally:
-            # The owner may have given up, and deleted the file before this thread created it.
-            if self._key is None:
-                self.delete()
 
     def read_once(self, target: socket.socket) -> None:
         """Write the content to ``target`` and delete the image. Raises ``ImageError``."""
@@ -99,6 +93,12 @@ class SleepImage:
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
+    def _delete_own(self, descriptor: int) -> None:
+        # By now the file may be that of the next attempt.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), self.path.stat()):
+                self.path.unlink()
+
     def _usable(self) -> AESGCM:
         if self._key is None:
             raise ImageError("the saved memory was already used")
@@ -109,6 +109,17 @@ def delete_leftover(folder: Path) -> None:
     """Delete an image in ``folder`` left by an earlier process; its key is lost."""
     with suppress(OSError):
         (folder / NAME).unlink(missing_ok=True)
+
+
+def _sealed_into(file: BinaryIO, key: AESGCM, source: socket.socket) -> Bytes:
+    number, chunk = 0, bytearray(_CHUNK)
+    while length := _filled(source, chunk):
+        _check_room(file.fileno())
+        _put(file, key.encrypt(_nonce(number), memoryview(chunk)[:length], _MORE))
+        number += 1
+    # Marks the end: without it a file truncated between chunks would be accepted.
+    _put(file, key.encrypt(_nonce(number), b"", _LAST))
+    return Bytes(file.tell())
 
 
 def _filled(source: socket.socket, chunk: bytearray) -> int:

@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -177,3 +179,18 @@ def test_image_of_a_sleep_that_was_called_off_is_deleted(tmp_path: Path) -> None
         ours.close()
         CalledOffImage(tmp_path).write(theirs)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_image_of_the_next_attempt_stays(tmp_path: Path) -> None:
+    """A thread that a slow disk holds up outlives its sleep. Without the file the next one would end in a boot."""
+    late, pause = SleepImage(tmp_path), threading.Event()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ThreadPoolExecutor() as threads:
+        writing = threads.submit(late.write, theirs)
+        while not late.path.exists():
+            pause.wait(0.001)
+        late.delete()
+        image = saved(tmp_path)
+        ours.shutdown(socket.SHUT_WR)
+        writing.result()
+    assert restored(image) == MEMORY
