@@ -49,11 +49,14 @@ async def save(machine: Machine, image: SleepImage) -> Bytes:
         # Shielded: a thread that nobody awaits would write on into a deleted image.
         return await asyncio.shield(writing)
     except BaseException as error:
-        with suppress(GuestError):
-            await machine.call("migrate_cancel")
-        with suppress(OSError):
-            ours.shutdown(socket.SHUT_RDWR)
-        await asyncio.wait((writing,))
+        try:
+            with suppress(GuestError):
+                await machine.call("migrate_cancel")
+        finally:
+            # Also if this is cancelled: QEMU would finish the migration of a guest that runs again, and stop it.
+            with suppress(OSError):
+                ours.shutdown(socket.SHUT_RDWR)
+            await asyncio.wait((writing,))
         fault = writing.exception()
         # QEMU only reports a broken pipe; the writer knows that, for example, the disk is full.
         if fault is not None and isinstance(error, GuestError):

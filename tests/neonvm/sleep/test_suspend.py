@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -258,6 +258,36 @@ async def test_guest_without_its_queued_frames_runs_on(world: World) -> None:
     world.stand_in.frames = [(b"", b"the end of a session")]
     await _refused(world, "give put-in")
     assert world.machine.alive
+    assert world.runs_on()
+
+
+class BusyMachine(SavedMachine):
+    """Goes on saving: it refuses to say how far it is, and does not answer when told to stop."""
+
+    def __init__(self) -> None:
+        super().__init__(fails_at="query-migrate")
+        self.is_cancelling = asyncio.Event()
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        if command == "migrate":
+            return {}
+        if command == "migrate_cancel":
+            self.is_cancelling.set()
+            await asyncio.Event().wait()
+        return await super().call(command, arguments)
+
+
+async def test_saving_ends_although_its_end_is_interrupted(world: World) -> None:
+    """A frame comes while QEMU is told to stop saving. If it went on, it would pause the guest at the end of it."""
+    world.machine = machine = BusyMachine()
+    falling = asyncio.ensure_future(world.fall().run())
+    await machine.is_cancelling.wait()
+    world.stand_in.woken.set()
+    with pytest.raises(SleepRefusedError, match="was needed while falling asleep"):
+        await falling
+    assert machine._end is not None
+    with machine._end as end, pytest.raises(BrokenPipeError):
+        end.send(b"rows")
     assert world.runs_on()
 
 
