@@ -178,6 +178,16 @@ class RealDatabase:
         """The reasons on the page that forbid sleep."""
         return set(re.findall(r'reason="(\w+)"', " ".join(self.page)))
 
+    @contextmanager
+    def stopped(self, name: str) -> Iterator[None]:
+        """Within the context, ``server``, ``psql`` or ``sleep`` stands still."""
+        process = self._running[name]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
+
     async def end(self, name: str) -> None:
         """Ends ``server``, ``psql`` or ``sleep``."""
         process = self._running.pop(name)

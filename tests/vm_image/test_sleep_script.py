@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from deploy.neonvm.network.sockets import connected, tcp_socket
 from tests.vm_image.real_database import PROGRAMS, RealDatabase, database_template, real_database, reason_to_skip, until
 
 pytestmark = pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip() or "none")
@@ -356,22 +356,47 @@ async def test_clock_is_no_order_to_let_go(database: RealDatabase) -> None:
 
 
 NO_CLOCK = """package NoClock;
-BEGIN { *CORE::GLOBAL::syscall = sub { $_[0] == 227 ? 0 : CORE::syscall($_[0], @_[1 .. $#_]) } }
+sub note { open my $file, '>>', $ENV{TIMES}; print $file unpack('q', $_[0]), "\\n" }
+BEGIN {
+    *CORE::GLOBAL::syscall = sub { $_[0] == 227 ? (note($_[2]), 0)[1] : CORE::syscall($_[0], @_[1 .. $#_]) };
+}
 1;
 """
+"""Leaves the host's clock alone, and notes the seconds that it would be set to."""
 
 
-async def test_time_told_twice_voids_no_order(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runner that got no answer tells it again, and the next sleep may follow at once."""
-    (tmp_path / "NoClock.pm").write_text(NO_CLOCK)  # leaves the host's clock alone
+@pytest.fixture
+def times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """Reads the times that sleep.pl would have set the clock to."""
+    (tmp_path / "NoClock.pm").write_text(NO_CLOCK)
     monkeypatch.setenv("PERL5OPT", f"-I{tmp_path} -MNoClock")
+    monkeypatch.setenv("TIMES", str(tmp_path / "times"))
+    return (tmp_path / "times").read_text
+
+
+async def test_time_told_twice_voids_no_order(times: Callable[[], str], template: Path) -> None:
+    """A runner that got no answer tells it again, and the next sleep may follow at once."""
     async with real_database(template) as database:
         await database.watch(every=EVERY)
         await until_page(database)
         await until_frozen(database)
         for _ in range(2):
-            assert await database.thaw(f"{time.time():.9f}") == (200, "the database runs")
+            assert await database.thaw("1800000000.000000000") == (200, "the database runs")
         assert (await database.order("freeze"))[1] != "the sleep was called off before"
+    assert times() == "1800000000\n" * 2
+
+
+async def test_time_of_caller_that_has_hung_up_is_not_set(times: Callable[[], str], template: Path) -> None:
+    """It waited while this program asked its database, and is old."""
+    async with real_database(template) as database:
+        await database.watch(every=EVERY)
+        await until_page(database)
+        with database.stopped("sleep"):
+            late = await connected(tcp_socket(), "127.0.0.1", database.thaw_port)
+            with late:
+                late.send(b"PUT /clock HTTP/1.1\r\nContent-Length: 20\r\n\r\n1700000000.000000000")
+        assert await database.thaw("1800000000.000000000", path="/clock") == (200, "the clock is set")
+    assert times() == "1800000000\n"
 
 
 async def test_time_that_is_none_is_refused(database: RealDatabase) -> None:

@@ -55,6 +55,14 @@ sub first_of {
     (grep { vec $reads, fileno $_, 1 } @files)[0];
 }
 
+# A client that has sent its whole request has nothing more to read, unless it has hung up.
+sub has_hung_up {
+    my ($file) = @_;
+    my $reads = '';
+    vec($reads, fileno $file, 1) = 1;
+    select($reads, undef, undef, 0) > 0;
+}
+
 # Waits for an exceptional condition (POLLPRI) on the file; false on timeout.
 sub is_marked {
     my ($file, $until) = @_;
@@ -288,6 +296,8 @@ sub answer_at {
     }
     my ($body) = $text =~ /\r\n\r\n(.*)\z/s;
     my ($path, $word) = $text =~ m{\APUT /(thaw|clock)(?:\?(\S*))? HTTP};
+    # This program was busy, and by now the time is old. The client sends a new one.
+    return if defined $path && $path eq 'clock' && has_hung_up($caller);
     my ($status, $said) = !defined $path ? (404, 'there are PUT /thaw and PUT /clock')
       : length $token && ($word // '') ne $token ? (401, 'this guest is not yours: its token is missing')
       : $path eq 'clock'                         ? set_clock($body)
