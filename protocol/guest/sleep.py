@@ -1,8 +1,8 @@
 """Sleep of a VM: the order in its annotation and the report in its status (B.18).
 
 A sleeping VM has no QEMU and reserves nothing; its runner keeps its memory in a file and answers for it on the network.
-The phase is ``Asleep`` until the guest is needed, then ``Waking`` until its agent has a permit for the size in the spec
-and the guest runs again.
+The phase is ``Asleep`` until the guest is needed, then ``Waking`` until its agent has a permit for the size with which
+it wakes and the guest runs again.
 """
 
 from __future__ import annotations
