@@ -116,7 +116,7 @@ class Suspend:
             undo_freeze.push_async_callback(thaw, self.daemon, self.clock, has_stopped=False)
             sessions = await self._unless_woken(self._freeze())
             undo_freeze.pop_all()
-        undo.push_async_callback(self.thaw)
+        undo.push_async_callback(self._thaw_if_alive)
         undo.push_async_callback(self._insist, self._continue)
         await self._unless_woken(self.machine.call("stop"))
         undo.callback(self.image.delete)
@@ -194,6 +194,11 @@ class Suspend:
     async def thaw(self) -> None:
         """Set the guest's clock and thaw its database. Gives up after repeated failures: the guest thaws itself."""
         await thaw(self.daemon, self.clock)
+
+    async def _thaw_if_alive(self) -> None:
+        # QEMU may have been killed, and its owner should not wait for all attempts before it starts the guest again.
+        if self.machine.alive:
+            await self.thaw()
 
     async def _continue(self) -> None:
         await self.machine.call("cont")

@@ -244,6 +244,7 @@ async def test_guest_that_never_continues_is_ended(world: World, command: str, s
     """
     took = await _refused(world, command, seconds)
     assert (world.machine.alive, list(world.folder.iterdir())) == (False, [])
+    assert ("PUT /thaw and the time" in world.daemon.log) == (command != "cont")
     assert 30.0 <= took < 42.0
 
 
