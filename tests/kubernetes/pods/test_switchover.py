@@ -13,7 +13,7 @@ import pytest
 
 from protocol.kubernetes.resources import HVPAS
 from protocol.kubernetes.timestamps import micro_timestamp
-from protocol.names import ANNOTATION_FLOOR, ANNOTATION_SWITCHOVER
+from protocol.names import ANNOTATION_CONFIG, ANNOTATION_FLOOR, ANNOTATION_SWITCHOVER
 from scheduler_plugin.groups.controllers.tandem import DENIED
 from scheduler_plugin.groups.core.tandem import PATIENCE, Switchover
 from tests.kubernetes.pods.cnpg_cluster import CLUSTERS, CnpgCluster, cnpg_cluster
@@ -21,7 +21,7 @@ from tests.kubernetes.pods.load import load
 from tests.kubernetes.pods.plain_pods import applied
 from tests.kubernetes.pods.pod_stage import Obj, PodStage, actual
 from tests.kubernetes.pods.pod_watch import PodWatch
-from tests.kubernetes.pods.postgres import FLOOR, NAME
+from tests.kubernetes.pods.postgres import AT_ONCE, FLOOR, HOLD, NAME
 from tests.kubernetes.pods.test_full_node import filler, free, rests
 from tests.kubernetes.real_kubernetes import eventually
 
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.kubernetes
 HVPA: Final = f"hvpas.autoscaling.k8s.io/{NAME}"
 SOON: Final = 60.0
 """Seconds until the groups' program has seen a denial, and until a standby has grown or taken over."""
+PROMOTED: Final = PATIENCE.total_seconds() + 2 * SOON
 
 
 @contextmanager
@@ -57,6 +58,16 @@ def in_tandem(postgres: CnpgCluster) -> Iterator[None]:
         cluster.kubectl("delete", HVPA, "--ignore-not-found", "--timeout=60s")
 
 
+def keeps_wishes(stage: PodStage) -> None:
+    """From now on a second in which the load gets too little of the machine does not end what the primary lacks."""
+    longer: Obj = {"cpu": [{"hold": {"window": "10m"}}], "memory": HOLD, "maxGap": "60s"}
+    config = {**AT_ONCE, "smoothing": longer}
+    # On the Cluster: the operator reverts what only a pod has.
+    inherited = {"annotations": {ANNOTATION_CONFIG: json.dumps(config)}}
+    patch = json.dumps({"spec": {"inheritedMetadata": inherited}})
+    stage.cluster.kubectl("patch", CLUSTERS, NAME, "--type=merge", f"--patch={patch}")
+
+
 def denial(stage: PodStage) -> str:
     """What the Hvpa says of a primary without room; empty if it has room."""
     found: Obj = stage.cluster.get(HVPA).get("status", {})
@@ -82,14 +93,15 @@ def test_standby_takes_over_from_primary_on_full_node(stage: PodStage, watch: Po
         assert stage.pod(other)["spec"]["nodeName"] != node
         with in_tandem(postgres), applied(stage, filler("filler", free(stage, node), node)):
             stage.cluster.wait("condition=Ready", "pod/filler")
-            # It may have grown before the scheduler knew of the filler. A denial must last: of less CPU than the load
-            # always needs, whatever else the machine does.
+            # It may have grown before the scheduler knew of the filler. What it is denied must be little enough that
+            # the load always needs it.
             rests(stage, lacks, other)
+            keeps_wishes(stage)
             with load(postgres.server(lacks), "-S", may_fail=True) as busy:
                 eventually(lambda: denial(stage) == Switchover.WAITING, "the primary is denied room", SOON)
                 watch.until(other, lambda pod: actual(pod).cpu > FLOOR.cpu, busy.began, SOON)
                 assert postgres.primary == lacks, "it waits first: the node may get room"
-                eventually(lambda: postgres.target == other, "the standby is promoted", PATIENCE.total_seconds() + SOON)
+                eventually(lambda: postgres.target == other, "the standby is promoted", PROMOTED)
                 promoted = time.monotonic()
                 print(f"promoted {promoted - busy.began:.0f} s after the load began")
             eventually(lambda: postgres.primary == other, "the standby is the primary", SOON)
