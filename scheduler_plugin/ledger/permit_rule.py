@@ -122,13 +122,11 @@ def _permit_and_write(
 def _bound_of_agent(state: LedgerState, claim: Claim, account: VmAccount) -> Resources:
     """The size up to which an agent may use its last permit without asking."""
     facts = account.facts
-    if facts is None:
-        return ZERO
     # Believed bounds are lower while there is no room for the object's request, which the agent may have made by that
     # permit.
-    most = (facts.declared or facts).most
+    most = ZERO if facts is None else (facts.declared or facts).most
     # The bounds of a pod may have been lowered since, and its kubelet knows nothing of them.
-    return most.at_least(node_maximum(state, claim)) if facts.is_pod else most
+    return most.at_least(node_maximum(state, claim)) if facts is not None and facts.is_pod else most
 
 
 def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant) -> None:
