@@ -84,7 +84,7 @@ class Vm:
     @property
     def is_starting(self) -> bool:
         """Return True if the VM has its permit to wake, and its guest does not run yet."""
-        return self.phase == RUNNING and self.sleep.state is SleepState.WAKING
+        return _is_starting(self.phase, self.sleep)
 
     @property
     def sleeps(self) -> bool:
@@ -139,7 +139,7 @@ def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
     A resourceVersion that is not a number counts as 0; such views replace each other in the order of arrival.
     """
     is_pod, order = isinstance(found, PodDatabase), found.annotations.get(ANNOTATION_SLEEP, "")
-    sleeps, is_starting = found.phase in SLEEPING, found.phase == RUNNING and found.sleep.state is SleepState.WAKING
+    sleeps, is_starting = found.phase in SLEEPING, _is_starting(found.phase, found.sleep)
     return Vm(
         bounds=_in_slots(found) if is_pod else found.bounds,
         use=found.wakes_with if sleeps else found.use,
@@ -159,6 +159,10 @@ def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
         sleep=found.sleep,
         never_sleeps=_never_sleeps(found),
     )
+
+
+def _is_starting(phase: str, report: SleepReport) -> bool:
+    return phase == RUNNING and report.state is SleepState.WAKING
 
 
 def _never_sleeps(vm: VirtualMachine) -> str:

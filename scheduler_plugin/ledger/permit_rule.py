@@ -125,7 +125,7 @@ def _bound_of_agent(state: LedgerState, claim: Claim, account: VmAccount) -> Res
     # Believed bounds are lower while there is no room for the object's request, which the agent may have made by that
     # permit.
     most = ZERO if facts is None else (facts.declared or facts).most
-    # The bounds of a pod may have been lowered since, and its kubelet knows nothing of them.
+    # The bounds of a pod may have been lowered since, and its kubelet does not know them.
     return most.at_least(node_maximum(state, claim)) if facts is not None and facts.is_pod else most
 
 

@@ -22,7 +22,7 @@ from scheduler_plugin.placement.verdict import FITS, Filtered, Room, Verdict, so
 KEPT: Final = 64
 
 LOGGED: Final = 1_000
-"""Minimum length of the change log, otherwise twice the number of nodes: by then about every node has changed."""
+"""Minimum length of the change log, otherwise twice the number of nodes, when about every node has changed."""
 
 _LAST: Final[NodeRank] = (1, 0.0, 0.0)
 """Sorts after every node with room."""

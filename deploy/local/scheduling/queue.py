@@ -20,7 +20,7 @@ MAX_WAIT: Final = Seconds(300.0)
 
 
 class AttemptFailure(StrEnum):
-    """Why an attempt to schedule a pod failed."""
+    """The reason for which an attempt to schedule a pod failed."""
 
     NO_NODE = "no node"
     ERROR = "error"

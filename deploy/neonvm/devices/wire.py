@@ -45,7 +45,7 @@ class MalformedPluginMessageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a container gets: devices (read-write), and read-only mounts (path inside → folder on the node)."""
+    """Devices of a container (read-write), and read-only mounts (path inside → folder on the node)."""
 
     devices: Sequence[str] = ()
     mounts: Mapping[str, str] = field(default_factory=dict)
