@@ -80,9 +80,10 @@ class NodeScheduler:
         try:
             while True:
                 await self._is_due.wait()
-                self._is_due.clear()
                 # The VMs of the node are planned one after the other; later ones join this batch.
                 await self._clock.sleep(GATHER)
+                # Only now: those that joined must not cause another batch, which would be empty.
+                self._is_due.clear()
                 waiting, self._waiting = self._waiting, []
                 self._is_busy = True
                 await self._send(waiting)

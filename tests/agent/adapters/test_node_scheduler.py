@@ -82,6 +82,20 @@ async def test_batches_due_requests_after_offer_is_accepted() -> None:
         assert here.scheduler.messages == {"alone": 1, "together": 2}
 
 
+async def test_late_request_joins_batch() -> None:
+    """A scheduler refuses an empty batch, and the agent would then send everything alone for a minute."""
+    async with node(Peer()) as here:
+        await here.asks(0)
+        asking = here.begins(1)
+        await here.clock.advance(Seconds(GATHER / 2))
+        asking += here.begins(2)
+        await here.clock.advance(Seconds(GATHER / 2))
+        assert await asyncio.gather(*asking) == [ANSWER] * 2
+        await here.clock.advance(GATHER)
+        assert await here.asks(3, 4) == [ANSWER] * 2
+        assert here.peer.asked == [ONE, ("/permits", ["vm-1", "vm-2"]), ("/permits", ["vm-3", "vm-4"])]
+
+
 async def test_older_scheduler_gets_no_batch() -> None:
     async with node(Peer(offers=None)) as here:
         for _ in range(3):
