@@ -132,7 +132,7 @@ bench-sleep: env ## A real guest sleeps and wakes: how long clients wait, and th
 	@scripts/install-packages.sh guests
 	@$(BIN)/python -m scripts.bench.sleep_bench $(BENCH_ARGS)
 
-bench-agents: env ## What agents cost, as sidecars and per node: memory and CPU (2 minutes)
+bench-agents: env ## What agents cost, as sidecars and per node: memory and CPU (4 minutes)
 	@$(BIN)/python -m scripts.bench.agent_costs $(BENCH_ARGS)
 
 bench-fleet: env ## Fleets that are nearly full, simulated: moves, denials and fairness beside their aims (half an hour; BENCH_ARGS='--trace FOLDER', '--seed 1')

@@ -24,7 +24,7 @@ from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scheduler_line import SchedulerLine
 from agent.adapters.scrape import NodeExporter
 from agent.adapters.token import AgentToken, no_token
-from agent.assignments import Assignment, AssignmentSource, OwnVm, PodContainer
+from agent.assignments import Assignment, OwnVm, PodContainer
 from agent.cgroups.metrics import CgroupMetrics
 from agent.config import read_policy
 from agent.core.events import Fault
@@ -80,8 +80,9 @@ async def run(settings: AgentSettings, clock: Clock, stop: asyncio.Event) -> Non
         ]
         api = LightKubernetesApi(http, settings.api_url, _identity(settings.api_token), API_DEADLINE)
         scheduler = _scheduler(settings, clock, to_ask, to_scheduler)
-        make = _maker(settings, clock, api, guests, scheduler)
-        supervisor = Supervisor(_source(settings, api), make, Policy(), clock)
+        source = _source(settings, api)
+        make = _maker(settings, clock, api, guests, scheduler, source)
+        supervisor = Supervisor(source, make, Policy(), clock)
         watched = [file for tls in (to_scheduler, to_api, to_guests) for file in followed_by(tls)]
         messages = scheduler.messages if isinstance(scheduler, NodeScheduler) else None
         served = routes(supervisor, clock, watched, alone=settings.assignment is not None, messages=messages)
@@ -107,7 +108,7 @@ def _access(settings: AgentSettings, api: LightKubernetesApi, clock: Clock) -> E
     return ReviewedAccess(review, clock, audience_of_agents(settings.namespace))
 
 
-def _source(settings: AgentSettings, api: LightKubernetesApi) -> AssignmentSource:
+def _source(settings: AgentSettings, api: LightKubernetesApi) -> OwnVm | NodePods:
     if settings.assignment:
         return OwnVm(settings.assignment)
     serves_pods = settings.cgroup_root is not None
@@ -148,12 +149,13 @@ def _scheduler(
     return NodeScheduler(alone, SchedulerLine(url, tls, identity, ASK_DEADLINE), clock)
 
 
-def _maker(
+def _maker(  # noqa: PLR0913, PLR0917 - what the agents of one process share
     settings: AgentSettings,
     clock: Clock,
     api: LightKubernetesApi,
     guests: httpx.AsyncClient,
     scheduler: SchedulerClient,
+    source: OwnVm | NodePods,
 ) -> Make:
     # All VMs of the node share a phase, so that their requests are due together and go in few batches. The jitter
     # spreads the nodes of a cluster.
@@ -161,8 +163,10 @@ def _maker(
     rhythm = Rhythm(RHYTHM, phase) if isinstance(scheduler, NodeScheduler) else None
 
     def ports_of(assignment: Assignment) -> Ports:
-        if assignment.container is not None and settings.cgroup_root is not None:
-            return _pod_ports(settings, clock, api, scheduler, assignment, assignment.container, settings.cgroup_root)
+        container = assignment.container
+        if container is not None and settings.cgroup_root is not None and isinstance(source, NodePods):
+            vm_api = PodApi(api, assignment.pod, container.pod_uid, source.states)
+            return _pod_ports(settings, clock, vm_api, scheduler, container, settings.cgroup_root)
         # An IPv6 address needs brackets in a URL. A sidecar has no address here, and no {pod_ip} in its URLs.
         address = url_host(assignment.pod_ip) if assignment.pod_ip else ""
         metrics, database = (url.replace("{pod_ip}", address) for url in (settings.metrics_url, settings.database_url))
@@ -194,9 +198,8 @@ def _maker(
 def _pod_ports(  # noqa: PLR0913, PLR0917 - a pod's part of the world
     settings: AgentSettings,
     clock: Clock,
-    api: LightKubernetesApi,
+    vm_api: PodApi,
     scheduler: SchedulerClient,
-    assignment: Assignment,
     container: PodContainer,
     root: Path,
 ) -> Ports:
@@ -204,7 +207,7 @@ def _pod_ports(  # noqa: PLR0913, PLR0917 - a pod's part of the world
     return Ports(
         metrics=CgroupMetrics(root, container.pod_uid, container.container_id),
         scheduler=scheduler,
-        vm_api=PodApi(api, assignment.pod, container.pod_uid),
+        vm_api=vm_api,
         database=_no_view,
         clock=clock,
         monitor=reclaim.connect,

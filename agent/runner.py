@@ -14,6 +14,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from math import floor
 from typing import Final
 
 from msgspec.structs import replace
@@ -55,6 +56,9 @@ from protocol.virtual_machine import Bounds, VirtualMachine
 WATCH_BACKOFF = Backoff(Seconds(1.0), Seconds(20.0))
 """Delay between two watches of the VM, even if the server ended the first without an error."""
 
+
+WAKEUPS: Final = 20
+"""Moments per second at which scrapes begin, so that several of a node share one wakeup of the process."""
 
 LONGEST_FLOOR: Final = 86_400.0
 """Maximum duration of a floor in seconds: a longer one comes from a wrong clock."""
@@ -100,7 +104,6 @@ class Runner:
         self._problems: tuple[str, ...] = ()
         self._notices = Notices(ports.vm_api, ports.clock)
         self._changed = asyncio.Event()
-        self._never = asyncio.Event()
         self._guest_runs, self._guest_sleeps = asyncio.Event(), asyncio.Event()
         now, jitter = ports.clock.now(), ports.clock.jitter()
         self.state: State = begin(assignment.pod, self._base, now, jitter, sequence, unit=unit, rhythm=rhythm)
@@ -226,7 +229,7 @@ class Runner:
                 self._take(events.VmLost(error.fault, error.reason))
             # Delay even after a watch without an error, in case the API server ends watches at once.
             wait = WATCH_BACKOFF.delay(max(1, failures), self._ports.clock.jitter())
-            await self._ports.clock.wait(self._never, Instant(self._ports.clock.now() + wait))
+            await self._ports.clock.sleep(wait)
 
     def _note(self, found: VirtualMachine, event: events.VmSeen | events.VmRestored) -> None:
         self._take(event)
@@ -284,7 +287,7 @@ class Runner:
         clock = self._ports.clock
         while True:
             self._see_window()
-            await clock.wait(self._never, Instant(clock.now() + 60.0 - clock.wall() % 60.0))
+            await clock.sleep(Seconds(60.0 - clock.wall() % 60.0))
 
     async def _attend(self) -> None:
         """Scrape and connect to the guest while it runs; even a connection attempt could wake a sleeping VM."""
@@ -300,18 +303,18 @@ class Runner:
 
     async def _scrape(self) -> None:
         """Scrape until cancelled, with a random start so that the scrapes of a node spread over the interval."""
-        interval = self.state.policy.timing.scrape
-        at = Instant(self._ports.clock.now() + interval * self._ports.clock.jitter())
+        interval, clock = self.state.policy.timing.scrape, self._ports.clock
+        at = Instant(floor((clock.now() + interval * clock.jitter()) * WAKEUPS) / WAKEUPS)
         # Close the connection with the runner, because the pod may be gone.
         with closing(self._ports.metrics) as metrics:
             while True:
-                await self._ports.clock.wait(self._never, at)
+                await clock.sleep(Seconds(at - clock.now()))
                 try:
                     self._take(events.Scraped(await metrics.scrape()))
                 except PortError as error:
                     self._take(events.ScrapeFailed(error.fault, error.reason))
                 # A fixed interval, without catching up on missed scrapes.
-                at = Instant(max(at + self.state.policy.timing.scrape, self._ports.clock.now()))
+                at = Instant(max(at + self.state.policy.timing.scrape, clock.now()))
 
 
 def _read_floor(found: VirtualMachine) -> tuple[Floor | None, tuple[str, ...]]:

@@ -5,34 +5,107 @@ A pod that cannot be decoded keeps its last state and is listed in ``unreadable`
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Set
 from contextlib import suppress
 from typing import Final
 
+from agent import texts
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.assignments import Assignment, PodContainer
-from agent.ports import ExpiredError
-from protocol.kubernetes.objects import JsonObject, is_over, labels_of, name_of, text
-from protocol.kubernetes.pages import Page, Unreadable, WatchEvent
+from agent.core.events import Fault
+from agent.ports import ExpiredError, PortError, RefusedError
+from protocol.kubernetes.objects import JsonObject, is_over, labels_of, name_of, number, text
+from protocol.kubernetes.pages import Page, WatchEvent
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
-from protocol.pod_database import is_pod_database, parse_pod_database
+from protocol.pod_database import PodDatabase, is_pod_database, parse_pod_database
 from protocol.runtime.url_hosts import url_host
 from protocol.virtual_machine import InvalidObjectError
 
 RUNNING: Final = "Running"
 
 
+class PodStates:
+    """The last state of each postgres pod in the watch of a node, which its agent follows: one watch serves all."""
+
+    def __init__(self) -> None:
+        self._latest: dict[ObjectName, PodDatabase | str] = {}
+        self._lost: PortError | None = None
+        self._restores = 0
+        self._followers: defaultdict[ObjectName, set[asyncio.Event]] = defaultdict(set)
+
+    def put(self, pod: ObjectName, state: PodDatabase | str) -> None:
+        """The pod now, or the reason why it cannot be decoded."""
+        self._latest[pod] = state
+        self._wake(pod)
+
+    def remove(self, pod: ObjectName) -> None:
+        """The pod was deleted, or is no longer selected."""
+        self._latest.pop(pod, None)
+        self._wake(pod)
+
+    def listed(self, pods: Set[ObjectName], *, is_restored: bool) -> None:
+        """The watch begins again, with these pods. ``is_restored``: the store is older than what was seen of it."""
+        self._lost, self._restores = None, self._restores + is_restored
+        for pod in self._latest.keys() - pods:
+            self.remove(pod)
+        for pod in pods if is_restored else ():
+            self._wake(pod)
+
+    def lost(self, error: PortError) -> None:
+        """The watch failed: followers fail, too, until the next list."""
+        self._lost = error
+        for pod in self._latest:
+            self._wake(pod)
+
+    async def follow(self, pod: ObjectName) -> AsyncIterator[PodDatabase]:
+        """The pod now and after changes; some states may be skipped. Ends if the store was restored from a backup.
+
+        Raises ``PortError``; ``RefusedError`` if there is no such pod.
+        """
+        changed, began = asyncio.Event(), self._restores
+        self._followers[pod].add(changed)
+        try:
+            # Readers must compare with a read: what they have seen is newer than the store.
+            while self._restores == began:
+                yield self._state(pod)
+                await changed.wait()
+                changed.clear()
+        finally:
+            self._followers[pod].discard(changed)
+            if not self._followers[pod]:
+                del self._followers[pod]
+
+    def _state(self, pod: ObjectName) -> PodDatabase:
+        # A new error for each follower: a raised one collects the traceback of everybody who raises it.
+        if self._lost is not None:
+            raise PortError(self._lost.fault, self._lost.reason)
+        state = self._latest.get(pod)
+        if state is None:
+            raise RefusedError(Fault.VM_API, texts.OBJECT_DELETED.format(kind="Pod", name=pod))
+        if isinstance(state, str):
+            raise PortError(Fault.VM_API, texts.OBJECT_UNREADABLE.format(kind="Pod", reason=state))
+        return state
+
+    def _wake(self, pod: ObjectName) -> None:
+        for follower in self._followers.get(pod, ()):
+            follower.set()
+
+
 class NodePods:
     """The VM pods on ``node``; if ``scheduler`` is given, only its pods.
 
-    With ``serves_pods`` also the opted-in postgres pods, of any scheduler (B.7).
+    With ``serves_pods`` also the opted-in postgres pods, of any scheduler (B.7), whose ``states`` agents can follow.
     """
 
     def __init__(self, api: LightKubernetesApi, node: str, scheduler: str = "", *, serves_pods: bool = False) -> None:
         self.unreadable: dict[ObjectName, str] = {}
+        self.states = PodStates()
         self._api = api
+        self._version = 0
         self._known: dict[ObjectName, Assignment] = {}
         self._scheduler = scheduler
         # The server selects this node's opted-in pods, so that an agent's traffic does not grow with the cluster. VMs
@@ -45,20 +118,30 @@ class NodePods:
 
     async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
         """All databases on the node, now and after each change. Ends when the watch ends or its version is too old."""
-        page = await self._api.list(PODS.path(), self._selected)
-        self._listed(page)
-        yield frozenset(self._known.values())
-        # An expired version is not a failure: the supervisor calls again, which lists the pods.
-        with suppress(ExpiredError):
-            async for event in self._api.watch(PODS.path(), self._selected, page.version):
-                if event.type != "BOOKMARK":
-                    self._apply(event)
-                    yield frozenset(self._known.values())
+        try:
+            page = await self._api.list(PODS.path(), self._selected)
+            self._listed(page)
+            yield frozenset(self._known.values())
+            # An expired version is not a failure: the supervisor calls again, which lists the pods.
+            with suppress(ExpiredError):
+                async for event in self._api.watch(PODS.path(), self._selected, page.version):
+                    self._version = max(self._version, number(event.version))
+                    if event.type != "BOOKMARK":
+                        self._apply(event)
+                        yield frozenset(self._known.values())
+        except PortError as error:
+            self.states.lost(error)
+            raise
 
     def _listed(self, page: Page) -> None:
         # A pod that cannot be decoded keeps its runner: its database is still there.
         before, self._known = self._known, {}
-        self.unreadable = {pod.name: pod.reason for pod in page.unreadable}
+        self.unreadable = {}
+        is_restored, self._version = number(page.version) < self._version, number(page.version)
+        listed = {name_of(pod) for pod in page.objects} | {pod.name for pod in page.unreadable}
+        self.states.listed(listed, is_restored=is_restored)
+        for unreadable in page.unreadable:
+            self._refuse(unreadable.name, unreadable.reason)
         for pod in page.objects:
             self._read(pod)
         self._known |= {name: before[name] for name in self.unreadable if name in before}
@@ -67,31 +150,38 @@ class NodePods:
         self.unreadable.pop(event.name, None)
         if event.type == "DELETED":
             self._known.pop(event.name, None)
+            self.states.remove(event.name)
         elif event.unreadable is not None:
-            self._refuse(event.unreadable)
+            self._refuse(event.name, event.unreadable.reason)
         else:
             self._read(event.object)
 
     def _read(self, pod: JsonObject) -> None:
         name = name_of(pod)
         try:
-            assignment = self._assignment(pod)
+            assignment = self._assignment(name, pod)
         except InvalidObjectError as error:
-            self.unreadable[name] = str(error)
+            self._refuse(name, str(error))
             return
         # Removed and added again if it still counts: it may have ended or have a new address.
         self._known.pop(name, None)
         if assignment is not None:
             self._known[name] = assignment
 
-    def _assignment(self, pod: JsonObject) -> Assignment | None:
-        if LABEL_VM_NAME not in labels_of(pod):
-            return database_in(pod)
-        is_ours = not self._scheduler or text(pod, "spec", "schedulerName") == self._scheduler
-        return assignment_of(pod) if is_ours else None
+    def _assignment(self, name: ObjectName, pod: JsonObject) -> Assignment | None:
+        if LABEL_VM_NAME in labels_of(pod):
+            is_ours = not self._scheduler or text(pod, "spec", "schedulerName") == self._scheduler
+            return assignment_of(pod) if is_ours else None
+        database = database_in(pod)
+        if database is None:
+            self.states.remove(name)
+            return None
+        self.states.put(name, database)
+        return Assignment(database.name, name, database.pod_ip, PodContainer(database.uid, database.container_id))
 
-    def _refuse(self, pod: Unreadable) -> None:
-        self.unreadable[pod.name] = pod.reason
+    def _refuse(self, name: ObjectName, reason: str) -> None:
+        self.unreadable[name] = reason
+        self.states.put(name, reason)
 
 
 def assignment_of(pod: JsonObject) -> Assignment | None:
@@ -108,13 +198,10 @@ def assignment_of(pod: JsonObject) -> Assignment | None:
     return Assignment(ObjectName(name.namespace, vm), name, address)
 
 
-def database_in(pod: JsonObject) -> Assignment | None:
+def database_in(pod: JsonObject) -> PodDatabase | None:
     """The database in ``pod``; None unless it has opted in and its container runs. Raises ``InvalidObjectError``."""
     if not is_pod_database(pod) or is_over(pod):
         return None
     database = parse_pod_database(pod)
     # A container that has ended has no cgroup.
-    if database.phase != RUNNING or not database.container_id:
-        return None
-    container = PodContainer(database.uid, database.container_id)
-    return Assignment(database.name, name_of(pod), database.pod_ip, container)
+    return database if database.phase == RUNNING and database.container_id else None

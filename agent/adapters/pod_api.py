@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from agent import texts
 from agent.adapters.database_object import DatabaseObject
 from agent.adapters.http_errors import SHOWN
 from agent.adapters.kubernetes_api import LightKubernetesApi
+from agent.adapters.node_pods import PodStates
 from agent.core.events import Fault
 from agent.ports import RefusedError
 from protocol.kubernetes.objects import JsonObject, number, uid_of
@@ -17,12 +20,20 @@ from protocol.virtual_machine import VirtualMachine
 
 
 class PodApi(DatabaseObject):
-    """The pod ``name`` with the UID ``uid``; a recreated pod is refused."""
+    """The pod ``name`` with the UID ``uid``, watched through ``states``; a recreated pod is refused."""
 
-    def __init__(self, api: LightKubernetesApi, name: ObjectName, uid: str) -> None:
+    def __init__(self, api: LightKubernetesApi, name: ObjectName, uid: str, states: PodStates) -> None:
         super().__init__(api, PODS, name)
         self._uid = uid
+        self._states = states
         self._seen: PodDatabase | None = None
+
+    async def watch(self) -> AsyncIterator[PodDatabase]:
+        """See ``VmApi``. Raises as ``PodStates.follow``."""
+        async for database in self._states.follow(self._name):
+            self._require_same(database.uid)
+            self._seen = database
+            yield database
 
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:  # noqa: ARG002 - see ``VmApi``
         """Resize the container to ``use``. Raises as ``VmApi`` says."""
@@ -39,9 +50,12 @@ class PodApi(DatabaseObject):
             raise _of_resize(error) from None
 
     def _read(self, found: JsonObject) -> VirtualMachine:
-        if uid_of(found) != self._uid:
-            raise RefusedError(Fault.VM_API, texts.POD_REPLACED.format(pod=self._name))
+        self._require_same(uid_of(found))
         return super()._read(found)
+
+    def _require_same(self, uid: str) -> None:
+        if uid != self._uid:
+            raise RefusedError(Fault.VM_API, texts.POD_REPLACED.format(pod=self._name))
 
     def _parsed(self, found: JsonObject) -> PodDatabase:
         self._seen = parse_pod_database(found)

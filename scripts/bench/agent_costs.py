@@ -1,10 +1,12 @@
-"""``make bench-agents``: memory and CPU of real agents with simulated guests, as sidecars and per node."""
+"""``make bench-agents``: memory and CPU of real agents: sidecars and per node, of simulated guests and of pods."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -19,6 +21,7 @@ from deploy.neonvm.network.chooser import NetworkKind
 from protocol.units import Seconds
 from scripts.autoscale.running import runs
 from scripts.autoscale.stages import fresh_cluster
+from scripts.bench.bare_pods import CGROUPS, kubepods, run_pods
 from scripts.process_costs import MIB, cpu_of
 
 NAME: Final = "bench-agents"
@@ -35,8 +38,8 @@ Form = Literal["sidecar", "node"]
 class Footprint:
     """The costs of all agents of a cluster."""
 
-    form: Form
-    vms: int
+    form: str
+    databases: int
     processes: int
     mem_mib: float
     cpu_ms_per_second: float
@@ -74,7 +77,8 @@ def _resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def _footprint(form: Form, vms: int, console: Console) -> Footprint:
+async def _footprint(form: Form, databases: int, console: Console, cgroups: list[Path] | None = None) -> Footprint:
+    """The costs with VMs, or with pods if there are ``cgroups`` for them."""
     spec = ClusterSpec(
         guests="simulated",
         nodes=1,
@@ -82,37 +86,56 @@ async def _footprint(form: Form, vms: int, console: Console) -> Footprint:
         node_memory="256Gi",
         agents=form,
         network=NetworkKind.LOOPBACK.value,
-        vms=vms,
+        vms=0 if cgroups else databases,
     )
-    async with fresh_cluster(NAME, spec, console):
+    async with fresh_cluster(NAME, spec, console) as site:
+        if cgroups:
+            await run_pods(site.client, spec.node_specs[0].name, databases, cgroups)
         await asyncio.sleep(SETTLE)
         agents = _agents_below(ClusterFolder.of(NAME).owner() or 0)
         before, began = sum(map(cpu_of, agents)), time.monotonic()
         await asyncio.sleep(SPAN)
         cpu = (sum(map(cpu_of, agents)) - before) / (time.monotonic() - began)
         mem = sum(map(_resident, agents)) / MIB
-    return Footprint(form, vms, len(agents), mem, cpu * 1000)
+    return Footprint(f"{form}, pods" if cgroups else form, databases, len(agents), mem, cpu * 1000)
 
 
 @runs
 async def bench_agents() -> int:
-    """Measure the sidecar of one VM, and the agent of a node with 10 and with 110 VMs."""
+    """Measure the sidecar of one VM, and the agent of a node with 10 and with 110 VMs or pods."""
     console = Console()
     sizes: list[tuple[Form, int]] = [("sidecar", 1), ("node", FEW), ("node", MANY)]
     costs = [await _footprint(form, vms, console) for form, vms in sizes]
-    console.print(_table(*costs))
+    try:
+        with kubepods() as cgroups, _environment(CGROUP_ROOT=str(CGROUPS)):
+            costs += [await _footprint("node", pods, console, cgroups) for pods in (FEW, MANY)]
+    except OSError as error:
+        console.print(f"without pods: their cgroups cannot be created: {error}")
+    console.print(_table(costs))
     return 0 if all(cost.processes for cost in costs) else 1
 
 
-def _table(*costs: Footprint) -> Table:
-    table = Table("form", "VMs", "processes", "memory", "CPU", "CPU per VM", title="Agents")
+@contextmanager
+def _environment(**added: str) -> Iterator[None]:
+    """Settings of agents, which inherit our environment through the cluster."""
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def _table(costs: list[Footprint]) -> Table:
+    table = Table("form", "databases", "memory", "CPU", "CPU each", "memory of each more", title="Agents")
+    few: Footprint | None = None
     for cost in costs:
-        cpu = cost.cpu_ms_per_second
-        sizes = [cost.form, str(cost.vms), str(cost.processes), f"{cost.mem_mib:.1f} MiB"]
-        table.add_row(*sizes, f"{cpu:.1f} ms/s", f"{cpu / cost.vms:.2f} ms/s")
-    *_, few, many = costs
-    added = (many.mem_mib - few.mem_mib) / (many.vms - few.vms)
-    table.caption = f"each further VM of a node adds {added:.2f} MiB"
+        cpu, more = cost.cpu_ms_per_second, ""
+        if few is not None and few.form == cost.form:
+            more = f"{(cost.mem_mib - few.mem_mib) / (cost.databases - few.databases):.2f} MiB"
+        sizes = [cost.form, str(cost.databases), f"{cost.mem_mib:.1f} MiB"]
+        table.add_row(*sizes, f"{cpu:.0f} ms/s", f"{cpu / cost.databases:.2f} ms/s", more)
+        few = cost
     return table
 
 

@@ -1,9 +1,21 @@
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import httpx2 as httpx
 import pytest
 
-from agent.adapters.node_pods import assignment_of, database_in
+from agent.adapters.kubernetes_api import LightKubernetesApi
+from agent.adapters.node_pods import NodePods, assignment_of, database_in
+from agent.adapters.token import no_token
+from agent.ports import PortError, RefusedError
+from protocol.kubernetes.objects import Json, name_of
 from protocol.names import LABEL_VM_NAME
+from protocol.units import Seconds
+from tests.agent.adapters.answering import Chunks, client
 from tests.pod_databases import pod_database
 
 
@@ -22,3 +34,85 @@ def test_leaves_a_pod_that_is_being_deleted() -> None:
     assert database_in(pod) is not None
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert database_in(pod) is None
+
+
+class PodServer:
+    """An API server whose list has ``pods`` at ``version``; its watches end at once, after ``events``. None: 503."""
+
+    def __init__(self, *pods: Json) -> None:
+        self.pods: list[Json] | None = list(pods)
+        self.version = 7
+        self.events = b""
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if self.pods is None:
+            return httpx.Response(503, json={"message": "starting"})
+        if "watch" in request.url.params:
+            return httpx.Response(200, stream=Chunks(self.events))
+        return httpx.Response(200, json={"metadata": {"resourceVersion": str(self.version)}, "items": self.pods})
+
+
+def versioned(version: int) -> dict[str, Any]:
+    pod = pod_database()
+    pod["metadata"]["resourceVersion"] = str(version)
+    return pod
+
+
+async def read_once(pods: NodePods) -> None:
+    """Lists and watches until the watch ends."""
+    with suppress(PortError):
+        async for _ in pods.sets():
+            pass
+
+
+async def outcome(states: AsyncIterator[object]) -> str:
+    """The version of the next state, or the reason why there is none."""
+    try:
+        return str(getattr(await anext(states), "resource_version", ""))
+    except StopAsyncIteration:
+        return "ended"
+    except RefusedError as error:
+        return f"refused: {error.reason}"
+    except PortError as error:
+        return f"failed: {error.reason}"
+
+
+async def test_one_watch_serves_the_agents_of_all_pods() -> None:
+    """An agent of 110 pods would otherwise keep 110 watches at the API server."""
+    server, name = PodServer(versioned(5)), name_of(pod_database())
+    pods = NodePods(LightKubernetesApi(client(server), "http://api", no_token, Seconds(1.0)), "n", serves_pods=True)
+    seen: list[str] = []
+
+    async def reads(*states: AsyncIterator[object]) -> None:
+        await read_once(pods)
+        seen.extend([await outcome(each) for each in states])
+
+    await read_once(pods)
+    first, second = pods.states.follow(name), pods.states.follow(name)
+    assert [await outcome(first), await outcome(second)] == ["5", "5"]
+    server.events = b"".join(
+        json.dumps({"type": "MODIFIED", "object": found}).encode() + b"\n" for found in (versioned(8), versioned(9))
+    )
+    await reads(first, second)
+    server.events = b""
+    broken = versioned(10)
+    broken["spec"]["resources"] = {"requests": {"cpu": "1"}}
+    server.pods, server.version = [broken], 10
+    await reads(first)
+    server.pods = None
+    await reads(second)
+    server.pods, server.version = [versioned(11)], 11
+    await reads(again := pods.states.follow(name))
+    server.pods, server.version = [versioned(3)], 3
+    await reads(again, pods.states.follow(name))
+    server.pods = []
+    await reads(pods.states.follow(name))
+    assert seen == [
+        *("9", "9"),
+        "failed: the Pod cannot be decoded: spec.resources: pod-level resources are not supported: set the requests of"
+        " the container",
+        "failed: the API server returned 503 for GET /api/v1/pods: starting",
+        "11",
+        *("ended", "3"),
+        f"refused: Pod {name} was deleted",
+    ]

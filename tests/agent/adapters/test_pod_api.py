@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from agent.adapters.kubernetes_api import LightKubernetesApi
-from agent.adapters.node_pods import NodePods
+from agent.adapters.node_pods import NodePods, PodStates
 from agent.adapters.pod_api import PodApi
 from agent.adapters.token import AgentToken, no_token
 from agent.assignments import Assignment, PodContainer
@@ -54,10 +54,14 @@ def pod(name: str = "pg-1", **metadata: object) -> dict[str, object]:
 
 @dataclass
 class Cluster:
-    """An API server, for people (``http``) and for an agent (``api``)."""
+    """An API server, for people (``http``) and for the agent of a node (``api``), which watches its ``pods``."""
 
     http: httpx.AsyncClient
     api: LightKubernetesApi
+    pods: NodePods
+
+    def pod(self, uid: str) -> PodApi:
+        return PodApi(self.api, NAME, uid, self.pods.states)
 
     async def made(self, body: dict[str, object]) -> str:
         """Creates the pod ``body``; its UID."""
@@ -84,7 +88,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             room = {"cpu": "16", "memory": "64Gi", "pods": "110"}
             node = {"metadata": {"name": "node-1"}, "status": {"capacity": room, "allocatable": room}}
             (await http.post("/api/v1/nodes", json=node)).raise_for_status()
-            yield Cluster(http, LightKubernetesApi(own, server.url, AgentToken(token), Seconds(5.0)))
+            api = LightKubernetesApi(own, server.url, AgentToken(token), Seconds(5.0))
+            yield Cluster(http, api, NodePods(api, "node-1", serves_pods=True))
 
 
 def size(cpu: int, mem: str) -> Resources:
@@ -93,26 +98,31 @@ def size(cpu: int, mem: str) -> Resources:
 
 async def test_pod_is_read_resized_and_watched(cluster: Cluster) -> None:
     uid = await cluster.made(pod())
-    api = PodApi(cluster.api, NAME, uid)
+    api = cluster.pod(uid)
     before = await api.get()
     assert (str(before.name), before.use) == ("default/pod/pg-1", size(1, "1Gi"))
     after = await api.patch(size(2, "1Gi"), MEMORY_STEP, int(before.resource_version))
     assert after.use == size(2, "1Gi")
     spec = (await cluster.http.get(f"{PODS}/pg-1")).json()["spec"]["containers"][0]["resources"]
     assert spec["limits"] == {"cpu": "3", "memory": "1Gi"}, "the limit stays as far above"
-    watching = api.watch()
-    assert await anext(watching) == after
     await cluster.patched(f"{PODS}/pg-1/status", {"status": RUNNING})
+    sets, watching = cluster.pods.sets(), api.watch()
+    await anext(sets)
     running = await anext(watching)
+    assert running == await api.get()
     assert isinstance(running, PodDatabase)
     assert (running.phase, running.container_id) == ("Running", "c1")
+    after = await api.patch(size(3, "1Gi"), MEMORY_STEP, int(running.resource_version))
+    await anext(sets)
+    assert await anext(watching) == after
     await cluster.deleted()
+    await anext(sets)
     with pytest.raises(RefusedError, match="Pod default/pg-1 was deleted"):
         await anext(watching)
 
 
 async def test_resize_of_a_stale_version_conflicts(cluster: Cluster) -> None:
-    api = PodApi(cluster.api, NAME, await cluster.made(pod()))
+    api = cluster.pod(await cluster.made(pod()))
     before = await api.get()
     await cluster.patched(f"{PODS}/pg-1", {"metadata": {"annotations": {"some": "thing"}}})
     with pytest.raises(ConflictError):
@@ -122,12 +132,14 @@ async def test_resize_of_a_stale_version_conflicts(cluster: Cluster) -> None:
 
 async def test_pod_that_was_made_anew_is_another(cluster: Cluster) -> None:
     """A StatefulSet makes a pod again under its name; the agent of the one before must not touch it."""
-    api = PodApi(cluster.api, NAME, await cluster.made(pod()))
+    api = cluster.pod(await cluster.made(pod()))
     await api.get()
     await cluster.deleted()
     await cluster.made(pod())
     with pytest.raises(RefusedError, match="default/pg-1 was replaced by another pod of that name"):
         await api.get()
+    await cluster.patched(f"{PODS}/pg-1/status", {"status": RUNNING})
+    await anext(cluster.pods.sets())
     with pytest.raises(RefusedError, match="another pod of that name"):
         await anext(api.watch())
     with pytest.raises(PortError):
@@ -139,7 +151,7 @@ async def test_pod_that_was_made_anew_is_another(cluster: Cluster) -> None:
 async def test_resize_is_of_the_version_that_it_is_based_on(cluster: Cluster) -> None:
     """A new watch may begin with an older version than the agent has read."""
     uid = await cluster.made(pod())
-    api, other = PodApi(cluster.api, NAME, uid), PodApi(cluster.api, NAME, uid)
+    api, other = cluster.pod(uid), cluster.pod(uid)
     await api.get()
     limits = {"name": "postgres", "resources": {"limits": {"cpu": "5"}}}
     body = {"spec": {"containers": [limits]}}
@@ -151,13 +163,13 @@ async def test_resize_is_of_the_version_that_it_is_based_on(cluster: Cluster) ->
 
 
 async def test_first_call_may_be_a_resize(cluster: Cluster) -> None:
-    api = PodApi(cluster.api, NAME, await cluster.made(pod()))
+    api = cluster.pod(await cluster.made(pod()))
     assert (await api.patch(size(2, "2Gi"), MEMORY_STEP, 0)).use == size(2, "2Gi")
 
 
 async def test_event_is_written_about_the_pod(cluster: Cluster) -> None:
     uid = await cluster.made(pod())
-    await PodApi(cluster.api, NAME, uid).tell("ResizeRefused", "quota", 1.5)
+    await cluster.pod(uid).tell("ResizeRefused", "quota", 1.5)
     (event,) = (await cluster.http.get("/api/v1/namespaces/default/events")).json()["items"]
     about = event["involvedObject"]
     assert (about["apiVersion"], about["kind"], about["name"], about["uid"]) == ("v1", "Pod", "pg-1", uid)
@@ -182,7 +194,7 @@ async def test_refused_resize_has_the_words_of_the_api(status: int, message: str
         assert request.headers["content-type"] == "application/strategic-merge-patch+json"
         return httpx.Response(status, json={"message": message})
 
-    api = PodApi(LightKubernetesApi(client(answer), "http://api", no_token, Seconds(1.0)), NAME, "u")
+    api = PodApi(LightKubernetesApi(client(answer), "http://api", no_token, Seconds(1.0)), NAME, "u", PodStates())
     with pytest.raises(RefusedError) as caught:
         await api.patch(size(2, "2Gi"), MEMORY_STEP, 7)
     assert (caught.value.reason, caught.value.fault) == (message[:200], fault)
@@ -191,7 +203,7 @@ async def test_refused_resize_has_the_words_of_the_api(status: int, message: str
 async def test_unreadable_pod_names_the_field(cluster: Cluster) -> None:
     uid = await cluster.made(pod(annotations={}))
     with pytest.raises(PortError, match=r"the Pod cannot be decoded: metadata\.annotations"):
-        await PodApi(cluster.api, NAME, uid).get()
+        await cluster.pod(uid).get()
 
 
 async def test_node_has_vms_and_pods(cluster: Cluster) -> None:
