@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from agent.core.goal import NO_GOAL, NOTHING, Goal, Part
 from agent.core.memory.kills import MEMORY_KILLS
 from agent.core.memory.memory_view import kernel_share
-from agent.core.monitor.monitor_plan import kept_by, wanted_by, why_kept
+from agent.core.monitor.monitor_plan import kept_by, mem_to_ask, wanted_by, why_kept
 from agent.core.pods.requests import cpu_first
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import State
@@ -33,7 +33,7 @@ A = TypeVar("A", bound=Amount)
 
 @dataclass(frozen=True, slots=True)
 class DesiredSize:
-    """The desired size and its reason in one line. ``unasked`` is the size if the guest's monitor agreed to it."""
+    """The desired size and its reason in one line. ``unasked`` is the size to ask the guest's monitor about."""
 
     size: Resources
     because: str
@@ -50,13 +50,14 @@ def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     requested, reasons = wanted_by(side, vm, vm.sizes(unit), now)
     wanted = base.at_least(requested)
     unasked = cpu_first(vm, state.vm.pauses.limits(wanted, vm, now)) if vm.is_pod else wanted
-    # Ask the monitor about ``unasked``; the VM keeps its memory until the answer.
+    # The VM keeps its memory until the monitor has agreed.
     size = unasked.at_least(Resources(NOTHING.cpu, kept_by(side, vm, now)))
     if size != unasked:
         because = why_kept(side, vm)
     elif wanted != base:
         because = f"growing: {reasons}" if not size.within(vm.use) else f"holding: {reasons}"
-    return DesiredSize(size, because, unasked)
+    mem = mem_to_ask(side, vm, vm.sizes(unit), unasked.mem, now)
+    return DesiredSize(size, because, Resources(unasked.cpu, mem))
 
 
 def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str]:

@@ -180,7 +180,7 @@ def _answered(story: Story, message: AskToShrink | TellGrown, approved: Bytes, l
 
 
 def _one_unit_at_a_time(_: re.Match[str]) -> object:
-    raise Declined("a monitor is asked for all that may go at once; what it refuses is asked again later (B.8)")
+    raise Declined("a monitor is asked for all that may go at once, and for half of what it refuses (B.8)")
 
 
 _WITHOUT: Final = told(r"\b(no|without a) monitor\b")

@@ -73,7 +73,7 @@ APPROVED = "never patch the VM below what the monitor approved"
         ),
         (
             "the monitor is asked for at most one CU less",
-            "a monitor is asked for all that may go at once; what it refuses is asked again later (B.8)",
+            "a monitor is asked for all that may go at once, and for half of what it refuses (B.8)",
         ),
     ],
 )

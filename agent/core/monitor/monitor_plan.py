@@ -42,6 +42,20 @@ def kept_by(side: MonitorSide, vm: Vm, now: Instant) -> Bytes:
     return min(vm.use.mem, vm.bounds.max.mem, vm.use.mem if side.told is None else side.told)
 
 
+def mem_to_ask(side: MonitorSide, vm: Vm, sizes: Sizes, wanted: Bytes, now: Instant) -> Bytes:
+    """The memory to ask the monitor about if the VM wants ``wanted``: after a refusal, half of that shrink.
+
+    NeonVM's monitor refuses a shrink as a whole, and its own agent asks it for one unit at a time.
+    """
+    refusal, current = side.refusal, kept_by(side, vm, now)
+    # A trial of a pod costs page cache, so it is not repeated with less.
+    if vm.is_pod or refusal is None or now >= refusal.retry_at or not wanted <= refusal.target < current:
+        return wanted
+    half = Bytes((refusal.target.value + current.value) // 2)
+    smaller = sizes.not_less(Resources(NOTHING.cpu, half)).mem
+    return smaller if smaller < current else wanted
+
+
 def why_kept(side: MonitorSide, vm: Vm) -> str:
     """The reason, in one line, why memory does not shrink yet."""
     if vm.is_pod:

@@ -134,9 +134,14 @@ class MonitorSide:
             status = (
                 printable(result.status) if isinstance(result, DownscaleResult) else "internal error in the monitor"
             )
-            count = 1 if self.refusal is None else self.refusal.count + 1
+            before, target = self.refusal, message.target.mem
+            # A smaller shrink was asked for while a larger one waits for its retry, which this must not delay.
+            if not is_trial and before is not None and target > before.target and now < before.retry_at:
+                self.refusal = replace(before, target=target, status=status)
+                return
+            count = 1 if before is None else before.count + 1
             retry_at = Instant(now + (TRIAL_BACKOFF if is_trial else REFUSED_BACKOFF).delay(count, jitter))
-            self.refusal = ShrinkRefusal(message.target.mem, status, count, retry_at)
+            self.refusal = ShrinkRefusal(target, status, count, retry_at)
 
     def hear(
         self, message: UpscaleRequest | LoadReport, vm: Vm | None, policy: Policy, now: Instant, *, settling: bool

@@ -94,6 +94,21 @@ def test_refused_shrink_keeps_memory_and_retries() -> None:
     assert story.state.monitor.refusal is None
 
 
+def test_refused_shrink_is_halved_until_agreed() -> None:
+    """NeonVM's monitor agrees while programs fill less than 85 % of what is left: here to 5Gi, not to 1Gi."""
+    story, targets = idle(monitored(8), 7.0), list[Bytes]()
+    while isinstance(message := story.plans().message, AskToShrink):
+        targets.append(message.target.mem)
+        speaks(story, message, agrees(ok=message.target.mem >= cu(5).mem, status="too low"))
+    assert targets == [cu(size).mem for size in (1, 5, 1, 3, 4)]
+    assert story.plans().because == "keeping memory: the guest's monitor refused 4Gi: too low"
+    assert story.acts()[0] == patches(Resources(cu(1).cpu, cu(5).mem), 1)
+    assert idle(story.obeys(), 11.0).plans().message is None
+    speaks(idle(story, 12.0), AskToShrink(cu(1)), agrees(ok=False, status="too low"))
+    assert story.state.monitor.refusal is not None
+    assert story.state.monitor.refusal.retry_at == 22.0, "the halves have not counted"
+
+
 def test_failed_answer_counts_as_refusal() -> None:
     story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), None)
     assert story.plans().because == "keeping memory: the guest's monitor refused 1Gi: internal error in the monitor"
