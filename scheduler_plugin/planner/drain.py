@@ -19,7 +19,7 @@ from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.planner.cost import Selection, costs
 from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck
 from scheduler_plugin.planner.targets import Targets, Traffic
-from scheduler_plugin.planner.victims import Now, Victim, victim_of
+from scheduler_plugin.planner.victims import Now, Victim, is_clearing, victim_of
 from scheduler_plugin.texts import explanations
 
 LeftAlone = Callable[[ObjectName], str | None]
@@ -72,7 +72,7 @@ class DrainPlan:
             if isinstance(victim, str):
                 others[victim] += 1
                 continue
-            why = explanations.RESTING if self._is_resting(victim.vm, need) else left_alone(victim.vm)
+            why = self._rests_because(victim.vm, need) or left_alone(victim.vm)
             if claim.sleeps and need.excess is not None and not claim.unmet.any:
                 why = explanations.SLEEPS
             if why is None:
@@ -85,9 +85,12 @@ class DrainPlan:
             others[explanations.BESIDE] = len(movable) - len(helpful)
         return helpful, others
 
-    def _is_resting(self, vm: ObjectName, need: RoomNeed) -> bool:
-        rests_until = self._policy.rest.until(self._ledger.migrations_of(vm), self._now, drains=need.excess is None)
-        return rests_until > self._now.wall
+    def _rests_because(self, vm: ObjectName, need: RoomNeed) -> str | None:
+        rest, migrations = self._policy.rest, self._ledger.migrations_of(vm)
+        if rest.until(migrations, self._now, drains=need.excess is None) > self._now.wall:
+            return explanations.RESTING
+        # NeonVM's controller takes the deletion of an ended migration for a cancellation of the one that begins.
+        return explanations.CLEARING if is_clearing(rest, migrations, self._now) else None
 
 
 def _helpful(need: RoomNeed, victims: list[Victim], targets: Targets) -> list[Victim]:

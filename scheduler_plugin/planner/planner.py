@@ -271,13 +271,5 @@ def _deletable(ledger: Ledger, policy: MigrationPolicy, now: Now) -> tuple[Objec
     if not ledger.migrations:
         return ()
     over = {migration.vm: None for migration in ledger.migrations.values() if not migration.is_active}
-    rest = policy.rest
-    names = [
-        name
-        for vm in over
-        # Runs every second over an hour of moves, few of them old.
-        if rest.may_forget(migrations := ledger.migrations_of(vm), now)
-        for name in rest.forgotten(migrations, now)
-    ]
-    candidates = [ledger.migrations[name] for name in names]
-    return tuple(migration.name for migration in candidates if migration.is_ours and not migration.is_leaving)
+    deletable = (migration for vm in over for migration in policy.rest.deletable(ledger.migrations_of(vm), now))
+    return tuple(migration.name for migration in deletable if not migration.is_leaving)

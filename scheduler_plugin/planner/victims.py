@@ -110,6 +110,18 @@ class Rest:
         last = max(successes, default=-inf)
         return [migration.name for at, migration in ended if self._is_irrelevant(at, migration.phase, last, now.wall)]
 
+    def deletable(self, migrations: Sequence[Migration], now: Now) -> list[Migration]:
+        """The VM's ended migrations of ours to delete now.
+
+        None while it has an active one: NeonVM's controller then cancels that one as well, and deletes the target pod
+        of the ended one, in which the VM runs by now.
+        """
+        # Runs every second over an hour of moves, few of them old.
+        if any(migration.is_active for migration in migrations) or not self.may_forget(migrations, now):
+            return []
+        names = set(self.forgotten(migrations, now))
+        return [migration for migration in migrations if migration.is_ours and migration.name in names]
+
     def may_forget(self, migrations: Sequence[Migration], now: Now) -> bool:
         """Return False if surely none of the VM's migrations is ``forgotten``; a cheap check for the usual case."""
         if len(migrations) != 1:
@@ -165,6 +177,12 @@ def moved_lately(migrations: Sequence[Migration], now: Now) -> int:
     """Number of the VM's successful migrations within ``REMEMBERED``."""
     successes = [at for at, migration in _ended(migrations, now) if migration.phase is MigrationPhase.SUCCEEDED]
     return sum(at + REMEMBERED > now.wall for at in successes)
+
+
+def is_clearing(rest: Rest, migrations: Sequence[Migration], now: Now) -> bool:
+    """Return True while an ended migration of the VM is being deleted, or is about to be."""
+    leaving = any(migration.is_leaving and not migration.is_active for migration in migrations)
+    return leaving or bool(rest.deletable(migrations, now))
 
 
 def victim_of(ledger: Ledger, claim: Claim, arrived: int, now: Now, *, opt_in: bool) -> Victim | str:

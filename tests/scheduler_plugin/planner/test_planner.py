@@ -35,9 +35,13 @@ def pressed(*earlier: MigrationFacts, drains: bool = False, **more: object) -> P
 
 
 def moves_first_after(fixture: PlannerFixture) -> float:
-    """How many seconds after the fixture's beginning the VM is told to move; looks once a second."""
+    """How many seconds after the fixture's beginning the VM is told to move; looks once a second, and what is to be
+    forgotten is gone at the next look.
+    """
     plan = fixture.plan()
     while not plan.moves:
+        for ended in plan.forget:
+            fixture.fleet.apply(MigrationGone(ended))
         assert (plan.cancels, fixture.now < LATER + 10_000) == ((), True)
         plan = fixture.plan(after=1.0)
     return fixture.now - LATER
@@ -50,14 +54,14 @@ def moves_first_after(fixture: PlannerFixture) -> float:
     ("earlier", "seconds"),
     [
         ((), 10),
-        ((over(1, SUCCEEDED, 100),), 3500),
+        ((over(1, SUCCEEDED, 100),), 3501),
         ((over(1, FAILED, 20),), 40),
         ((over(1, FAILED, 200), over(2, FAILED, 20)), 100),
         ((over(2, FAILED, 20), over(3, FAILED, 40), over(1, FAILED, 200)), 220),
         ((over(1, FAILED, 500), over(2, SUCCEEDED, 400), over(3, FAILED, 20)), 40),
-        ((over(1, FAILED, 20), over(2, SUCCEEDED, 10)), 3590),
+        ((over(1, FAILED, 20), over(2, SUCCEEDED, 10)), 3591),
         (tuple(over(number, FAILED, 0) for number in range(9)), 3600),
-        ((replace(over(1, SUCCEEDED, 0), ended_at=None, created_at=WALL - 50),), 3550),
+        ((replace(over(1, SUCCEEDED, 0), ended_at=None, created_at=WALL - 50),), 3551),
     ],
 )
 def test_vm_rests_longer_after_failures(earlier: tuple[MigrationFacts, ...], seconds: float) -> None:
@@ -276,6 +280,27 @@ def test_irrelevant_ended_migrations_are_forgotten(earlier: tuple[MigrationFacts
     for facts in earlier:
         fixture.migration(facts)
     assert fixture.plan() == MovePlan(forget=tuple(ObjectName("db", each) for each in forgotten))
+
+
+def test_ended_migration_stays_during_the_next_one() -> None:
+    """NeonVM's controller would cancel the next one, and delete the pod in which the VM runs since the ended one."""
+    fixture = pressed(over(1, SUCCEEDED, 4000), drains=True)
+    fixture.migration(migration("a", PENDING, number=2, to="n2"))
+    assert fixture.plan().forget == ()
+    fixture.migration(migration("a", FAILED, number=2, version=2, ended_at=WALL))
+    assert fixture.plan().forget == (name("a-1"),)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_vm_does_not_move_while_an_ended_migration_is_deleted(is_ours: bool) -> None:
+    fixture = pressed(replace(over(1, SUCCEEDED, 4000), is_ours=is_ours, is_leaving=not is_ours), drains=True)
+    planned = fixture.settled()
+    assert planned.moves == ()
+    assert "with an ended migration that is being deleted" in planned.stuck[0].why
+    fixture.migration(replace(over(1, SUCCEEDED, 4000), is_leaving=True, version=2))
+    assert fixture.plan(after=1.0).moves == ()
+    fixture.fleet.apply(MigrationGone(name("a-1")))
+    assert [move.vm for move in fixture.plan(after=1.0).moves] == [name("a")]
 
 
 def test_failures_of_gone_vm_are_forgotten() -> None:
