@@ -19,7 +19,10 @@ from scheduler_plugin.texts import explanations
 EVERY_POD_TOLERATES: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 """Tolerations that the API server adds to every pod; such nodes are excluded by their conditions."""
 
-CONSTRAINING: Final = ("affinity", "nodeSelector", "tolerations", "topologySpreadConstraints")
+CONSTRAINING: Final = ("affinity", "nodeSelector", "targetArchitecture", "tolerations", "topologySpreadConstraints")
+
+ARCHITECTURE: Final = "kubernetes.io/arch"
+"""On a node: its architecture. NeonVM's controller requires that of the VM in an affinity of the pod."""
 
 
 S = TypeVar("S")
@@ -124,6 +127,7 @@ def _listed(value: object, kind: type[S]) -> list[S]:
 def _constraints(spec: shapes.ConstrainingSpec) -> model.PodConstraints:
     affinity = spec.affinity or shapes.Affinity()
     nodes = affinity.node_affinity or shapes.NodeAffinity()
+    labels = (spec.node_selector or {}) | ({ARCHITECTURE: spec.target_architecture} if spec.target_architecture else {})
     towards, away = (
         affinity.pod_affinity or shapes.PodAffinitySpec(),
         affinity.pod_anti_affinity or shapes.PodAffinitySpec(),
@@ -133,7 +137,7 @@ def _constraints(spec: shapes.ConstrainingSpec) -> model.PodConstraints:
         node_selector=tuple(
             # Sorted, so that equal selectors compare equal.
             model.Requirement(key, "In", (value,))
-            for key, value in sorted((spec.node_selector or {}).items())
+            for key, value in sorted(labels.items())
         ),
         node_terms=_node_terms(nodes.required),
         affinity=_pod_terms(towards),

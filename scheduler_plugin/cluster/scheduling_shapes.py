@@ -121,12 +121,13 @@ class SpreadShape(_Camel, frozen=True):
 
 
 class ConstrainingSpec(_Camel, frozen=True):
-    """Fields that a pod's spec and a VirtualMachine's spec share."""
+    """Fields that a pod's spec and a VirtualMachine's spec share, and the latter's ``targetArchitecture``."""
 
     affinity: Affinity | None = None
     node_selector: dict[str, str] | None = None
     tolerations: list[PodToleration] | None = None
     topology_spread_constraints: list[SpreadShape] | None = None
+    target_architecture: str | None = None
 
 
 class TaintShape(_Camel, frozen=True):

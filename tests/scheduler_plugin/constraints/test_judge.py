@@ -219,6 +219,15 @@ def test_objects_without_constraints_share_one_value() -> None:
     assert pod_traits({}, {"containers": [{"ports": [{"containerPort": 80}]}]}, is_leaving=False) is PLAIN_POD
 
 
+def test_vm_moves_to_nodes_of_its_architecture() -> None:
+    """NeonVM's controller would require it of the target pod, which would then find no node."""
+    nodes = {arch: NodeTraits({"kubernetes.io/arch": arch, "zone": "a"}) for arch in ("amd64", "arm64")}
+    constraints = pod_constraints({"targetArchitecture": "arm64", "nodeSelector": {"zone": "a"}})
+    judgement = Judge(ClusterView(nodes, [])).judge(Candidate("default", constraints))
+    assert judgement.hindrance("amd64") is not None
+    assert judgement.hindrance("arm64") is None
+
+
 @pytest.mark.parametrize("spec", [{"affinity": 7}, {"tolerations": [3]}, {"nodeSelector": {"a": {}}}])
 def test_unreadable_constraint_is_reported(spec: dict[str, object]) -> None:
     found = pod_constraints(spec)
