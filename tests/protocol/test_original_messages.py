@@ -1,4 +1,4 @@
-"""A conversation of the original's agent and one of its scheduler, v0.49.1, as they were on the wire (B.1, B.11).
+"""Conversations of the original's agent, scheduler (v0.49.1) and monitor as they were on the wire (B.1, B.8, B.11).
 
 ``tests/kubernetes/neon`` holds such conversations with the programs themselves.
 """
@@ -10,6 +10,14 @@ import json
 import pytest
 
 from protocol.codec import PluginResponseView, decode_request, decode_response, encode_request, encode_response
+from protocol.guest.monitor_messages import (
+    DownscaleResult,
+    FromMonitor,
+    HealthCheck,
+    UpscaleConfirmation,
+    UpscaleRequest,
+    read_from_monitor,
+)
 from protocol.messages import AgentRequest, Metrics, ObjectName, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Resources
 from protocol.versions import ProtocolVersion
@@ -65,3 +73,24 @@ def test_what_its_scheduler_answers_is_understood() -> None:
     """It leaves ``migrate`` out and says no compute unit."""
     said = b'{"permit":{"vCPUs":"3250m","mem":"8Gi"}}'
     assert decode_response(V5, said, SLOT) == PluginResponseView(Resources.parse("3250m", "8Gi"), None, migrate=False)
+
+
+REFUSAL = (
+    "calculated memory threshold too low:"
+    " 785.4 MiB (new threshold) < 3814.6973 (current usage) + 100 (downscale buffer)"
+)
+AGREEMENT = "set cgroup memory threshold from 6878.2 MiB to 4267 MiB, of new total 5020 MiB"
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ('{"type":"UpscaleConfirmation","id":2}', UpscaleConfirmation(2)),
+        (f'{{"type":"DownscaleResult","Ok":false,"Status":"{REFUSAL}","id":4}}', DownscaleResult(4, False, REFUSAL)),
+        (f'{{"type":"DownscaleResult","Ok":true,"Status":"{AGREEMENT}","id":6}}', DownscaleResult(6, True, AGREEMENT)),
+        ('{"type":"HealthCheck","id":8}', HealthCheck(8)),
+        ('{"type":"UpscaleRequest","id":3}', UpscaleRequest(3)),
+    ],
+)
+def test_what_its_monitor_says_is_understood(said: str, meant: FromMonitor) -> None:
+    assert read_from_monitor(said) == meant
