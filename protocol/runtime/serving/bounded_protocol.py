@@ -19,6 +19,12 @@ from protocol.runtime.serving.limits import Peers
 LONGEST_HEAD: Final = 32 * 1024
 """Bytes of a request's line and headers; the longest token has half of that."""
 
+MOST_HEADERS: Final = 100
+"""Headers of a request: a short one takes 30 times its length of memory. Clients and proxies send up to 40."""
+
+MOST_WAITING: Final = 16
+"""Requests that a client may send ahead of their answers. Each takes a kilobyte, and clients of ours send none."""
+
 UNAUTHORIZED: Final = 401
 
 _CLOSE: Final = b"Connection: close\r\nContent-Length: 0\r\n"
@@ -55,6 +61,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._idle_limit = peers.limits.idle_unauthenticated
         self._in_head = True
         self._head_size = 0
+        # uvicorn's ``cycle`` is that of the last request that has arrived, which may have to wait.
+        self._answering: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Admits the connection, or turns it away."""
@@ -74,7 +82,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = None
         self._peers.leave(self, self.address)
+        # The application learns that nobody reads its answer, and does not write to a closed connection.
+        if self._answering is not None:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
+        self._release()
 
     def authenticate(self) -> None:
         """The client has shown who it is: the connection keeps its place and may be idle for longer."""
@@ -126,18 +139,39 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_whole, self._in_head, self._head_size = False, True, 0
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        """Takes a part of the address, unless it is too long."""
+        self._add_to_head(len(url))
+        super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header, unless all of them are too long."""
-        self._head_size += len(name) + len(value)
+        """Takes a header, unless there are too many, or all of them are too long."""
+        self._add_to_head(len(name) + len(value))
+        if len(self.headers) >= MOST_HEADERS:
+            raise ValueError("the head has too many headers")
+        super().on_header(name, value)
+
+    def _add_to_head(self, size: int) -> None:
+        self._head_size += size
         if self._head_size > LONGEST_HEAD:
             # The parser turns it into an error of its own, and uvicorn answers 400.
             raise ValueError("the head is too long")
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The body follows."""
         self._in_head = False
+        if len(self.pipeline) >= MOST_WAITING:
+            raise ValueError("too many requests at once")
         super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is not HTTP, or exceeds a limit, and ends the connection."""
+        open_request = self._answering
+        # If an earlier request waits for its answer, the client would take this one for it.
+        if open_request is None or (open_request.more_body and not open_request.response_started):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
 
     def on_message_complete(self) -> None:
         """The request is whole; another one may have begun in the same piece."""
@@ -148,6 +182,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Continue with the next pipelined request; without one the connection is idle from now on."""
         self.server_state.total_requests += 1
+        self._answering = None
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -194,6 +229,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Runs the application, which authenticates the connection by ``request.state.connection``."""
+        self._answering = cycle
         super()._start_asgi_task(cycle, partial(self._answered_by, app))
 
     async def _answered_by(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -231,9 +267,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stalled.cancel()
             self._stalled = None
 
+    def _release(self) -> None:
+        """Drops what refers back to the connection, which is then freed at once: full collections are rare."""
+        self.pipeline.clear()
+        self.cycle = self.scope = self.headers = self._answering = None  # type: ignore[assignment]
+
     def _close(self, answer: bytes) -> None:
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
         # Never into the middle of another answer.
-        if cycle is None or not cycle.response_started or cycle.response_complete:
+        if self._answering is None or not self._answering.response_started:
             self.transport.write(answer)
         self.transport.close()

@@ -1,0 +1,173 @@
+"""Memory that strangers can take with few bytes: requests sent ahead, short headers, connections that have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+import uvloop
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from protocol.runtime.serving.bounded_protocol import LONGEST_HEAD, MOST_HEADERS, MOST_WAITING, BoundedProtocol
+from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.listeners import Listener, serve
+from protocol.units import Seconds
+from tests.protocol.runtime.serving.test_limits import Client
+from tests.protocol.runtime.serving.test_listeners import free_address, listening
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LATER = b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n"
+STREAM = b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n"
+HEADER = b"a: b\r\n"
+
+
+class Held:
+    """A listener with an answer that waits, and one without an end."""
+
+    def __init__(self) -> None:
+        self.address = free_address()
+        self.go_on, self.has_left = asyncio.Event(), asyncio.Event()
+        self.asked = 0
+        self._clients: list[Client] = []
+
+    async def client(self, said: bytes) -> Client:
+        client = Client(*await asyncio.open_connection(*self.address.split(":")))
+        client.say(said)
+        self._clients.append(client)
+        return client
+
+    def leave(self) -> None:
+        for client in self._clients:
+            client.leave()
+
+    def app(self) -> FastAPI:
+        async def now(_: Request) -> Response:
+            self.asked += 1
+            return Response()
+
+        async def later(_: Request) -> Response:
+            await self.go_on.wait()
+            return Response()
+
+        async def stream(_: Request) -> Response:
+            return StreamingResponse(self._endless())
+
+        app = FastAPI()
+        app.add_route("/", now)
+        app.add_route("/later", later)
+        app.add_route("/stream", stream)
+        return app
+
+    async def _endless(self) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"x"
+                await asyncio.sleep(0.01)
+        finally:
+            self.has_left.set()
+
+
+@asynccontextmanager
+async def held() -> AsyncIterator[Held]:
+    found, stop = Held(), asyncio.Event()
+    listener = Listener("agents", found.app(), found.address, limits=Limits(request=Seconds(5.0)))
+    task = asyncio.create_task(serve([listener], stop))
+    try:
+        await listening(found.address)
+        yield found
+    finally:
+        found.leave()
+        stop.set()
+        await task
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def test_few_requests_may_wait_for_an_answer() -> None:
+    async with held() as listener:
+        client = await listener.client(LATER + GET * MOST_WAITING)
+        listener.go_on.set()
+        assert [await client.status() for _ in range(MOST_WAITING + 1)] == ["200 OK"] * (MOST_WAITING + 1)
+
+
+async def test_many_waiting_requests_end_the_connection() -> None:
+    async with held() as listener:
+        client = await listener.client(LATER + GET * (MOST_WAITING + 1))
+        await client.displaced()
+        listener.go_on.set()
+        await asyncio.sleep(0.05)
+        assert listener.asked == 0
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\n" + HEADER * (MOST_HEADERS + 1),
+        b"GET /?" + b"x" * LONGEST_HEAD + b" HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + HEADER * (MOST_HEADERS + 1),
+    ],
+    ids=["headers", "address", "trailers"],
+)
+async def test_costly_head_is_refused(head: bytes) -> None:
+    async with held() as listener:
+        client = await listener.client(head + b"\r\n")
+        async with asyncio.timeout(5):
+            assert await client.status() in {"400 Bad Request", ""}
+            assert await client.ended()
+
+
+async def test_usual_number_of_headers_is_served() -> None:
+    async with held() as listener:
+        client = await listener.client(b"GET / HTTP/1.1\r\n" + HEADER * MOST_HEADERS + b"\r\n")
+        assert await client.status() == "200 OK"
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_ended_connection_is_freed_without_a_collection(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Programs collect garbage seldom: what an ended connection leaves to the collector is as good as lost."""
+
+    async def visit() -> None:
+        async with held() as listener:
+            with no_collection():
+                for said in (GET, GET + b"GET / HT", GET.replace(b"/ ", b"/missing "), LATER + GET * 3):
+                    client = await listener.client(said)
+                    if said.startswith(GET):
+                        assert await client.status() == "200 OK"
+                    await asyncio.sleep(0.02)
+                    client.leave()
+                listener.go_on.set()
+                await asyncio.sleep(0.1)
+                assert [each for each in gc.get_objects() if isinstance(each, BoundedProtocol)] == []
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(visit())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_answer_ends_with_its_client_though_others_wait(
+    loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def leave() -> None:
+        async with held() as listener:
+            client = await listener.client(STREAM + GET * 3)
+            assert await client.status() == "200 OK"
+            client.leave()
+            async with asyncio.timeout(5):
+                await listener.has_left.wait()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(leave())
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
