@@ -29,7 +29,14 @@ from scheduler_plugin.injector.web import webhook_app
 
 NAME: Final = "autoscale-injector"
 CONNECTIONS: Final = httpx.Limits(max_connections=32, max_keepalive_connections=8)
-WEBHOOK_LIMITS: Final = Limits(connections=512, per_peer=256, request=Seconds(5.0))
+WEBHOOK_LIMITS: Final = Limits(
+    connections=512,
+    per_peer=256,
+    request=Seconds(5.0),
+    # No client is authenticated, and the API server keeps its connections for 90 s.
+    idle_unauthenticated=Seconds(120.0),
+    bodies=32 * 1024 * 1024,
+)
 METRICS_LIMITS: Final = Limits(connections=128, per_peer=64)
 
 DESCRIPTION: Final = (

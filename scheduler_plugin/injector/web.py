@@ -15,8 +15,8 @@ from scheduler_plugin.web.hot_paths import BodyError, HotPath, HotPaths, HotRequ
 from scheduler_plugin.web.models import Problem
 
 MUTATE: Final = "/mutate"
-LONGEST_REVIEW: Final = 8 * 1024 * 1024
-"""Bytes. An object in etcd has at most 1.5 MiB, and a review may contain it twice."""
+LONGEST_REVIEW: Final = 4 * 1024 * 1024
+"""Bytes. An object in etcd has at most 1.5 MiB, and its JSON may be longer; a review of a new pod contains it once."""
 
 
 def webhook_app(injector: Injector) -> HotPaths:
@@ -30,7 +30,8 @@ def webhook_app(injector: Injector) -> HotPaths:
             return _problem(texts.NOT_A_REVIEW.format(error=error), 400)
         except BodyError as error:
             return _problem(str(error), error.status)
-        return HotResponse(response)
+        # Anyone can ask, so an answer does not show who the client is.
+        return HotResponse(response, authenticates=False)
 
     return HotPaths({MUTATE: HotPath(mutate, LONGEST_REVIEW)}, _nothing)
 

@@ -48,7 +48,8 @@ class HotRequest(msgspec.Struct, frozen=True, gc=False):
     def body(self) -> bytes:
         """The body. Raises ``BodyError``."""
         if isinstance(self.content, BodyError):
-            raise self.content
+            # A copy: an error that is kept holds the frames through which it was raised.
+            raise BodyError(self.content.status, str(self.content))
         return self.content
 
 
@@ -139,7 +140,8 @@ async def _answered(request: Request, path: HotPath) -> HotResponse:
     try:
         content = await read_body(request, path.longest)
     except BodyError as error:
-        content = error
+        # Its traceback holds the pieces of the body, and this frame.
+        content = error.with_traceback(None)
     answer = path.handler(HotRequest(content, authorization, address, OFFER in request.headers))
     return answer if isinstance(answer, HotResponse) else await answer
 

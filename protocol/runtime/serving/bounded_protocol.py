@@ -25,6 +25,9 @@ MOST_HEADERS: Final = 100
 MOST_WAITING: Final = 16
 """Requests that a client may send ahead of their answers. Each takes a kilobyte, and clients of ours send none."""
 
+SMALL_BODY: Final = 128 * 1024
+"""Bytes of a body that do not count among ``Limits.bodies``: a full batch of an agent."""
+
 UNAUTHORIZED: Final = 401
 
 _CLOSE: Final = b"Connection: close\r\nContent-Length: 0\r\n"
@@ -61,6 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._idle_limit = peers.limits.idle_unauthenticated
         self._in_head = True
         self._head_size = 0
+        self._body_size = 0
         # uvicorn's ``cycle`` is that of the last request that has arrived, which may have to wait.
         self._answering: RequestResponseCycle | None = None
 
@@ -173,6 +177,15 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.transport.abort()
 
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of a body."""
+        # What follows an early answer is dropped.
+        if self._answering is not None:
+            self._body_size += len(body)
+            if self._body_size > SMALL_BODY:
+                self._peers.hold(self, self.address, self._body_size)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """The request is whole; another one may have begun in the same piece."""
         self._is_whole, self._in_head, self._head_size = True, True, 0
@@ -183,6 +196,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Continue with the next pipelined request; without one the connection is idle from now on."""
         self.server_state.total_requests += 1
         self._answering = None
+        if self._body_size > SMALL_BODY:
+            self._peers.hold(self, self.address, 0)
+        self._body_size = 0
         if self.transport.is_closing():
             return
         self.flow.resume_reading()

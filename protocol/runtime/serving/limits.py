@@ -27,7 +27,8 @@ class Limits:
 
     ``request`` is how long a request may take to arrive, ``idle`` how long a connection may stay without one, which is
     ``idle_unauthenticated`` before it has shown who it is, ``handshake`` how long TLS may take to begin and to end, and
-    ``stall`` how long a client may stop reading an answer.
+    ``stall`` how long a client may stop reading an answer. ``bodies`` are the bytes of all requests that are not
+    answered yet; if there are more, the address with the most loses its oldest connection.
     """
 
     connections: int = 8192
@@ -37,6 +38,7 @@ class Limits:
     idle_unauthenticated: Seconds = Seconds(5.0)
     handshake: Seconds = Seconds(5.0)
     stall: Seconds = Seconds(30.0)
+    bodies: int = 128 * 1024 * 1024
 
 
 class Displaceable(Protocol):
@@ -59,6 +61,8 @@ class Peers:
     _unauthenticated: dict[Displaceable, str] = field(default_factory=dict)
     _of_peer: dict[str, dict[Displaceable, None]] = field(default_factory=dict)
     _count: int = 0
+    _bodies: dict[str, dict[Displaceable, int]] = field(default_factory=dict)
+    _size: int = 0
     _told: str | None = None
 
     def is_for(self, certificate: Mapping[str, Any] | None) -> bool:
@@ -106,10 +110,25 @@ class Peers:
     def leave(self, connection: Displaceable, peer: str) -> None:
         """A connection, admitted or not, has ended."""
         self.authenticated(connection)
+        self.hold(connection, peer, 0)
         self._count -= 1
         self.open[peer] -= 1
         if not self.open[peer]:
             del self.open[peer]
+
+    def hold(self, connection: Displaceable, peer: str, size: int) -> None:
+        """The connection holds bodies of ``size`` bytes from now on; displaces others if all together are too large."""
+        of_peer = self._bodies.setdefault(peer, {})
+        self._size += size - of_peer.pop(connection, 0)
+        if size:
+            of_peer[connection] = size
+        if not of_peer:
+            del self._bodies[peer]
+        while self._size > self.limits.bodies:
+            greediest = max(self._bodies, key=lambda each: sum(self._bodies[each].values()))
+            oldest = next(iter(self._bodies[greediest]))
+            self.hold(oldest, greediest, 0)
+            oldest.displace()
 
     def _displace_first(self, candidates: Mapping[Displaceable, object]) -> bool:
         oldest = next(iter(candidates), None)

@@ -21,6 +21,10 @@ LONGEST_WARNING: Final = 250
 """The API server cuts warnings at 256 characters."""
 
 
+MOST_VALUES: Final = 100_000
+"""Values in a review, which take up to 100 times their length of memory. The largest pods have a tenth of it."""
+
+
 class MalformedReviewError(ValueError):
     """The review is malformed; the message names the bad field."""
 
@@ -54,6 +58,9 @@ class PodReview:
 
 def read_review(body: bytes) -> PodReview:
     """Decode a review. Raises ``MalformedReviewError``."""
+    # Each value but the first comes after one of these.
+    if sum(map(body.count, (b",", b"{", b"["))) > MOST_VALUES:
+        raise MalformedReviewError(f"expected at most {MOST_VALUES} values")
     try:
         request = _REVIEW.decode(body).request
     except (ValueError, RecursionError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,10 +15,12 @@ from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.refusals import classify
 from protocol.runtime.followed_file import SettingsError
 from scheduler_plugin.injector.admission.injector import Injector
+from scheduler_plugin.injector.admission.reviews import MOST_VALUES
 from scheduler_plugin.injector.predecessors import Predecessors
 from scheduler_plugin.injector.settings import parse_settings
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.injector.web import LONGEST_REVIEW, MUTATE, webhook_app
+from scheduler_plugin.web.hot_paths import HotRequest
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
 from tests.scheduler_plugin.injector.injecting import SETTINGS
@@ -148,8 +150,9 @@ WRONG = json.loads(review(original()))
         (json.dumps(WRONG | {"request": {}}).encode(), "request.uid"),
         (json.dumps(WRONG | {"request": {"uid": 7, "operation": "CREATE"}}).encode(), "request.uid"),
         (b" " * (LONGEST_REVIEW + 1), "at most"),
+        (review({"spec": [[]] * MOST_VALUES}), f"at most {MOST_VALUES} values"),
     ],
-    ids=["empty", "cut", "deep", "null", "version", "no uid", "bad uid", "long"],
+    ids=["empty", "cut", "deep", "null", "version", "no uid", "bad uid", "long", "values"],
 )
 async def test_what_is_no_review_is_answered_with_why(body: bytes, complaint: str) -> None:
     async with Asked().client() as client:
@@ -158,6 +161,15 @@ async def test_what_is_no_review_is_answered_with_why(body: bytes, complaint: st
         assert complaint in answer.json()["error"]
         assert (await client.get(MUTATE)).status_code == 405
         assert (await client.post("/other")).status_code == 404
+
+
+async def test_answer_authenticates_nobody() -> None:
+    """Anyone can ask: an answer must not let a stranger keep a place that the API server needs."""
+    asked = Asked()
+    path = webhook_app(asked.injector).paths[MUTATE]
+    answer = path.handler(HotRequest(review(original())))
+    assert isinstance(answer, Awaitable)
+    assert not (await answer).authenticates
 
 
 @pytest.mark.parametrize("pod", [1, [], "x", {"spec": 1}, {"spec": {"containers": 7}, "metadata": {"labels": []}}])

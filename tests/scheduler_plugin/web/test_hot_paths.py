@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -419,3 +420,19 @@ async def test_a_head_that_is_too_long_is_refused() -> None:
         client.writer.write(post("/now", b"", "X: " + "x" * (LONGEST_HEAD + 1)))
         assert (await client.said())[0] == "400 Bad Request"
         assert found.asked == []
+
+
+async def test_unfinished_body_is_freed_without_a_collection() -> None:
+    """Programs collect garbage seldom, and an error that is kept holds the frames through which it was raised."""
+    async with serving() as (found, client):
+        gc.collect()
+        gc.disable()
+        try:
+            client.writer.write(post("/now", b"x" * 100)[:-50])
+            await asyncio.sleep(0.05)
+            client.writer.close()
+            await asyncio.sleep(0.05)
+            assert [each for each in gc.get_objects() if isinstance(each, BoundedProtocol)] == []
+        finally:
+            gc.enable()
+    assert found.asked == []

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 
 import pytest
 import uvloop
@@ -13,8 +14,14 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from protocol.runtime.serving.bounded_protocol import LONGEST_HEAD, MOST_HEADERS, MOST_WAITING, BoundedProtocol
-from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.bounded_protocol import (
+    LONGEST_HEAD,
+    MOST_HEADERS,
+    MOST_WAITING,
+    SMALL_BODY,
+    BoundedProtocol,
+)
+from protocol.runtime.serving.limits import Limits, Peers
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
 from tests.protocol.runtime.serving.test_limits import Client
@@ -57,10 +64,15 @@ class Held:
         async def stream(_: Request) -> Response:
             return StreamingResponse(self._endless())
 
+        async def drain(request: Request) -> Response:
+            await request.body()
+            return Response()
+
         app = FastAPI()
         app.add_route("/", now)
         app.add_route("/later", later)
         app.add_route("/stream", stream)
+        app.add_route("/drain", drain, methods=["POST"])
         return app
 
     async def _endless(self) -> AsyncIterator[bytes]:
@@ -73,9 +85,9 @@ class Held:
 
 
 @asynccontextmanager
-async def held() -> AsyncIterator[Held]:
+async def held(limits: Limits | None = None) -> AsyncIterator[Held]:
     found, stop = Held(), asyncio.Event()
-    listener = Listener("agents", found.app(), found.address, limits=Limits(request=Seconds(5.0)))
+    listener = Listener("agents", found.app(), found.address, limits=limits or Limits(request=Seconds(5.0)))
     task = asyncio.create_task(serve([listener], stop))
     try:
         await listening(found.address)
@@ -171,3 +183,39 @@ def test_answer_ends_with_its_client_though_others_wait(
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(leave())
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@dataclass(eq=False)
+class Connection:
+    """A connection that notes that it was ended."""
+
+    is_displaced: bool = False
+
+    def displace(self) -> None:
+        self.is_displaced = True
+
+
+def test_greediest_peer_pays_for_large_bodies() -> None:
+    peers = Peers(Limits(bodies=100))
+    modest, *greedy = (Connection() for _ in range(4))
+    peers.hold(modest, "a", 30)
+    for connection in greedy:
+        peers.hold(connection, "b", 35)
+    assert [each.is_displaced for each in (modest, *greedy)] == [False, True, False, False]
+    peers.hold(modest, "a", 0)
+    peers.leave(greedy[1], "b")
+    peers.hold(Connection(), "c", 60)
+    assert [each.is_displaced for each in greedy] == [True, False, False]
+
+
+async def test_unfinished_bodies_share_a_limit() -> None:
+    limits = Limits(request=Seconds(5.0), bodies=3 * SMALL_BODY)
+    head = b"POST /drain HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (2 * SMALL_BODY)
+    async with held(limits) as listener:
+        clients = [await listener.client(head + b"x" * (2 * SMALL_BODY - 1)) for _ in range(2)]
+        await clients[0].displaced()
+        clients[1].say(b"x")
+        assert await clients[1].status() == "200 OK"
+        # What was answered does not count any more.
+        clients[1].say(head + b"x" * (2 * SMALL_BODY))
+        assert await clients[1].status() == "200 OK"
