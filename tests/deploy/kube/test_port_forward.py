@@ -13,6 +13,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from deploy.kube import port_forward
 from deploy.kube.client import ApiClient
 from deploy.kube.port_forward import PortForward
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
@@ -147,6 +148,30 @@ async def test_what_does_not_come_back_is_unavailable(says: list[bytes], why: st
     async with client(Server(says)) as api:
         with pytest.raises(ApiUnknownError, match=why):
             await asyncio.wait_for(api.pod_get(POD, 9101, "/explain"), 5)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 600,
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 600,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 100,
+    ],
+    ids=["head", "body", "chunks"],
+)
+async def test_endless_response_is_given_up(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port_forward, "LONGEST", 500)
+    pieces = [b"\0" + said[at : at + 100] for at in range(0, len(said), 100)]
+    async with client(Server(pieces)) as api:
+        with pytest.raises(ApiUnknownError, match="exceeds 500 bytes"):
+            await asyncio.wait_for(api.pod_get(POD, 9101, "/explain"), 5)
+
+
+async def test_long_error_of_a_forward_is_cut() -> None:
+    async with client(Server([b"\1" + b"x" * 10_000])) as api:
+        with pytest.raises(ApiUnknownError) as error:
+            await api.pod_get(POD, 9101, "/explain")
+    assert len(str(error.value)) < 2_000
 
 
 async def test_server_that_is_away_is_unavailable() -> None:
