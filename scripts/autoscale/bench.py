@@ -25,6 +25,7 @@ from scripts.autoscale.demonstration.waiting import watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
+from scripts.autoscale.terminal.printing import print_lines
 
 _ADMITTED: Final = Seconds(180.0)
 """Kubelets refresh a mounted Secret within a minute or two."""
@@ -53,7 +54,8 @@ async def bench(  # noqa: PLR0913 - each is an option of the command
         async with database_of(site, virtual_machine) as server:
             await _until_admitted(server, console)
             outcome = await _watched(site, console, name, _Run(server, seconds, clients, scale))
-    console.print(f"{outcome.transactions} transactions, {outcome.failed} failed. {outcome.problem}")
+    # The problem may quote the database.
+    print_lines(console, [f"{outcome.transactions} transactions, {outcome.failed} failed. {outcome.problem}"])
     return 1 if outcome.failed or outcome.problem or not outcome.transactions else 0
 
 

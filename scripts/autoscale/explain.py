@@ -41,6 +41,7 @@ from scripts.autoscale.site import (
 )
 from scripts.autoscale.terminal.completion import complete_database
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
+from scripts.autoscale.terminal.visible import visible_lines
 
 MOST_SHOWN: Final = 10_000
 """Decisions shown at once: about as many as a history keeps of one VM."""
@@ -175,7 +176,7 @@ async def told_again(
         except _NO_ANSWER as error:
             # The same trouble each second would fill the terminal.
             if str(error) != trouble:
-                print(f"{_NOT_NOW}: {error}", file=sys.stderr)
+                print(visible_lines(f"{_NOT_NOW}: {error}"), file=sys.stderr)
             trouble = str(error)
             continue
         trouble = ""

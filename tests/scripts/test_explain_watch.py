@@ -51,3 +51,8 @@ async def test_what_cannot_be_asked_is_said_once_and_asked_again(capsys: pytest.
     assert said.out.split() == ["vm", "0", "vm", "1", "vm", "2"]
     now = "It cannot be asked now"
     assert said.err.splitlines() == [f"{now}: refused", f"{now}: refused", f"{now}: no such VM"]
+
+
+async def test_error_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    await watched(Output.TEXT, ApiUnknownError("port-forward to a:9101: \x1b[2J\x9b0m"), (["vm 1"], {}))
+    assert capsys.readouterr().err == "It cannot be asked now: port-forward to a:9101: ␛[2J\ufffd0m\n"
