@@ -25,7 +25,7 @@ POLICIES = [
 ]
 BEYOND = "autoscaling-agents-pods: the pod grows beyond the maximum in its annotation bounds"
 OTHER_FIELD = "autoscaling-agents-pods: of a pod an agent changes CPU and memory of postgres' container"
-AWAY = "autoscaling-agents-pods: the CPU limit moves away from what the pod requests"
+AWAY = "autoscaling-agents-pods: the CPU limit does not keep its distance from the request"
 NOT_OPTED_IN = "autoscaling-agents-pods: the pod does not let itself be resized"
 
 
@@ -178,6 +178,8 @@ LIMITS = {"cpu": "1500m", "memory": "2Gi"}
     ("after", "why"),
     [
         (sized(limits={"cpu": "1501m", "memory": "2Gi"}), AWAY),
+        (sized(limits={"cpu": "1499m", "memory": "2Gi"}), AWAY),
+        (sized(requests={"cpu": "1100m", "memory": "2Gi"}), AWAY),
         (sized(requests={"cpu": "900m", "memory": "2Gi"}), AWAY),
         (sized(limits={"memory": "2Gi"}), AWAY),
         (sized(limits={"cpu": "1500m", "memory": "8193Mi"}), BEYOND),

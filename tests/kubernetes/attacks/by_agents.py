@@ -89,6 +89,7 @@ BY_AGENTS: Final = (
         "gives it more CPU than its bounds": (_sized(PG, "4100m", "4600m", "2Gi"), _PODS),
         "gives it more memory than its bounds": (_sized(PG, "1", "1500m", "9Gi"), _PODS),
         "raises its CPU limit alone": (_sized(PG, "1", "4", "2Gi"), _PODS),
+        "lowers its CPU limit alone": (_sized(PG, "1", "1200m", "2Gi"), _PODS),
         "lowers its CPU request alone": (_sized(PG, "500m", "1500m", "2Gi"), _PODS),
         "raises its memory limit beyond its bounds": (_sized(PG, "1", "1500m", "2Gi", "9Gi"), _PODS),
         "resizes a container beside postgres": (resources(PG, "proxy", requests=MORE), _PODS),
