@@ -26,7 +26,7 @@ MOST_WAITING: Final = 16
 """Requests that a client may send ahead of their answers. Each takes a kilobyte, and clients of ours send none."""
 
 SMALL_BODY: Final = 128 * 1024
-"""Bytes of a body that do not count among ``Limits.bodies``: a full batch of an agent."""
+"""Bytes of an authenticated client's body that do not count among ``Limits.bodies``: a full batch of an agent."""
 
 UNAUTHORIZED: Final = 401
 
@@ -65,6 +65,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_size = 0
         self._body_size = 0
+        self._is_held = False
         # uvicorn's ``cycle`` is that of the last request that has arrived, which may have to wait.
         self._answering: RequestResponseCycle | None = None
 
@@ -182,7 +183,8 @@ class BoundedProtocol(HttpToolsProtocol):
         # What follows an early answer is dropped.
         if self._answering is not None:
             self._body_size += len(body)
-            if self._body_size > SMALL_BODY:
+            if self._body_size > SMALL_BODY or not self.is_authenticated:
+                self._is_held = True
                 self._peers.hold(self, self.address, self._body_size)
         super().on_body(body)
 
@@ -196,9 +198,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """Continue with the next pipelined request; without one the connection is idle from now on."""
         self.server_state.total_requests += 1
         self._answering = None
-        if self._body_size > SMALL_BODY:
-            self._peers.hold(self, self.address, 0)
         self._body_size = 0
+        if self._is_held:
+            self._is_held = False
+            self._peers.hold(self, self.address, 0)
         if self.transport.is_closing():
             return
         self.flow.resume_reading()

@@ -20,6 +20,7 @@ from protocol.runtime.serving.bounded_protocol import (
     MOST_WAITING,
     SMALL_BODY,
     BoundedProtocol,
+    authenticate,
 )
 from protocol.runtime.serving.limits import Limits, Peers
 from protocol.runtime.serving.listeners import Listener, serve
@@ -30,6 +31,7 @@ from tests.protocol.runtime.serving.test_listeners import free_address, listenin
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LATER = b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n"
 STREAM = b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n"
+PROOF = b"GET /proof HTTP/1.1\r\nHost: x\r\n\r\n"
 HEADER = b"a: b\r\n"
 
 
@@ -64,6 +66,10 @@ class Held:
         async def stream(_: Request) -> Response:
             return StreamingResponse(self._endless())
 
+        async def prove(request: Request) -> Response:
+            authenticate(request)
+            return Response()
+
         async def drain(request: Request) -> Response:
             await request.body()
             return Response()
@@ -72,6 +78,7 @@ class Held:
         app.add_route("/", now)
         app.add_route("/later", later)
         app.add_route("/stream", stream)
+        app.add_route("/proof", prove)
         app.add_route("/drain", drain, methods=["POST"])
         return app
 
@@ -219,3 +226,17 @@ async def test_unfinished_bodies_share_a_limit() -> None:
         # What was answered does not count any more.
         clients[1].say(head + b"x" * (2 * SMALL_BODY))
         assert await clients[1].status() == "200 OK"
+
+
+async def test_small_bodies_of_strangers_count_too() -> None:
+    head = b"POST /drain HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    async with held(Limits(request=Seconds(5.0), bodies=1500)) as listener:
+        agents = [await listener.client(PROOF) for _ in range(3)]
+        assert [await client.status() for client in agents] == ["200 OK"] * 3
+        for client in agents:
+            client.say(head + b"x" * 999)
+        strangers = [await listener.client(head + b"x" * 999) for _ in range(2)]
+        await strangers[0].displaced()
+        for client in (*agents, strangers[1]):
+            client.say(b"x")
+            assert await client.status() == "200 OK"
