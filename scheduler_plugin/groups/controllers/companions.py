@@ -22,14 +22,15 @@ from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFact
 from scheduler_plugin.groups.core.workload import SizedContainer, Workload
 from scheduler_plugin.groups.objects.autoscalers import about
 from scheduler_plugin.groups.objects.targets import TargetRef, api_group
+from scheduler_plugin.groups.objects.vm_group import StopReason
 from scheduler_plugin.groups.objects.writes import Write, creation, difference, holds, is_owned_by, refuse_foreign
 
 
 @dataclass(eq=True, unsafe_hash=True)
 class StopError(Exception):
-    """Scaling stops: ``reason`` in CamelCase, ``message`` for people."""
+    """Scaling stops, with a ``message`` for people."""
 
-    reason: str
+    reason: StopReason
     message: str
 
 

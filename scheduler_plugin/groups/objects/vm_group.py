@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 from protocol.durations import DurationError, parse_duration
 from protocol.field_errors import shown
@@ -206,6 +206,20 @@ _Condition = tuple[bool, str, str]
 ABLE: Final = "AbleToScale"
 TAKEN: Final = "TargetTaken"
 
+StopReason = Literal[
+    "AutoscalerMissing",
+    "AutoscalerTooLarge",
+    "ForeignAutoscaler",
+    "InvalidSpec",
+    "SizedByAgents",
+    "TargetLeaving",
+    "TargetMissing",
+    "TargetTaken",
+    "TargetUnreadable",
+]
+"""Why a group scales nothing."""
+_STOP_REASONS: Final = frozenset(get_args(StopReason))
+
 
 def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
     obj: JsonObject,
@@ -315,6 +329,8 @@ def _ready(group: VmGroup, primary: _Condition, plan: GroupPlan, unwritten: str)
 
 
 def stopped_because(group: JsonObject) -> str:
-    """Reason in one word why the group scales nothing; empty if it scales."""
+    """Reason why the group scales nothing: a ``StopReason``, or ``Other``; empty if it scales."""
     able = condition_of(group, ABLE)
-    return text(able, "reason") if text(able, "status") == "False" else ""
+    reason = text(able, "reason") if text(able, "status") == "False" else ""
+    # Others may write the status, and each reason becomes a series of a metric.
+    return reason if not reason or reason in _STOP_REASONS else "Other"

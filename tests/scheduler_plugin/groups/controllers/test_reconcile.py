@@ -165,3 +165,9 @@ def test_notices_are_created_once() -> None:
 
 def test_kinds_of_both_policies() -> None:
     assert (HvpaPolicy().kind.kind, TortoisePolicy(Configuration).kind.kind) == ("Hvpa", "Tortoise")
+
+
+def test_foreign_reason_is_no_label_of_its_own() -> None:
+    """Whoever may write a group's status could otherwise fill the metrics with series."""
+    condition = {"type": "AbleToScale", "status": "False", "reason": "x" * 1000}
+    assert stopped_because({"status": {"conditions": [condition]}}) == "Other"
