@@ -5,6 +5,7 @@
   ``vm``, ``node``, ``pod`` …
 - A record is one line and always valid JSON, whatever it contains.
 - What looks like a token or a private key is left out of every line.
+- No text steers the terminal that shows a line.
 """
 
 from __future__ import annotations
@@ -29,6 +30,13 @@ _SECRETS: Final = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|(?=\"|$))"
 )
 """In an encoded line: what follows ``Bearer``, and keys in PEM. No match contains a quotation mark."""
+
+STEERING: Final = r"\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""A regular expression's range of characters that JSON leaves as they are: controls that terminals obey, and marks that
+reverse the direction of a text.
+"""
+
+_STEERING: Final = re.compile(f"[{STEERING}]")
 
 _RUNS: Final = re.compile(r"[\w.-]{20,}+")
 """Runs that may hold a JSON Web Token. Possessive, so that a stranger's text cannot make the search backtrack."""
@@ -65,7 +73,16 @@ class JsonFormatter(logging.Formatter):
             line["error"] = record.exc_text[-_LONGEST:]
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)[-_LONGEST:]
-        return without_secrets(_encoded(line))
+        return without_steering(without_secrets(_encoded(line)))
+
+
+def without_steering(text: str) -> str:
+    r"""A text of JSON with its control characters and direction marks escaped.
+
+    >>> without_steering('"\x9b2J"')
+    '"\\u009b2J"'
+    """
+    return _STEERING.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def without_secrets(line: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +10,7 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from protocol.pod_database import pod_of
+from protocol.runtime.json_log import STEERING
 from protocol.virtual_machine import VirtualMachine
 
 CLUSTER_WIDE: Final = "default"
@@ -16,6 +18,9 @@ CLUSTER_WIDE: Final = "default"
 
 LONGEST_NOTE: Final = 1024
 """Characters: the API server takes no more."""
+
+_STEERING: Final = re.compile(f"[\\x00-\\x09\\x0b-\\x1f{STEERING}]")
+"""All but line breaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,8 @@ def event_body(event: EventRecord, stamp: str, component: str) -> Json:
             "uid": about.uid,
         },
         "reason": event.reason,
-        # A longer note would have the whole Event rejected.
-        "message": event.note[:LONGEST_NOTE],
+        # A longer note would have the whole Event rejected. It may quote what a tenant wrote.
+        "message": _STEERING.sub("\ufffd", event.note[:LONGEST_NOTE]),
         "type": "Warning" if event.is_warning else "Normal",
         "firstTimestamp": stamp,
         "lastTimestamp": stamp,

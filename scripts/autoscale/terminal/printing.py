@@ -6,16 +6,16 @@ Field names in JSON and YAML are stable: ``docs/command-line.md`` lists them.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 import yaml
 from rich.console import Console
 from rich.markup import escape
 
+from protocol.runtime.json_log import without_steering
 from scripts.autoscale.terminal.visible import visible_lines
 
 
@@ -41,16 +41,15 @@ OutputFormat = Annotated[
 def serialised(fields: object, output: Output) -> str:
     """JSON or YAML, with the order of the fields kept (pure)."""
     if output is Output.YAML:
-        # A line of YAML is not folded: scripts and people search it by line.
-        return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=10_000).rstrip("\n")
-    return _STEERING.sub(
-        lambda control_character: f"\\u{ord(control_character[0]):04x}",
-        json.dumps(fields, indent=2, ensure_ascii=False),
-    )
+        made = _yaml(fields, is_unicode=True)
+        # YAML leaves marks that reverse the direction of a text as they are.
+        return made if without_steering(made) == made else _yaml(fields, is_unicode=False)
+    return without_steering(json.dumps(fields, indent=2, ensure_ascii=False))
 
 
-_STEERING: Final = re.compile(r"[\x7f-\x9f]")
-"""Control characters that JSON leaves as they are, but terminals obey: it escapes those up to U+001F."""
+def _yaml(fields: object, *, is_unicode: bool) -> str:
+    # A line is not folded: scripts and people search it by line.
+    return yaml.safe_dump(fields, sort_keys=False, allow_unicode=is_unicode, width=10_000).rstrip("\n")
 
 
 def show(lines: Iterable[str], fields: object, output: Output) -> None:

@@ -75,6 +75,15 @@ def test_any_log_line_is_valid_json(stream: io.StringIO) -> None:
     assert said[0]["big"] == str(2**70)
 
 
+def test_log_line_steers_no_terminal(stream: io.StringIO) -> None:
+    """JSON escapes control characters up to U+001F alone; texts of tenants are logged, and people read logs."""
+    hostile = "\x1b[2J\x7f\x9b31m\u202eevil"
+    LOGGER.warning("cannot read", extra={"reason": hostile, "vm": hostile})
+    (line,) = lines(stream)
+    assert (line["reason"], line["vm"]) == (hostile, hostile)
+    assert stream.getvalue().isascii()
+
+
 def test_bad_format_arguments_keep_the_line() -> None:
     record = logging.makeLogRecord({"msg": "%d of %d", "args": (1,)})
     assert json.loads(JsonFormatter().format(record))["msg"] == "%d of %d (1,)"

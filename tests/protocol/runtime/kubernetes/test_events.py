@@ -42,3 +42,9 @@ def test_event_on_cluster_wide_object() -> None:
     about = {"apiVersion": "v1", "kind": "Node", "namespace": "", "name": "node-1", "uid": "u-2"}
     assert (event.path, body["involvedObject"]) == ("/api/v1/namespaces/default/events", about)
     assert body["message"] == "n" * LONGEST_NOTE, "the API server refuses a longer one"
+
+
+def test_note_steers_no_terminal() -> None:
+    event = EventRecord(POD, "NotResized", "expected one named \x1b[2J\x9b31m\u202ex\r, got\npostgres")
+    note = event_body(event, STAMP, "autoscale-scheduler")["message"]
+    assert note == "expected one named \ufffd[2J\ufffd31m\ufffdx\ufffd, got\npostgres"
