@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from protocol.runtime.clock import Clock
@@ -17,8 +18,8 @@ from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 TICK: Final = Seconds(0.2)
 BEAT: Final = Seconds(10.0)
 MOST: Final = 64
-# Maximum per user, so that nobody takes all slots.
 MOST_OF_ONE: Final = 16
+"""Maximum per user."""
 SHARED: Final = 16
 """Maximum number of frames cached for pages with the same revision."""
 
@@ -26,12 +27,22 @@ Sees = Callable[[], Awaitable[VisibilityFilter | None]]
 """The user's present permissions; None: none any more."""
 
 
+@dataclass(eq=False, slots=True)
+class _OpenPage:
+    """A page of a user; ``crowd`` is the user, or all users that count together."""
+
+    person: bytes
+    crowd: bytes
+    is_displaced: bool = False
+
+
 class Readers:
     """All open pages of one program. ``run`` must be running."""
 
     def __init__(self, journal: Journal, epoch: str, clock: Clock, telemetry: DashboardTelemetry) -> None:
         self.journal, self.epoch = journal, epoch
-        self._open: Counter[bytes] = Counter()
+        # A dict without values: an ordered set, the oldest first.
+        self._open: dict[_OpenPage, None] = {}
         self._clock, self._telemetry = clock, telemetry
         # Changes set the first at any time; the second wakes the pages once a tick.
         self._stir, self._turn = asyncio.Event(), asyncio.Event()
@@ -40,11 +51,11 @@ class Readers:
     @property
     def count(self) -> int:
         """Number of open pages."""
-        return self._open.total()
+        return len(self._open)
 
     def is_full(self, person: bytes) -> bool:
-        """Return True if no more pages may be opened, by anyone or by this user."""
-        return self.count >= MOST or self._open[person] >= MOST_OF_ONE
+        """Return True if this user may open no more pages."""
+        return sum(page.person == person for page in self._open) >= MOST_OF_ONE
 
     def stir(self) -> None:
         """Signal a change."""
@@ -60,18 +71,19 @@ class Readers:
             self._turn = asyncio.Event()
             await self._clock.sleep(TICK)
 
-    async def frames(self, sees: Sees, last_id: str, person: bytes = b"") -> AsyncIterator[bytes]:
-        """Frames for a page with last event ``last_id``, until its user loses all permissions.
+    async def frames(self, sees: Sees, last_id: str, person: bytes = b"", crowd: bytes = b"") -> AsyncIterator[bytes]:
+        """Frames for a page with last event ``last_id``, until its user loses all permissions, or another user needs
+        its place.
 
         None if too many pages are open: several may pass ``is_full`` at once.
         """
         if self.is_full(person):
             return
-        self._open[person] += 1
+        page = self._admitted(person, crowd)
         self._telemetry.readers.inc()
         revision, before, silent_since = None, None, self._clock.now()
         try:
-            while (visibility := await sees()) is not None:
+            while not page.is_displaced and (visibility := await sees()) is not None:
                 # Before building the frame, so that later changes set this event.
                 turn = self._turn
                 # Changed permissions start with a snapshot.
@@ -89,8 +101,20 @@ class Readers:
                 if revision == self.journal.revision:
                     await self._clock.wait(turn, Instant(silent_since + BEAT))
         finally:
-            self._open -= Counter((person,))  # drops users without pages
+            self._open.pop(page, None)
             self._telemetry.readers.dec()
+
+    def _admitted(self, person: bytes, crowd: bytes) -> _OpenPage:
+        """A new page, which may displace the oldest one of the crowd that has most."""
+        if self.count >= MOST:
+            greediest, _ = Counter(page.crowd for page in self._open).most_common(1)[0]
+            displaced = next(page for page in self._open if page.crowd == greediest)
+            displaced.is_displaced = True
+            del self._open[displaced]
+            self.stir()
+        page = _OpenPage(person, crowd)
+        self._open[page] = None
+        return page
 
     def _next(self, visibility: VisibilityFilter, revision: int | None) -> tuple[bytes, int]:
         """The next frame, shared by pages with the same permissions and revision."""

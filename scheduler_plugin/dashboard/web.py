@@ -166,7 +166,7 @@ def _add_events(app: FastAPI, authenticator: SignIn, readers: Readers) -> None:
 
         # The header is newer than ``after``: browsers send it when they reconnect.
         last_id = request.headers.get("last-event-id", after)
-        frames = readers.frames(sees, last_id, session.person)
+        frames = readers.frames(sees, last_id, session.person, session.crowd)
         # Disable buffering in nginx.
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

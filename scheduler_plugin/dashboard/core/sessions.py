@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -38,6 +39,12 @@ class Session:
         """The session's user."""
         # Local users have no names: each browser counts as a user, so that none ends another's sessions.
         return self.who.encode() or self.key
+
+    @property
+    def crowd(self) -> bytes:
+        """The session's user, or the namespace of a service account: whoever may make one may make many."""
+        kind, _, account = self.who.rpartition(":")
+        return kind.encode() if account and kind.startswith("system:serviceaccount:") else self.person
 
     def is_due(self, now: Instant) -> bool:
         """Return True if permissions must be reviewed again."""
@@ -82,7 +89,8 @@ class Sessions:
         if len(own) > MOST_OF_ONE:
             del self._open[own[0]]
         elif len(self._open) > self.most:
-            del self._open[next(iter(self._open))]
+            greediest, _ = Counter(other.crowd for other in self._open.values()).most_common(1)[0]
+            del self._open[next(key for key, other in self._open.items() if other.crowd == greediest)]
         return session
 
     def find(self, secret: str, now: Instant) -> Session | None:

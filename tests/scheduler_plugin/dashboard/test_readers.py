@@ -145,16 +145,38 @@ async def test_readers_are_bounded_per_person() -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
         readers = run.dashboard.readers
-        own = [readers.frames(all_of_it, "", b"own") for _ in range(MOST_OF_ONE)]
+        (session,) = run.dashboard.authenticator.sessions._open.values()
+        own = [readers.frames(all_of_it, "", session.person) for _ in range(MOST_OF_ONE)]
         for each in own:
             await next_of(each)
-        assert (readers.is_full(b"own"), readers.is_full(b"another")) == (True, False)
-        assert await anext(readers.frames(all_of_it, "", b"own"), b"too many") == b"too many"
-        await own[0].aclose()  # type: ignore[attr-defined]
-        assert (readers.is_full(b"own"), readers.count) == (False, MOST_OF_ONE - 1)
-        readers._open[b"others"] = MOST
+        assert (readers.is_full(session.person), readers.is_full(b"another")) == (True, False)
+        assert await anext(readers.frames(all_of_it, "", session.person), b"too many") == b"too many"
         answer = await run.http.get("/api/events")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        await own[0].aclose()  # type: ignore[attr-defined]
+        assert (readers.is_full(session.person), readers.count) == (False, MOST_OF_ONE - 1)
+
+
+async def test_full_page_displaces_the_greediest_crowd() -> None:
+    """Whoever may make service accounts in a namespace can sign in as many users."""
+    async with page() as run:
+        await run.sign_in(run.links[-1])
+        readers = run.dashboard.readers
+        modest = readers.frames(all_of_it, "", b"anna", b"anna")
+        await next_of(modest)
+        greedy = [readers.frames(all_of_it, "", b"%d" % (at // 16), b"tenant") for at in range(MOST - 1)]
+        for each in greedy:
+            await next_of(each)
+        waiting = asyncio.ensure_future(anext(greedy[0], b"ended"))
+        await settle()
+        of_bob = readers.frames(all_of_it, "", b"bob", b"bob")
+        assert await next_of(of_bob)
+        await ticked(run)
+        assert (await waiting, readers.count) == (b"ended", MOST)
+        put_vm(run.cluster, "db", cpu=2)
+        await settle()
+        await ticked(run)
+        assert await next_of(modest)
 
 
 async def test_quiet_namespace_gets_heartbeats() -> None:

@@ -63,3 +63,13 @@ def test_repeated_sign_in_ends_own_sessions() -> None:
     assert sessions.find("bob's", BEGAN) == of_bob
     found = [sessions.find(f"anna's {number}", BEGAN) is not None for number in range(MOST_OF_ONE + 5)]
     assert found == [False] * 5 + [True] * MOST_OF_ONE
+
+
+def test_service_accounts_of_a_namespace_end_their_own_sessions() -> None:
+    """Whoever may make one may make many."""
+    sessions = Sessions(most=4)
+    of_bob = sessions.begin("bob's", ALL, BEGAN, token="token", who="bob")
+    for number in range(9):
+        sessions.begin(f"{number}", ALL, BEGAN, token="token", who=f"system:serviceaccount:shop:user-{number}")
+    assert sessions.find("bob's", BEGAN) == of_bob
+    assert [sessions.find(f"{number}", BEGAN) is not None for number in range(9)] == [False] * 6 + [True] * 3
