@@ -24,6 +24,8 @@ MOST_HEADERS: Final = 200
 # allowed to have: each piece costs time.
 LEAST_PIECE: Final = 64
 FEW_PIECES: Final = 64
+# A piece up to this size joins the one before it: an object of its own takes up to twice its bytes.
+_SMALL: Final = 4096
 _RETRY_AFTER: Final = b"retry-after"
 FRAMES: Final = frozenset({b"content-length", b"transfer-encoding"})
 """The headers that say where a body ends, in lower case; without them it ends with the connection."""
@@ -64,7 +66,7 @@ class HttpConnection(asyncio.Protocol):
         self._headers = 0
         self._beside = 0
         self._is_framed = False
-        self._pieces: deque[bytes] = deque()
+        self._pieces: deque[bytes | bytearray] = deque()
         self._unread = 0
         self._pieces_left: float = inf
         self._is_whole = True
@@ -93,7 +95,7 @@ class HttpConnection(asyncio.Protocol):
         ``LongAnswerError`` and ``TimeoutError``.
         """
         self._send(request, min(longest, MOST_UNREAD), FEW_PIECES + longest // LEAST_PIECE)
-        pieces: list[bytes] = []
+        pieces: list[bytes | bytearray] = []
         size = 0
         while True:
             pieces += self._pieces
@@ -104,7 +106,7 @@ class HttpConnection(asyncio.Protocol):
                 raise LongAnswerError
             # Checked after the pieces were taken: the end may have come together with the last of them.
             if self._is_whole:
-                return self._answer, pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                return self._answer, bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
             await self._progress(deadline)
 
     async def ask(self, request: bytes, deadline: float) -> ResponseHead:
@@ -122,7 +124,7 @@ class HttpConnection(asyncio.Protocol):
             await self._progress(asyncio.get_running_loop().time() + silence)
         piece = self._pieces.popleft()
         self._count(-len(piece))
-        return piece
+        return bytes(piece)
 
     def close(self) -> None:
         """Ends the connection. An unanswered request is dropped, as far as it has not been sent."""
@@ -242,7 +244,13 @@ class HttpConnection(asyncio.Protocol):
         if self._pieces_left < 0:
             self._break(f"the answer comes in pieces of less than {LEAST_PIECE} bytes")
             raise ValueError("too many pieces")  # the parser reads no further
-        self._pieces.append(body)
+        last = self._pieces[-1] if self._pieces and len(body) <= _SMALL else b""
+        if isinstance(last, bytearray):
+            last += body
+        elif last and len(last) <= _SMALL:
+            self._pieces[-1] = bytearray(last + body)
+        else:
+            self._pieces.append(body)
         self._count(len(body))
 
     def on_message_complete(self) -> None:

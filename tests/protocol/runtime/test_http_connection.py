@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -141,3 +142,22 @@ async def test_connection_that_we_end_makes_no_answer_whole() -> None:
         connection.close()
         with pytest.raises(BrokenConnectionError):
             await asked
+
+
+async def test_whole_answer_takes_little_more_than_its_bytes() -> None:
+    """An agent reads the pages of many guests at once; each may send a megabyte in the shortest pieces."""
+    chunk, count = b"40\r\n" + b"x" * 64 + b"\r\n", 2000
+    connection = HttpConnection()
+    answer = asyncio.ensure_future(connection.whole(REQUEST, asyncio.get_running_loop().time() + 5, 2**20))
+    await asyncio.sleep(0)
+    connection.data_received(OK + CHUNKED + b"\r\n")
+    tracemalloc.start()
+    try:
+        for _ in range(count):
+            connection.data_received(chunk)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    connection.data_received(b"0\r\n\r\n")
+    assert (await answer)[1] == b"x" * 64 * count
+    assert held < 1.25 * 64 * count
