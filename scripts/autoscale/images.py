@@ -131,7 +131,7 @@ def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
 
 
 def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
-    registry: Annotated[str, typer.Argument(help="HOST[:PORT][/PATH]")],
+    registry: Annotated[str, typer.Argument(help="HOST, HOST:PORT or HOST:PORT/PATH.")],
     names: Names = None,
     platform: OnPlatforms = None,
     folder: Folder = DEFAULT_FOLDER,

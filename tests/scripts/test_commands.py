@@ -44,6 +44,25 @@ def test_the_plugin_of_kubectl_calls_itself_by_its_name(
     assert {name for name in program.COMMANDS if f" {name} " in said} == {*program.OF_A_CLUSTER}
 
 
+@pytest.mark.parametrize("name", program.COMMANDS)
+def test_help_shows_every_text_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rich takes `[/PATH]` in a help text for markup: it ended ``images push --help`` with a traceback."""
+    # Wide enough that no text is wrapped.
+    monkeypatch.setenv("COLUMNS", "400")
+    top = getattr(get_command(program.app([name])), "commands", {})[name]
+    commands = {(name, sub): command for sub, command in getattr(top, "commands", {}).items()} or {(name,): top}
+    for words, command in commands.items():
+        monkeypatch.setattr(sys, "argv", ["autoscale", *words, "--help"])
+        with pytest.raises(SystemExit) as ended:
+            program.main()
+        shown = " ".join(capsys.readouterr().out.split())
+        assert ended.value.code == 0, words
+        texts = [parameter.help or "" for parameter in command.params if not getattr(parameter, "hidden", False)]
+        assert [text for text in texts if " ".join(text.split()) not in shown] == [], words
+
+
 @pytest.mark.parametrize(
     ("typed", "found"),
     [

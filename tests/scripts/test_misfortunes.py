@@ -126,9 +126,11 @@ async def test_local_cluster_is_refused_with_few_open_files(tmp_path: Path, monk
     assert not folder.root.exists()
 
 
-def test_signs_are_spelt_where_an_encoding_lacks_them() -> None:
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_signs_are_spelt_where_an_encoding_lacks_them(errors: str) -> None:
+    """Python gives stdout ``surrogateescape`` in the locales C and POSIX."""
     kept = io.BytesIO()
-    stream = io.TextIOWrapper(kept, encoding="ascii", write_through=True)
+    stream = io.TextIOWrapper(kept, encoding="ascii", errors=errors, write_through=True)
     environment = {"COLUMNS": "80", "LINES": "0"}
     prepare_streams(environment, stream, io.StringIO())
     stream.write("✓ node-1 ⇢ node-2 … 漢")

@@ -8,6 +8,8 @@ from collections.abc import MutableMapping
 from typing import Final, TextIO
 
 _HANDLER: Final = "autoscale-signs"
+_REFUSING: Final = ("strict", "surrogateescape")
+"""Error handlers that refuse a sign which the encoding lacks; the second is stdout's in the locales C and POSIX."""
 _PLAIN: Final = {
     "✓": "+",
     "✗": "x",
@@ -32,7 +34,7 @@ def prepare_streams(environment: MutableMapping[str, str], *streams: TextIO) -> 
     codecs.register_error(_HANDLER, _spelt)
     for stream in streams:
         # Streams that already replace or ignore such characters stay as they are; tests pass streams of other types.
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in _REFUSING:
             stream.reconfigure(errors=_HANDLER)
     # Rich obeys these: `COLUMNS=0` would hide everything.
     for name in ("COLUMNS", "LINES"):
