@@ -11,6 +11,8 @@ import httpx2 as httpx
 import pytest
 import typer
 import yaml
+from rich.console import Console
+from rich.table import Table
 from typer.main import get_command
 
 from deploy.kube.client import ApiClient
@@ -22,7 +24,7 @@ from scripts.autoscale import main as program
 from scripts.autoscale.demonstration.moves import ObservedMove
 from scripts.autoscale.migrate import as_fields
 from scripts.autoscale.terminal.completion import complete_node, completion, fitting, listed
-from scripts.autoscale.terminal.printing import Output, serialised, show
+from scripts.autoscale.terminal.printing import Output, print_table, serialised, show
 
 VM = ObjectName("shop", "db")
 
@@ -40,6 +42,15 @@ def test_json_and_yaml_say_the_same(output: Output, read: object, capsys: pytest
 def test_lines_are_printed_whole_and_without_markup(capsys: pytest.CaptureFixture[str]) -> None:
     show(["[bold] " + "long " * 60], None, Output.WIDE)
     assert capsys.readouterr().out == "[bold] " + "long " * 60 + "\n"
+
+
+def test_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rich shortened names and numbers in a narrow terminal, and in a pipe, which it takes for 80 columns."""
+    table = Table("database", "vCPU")
+    table.add_row("shop/" + "long-" * 30, "12345.6")
+    print_table(Console(width=10), table)
+    shown = capsys.readouterr().out
+    assert ("shop/" + "long-" * 30 in shown, "12345.6" in shown, "…" in shown) == (True, True, False)
 
 
 def test_a_migration_is_printed_for_scripts() -> None:

@@ -7,7 +7,6 @@ from typing import Final, Literal
 
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
 
 from scheduler_plugin.history.core.samples import HOUR
@@ -16,10 +15,9 @@ from scheduler_plugin.history.costs.bills import Bill, Line
 from scheduler_plugin.history.costs.consolidation import Emptied
 from scheduler_plugin.history.costs.opencost import allocations
 from scripts.autoscale.terminal import printing
-from scripts.autoscale.terminal.printing import print_lines
+from scripts.autoscale.terminal.printing import print_lines, print_table
 from scripts.autoscale.terminal.visible import visible
 
-_WIDEST: Final = 1000
 _HEADINGS: Final = ("vCPU-h", "GiB-h", "cost", "used", "at max", "saved", "at P99.5", "saved", "unknown h")
 _WIDE_HEADINGS: Final = (
     *("used vCPU-h", "used GiB-h", "max vCPU-h", "max GiB-h", "P99.5 vCPU-h", "P99.5 GiB-h"),
@@ -69,10 +67,7 @@ def show(  # noqa: PLR0913 - the texts beside the bill
         table.add_row(escape(visible(name)), *cells(line), *_changed(more, name))
     table.add_section()
     table.add_row("total", *cells(found.total), *_changed(more, None), style="bold")
-    # A terminal may wrap a long line, but Rich must not cut names and numbers.
-    wide = console.options.update(max_width=_WIDEST)
-    console.width = max(console.width, Measurement.get(console, wide, table).maximum)
-    console.print(table)
+    print_table(console, table)
     print_lines(console, (*_sentences(found, prices), *notes))
 
 

@@ -42,6 +42,7 @@ from scripts.autoscale.replay.play import Played, S, as_json, choose_players, pl
 from scripts.autoscale.replay.recording import UNIT, Recording, read_recordings, write_recording
 from scripts.autoscale.replay.sleep_savings import RecordedSleep, savings
 from scripts.autoscale.replay.working_sets import SCENARIOS, ScenarioOutcome, played_scenarios
+from scripts.autoscale.terminal.printing import print_table
 
 _COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")
 _OF_GROUPS = ("cost", "insufficient %", "throttled %", "restarts/h", "replicas/h")
@@ -124,7 +125,7 @@ def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) 
         )
         table.add_row(outcome.name, *figures, f"{100 * outcome.served:.1f}")
     console = Console()
-    console.print(table)
+    print_table(console, table)
     for outcome in outcomes:
         console.print(f"{outcome.name}: it {'; it '.join(outcome.says)}.", highlight=False)
 
@@ -159,11 +160,11 @@ def _show(  # noqa: PLR0913 - what was played, and where it goes
     console = Console()
     for one in played:
         title = f"{one.timeline.name}: {one.timeline.scored_hours:.1f} h scored every {one.timeline.step:g} s"
-        console.print(_table(title, columns, one.scores))
+        print_table(console, _table(title, columns, one.scores))
     # A total of one recording would repeat its table.
     if len(played) > 1:
         title = f"overall, {len(played)} recordings at speed {speed:g}"
-        console.print(_table(title, columns, totals(played)))
+        print_table(console, _table(title, columns, totals(played)))
     if slept:
         _print_sleep(console, slept)
 
@@ -182,7 +183,7 @@ def _print_sleep(console: Console, slept: Sequence[RecordedSleep]) -> None:
         reserved = sum(one.reserved[name] for one in slept)
         saved = sum(one.saved[name] for one in slept)
         table.add_row(name, f"{reserved:.1f}", f"{saved:.1f}", f"{100 * saved / reserved:.1f}")
-    console.print(table)
+    print_table(console, table)
 
 
 def _table(title: str, columns: Sequence[str], scores: Mapping[str, S]) -> Table:

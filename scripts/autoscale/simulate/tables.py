@@ -16,6 +16,7 @@ from scripts.autoscale.replay.recording import UNIT as IDLE
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.run_statistics import Figures
+from scripts.autoscale.terminal.printing import print_table
 
 POINTS: Final = 288
 
@@ -85,7 +86,7 @@ def print_tables(console: Console, fleet: SimulatedFleet, outcomes: Sequence[Sim
     more = (*(GROUP_ROWS if settings.groups.count else ()), *(SLEEP_ROWS if settings.sleep else ()))
     for name, cell in (*ROWS, *more):
         table.add_row(name, *(cell(outcome.figures) for outcome in outcomes))
-    console.print(table)
+    print_table(console, table)
     if settings.sleep:
         # A VM that somebody polls looks idle.
         line = f"asleep: below {IDLE:g} vCPU for {format_duration(settings.sleep)}; {UPPER_BOUND}"

@@ -14,6 +14,8 @@ import typer
 import yaml
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
 
 from protocol.runtime.json_log import without_steering
 from scripts.autoscale.terminal.visible import visible_lines
@@ -38,6 +40,10 @@ OutputFormat = Annotated[
 ]
 
 
+_WIDEST: Final = 1000
+"""Columns of a table at most; a name has at most 253 characters."""
+
+
 def serialised(fields: object, output: Output) -> str:
     """JSON or YAML, with the order of the fields kept (pure)."""
     if output is Output.YAML:
@@ -59,6 +65,15 @@ def show(lines: Iterable[str], fields: object, output: Output) -> None:
         print(serialised(fields, output))
         return
     print_lines(Console(), lines)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Prints a table whole: a terminal may wrap a long line, but Rich must not cut names and numbers."""
+    for column in table.columns:
+        column.no_wrap = True
+    wide = console.options.update(max_width=_WIDEST)
+    console.width = max(console.width, Measurement.get(console, wide, table).maximum)
+    console.print(table)
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
