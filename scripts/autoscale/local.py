@@ -18,7 +18,7 @@ from deploy.local.cluster.control import START_KUBELET, STOP_KUBELET, ControlRes
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, clusters_root
 from deploy.local.cluster.launch import launch, stop
 from deploy.local.cluster.progress import StepFailedError
-from deploy.local.cluster.spec import ClusterSpec, usual_node_cpu
+from deploy.local.cluster.spec import ClusterSpec, SpecError, usual_node_cpu
 from deploy.local.kubernetes.machine.installation import ImageLoadError, load_image
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
@@ -31,7 +31,7 @@ from scripts.autoscale.running import runs
 from scripts.autoscale.site import open_site
 from scripts.autoscale.stages import StepView, show_failure
 from scripts.autoscale.terminal.completion import complete_node, complete_vm
-from scripts.autoscale.terminal.printing import Output, OutputFormat, show
+from scripts.autoscale.terminal.printing import Output, OutputFormat, print_table, show
 
 _EXAMPLE: Final = Path(__file__).parents[2] / "vm-deploy.yaml"
 """In a checkout only."""
@@ -111,6 +111,10 @@ async def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
         kubernetes=kubernetes_version if kubernetes else "",
         add_ons=with_ or [],
     )
+    try:
+        spec.check()
+    except SpecError as error:
+        raise typer.BadParameter(str(error)) from None
     return await _up(ClusterFolder.of(name), spec, label or [], detach=detach)
 
 
@@ -229,15 +233,14 @@ async def status(name: Name = "local", output: OutputFormat = Output.TEXT) -> in
     try:
         answer = await ask_cluster(folder, "status")
     except NoAnswerError as error:
-        message = f"The cluster {folder.name!r} is not running. Start it: autoscale local up"
-        show([message], {"name": folder.name, "running": False, "why": str(error)}, output)
+        show([f"The {error}"], {"name": folder.name, "running": False, "why": str(error)}, output)
         return 3
     if output.is_for_scripts:
         facts = msgspec.to_builtins(answer)
         show([], {"name": folder.name, "running": True, "kubeconfig": str(folder.kubeconfig), **facts}, output)
         return 0
     _print_status(console, folder, answer)
-    console.print(await vm_table(folder.kubeconfig))
+    print_table(console, await vm_table(folder.kubeconfig))
     return 0
 
 
@@ -249,7 +252,7 @@ def _print_status(console: Console, folder: ClusterFolder, answer: ControlRespon
     table = Table("process", "pid", "restarts", box=None)
     for part in answer.parts:
         table.add_row(part.name, str(part.pid or "-"), str(part.restarts))
-    console.print(table)
+    print_table(console, table)
     for line in answer.unreadable:
         console.print(f"  [yellow]cannot be read and is left as it was:[/yellow] {escape(line)}", soft_wrap=True)
 
@@ -257,7 +260,7 @@ def _print_status(console: Console, folder: ClusterFolder, answer: ControlRespon
 @runs
 async def address(
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
-    port: Annotated[int, typer.Option(help="The port in the VM.")] = 5432,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port in the VM.")] = 5432,
     name: Name = "local",
     output: OutputFormat = Output.TEXT,
     namespace: VmNamespace = DEFAULT_NAMESPACE,

@@ -52,8 +52,9 @@ def test_help_shows_every_text_whole(
     # Wide enough that no text is wrapped.
     monkeypatch.setenv("COLUMNS", "400")
     top = getattr(get_command(program.app([name])), "commands", {})[name]
-    commands = {(name, sub): command for sub, command in getattr(top, "commands", {}).items()} or {(name,): top}
-    for words, command in commands.items():
+    grouped = getattr(top, "commands", {})
+    commands = [((name, word), command) for word, command in grouped.items()] if grouped else [((name,), top)]
+    for words, command in commands:
         monkeypatch.setattr(sys, "argv", ["autoscale", *words, "--help"])
         with pytest.raises(SystemExit) as ended:
             program.main()

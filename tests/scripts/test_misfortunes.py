@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,35 @@ def test_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith(f"autoscale: {home}")
     assert line.endswith(": Not a directory; set AUTOSCALE_HOME to a folder that you may write")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--node-cpu", "-1"), "invalid node size: expected a quantity of zero or more, got '-1'"),
+        (("--node-memory", "0"), "invalid node size: expected CPU and memory above zero, got 2 and 0"),
+        (("--node-taint", "node-1"), "a node taint must be NODE=KEY[=VALUE]:EFFECT"),
+    ],
+)
+def test_invalid_option_of_local_up_is_an_invalid_command_line(
+    arguments: Sequence[str], message: str, tmp_path: Path
+) -> None:
+    options = ("--guests", "simulated", "--node-cpu", "2", "--name", f"no-{os.getpid()}")
+    done = ran(tmp_path, "local", "up", *options, *arguments)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.decode().replace("│", "").split())
+
+
+@pytest.mark.parametrize("port", ["0", "65536"])
+def test_port_that_cannot_be_is_refused(port: str, tmp_path: Path) -> None:
+    """It printed an address that led nowhere."""
+    assert ran(tmp_path, "local", "address", "db", "--port", port).returncode == 2
+
+
+def test_status_of_a_cluster_that_does_not_run_says_how_to_start_it(tmp_path: Path) -> None:
+    done = ran(tmp_path, "local", "status", "--name", "shop")
+    assert done.returncode == 3
+    assert done.stdout == b"The cluster 'shop' is not running; start it: autoscale local up --name shop\n"
 
 
 def test_proxy_for_everything_is_not_read(tmp_path: Path) -> None:

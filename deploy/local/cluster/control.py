@@ -238,7 +238,8 @@ async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: i
         finally:
             writer.close()
     except FileNotFoundError as error:
-        raise NoAnswerError(f"cluster {folder.name!r} is not running; start it: autoscale local up") from error
+        remedy = f"autoscale local up --name {folder.name}"
+        raise NoAnswerError(f"cluster {folder.name!r} is not running; start it: {remedy}") from error
     # A killed process leaves its control file behind.
     except (OSError, ValueError, RecursionError) as error:
         raise NoAnswerError(f"cluster {folder.name!r} does not answer: {error}") from error

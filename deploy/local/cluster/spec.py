@@ -68,6 +68,9 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
             capacity = Resources.parse(self.node_cpu, self.node_memory)
         except QuantityError as error:
             raise SpecError(f"invalid node size: {error}") from error
+        if not (capacity.cpu and capacity.mem):
+            sizes = f"{self.node_cpu} and {self.node_memory}"
+            raise SpecError(f"invalid node size: expected CPU and memory above zero, got {sizes}")
         names = [f"node-{number}" for number in range(1, self.nodes + 1)]
         labels = parse_labels(self.node_labels, names)
         taints = parse_taints(self.node_taints, names)

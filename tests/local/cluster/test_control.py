@@ -94,7 +94,7 @@ async def test_bad_or_unauthenticated_request_is_ignored(folder: ClusterFolder, 
 
 
 async def test_stopped_cluster_error_says_how_to_start(tmp_path: Path) -> None:
-    with pytest.raises(NoAnswerError, match="cluster 'test' is not running; start it: autoscale local up"):
+    with pytest.raises(NoAnswerError, match="is not running; start it: autoscale local up --name test"):
         await ask_cluster(ClusterFolder("test", tmp_path), "status")
 
 
