@@ -9,6 +9,8 @@ from typing import Final
 
 _MISSING: Final = 69
 """EX_UNAVAILABLE of sysexits.h; our programs do not use it otherwise."""
+_INTERRUPTED: Final = 130
+"""128 and the number of SIGINT, as shells have it."""
 
 
 def start(program: str, extra: str) -> object:
@@ -16,6 +18,9 @@ def start(program: str, extra: str) -> object:
     module, _, function = program.partition(":")
     try:
         return getattr(import_module(module), function)()
+    except KeyboardInterrupt:
+        # Programs handle it themselves once their modules are imported, which can take seconds.
+        sys.exit(_INTERRUPTED)
     except ModuleNotFoundError as error:
         # An error without a module name, or for a module of our own package, is a bug and not a missing extra.
         if error.name is None or error.name.partition(".")[0] == module.partition(".")[0]:

@@ -16,6 +16,7 @@ from deploy.local.cluster import launch as launch_module
 from deploy.local.cluster.folder import ClusterFolder, clusters_root
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from protocol.kubernetes.proxies import ProxyError
+from scripts import entry_points
 from scripts.autoscale import main as program
 from scripts.autoscale.history.finding import opened_history
 from scripts.autoscale.running import CRASHED, reason_of
@@ -66,6 +67,8 @@ def test_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         (("--node-cpu", "-1"), "invalid node size: expected a quantity of zero or more, got '-1'"),
         (("--node-memory", "0"), "invalid node size: expected CPU and memory above zero, got 2 and 0"),
         (("--node-taint", "node-1"), "a node taint must be NODE=KEY[=VALUE]:EFFECT"),
+        (("--policy", "none.yaml"), "none.yaml: No such file or directory"),
+        (("--policy", "README.md"), "README.md: "),
     ],
 )
 def test_invalid_option_of_local_up_is_an_invalid_command_line(
@@ -94,6 +97,20 @@ def test_proxy_for_everything_is_not_read(tmp_path: Path) -> None:
     done = ran(tmp_path, "top", "--once", ALL_PROXY="socks5://127.0.0.1:1", all_proxy="socks5://127.0.0.1:1")
     (line,) = done.stderr.decode().splitlines()
     assert (done.returncode, "Connect" in line, "proxy" in line.lower()) == (1, True, False)
+
+
+def test_ctrl_c_ends_a_program_whose_modules_are_not_imported_yet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The imports of a command take a second or more, and ended with a traceback."""
+
+    def app(*_: object, **__: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "app", app)
+    with pytest.raises(SystemExit) as ended:
+        entry_points.autoscale()
+    assert (ended.value.code, capsys.readouterr().err) == (130, "")
 
 
 def test_crash_has_a_status_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
