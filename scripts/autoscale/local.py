@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agent.config import PolicyError, read_policy
+from agent.core.policy import Policy
 from deploy.local.cluster.control import START_KUBELET, STOP_KUBELET, ControlResponse, NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, clusters_root
 from deploy.local.cluster.launch import launch, stop
@@ -63,6 +65,19 @@ def app() -> typer.Typer:
     return group
 
 
+def _policy_file(given: str) -> str:
+    """The path of a policy that the agents will accept; empty for the default policy."""
+    if given:
+        try:
+            read_policy(Path(given).read_text(encoding="utf-8"), Policy())
+        except OSError as error:
+            raise typer.BadParameter(f"{given}: {error.strerror}") from None
+        # Of a text that is not UTF-8, or of the agents.
+        except (UnicodeDecodeError, PolicyError) as error:
+            raise typer.BadParameter(f"{given}: {error}") from None
+    return given
+
+
 @runs
 async def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     guests: Annotated[GuestKind, typer.Option(help="Real QEMU guests, or simulated ones that play a load.")] = "qemu",
@@ -74,8 +89,10 @@ async def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     vms: Annotated[int, typer.Option(min=0, max=5000, help="Number of small VMs at the start.")] = 0,
     agents: Annotated[AgentForm, typer.Option(help="Agents in each VM's pod, or one per node.")] = "auto",
     network: Annotated[NetworkKind, typer.Option(help="How nodes are networked.")] = NetworkKind.AUTO,
-    load: Annotated[str, typer.Option(help="Load of simulated VMs: idle, waves, or a CSV recording.")] = "",
-    policy: Annotated[str, typer.Option(help="Policy file of the agents.")] = "",
+    load: Annotated[
+        str, typer.Option(help="Load of simulated VMs: idle, waves, or a recording (seconds,cpu_cores[,mem_bytes]).")
+    ] = "",
+    policy: Annotated[str, typer.Option(callback=_policy_file, help="Policy file of the agents.")] = "",
     node_label: Annotated[list[str] | None, typer.Option(help="NODE=KEY=VALUE, such as node-2=zone=b.")] = None,
     node_taint: Annotated[
         list[str] | None, typer.Option(help="NODE=KEY[=VALUE]:EFFECT, such as node-1=gpu=yes:NoSchedule.")

@@ -15,7 +15,7 @@ from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.ports import PodSockets
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
-from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadError, LoadStep, parse_recording
+from deploy.neonvm.simulated.simulated_load import IDLE_MEMORY, Demand, Load, LoadError, LoadStep, parse_recording
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Seconds
@@ -39,7 +39,7 @@ async def make_guests(
     return await QemuGuests.prepare(image, sockets, clock)
 
 
-IDLE: Final = Load.constant(0.02, Bytes(48 * 1024**2))
+IDLE: Final = Load.constant(0.02, IDLE_MEMORY)
 _PERIOD: Final = 180  # seconds
 _STEPS: Final = 36
 _PEAK_CPU: Final = 2.2
@@ -59,7 +59,7 @@ def load_of(name: str, vms: int = 0) -> Callable[[ObjectName], Load]:
         return lambda vm: waves(zlib.crc32(str(vm).encode()) % period, period)
     try:
         recorded = parse_recording(Path(name).read_text(), repeat=True)
-    except (OSError, LoadError) as error:
+    except (OSError, UnicodeError, LoadError) as error:
         raise StepFailedError(f"the load {name!r} is not idle, waves or a readable recording: {error}") from error
     return lambda _: recorded
 

@@ -19,6 +19,10 @@ from protocol.units import Bytes, QuantityError, Seconds
 
 IDLE_CPU: Final = 0.05
 """Average running tasks of an idle database."""
+IDLE_MEMORY: Final = Bytes(48 * 1024**2)
+"""Memory in use of an idle database."""
+_SHORT: Final = {"cpu_cores": "cpu", "mem_bytes": "mem"}
+"""Short names of columns."""
 
 
 class LoadError(ValueError):
@@ -100,14 +104,17 @@ def _after(age: Seconds, span: float) -> Seconds:
 
 
 def parse_recording(text: str, *, repeat: bool) -> Load:
-    """A load from a CSV with columns ``seconds``, ``cpu`` (cores) and ``mem`` (a quantity). Raises ``LoadError``.
+    """A load from a CSV with columns ``seconds``, ``cpu_cores`` and ``mem_bytes``, as ``autoscale replay`` reads them.
 
-    With ``repeat`` it repeats after its last step, which is as long as the one before.
+    ``cpu`` and ``mem`` are other names of the last two. The memory is a quantity, and may be missing. With ``repeat``
+    it repeats after its last step, which is as long as the one before. Raises ``LoadError``.
     """
     rows = csv.DictReader(io.StringIO(text))
     try:
-        if not {"seconds", "cpu", "mem"} <= set(rows.fieldnames or ()):
-            raise LoadError(f"a recording needs columns seconds, cpu and mem, not {', '.join(rows.fieldnames or ())}")
+        rows.fieldnames = [_SHORT.get(name, name) for name in rows.fieldnames or ()]
+        if not {"seconds", "cpu"} <= set(rows.fieldnames):
+            columns = ",".join(rows.fieldnames)
+            raise LoadError(f"a recording needs the columns seconds,cpu_cores[,mem_bytes], not {columns!r}")
         steps = [_step(rows.line_num, row) for row in rows]
     except csv.Error as error:
         raise LoadError(f"line {rows.line_num} of the recording: {error}") from None
@@ -116,9 +123,13 @@ def parse_recording(text: str, *, repeat: bool) -> Load:
     return Load(steps, Seconds(2 * steps[-1].at - steps[-2].at))
 
 
+def _memory(row: dict[str, str]) -> Bytes:
+    return Bytes.parse(row["mem"]) if "mem" in row else IDLE_MEMORY
+
+
 def _step(line: int, row: dict[str, str]) -> LoadStep:
     try:
-        step = LoadStep(Seconds(float(row["seconds"])), Demand(float(row["cpu"]), Bytes.parse(row["mem"])))
+        step = LoadStep(Seconds(float(row["seconds"])), Demand(float(row["cpu"]), _memory(row)))
     except (TypeError, ValueError, QuantityError) as error:
         raise LoadError(f"line {line} of the recording: {error}") from error
     # `float` also reads "nan" and "inf".

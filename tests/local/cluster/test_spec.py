@@ -53,12 +53,15 @@ def test_agents_per_node_cannot_reach_real_guests() -> None:
         _ = ClusterSpec(agents="node").agent_form
 
 
-def test_a_load_is_idle_waves_or_a_recording() -> None:
+def test_a_load_is_idle_waves_or_a_recording(tmp_path: Path) -> None:
     assert load_of("")(VM) == load_of("idle")(VM) == IDLE
     shifted = [load_of("waves")(ObjectName("default", f"vm-{number}")).at(Seconds(0.0)) for number in range(9)]
     assert len(set(shifted)) > 1
     with pytest.raises(StepFailedError, match="not idle, waves or a readable recording"):
         load_of("/no/such/file")
+    (tmp_path / "binary.csv").write_bytes(b"\xff")
+    with pytest.raises(StepFailedError, match="not idle, waves or a readable recording"):
+        load_of(str(tmp_path / "binary.csv"))
 
 
 def test_waves_exceed_two_cores() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadError, LoadStep, parse_recording
+from deploy.neonvm.simulated.simulated_load import IDLE_MEMORY, Demand, Load, LoadError, LoadStep, parse_recording
 from protocol.units import Bytes, Seconds
 
 
@@ -66,10 +66,19 @@ def test_recording_repeats_after_last_step() -> None:
     assert parse_recording("seconds,cpu,mem\n0,1,1Gi\n", repeat=True).period is None
 
 
+def test_recording_of_replay_is_a_load() -> None:
+    """``autoscale replay`` and ``simulate`` take these columns; memory may be missing there."""
+    steps = (LoadStep(Seconds(0), Demand(0.5, Bytes(300_000_000))), LoadStep(Seconds(60), Demand(3, Bytes(1))))
+    text = "seconds,cpu_cores,mem_bytes\n0,0.5,300000000\n60,3,1\n"
+    assert parse_recording(text, repeat=False) == Load(list(steps))
+    idle = parse_recording("seconds,cpu_cores\n0,0.5\n", repeat=False).at(Seconds(0))
+    assert idle == Demand(0.5, IDLE_MEMORY)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("time,cpu\n", "needs columns seconds, cpu and mem, not time, cpu"),
+        ("time,cpu\n", r"needs the columns seconds,cpu_cores\[,mem_bytes\], not 'time,cpu'"),
         ("seconds,cpu,mem\n0,1,1Gi\n5,much,1Gi\n", "line 3 of the recording: could not convert"),
         ("seconds,cpu,mem\n0,1,lots\n", "line 2 of the recording: expected a quantity"),
         ("seconds,cpu,mem\n0,1\n", "line 2 of the recording: expected a quantity"),
