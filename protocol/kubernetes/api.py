@@ -132,9 +132,12 @@ def unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
 
     >>> unknown(ApiCall("GET", "/version", Seconds(5.0)), TimeoutError("late"))
     ApiUnknownError('GET /version: TimeoutError: late')
+    >>> unknown(ApiCall("GET", "/version", Seconds(5.0)), TimeoutError())
+    ApiUnknownError('GET /version: TimeoutError')
     """
     # Client errors may quote a whole response; a log line must stay readable.
-    return ApiUnknownError(f"{call.method} {call.path}: {type(error).__name__}: {error}"[:SHOWN])
+    reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return ApiUnknownError(f"{call.method} {call.path}: {reason}"[:SHOWN])
 
 
 Writing = Callable[[ApiCall], AbstractContextManager[ApiCall]]

@@ -237,11 +237,11 @@ async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: i
                 answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
         finally:
             writer.close()
-    except FileNotFoundError as error:
-        remedy = f"autoscale local up --name {folder.name}"
-        raise NoAnswerError(f"cluster {folder.name!r} is not running; start it: {remedy}") from error
-    # A killed process leaves its control file behind.
     except (OSError, ValueError, RecursionError) as error:
+        # A killed process leaves its control file behind.
+        if isinstance(error, FileNotFoundError) or not folder.runs():
+            remedy = f"autoscale local up --name {folder.name}"
+            raise NoAnswerError(f"cluster {folder.name!r} is not running; start it: {remedy}") from error
         raise NoAnswerError(f"cluster {folder.name!r} does not answer: {error}") from error
     if answer.error:
         raise NoAnswerError(answer.error)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 from deploy.local.cluster import control
@@ -96,6 +97,16 @@ async def test_bad_or_unauthenticated_request_is_ignored(folder: ClusterFolder, 
 async def test_stopped_cluster_error_says_how_to_start(tmp_path: Path) -> None:
     with pytest.raises(NoAnswerError, match="is not running; start it: autoscale local up --name test"):
         await ask_cluster(ClusterFolder("test", tmp_path), "status")
+
+
+async def test_killed_cluster_does_not_run(tmp_path: Path) -> None:
+    """Its control file is left behind; only the lock shows whether the process is there."""
+    folder = ClusterFolder("test", tmp_path)
+    folder.control.write_bytes(msgspec.json.encode(control.ControlEndpoint(port=1, token="", pid=1)))
+    with pytest.raises(NoAnswerError, match="is not running; start it"):
+        await ask_cluster(folder, "status")
+    with folder.locked(), pytest.raises(NoAnswerError, match=r"does not answer: .*Connect"):
+        await ask_cluster(folder, "status")
 
 
 async def test_silent_connections_are_ended(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
