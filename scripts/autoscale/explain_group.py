@@ -109,8 +109,12 @@ def _recommended(recommended: Json) -> Iterator[str]:
 def _scaling(scaling: Json) -> Iterator[str]:
     if scaling:
         rule = f" (rule {text(scaling, 'rule')})" if text(scaling, "rule") else ""
-        wanted = f"It wants {scaling.get('wanted')} replicas and has {scaling.get('replicas')}"
-        yield f"  {wanted}{rule}: {text(scaling, 'message')}."
+        wanted, replicas = scaling.get("wanted"), scaling.get("replicas")
+        if wanted is None:
+            count = f"It has {replicas} replica{'' if replicas == 1 else 's'}, and how many it needs is not known"
+        else:
+            count = f"It wants {wanted} replicas and has {replicas}"
+        yield f"  {count}{rule}: {text(scaling, 'message')}."
 
 
 def _members(found: Json) -> Iterator[str]:

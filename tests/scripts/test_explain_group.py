@@ -86,6 +86,15 @@ def test_a_group_of_vms_shows_its_members_and_what_holds_its_scaling_back() -> N
     ]
 
 
+def test_a_group_that_does_not_know_yet_how_many_replicas_it_needs_says_so() -> None:
+    """It said that it wanted None replicas."""
+    found: Json = {
+        "group": "VirtualMachineGroup default/shop",
+        "scaling": {"wanted": None, "replicas": 1, "message": "no load yet"},
+    }
+    assert list(group_story(found))[1] == "  It has 1 replica, and how many it needs is not known: no load yet."
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

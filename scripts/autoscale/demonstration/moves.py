@@ -61,9 +61,10 @@ class ObservedMove:
     def title(self) -> str:
         """One line for people."""
         took = "" if self.total_ms is None else f" in {self.total_ms} ms, {self.downtime_ms} ms of them stopped"
-        way = f"{self.vm.name}: {self.source or '?'} ⇢ {self.target or '?'}"
+        # Neither is known before the target pod has a node.
+        way = f"{self.source or '?'} ⇢ {self.target or '?'} " if self.source or self.target else ""
         why = self.reason or self.waits
-        return f"{way} {self.phase}{took}{why and ': '}{why}"
+        return f"{self.vm.name}: {way}{self.phase}{took}{why and ': '}{why}"
 
 
 class MoveWatch:
