@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from rich.status import Status
 from typer.testing import CliRunner
 
 from scripts.autoscale.main import ManyValues, repeated
-from scripts.autoscale.replay.command import replay
+from scripts.autoscale.replay.command import announced, replay
+from scripts.autoscale.replay.generate import generate
 from scripts.autoscale.replay.working_sets import played_scenarios
 
 PNG = b"\x89PNG"
@@ -38,6 +40,18 @@ def test_tables_tell_each_recording_and_the_whole(trace: str) -> None:
     assert out.count("short: 0.9 h scored every 5 s") == 2
     assert "overall, 2 recordings at speed 1" in out
     assert out.count("agent-last") == 3
+
+
+def test_progress_names_the_recording_that_is_played() -> None:
+    """A replay of all policies takes half a minute, and showed nothing until its end."""
+    status = Status("")
+    recordings = [generate(shape, 1) for shape in ("step", "spike")]
+    seen = [(recording.name, status.status) for recording in announced(recordings, status)]
+    assert seen == [("step", "playing step (1 of 2)"), ("spike", "playing spike (2 of 2)")]
+
+
+def test_without_a_terminal_no_progress_is_printed(trace: str) -> None:
+    assert run("--trace", trace, "--policy", "default")[2] == ""
 
 
 def test_a_working_set_is_played_and_told_in_sentences(monkeypatch: pytest.MonkeyPatch) -> None:

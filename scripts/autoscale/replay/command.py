@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 
 from scripts.autoscale.outputs import (
@@ -43,6 +45,7 @@ from scripts.autoscale.replay.recording import UNIT, Recording, read_recordings,
 from scripts.autoscale.replay.sleep_savings import RecordedSleep, savings
 from scripts.autoscale.replay.working_sets import SCENARIOS, ScenarioOutcome, played_scenarios
 from scripts.autoscale.terminal.printing import print_table
+from scripts.autoscale.terminal.visible import visible
 
 _COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")
 _OF_GROUPS = ("cost", "insufficient %", "throttled %", "restarts/h", "replicas/h")
@@ -83,7 +86,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     form = "json" if as_json_ else output
     lag_options = {"pod_start": pod_start, "metrics_age": metrics_age, "rollout": rollout, "largest_pod": largest_pod}
     lag_options |= {"broken_pods": broken_pods, "flapping_pods": flapping_pods}
-    with bad_input_said("autoscale replay", ValueError):
+    with bad_input_said("autoscale replay", ValueError), progress() as status:
         # Options that mean nothing together are refused before anything is read or generated.
         lags, after = lags_of(lag_options, is_group=group), sleep_after(sleep)
         if after and (group or working_set):
@@ -98,14 +101,29 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
             if save is not None:
                 _save(recordings, save)
             if group:
-                show = partial(_show, replay_groups(recordings, groups, speed, lags), _OF_GROUPS, speed, plot)
+                show = partial(
+                    _show, replay_groups(announced(recordings, status), groups, speed, lags), _OF_GROUPS, speed, plot
+                )
             else:
-                played = play(recordings, players, speed)
+                played = play(announced(recordings, status), players, speed)
                 slept = savings(played, after) if after else []
                 show = partial(_show, played, _COLUMNS, speed, plot, slept=slept)
     # A ValueError of a table or picture is a bug, not bad input.
     with bad_input_said("autoscale replay"):
         show(form)
+
+
+def progress() -> Status:
+    """One line on a terminal, which disappears at the end."""
+    # stdout has the tables or the JSON document.
+    return Console(stderr=True).status("replaying")
+
+
+def announced(recordings: Sequence[Recording], status: Status) -> Iterator[Recording]:
+    """The recordings; ``status`` shows which of them is played."""
+    for number, recording in enumerate(recordings, 1):
+        status.update(escape(visible(f"playing {recording.name} ({number} of {len(recordings)})")))
+        yield recording
 
 
 def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -86,7 +86,7 @@ class Played(Generic[S]):
     scores: Mapping[str, S]
 
 
-def play(recordings: Sequence[Recording], players: Mapping[str, Player], speed: float) -> list[Played[Score]]:
+def play(recordings: Iterable[Recording], players: Mapping[str, Player], speed: float) -> list[Played[Score]]:
     """Plays every recording, ``speed`` times faster, through every policy."""
     return [_play_one(timeline(recording, speed), players) for recording in recordings]
 

@@ -5,7 +5,7 @@ Demand above what the serving replicas request counts as not covered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
@@ -164,7 +164,7 @@ class GroupReplay(Played[GroupScore]):
 
 
 def replay_groups(
-    recordings: Sequence[Recording], players: Mapping[str, GroupPlayer], speed: float, lags: Lags = DEFAULT_LAGS
+    recordings: Iterable[Recording], players: Mapping[str, GroupPlayer], speed: float, lags: Lags = DEFAULT_LAGS
 ) -> list[GroupReplay]:
     """Plays every recording, ``speed`` times faster, through every policy."""
     return [_replayed(group_timeline(recording, speed), players, lags) for recording in recordings]
