@@ -143,7 +143,7 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *
         cluster = await launch(folder, spec, attached=not detach, beside=recorder)
     except AlreadyRunsError as error:
         hint = "" if error.elsewhere else f"; see it: autoscale local status --name {folder.name}"
-        console.print(f"autoscale: {error}{hint}", soft_wrap=True, markup=False)
+        typer.echo(f"autoscale: {error}{hint}", err=True)
         return 1
     # Until it is up, any error or Ctrl-C must take the cluster down again.
     keep = False
@@ -210,7 +210,7 @@ async def down(name: Name = "local") -> int:
     try:
         ran = await stop(folder, SystemClock())
     except AlreadyRunsError as error:
-        console.print(f"autoscale: {error}", soft_wrap=True, markup=False)
+        typer.echo(f"autoscale: {error}", err=True)
         return 1
     console.print(f"The cluster {folder.name!r} {'has ended' if ran else 'did not run; its remains are removed'}.")
     return 0

@@ -78,12 +78,20 @@ class StepView:
             self._status.update(escape(text))
 
 
+_LEAST_SPACE: Final = 1024**2
+"""Bytes. A cluster without VMs fails to start with less."""
+
+
 def show_failure(console: Console, error: StepFailedError) -> None:
     """Prints the failure, the last lines of the failed part's log, and its path."""
     console.print(f"[bold red]✗ {escape(str(error))}[/bold red]", soft_wrap=True)
     if tail := log_tail(error.log) if error.log else "":
         console.print(f"[dim]the end of {error.log}:[/dim]", soft_wrap=True)
         console.print(escape(tail), soft_wrap=True)
+    # A log on a full disk is empty.
+    folder = Path(error.log).parent
+    if error.log and folder.is_dir() and shutil.disk_usage(folder)[2] < _LEAST_SPACE:
+        console.print(f"no space left on the disk of {escape(str(folder))}", soft_wrap=True)
 
 
 @asynccontextmanager

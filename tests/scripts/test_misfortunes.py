@@ -5,21 +5,25 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from deploy.local.cluster import launch as launch_module
 from deploy.local.cluster.folder import ClusterFolder, clusters_root
+from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from protocol.kubernetes.proxies import ProxyError
 from scripts import entry_points
 from scripts.autoscale import main as program
 from scripts.autoscale.history.finding import opened_history
 from scripts.autoscale.running import CRASHED, reason_of
+from scripts.autoscale.stages import show_failure
 from scripts.autoscale.terminal.streams import prepare_streams
 from tests.scripts.test_clusters import written
 
@@ -90,6 +94,27 @@ def test_status_of_a_cluster_that_does_not_run_says_how_to_start_it(tmp_path: Pa
     done = ran(tmp_path, "local", "status", "--name", "shop")
     assert done.returncode == 3
     assert done.stdout == b"The cluster 'shop' is not running; start it: autoscale local up --name shop\n"
+
+
+def test_cluster_that_runs_is_refused_on_stderr(tmp_path: Path) -> None:
+    name = f"busy-{os.getpid()}"
+    with ClusterFolder(name, tmp_path / "home" / name).locked():
+        done = ran(tmp_path, "local", "up", "--guests", "simulated", "--name", name)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(f"autoscale: cluster {name!r} is already running".encode())
+
+
+def test_start_that_fails_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is empty then, and "the api-server exited during start-up" was all."""
+    failure = StepFailedError("the api-server exited during start-up", str(tmp_path / "api-server.log"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: (2**30, 2**30 - 4096, 4096))
+    out = io.StringIO()
+    show_failure(Console(file=out, width=300), failure)
+    assert f"no space left on the disk of {tmp_path}" in out.getvalue()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: (2**30, 0, 2**30))
+    enough = io.StringIO()
+    show_failure(Console(file=enough), failure)
+    assert enough.getvalue() == "✗ the api-server exited during start-up\n"
 
 
 def test_proxy_for_everything_is_not_read(tmp_path: Path) -> None:
