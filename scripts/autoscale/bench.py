@@ -45,6 +45,8 @@ async def bench(  # noqa: PLR0913 - each is an option of the command
     """Run pgbench against a VM and draw its size. Exits 0 only if no transaction failed."""
     cluster, console = find_cluster(flags), Console()
     name = vm_name(vm, namespace or cluster.namespace)
+    if cluster.folder is not None and cluster.folder.read_spec().guests == "simulated":
+        raise typer.BadParameter(f"{cluster.title}: its guests are simulated and run no postgres")
     pgbench.find_pgbench()
     async with open_site(cluster) as site:
         virtual_machine = await site.client.get(VIRTUAL_MACHINES, name)

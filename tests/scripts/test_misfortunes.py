@@ -104,6 +104,17 @@ def test_cluster_that_runs_is_refused_on_stderr(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"autoscale: cluster {name!r} is already running".encode())
 
 
+def test_bench_of_simulated_guests_says_that_they_run_no_postgres(tmp_path: Path) -> None:
+    """It made a Secret, and failed with pgbench's "server closed the connection unexpectedly"."""
+    folder = ClusterFolder(f"simulated-{os.getpid()}", tmp_path / "home" / f"simulated-{os.getpid()}")
+    with folder.locked():
+        folder.write_spec(ClusterSpec(guests="simulated"))
+        written(folder.kubeconfig, "https://127.0.0.1:1")
+        done = ran(tmp_path, "bench", "db", "--name", folder.name)
+    assert done.returncode == 2
+    assert "its guests are simulated and run no postgres" in " ".join(done.stderr.decode().replace("│", "").split())
+
+
 def test_start_that_fails_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is empty then, and "the api-server exited during start-up" was all."""
     failure = StepFailedError("the api-server exited during start-up", str(tmp_path / "api-server.log"))
