@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from deploy.local.cluster.guests import IDLE, load_of, waves
@@ -46,6 +47,12 @@ def test_impossible_nodes_are_refused(spec: ClusterSpec, problem: str) -> None:
 )
 def test_sidecars_up_to_a_limit(spec: ClusterSpec, form: str) -> None:
     assert spec.agent_form[0] == form
+
+
+@pytest.mark.parametrize("size", [{"node_cpu": "0"}, {"node_memory": "0"}])
+def test_a_node_has_cpu_and_memory(size: dict[str, str]) -> None:
+    with pytest.raises(SpecError, match="expected CPU and memory above zero, got "):
+        _ = msgspec.structs.replace(ClusterSpec(), **size).node_specs
 
 
 def test_agents_per_node_cannot_reach_real_guests() -> None:
