@@ -61,22 +61,29 @@ class Supervisor:
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tended: dict[Assignment, asyncio.Task[None]] = {}
-            retries, now = Retries(BACKOFF, STEADY_WATCH), self._clock.now
-            while True:
-                began = now()
-                try:
-                    async for wanted in self.source.sets():
-                        self._adjust(tasks, tended, wanted)
-                except PortError as error:
-                    fields = {"fault": error.fault.value, "reason": error.reason}
-                    LOG.warning(texts.PODS_NOT_READ, extra=fields)
-                else:
-                    if now() - began >= STEADY_WATCH:
-                        # The API server ends watches regularly; that is not a failure.
-                        retries.succeeded()
-                        continue
-                await self._pause(retries, Seconds(now() - began))
+            try:
+                await self._follow(tasks)
+            finally:
+                self.runners.clear()
+
+    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
+        """Keep the runners in line with the source until cancelled."""
+        tended: dict[Assignment, asyncio.Task[None]] = {}
+        retries, now = Retries(BACKOFF, STEADY_WATCH), self._clock.now
+        while True:
+            began = now()
+            try:
+                async for wanted in self.source.sets():
+                    self._adjust(tasks, tended, wanted)
+            except PortError as error:
+                fields = {"fault": error.fault.value, "reason": error.reason}
+                LOG.warning(texts.PODS_NOT_READ, extra=fields)
+            else:
+                if now() - began >= STEADY_WATCH:
+                    # The API server ends watches regularly; that is not a failure.
+                    retries.succeeded()
+                    continue
+            await self._pause(retries, Seconds(now() - began))
 
     def accept(self, policy: Policy, generation: int) -> None:
         """Apply a new policy to all VMs, current and future; ``generation`` counts policies from 1."""
@@ -99,26 +106,28 @@ class Supervisor:
         # A pod with a new address is another assignment, and gets a new runner.
         for assignment in tended.keys() - wanted:
             tended.pop(assignment).cancel()
+            # Now, not once it has ended: its successor may begin before, and takes over the kills.
+            self._remember(self.runners.pop(assignment, None))
         for assignment in wanted - tended.keys():
             tended[assignment] = tasks.create_task(self._tend(assignment))
 
     async def _tend(self, assignment: Assignment) -> None:
         retries, now = Retries(BACKOFF, HEALTHY), self._clock.now
-        try:
-            while True:
-                # One histogram for all runners, so that the growths of former runners still count.
-                self.runners[assignment] = self._make(assignment, self._policy, self.growths)
-                self._recall(self.runners[assignment])
-                began = now()
-                try:
-                    await self.runners[assignment].run()
-                except* Exception as bugs:  # noqa: BLE001 - isolates VMs: logged, counted, restarted
-                    self.crashes += 1
-                    fields = {"vm": str(assignment.vm), "error": "".join(traceback.format_exception(bugs))}
-                    LOG.error(texts.CRASHED, extra=fields)
-                await self._pause(retries, Seconds(now() - began))
-        finally:
-            self._remember(self.runners.pop(assignment, None))
+        while True:
+            # One histogram for all runners, so that the growths of former runners still count.
+            runner = self.runners[assignment] = self._make(assignment, self._policy, self.growths)
+            self._recall(runner)
+            began = now()
+            try:
+                await runner.run()
+            except* Exception as bugs:  # noqa: BLE001 - isolates VMs: logged, counted, restarted
+                self.crashes += 1
+                fields = {"vm": str(assignment.vm), "error": "".join(traceback.format_exception(bugs))}
+                LOG.error(texts.CRASHED, extra=fields)
+            # With Python 3.11, an error while it ends hides that it was cancelled.
+            if self.runners.get(assignment) is not runner:
+                return
+            await self._pause(retries, Seconds(now() - began))
 
     def _remember(self, runner: Runner | None) -> None:
         """Keep the kills of a pod for the runner of its next container: an OOM kill may end both."""

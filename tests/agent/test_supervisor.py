@@ -57,6 +57,8 @@ class Node:
 class Agents:
     """One process around a node."""
 
+    task: asyncio.Task[None]
+
     def __init__(self) -> None:
         self.node, self.clock, self.log = Node(), FakeClock(0.0, jitter=0.0), Lines()
         self.guests: list[FakeGuest] = []
@@ -75,11 +77,11 @@ class Agents:
 async def running() -> AsyncIterator[Agents]:
     agents = Agents()
     with agents.log:
-        task = asyncio.create_task(agents.supervisor.run())
+        agents.task = asyncio.create_task(agents.supervisor.run())
         await settle()
         yield agents
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        agents.task.cancel()
+        await asyncio.gather(agents.task, return_exceptions=True)
 
 
 async def test_runners_follow_the_set() -> None:
@@ -214,3 +216,46 @@ async def test_kills_of_ended_pods_are_forgotten() -> None:
         await agents.node.has(*pods)
         await agents.clock.advance(1.0)
         assert sum(runner.state.guest.kills.total for runner in agents.supervisor.runners.values()) == MOST_KILLS
+
+
+async def test_kill_counts_if_container_is_replaced_in_one_event() -> None:
+    """After an outage of the API the first list may show the next container already."""
+    async with running() as agents:
+        agents.kills = 1.0
+        await agents.node.has(FIRST)
+        await agents.clock.advance(2.0)
+        agents.kills = 2.0
+        await agents.node.has(SECOND)
+        await agents.clock.advance(2.0)
+        kills = agents.supervisor.runners[SECOND].state.guest.kills
+        assert (kills.counter, kills.total) == (2.0, 1)
+
+
+async def test_pod_that_returns_at_once_is_listed() -> None:
+    """Its first runner has not ended yet when the second begins; policies must still reach the second."""
+    async with running() as agents:
+        await agents.node.has(FIRST)
+        first = agents.supervisor.runners[FIRST]
+        for wanted in (frozenset[Assignment](), frozenset({FIRST})):
+            agents.node.changes.put_nowait(wanted)
+        await settle()
+        assert agents.supervisor.runners[FIRST] is not first
+        assert len(agents.guests) == 2
+
+
+async def test_runner_that_fails_to_end_is_not_restarted() -> None:
+    """Its pod is gone; and the process could not end either."""
+
+    def fails() -> None:
+        raise ValueError("cannot close")
+
+    async with running() as agents:
+        await agents.node.has(FIRST, OTHER)
+        for guest in agents.guests:
+            guest.close = fails  # type: ignore[method-assign]
+        await agents.node.has(OTHER)
+        await agents.clock.advance(10.0)
+        assert (len(agents.guests), agents.supervisor.crashes) == (2, 1)
+        agents.task.cancel()
+        await settle()
+        assert agents.task.done()
