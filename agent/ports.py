@@ -51,6 +51,10 @@ class ExpiredError(PortError):
     """The version to watch from has expired: list the objects again at once."""
 
 
+class UnwatchedError(PortError):
+    """Nothing can be watched for a while. The object may still be readable."""
+
+
 class MetricsSource(Protocol):
     """The guest's node_exporter."""
 
@@ -114,7 +118,10 @@ class VmApi(Protocol):
         """The object now. Raises ``PortError``."""
 
     def watch(self) -> AsyncIterator[VirtualMachine]:
-        """The object now and after each change, until the server ends the watch. Raises like ``get``."""
+        """The object now and after each change, until the server ends the watch.
+
+        Raises like ``get``, and ``UnwatchedError``.
+        """
 
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
         """Set ``use`` if the object is still at version ``base`` (0: any); return the patched object.

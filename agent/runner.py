@@ -42,6 +42,7 @@ from agent.ports import (
     PortError,
     RefusedError,
     SchedulerClient,
+    UnwatchedError,
     VmApi,
 )
 from agent.telemetry import note
@@ -224,6 +225,9 @@ class Runner:
                     failures = 0
                     self._note(changed, events.VmSeen(self._view(changed)))
                 failures = 0
+            except UnwatchedError:
+                # Until there is a watch again, reads follow the object, and tell whether it is lost.
+                failures += 1
             except PortError as error:
                 failures += 1
                 self._take(events.VmLost(error.fault, error.reason))

@@ -20,7 +20,7 @@ from agent.core.growth import GrowthTimes
 from agent.core.memory.kills import Kills
 from agent.core.policy import Policy
 from agent.ports import PortError
-from agent.runner import Runner
+from agent.runner import WATCH_BACKOFF, Runner
 from agent.telemetry import LOG
 from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
@@ -28,7 +28,7 @@ from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
 
 BACKOFF = Backoff(Seconds(2.0), Seconds(60.0))
-"""Delay before a restart of a runner or watch that ended unexpectedly."""
+"""Delay before a restart of a runner that crashed."""
 
 HEALTHY = Seconds(600.0)
 """A runner that ran this long before it crashed restarts with the initial delay."""
@@ -69,7 +69,7 @@ class Supervisor:
     async def _follow(self, tasks: asyncio.TaskGroup) -> None:
         """Keep the runners in line with the source until cancelled."""
         tended: dict[Assignment, asyncio.Task[None]] = {}
-        retries, now = Retries(BACKOFF, STEADY_WATCH), self._clock.now
+        retries, now = Retries(WATCH_BACKOFF, STEADY_WATCH), self._clock.now
         while True:
             began = now()
             try:

@@ -15,7 +15,7 @@ from agent import texts
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.assignments import Assignment, PodContainer
 from agent.core.events import Fault
-from agent.ports import ExpiredError, PortError, RefusedError
+from agent.ports import ExpiredError, PortError, RefusedError, UnwatchedError
 from protocol.kubernetes.objects import JsonObject, is_over, labels_of, name_of, number, text
 from protocol.kubernetes.pages import Page, WatchEvent
 from protocol.kubernetes.resources import PODS
@@ -43,9 +43,9 @@ class PodStates:
         self._wake(pod)
 
     def remove(self, pod: ObjectName) -> None:
-        """The pod was deleted, or is no longer selected."""
+        """The pod was deleted, its container has ended, or it is no longer selected."""
+        # The supervisor ends its agent, which would otherwise report a trouble first.
         self._latest.pop(pod, None)
-        self._wake(pod)
 
     def listed(self, pods: Set[ObjectName], *, is_restored: bool) -> None:
         """The watch begins again, with these pods. ``is_restored``: the store is older than what was seen of it."""
@@ -64,7 +64,7 @@ class PodStates:
     async def follow(self, pod: ObjectName) -> AsyncIterator[PodDatabase]:
         """The pod now and after changes; some states may be skipped. Ends if the store was restored from a backup.
 
-        Raises ``PortError``; ``RefusedError`` if there is no such pod.
+        Raises ``UnwatchedError`` while the watch is down, ``RefusedError`` if there is no such pod, or ``PortError``.
         """
         changed, began = asyncio.Event(), self._restores
         self._followers[pod].add(changed)
@@ -82,7 +82,7 @@ class PodStates:
     def _state(self, pod: ObjectName) -> PodDatabase:
         # A new error for each follower: a raised one collects the traceback of everybody who raises it.
         if self._lost is not None:
-            raise PortError(self._lost.fault, self._lost.reason)
+            raise UnwatchedError(self._lost.fault, self._lost.reason)
         state = self._latest.get(pod)
         if state is None:
             raise RefusedError(Fault.VM_API, texts.OBJECT_DELETED.format(kind="Pod", name=pod))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agent.assignments import Assignment, PodContainer
 from agent.core.events import Fault
 from agent.core.explain import explain
-from agent.ports import ConflictError, PortError, RefusedError
+from agent.ports import ConflictError, PortError, RefusedError, UnwatchedError
 from agent.runner import Ports, Runner
 from protocol.guest.monitor_messages import DownscaleResult, UpscaleConfirmation
 from protocol.messages import ObjectName
@@ -231,6 +231,23 @@ async def test_api_that_is_away_is_asked_again() -> None:
         assert len(fixture.pod.patched) == 1
         await fixture.clock.advance(2.0)
         assert fixture.pod.found.actual == size("500m", "1Gi")
+
+
+async def test_reads_follow_pod_while_nothing_can_be_watched() -> None:
+    """The API server answers each GET but no list: that is no trouble of the pod, and its owner's edits count."""
+    async with PodFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        for _ in range(9):
+            fixture.pod.end_watch(UnwatchedError(Fault.VM_API, "503"))
+        await fixture.clock.advance(60.0)
+        assert (fixture.runner.tally["vm_lost"], fixture.pod.gets) == (0, 7), "after 1, 3, 7, 15, 31 and 51 s"
+        fixture.pod.change(shown=False, bounds=Bounds(FLOOR, size("250m", "1Gi")))
+        await fixture.clock.advance(20.0)
+        assert fixture.runner.state.vm.seen is not None
+        assert fixture.runner.state.vm.seen.bounds.max == FLOOR
+        fixture.pod.get_errors = [AWAY]
+        await fixture.clock.advance(20.0)
+        assert fixture.runner.tally["vm_lost"] == 1
 
 
 async def test_restarted_agent_ends_what_its_predecessor_began() -> None:

@@ -125,11 +125,11 @@ async def test_failed_list_keeps_runners() -> None:
         await agents.node.has(ASSIGNMENT)
         runner = agents.supervisor.runners[ASSIGNMENT]
         agents.node.changes.put_nowait(PortError(Fault.NETWORK, "away"))
-        await agents.clock.advance(2.0)
+        await agents.clock.advance(1.0)
         assert agents.node.asked == 2
         assert agents.log.messages[-1] == "cannot list the pods of this node"
         agents.node.changes.put_nowait(None)
-        await agents.clock.advance(4.0)
+        await agents.clock.advance(2.0)
         assert agents.node.asked == 3
         await agents.node.has(ASSIGNMENT)
         assert agents.supervisor.runners == {ASSIGNMENT: runner}
@@ -149,8 +149,10 @@ async def test_short_watches_back_off() -> None:
     async with running() as agents:
         for _ in range(20):
             agents.node.changes.put_nowait(None)
-        await agents.clock.advance(1.9 + 4.0 + 8.0)
-        assert agents.node.asked == 3, "at 0, 2 and 6 seconds"
+        await agents.clock.advance(0.9 + 2.0 + 4.0)
+        assert agents.node.asked == 3, "at 0, 1 and 3 seconds"
+        await agents.clock.advance(80.0)
+        assert agents.node.asked == 8, "then at 7, 15, 31, 51 and 71 seconds"
 
 
 async def test_long_run_resets_crash_backoff() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -11,11 +12,12 @@ import pytest
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.adapters.node_pods import NodePods, assignment_of, database_in
 from agent.adapters.token import no_token
-from agent.ports import PortError, RefusedError
+from agent.ports import PortError, RefusedError, UnwatchedError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.names import LABEL_VM_NAME
 from protocol.units import Seconds
 from tests.agent.adapters.answering import Chunks, client
+from tests.fake_clock import settle
 from tests.pod_databases import pod_database
 
 
@@ -73,6 +75,8 @@ async def outcome(states: AsyncIterator[object]) -> str:
         return "ended"
     except RefusedError as error:
         return f"refused: {error.reason}"
+    except UnwatchedError as error:
+        return f"unwatched: {error.reason}"
     except PortError as error:
         return f"failed: {error.reason}"
 
@@ -111,8 +115,25 @@ async def test_one_watch_serves_the_agents_of_all_pods() -> None:
         *("9", "9"),
         "failed: the Pod cannot be decoded: spec.resources: pod-level resources are not supported: set the requests of"
         " the container",
-        "failed: the API server returned 503 for GET /api/v1/pods: starting",
+        "unwatched: the API server returned 503 for GET /api/v1/pods: starting",
         "11",
         *("ended", "3"),
         f"refused: Pod {name} was deleted",
     ]
+
+
+async def test_restart_of_a_container_is_no_trouble() -> None:
+    """The supervisor ends the agent of the old container; until then it must not report that the pod was deleted."""
+    server, name = PodServer(versioned(5)), name_of(pod_database())
+    pods = NodePods(LightKubernetesApi(client(server), "http://api", no_token, Seconds(1.0)), "n", serves_pods=True)
+    await read_once(pods)
+    states = pods.states.follow(name)
+    assert await outcome(states) == "5"
+    waiting = asyncio.ensure_future(outcome(states))
+    ended = versioned(8)
+    ended["status"]["containerStatuses"][0]["state"] = {"terminated": {}}
+    server.pods = [ended]
+    await read_once(pods)
+    await settle()
+    assert not waiting.done()
+    waiting.cancel()

@@ -118,7 +118,7 @@ async def test_pod_is_read_resized_and_watched(cluster: Cluster) -> None:
     await cluster.deleted()
     await anext(sets)
     with pytest.raises(RefusedError, match="Pod default/pg-1 was deleted"):
-        await anext(watching)
+        await anext(api.watch())
 
 
 async def test_resize_of_a_stale_version_conflicts(cluster: Cluster) -> None:
