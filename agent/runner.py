@@ -178,8 +178,8 @@ class Runner:
         try:
             patched = await self._ports.vm_api.patch(action.target, action.slot_size, action.base)
             self._take(events.Patched(self._view(patched)))
-        except ConflictError:
-            self._take(events.PatchConflicted())
+        except ConflictError as error:
+            self._take(events.PatchConflicted(error.reason))
             # Read the new version; a patch based on the old one would conflict again.
             await self._look()
         except RefusedError as error:

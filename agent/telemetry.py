@@ -79,6 +79,8 @@ def _line(  # noqa: PLR0911, PLR0912 - one for each event
             return logging.INFO, texts.RESIZED, {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
         case events.CallFailed():
             return _failed(state, event, is_pod=is_pod)
+        case events.PatchConflicted(reason):
+            return _conflicted(state, reason)
         case events.VmRestored(vm):
             return logging.WARNING, texts.RESTORED, {"version": vm.version}
         case events.SleepOrdered():
@@ -136,6 +138,15 @@ def _answered(state: State, event: events.Answered) -> Line | None:
     if is_denied:
         return logging.WARNING, texts.LESS_PERMITTED, fields
     return logging.INFO, texts.PERMITTED, fields
+
+
+def _conflicted(state: State, reason: str) -> Line | None:
+    side = state.vm
+    # A first conflict is normal. One at the same version is about another object; log that once.
+    is_repeated = side.patching is not None and side.patching.base == side.stale_at
+    if not is_repeated or (side.failure is not None and side.failure.reason == reason):
+        return None
+    return logging.WARNING, texts.NOT_RESIZED, {"fault": events.Fault.VM_API.value, "reason": reason}
 
 
 def _refused(state: State, message: str, reason: str) -> Line | None:

@@ -39,8 +39,8 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             ask_failed(state, event, now, jitter)
         case events.Patched(vm):
             patched(state, vm, now)
-        case events.PatchConflicted():
-            patch_conflicted(state)
+        case events.PatchConflicted(reason):
+            patch_conflicted(state, reason, now, jitter)
         case events.PatchFailed():
             patch_failed(state, event, now, jitter)
         case events.SleepOrdered() | events.SleepNotOrdered():

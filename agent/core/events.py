@@ -97,7 +97,9 @@ class Patched:
 
 @dataclass(frozen=True, slots=True)
 class PatchConflicted:
-    """The object had changed, so the patch took no effect. A newer view will follow."""
+    """The patch took no effect, usually because the object had changed: then a newer view follows."""
+
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.core.actions import PatchVm
-from agent.core.events import PatchFailed
+from agent.core.events import Fault, PatchFailed
 from agent.core.pods.pauses import ResizePause, amount
 from agent.core.pods.requests import grown_by, shrunk_by
 from agent.core.policy import REFUSED_GROWTH_BACKOFF, VM_API_BACKOFF
@@ -34,7 +34,7 @@ def adopt(state: State, vm: Vm, now: Instant) -> None:
     if side.unsettled is not None and vm.follows(side.unsettled.base):
         side.unsettled = None
     if side.stale_at is not None and vm.follows(side.stale_at):
-        side.stale_at = None
+        side.stale_at = side.retry_at = None
 
 
 def _follow_sleep(state: State, before: Vm | None, vm: Vm, now: Instant) -> None:
@@ -86,13 +86,17 @@ def patched(state: State, vm: Vm, now: Instant) -> None:
     adopt(state, vm, now)
 
 
-def patch_conflicted(state: State) -> None:
-    """Record that the patch took no effect, because the object had changed."""
+def patch_conflicted(state: State, reason: str, now: Instant, jitter: float) -> None:
+    """Record that the patch took no effect, usually because the object had changed."""
     side = state.vm
     patch, side.patching = side.patching, None
     # A conflict at an older version says nothing about the newest view.
-    if patch is not None and _is_newest(side.seen, patch):
-        side.stale_at = patch.base
+    if patch is None or not _is_newest(side.seen, patch):
+        return
+    # No newer view since the last conflict: it was about another object, such as a quota.
+    if side.stale_at == patch.base:
+        side.failure = failed_again(side.failure, Fault.VM_API, reason, now)
+    side.stale_at, side.retry_at = patch.base, Instant(now + VM_API_BACKOFF.delay(1, jitter))
 
 
 def _is_newest(seen: Vm | None, patch: PatchVm) -> bool:

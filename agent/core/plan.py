@@ -80,7 +80,7 @@ def _limit(state: State, vm: Vm, now: Instant) -> Resources:
 def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
     """The time when ``patch`` may start; None if it waits for an event."""
     side, timing = state.vm, state.policy.timing
-    if side.patching is not None or side.stale_at is not None or not vm.resizable:
+    if side.patching is not None or not vm.resizable:
         return None
     # If the scheduler answers another agent of the VM, only that one patches.
     if state.scheduler.migrate or state.scheduler.is_stood_back:

@@ -208,7 +208,7 @@ async def test_quota_is_told_and_leaves_the_other_resource_alone() -> None:
 
 
 async def test_replaced_pod_is_left_alone() -> None:
-    """The pod was made anew under its name: until the supervisor ends this agent, it changes nothing."""
+    """The pod was made anew under its name: until the supervisor ends this agent, all its patches conflict."""
     async with PodFixture() as fixture:
         await fixture.clock.advance(1.0)
         gone = RefusedError(Fault.VM_API, "default/pg-1 was replaced by another pod of that name")
@@ -217,7 +217,7 @@ async def test_replaced_pod_is_left_alone() -> None:
         fixture.pod.end_watch(gone)
         fixture.guest.cores = 0.25
         await fixture.clock.advance(30.0)
-        assert len(fixture.pod.patched) == 1
+        assert (len(fixture.pod.patched), fixture.pod.found.use) == (6, FLOOR)
         troubles = explain(fixture.runner.state, str(NAME), fixture.clock.now()).troubles
         assert ("reading the pod", gone.reason) in [(trouble["with_"], trouble["reason"]) for trouble in troubles]
 
@@ -276,3 +276,22 @@ async def test_kernel_allowance_of_a_pod_is_its_own() -> None:
     async with PodFixture() as fixture:
         fixture.runner.use_policy(policy)
         assert fixture.runner.state.policy.memory.kernel_allowance == Bytes(0)
+
+
+async def test_conflict_of_quota_is_tried_again() -> None:
+    """Two pods of a namespace may grow at once: the API then says 409 about their quota, and neither pod changes."""
+    reason = 'Operation cannot be fulfilled on resourcequotas "team": the object has been modified'
+    async with PodFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.pod.patch_errors = [ConflictError(Fault.VM_API, reason)] * 2
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(4.0)
+        assert len(fixture.pod.patched) == 1
+        await fixture.clock.advance(4.0)
+        assert len(fixture.pod.patched) == 2
+        troubles = explain(fixture.runner.state, str(NAME), fixture.clock.now()).troubles
+        assert [(trouble["with_"], trouble["reason"]) for trouble in troubles] == [("patching the pod", reason)]
+        assert fixture.log.messages.count("not resized") == 1
+        await fixture.clock.advance(6.0)
+        assert fixture.pod.found.use == size("500m", "1Gi")
+        assert explain(fixture.runner.state, str(NAME), fixture.clock.now()).troubles == []

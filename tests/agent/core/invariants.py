@@ -41,7 +41,7 @@ def _in_the_way(state: State, planned: Plan, now: Instant) -> list[str]:
     if vm is None or vm.objection is None or any(isinstance(action, PatchVm) for action in planned.actions):
         return []
     waits = [state.begins_at, side.retry_at or Instant(0.0)]
-    if side.patching or side.stale_at is not None or max(waits) > now or not (vm.resizable and vm.ours):
+    if side.patching or max(waits) > now or not (vm.resizable and vm.ours):
         return []
     if scheduler.migrate or scheduler.is_stood_back:
         return []
