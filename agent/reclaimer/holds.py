@@ -57,15 +57,17 @@ class RefusedHoldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Lowered:
-    """A limit that was lowered from ``was`` (None: unlimited) to ``lowered_to`` bytes."""
+    """A limit that was lowered from ``was`` (None: unlimited) to the last of ``sizes``, in bytes; to the one before if
+    that was not written.
+    """
 
     file: Path
     is_v2: bool
     was: int | None
-    lowered_to: int
+    sizes: tuple[int, ...]
 
     def put_back(self) -> None:
-        if read(self.file, byte_limit) == self.lowered_to:
+        if read(self.file, byte_limit) in self.sizes:
             none = b"max" if self.is_v2 else b"-1"
             _write(self.file, none if self.was is None else b"%d" % self.was)
 
@@ -141,8 +143,7 @@ class Holds:
         for record in sorted(self._records.iterdir()):
             try:
                 group = self._pod(record.name)
-                was, lowered_to = _read_record(record)
-                self._lowered[record.name] = _Lowered(_limit(group), group.is_v2, was, lowered_to)
+                self._lowered[record.name] = _Lowered(_limit(group), group.is_v2, *_read_record(record))
                 self.release(record.name)
                 restored.append(record.name)
             # The pod is gone, or this is not a record of ours.
@@ -165,14 +166,16 @@ class Holds:
     def _lower(self, pod_uid: str, group: ControlGroup, size: int) -> None:
         file, before = _limit(group), self._lowered.get(pod_uid)
         now = read(file, byte_limit)
-        is_ours = before is not None and now == before.lowered_to
-        was = before.was if before is not None and is_ours else now
+        before = before if before is not None and now in before.sizes else None
+        was = now if before is None else before.was
         # A hold above the present limit would raise it.
         if was is not None and was <= size:
             self.release(pod_uid)
             return
-        _write_record(self._records / pod_uid, was, size)
-        self._lowered[pod_uid] = _Lowered(file, group.is_v2, was, size)
+        # With the present size, in case that the new one is not written.
+        sizes = (size,) if before is None or now is None else (now, size)
+        _write_record(self._records / pod_uid, was, sizes)
+        self._lowered[pod_uid] = _Lowered(file, group.is_v2, was, sizes)
         try:
             _write(file, b"%d" % size)
         except OSError as error:
@@ -240,10 +243,13 @@ def _write(file: Path, text: bytes) -> None:
         os.close(opened)
 
 
-def _write_record(file: Path, was: int | None, lowered_to: int) -> None:
-    file.write_text(f"{'max' if was is None else was}\n{lowered_to}\n")
+def _write_record(file: Path, was: int | None, sizes: tuple[int, ...]) -> None:
+    # Replaced as a whole: a crash must not leave a limit without a record. A file left over is no record.
+    fresh = file.with_suffix(".new")
+    fresh.write_text("\n".join(map(str, ("max" if was is None else was, *sizes, ""))))
+    fresh.replace(file)
 
 
-def _read_record(file: Path) -> tuple[int | None, int]:
-    was, _, lowered_to = read(file, bytes).partition(b"\n")
-    return byte_limit(was), number(lowered_to)
+def _read_record(file: Path) -> tuple[int | None, tuple[int, ...]]:
+    was, *sizes = read(file, bytes).splitlines()
+    return byte_limit(was), tuple(map(number, sizes))

@@ -309,6 +309,29 @@ def test_next_process_puts_back_after_a_crash(layout: Layout, tmp_path: Path, mo
     assert (limit(tree), records(tree), again.restore()) == (before, [], [])
 
 
+@pytest.mark.parametrize(("owner", "name"), [(Path, "write_text"), (holds, "_write")], ids=["record", "limit"])
+def test_next_process_puts_back_after_a_crash_between_two_steps(
+    owner: object, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hold follows what was reclaimed, so its record is written again and again."""
+    tree = Tree(tmp_path, V2).make()
+    held = holds_of(tree)
+    held.hold(UID, SIZE + MIB)
+
+    def crash(file: Path, _: object) -> None:
+        # Killed after the file was truncated; the kernel's keeps its value.
+        if file.parent.name == "holds":
+            file.write_bytes(b"")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, crash)
+    with pytest.raises(KeyboardInterrupt):
+        held.hold(UID, SIZE)
+    monkeypatch.undo()
+    assert limit(tree) == str(SIZE + MIB)
+    assert (holds_of(tree).restore(), limit(tree), records(tree)) == ([], "max", [])
+
+
 def test_next_process_puts_back_what_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
