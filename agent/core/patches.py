@@ -8,7 +8,7 @@ from agent.core.actions import PatchVm
 from agent.core.events import Fault, PatchFailed
 from agent.core.pods.pauses import ResizePause, amount
 from agent.core.pods.requests import grown_by, shrunk_by
-from agent.core.policy import REFUSED_GROWTH_BACKOFF, VM_API_BACKOFF
+from agent.core.policy import LONGEST_PATCH, REFUSED_GROWTH_BACKOFF, VM_API_BACKOFF
 from agent.core.state import State, VmSide, failed_again
 from agent.core.vm import Vm
 from protocol.units import Instant
@@ -30,8 +30,8 @@ def adopt(state: State, vm: Vm, now: Instant) -> None:
     # A VM without the opt-in label has no permit.
     if not vm.enabled:
         state.scheduler.forget_permit()
-    # A newer version than the base proves that the patch was applied or can no longer be.
-    if side.unsettled is not None and vm.follows(side.unsettled.base):
+    # A newer version than the base proves that the patch was applied or can no longer be; so does the same one, later.
+    if side.unsettled is not None and (vm.follows(side.unsettled.base) or now >= side.settles_at):
         side.unsettled = None
     if side.stale_at is not None and vm.follows(side.stale_at):
         side.stale_at = side.retry_at = None
@@ -119,6 +119,7 @@ def patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) 
     # Any of several patches with unknown outcomes may be in effect, so the largest counts.
     earlier = patch.target if side.unsettled is None else side.unsettled.target
     side.unsettled = replace(patch, target=patch.target.at_least(earlier))
+    side.settles_at = Instant(now + LONGEST_PATCH)
 
 
 def _pause_resource(side: VmSide, pod: Vm, patch: PatchVm, because: str, now: Instant, jitter: float) -> bool:  # noqa: PLR0913, PLR0917

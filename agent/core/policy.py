@@ -225,6 +225,9 @@ MONITOR_GRACE: Final = Seconds(60.0)
 REFUSED_GROWTH_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(300.0))
 """After a growth that the API refused: a webhook or a quota that forbids it rarely changes."""
 
+LONGEST_PATCH: Final = Seconds(600.0)
+"""A patch without an answer cannot take effect after this: API servers end a request after a minute by default."""
+
 DEFERRED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
 """After a deferred resize was withdrawn because it blocked the other resource."""
 

@@ -5,7 +5,8 @@ Rules that hold here:
 - ``advance.advance`` is the only writer. ``plan`` and ``explain`` only read.
 - ``ceiling`` is the certain part of the permit: it falls to a request when that is *sent*, and rises only with an
   accepted answer. Before the first answer it is None, and the VM may not grow.
-- A patch in flight, or one with an unknown outcome (``unsettled``), counts as in effect.
+- A patch in flight, or one with an unknown outcome (``unsettled``), counts as in effect; the latter until a newer view,
+  or any view from ``settles_at`` on.
 """
 
 from __future__ import annotations
@@ -177,6 +178,7 @@ class VmSide:
     seen: Vm | None = None
     patching: PatchVm | None = None
     unsettled: PatchVm | None = None
+    settles_at: Instant = _NEVER
     stale_at: int | None = None
     retry_at: Instant | None = None
     refused: int = 0

@@ -295,3 +295,21 @@ async def test_conflict_of_quota_is_tried_again() -> None:
         await fixture.clock.advance(6.0)
         assert fixture.pod.found.use == size("500m", "1Gi")
         assert explain(fixture.runner.state, str(NAME), fixture.clock.now()).troubles == []
+
+
+async def test_room_of_a_patch_that_never_arrived_is_given_up() -> None:
+    """The API was away for a moment, the load is over, and nothing else changes the pod."""
+    async with PodFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.pod.patch_errors, fixture.pod.get_errors = [AWAY], [AWAY]
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(2.0)
+        fixture.guest.cores = 0.0
+        asked = []
+        # As often as an API server ends watches.
+        for _ in range(4):
+            await fixture.clock.advance(240.0)
+            asked.append(fixture.scheduler.asked[-1])
+            fixture.pod.end_watch()
+        assert asked == [size("500m", "1Gi")] * 3 + [FLOOR]
+        assert len(fixture.pod.patched) == 1
