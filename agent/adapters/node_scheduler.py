@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A request beyond its permit goes alone and at once.
-- Others wait for at most ``GATHER``, and each gets its own answer or error.
+- Others wait for at most ``GATHER``, or ``FOLLOW`` during an offer. Each gets its own answer or error.
 - No request is sent twice, unless the scheduler refused its batch unread: then it is sent alone.
 """
 
@@ -32,7 +32,15 @@ OFFER_AGAIN: Final = Seconds(60.0)
 """Delay before batches are offered again to a scheduler that did not accept them: it may have been upgraded."""
 
 AFTER_FAILURE: Final = Seconds(5.0)
-"""Delay before the next connection if one failed, or reached a scheduler that granted no permit."""
+"""Delay before the next connection if one reached a scheduler that granted no permit."""
+
+RECONNECT: Final = Seconds(0.5)
+"""Delay before the next connection if one failed: as the first delay of the agents' backoff."""
+
+FOLLOW: Final = Seconds(1.0)
+"""How long a request waits for the offer of another. After a restart of the scheduler, all VMs of a node ask at once:
+one connects, and the others follow in a batch.
+"""
 
 _NOT_TAKEN: Final = frozenset({400, 404, 405, 413})
 """Statuses of a batch that the scheduler did not read."""
@@ -58,16 +66,20 @@ class NodeScheduler:
         self._waiting: list[_Waiting] = []
         self._is_due = asyncio.Event()
         self._is_busy = False
+        self._offer_is_over = asyncio.Event()
+        self._offer_is_over.set()
         self._offer_at = clock.now()
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
         """Send one request and return its answer. Raises ``PortError``."""
         try:
-            # While a batch is in flight, requests go alone, so that none waits for the answer to another.
-            if not self._is_busy and not _wants_more(request):
-                if self._line.most > len(self._waiting):
+            if not _wants_more(request):
+                if not self._offer_is_over.is_set():
+                    await self._clock.wait(self._offer_is_over, Instant(self._clock.now() + FOLLOW))
+                # While a batch is in flight, requests go alone, so that none waits for the answer to another.
+                if not self._is_busy and self._line.most > len(self._waiting):
                     return await self._together(request, slot_size)
-                if not self._line.most and self._clock.now() >= self._offer_at:
+                if not self._is_busy and not self._line.most and self._clock.now() >= self._offer_at:
                     return await self._offer(request, slot_size)
         # The scheduler did not read the request, so sending it alone is not a repetition.
         except LineClosedError:
@@ -101,7 +113,14 @@ class NodeScheduler:
         # Set before the attempt, so that no other VM of the node offers batches meanwhile.
         self._offer_at = Instant(self._clock.now() + AFTER_FAILURE)
         self.messages["alone"] += 1
-        answer = await self._line.offer(_encoded(request, slot_size))
+        self._offer_is_over.clear()
+        try:
+            answer = await self._line.offer(_encoded(request, slot_size))
+        except PortError:
+            self._offer_at = Instant(self._clock.now() + RECONNECT)
+            raise
+        finally:
+            self._offer_is_over.set()
         if self._line.most:
             self._offer_at = self._clock.now()  # reconnect at once if this connection ends
         # This scheduler granted a permit but does not know batches. Without a permit it may be a standby.

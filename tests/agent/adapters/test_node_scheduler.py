@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.adapters.node_scheduler import AFTER_FAILURE, GATHER, OFFER_AGAIN, NodeScheduler
+from agent.adapters.node_scheduler import FOLLOW, GATHER, OFFER_AGAIN, RECONNECT, NodeScheduler
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scheduler_line import SchedulerLine
 from agent.adapters.token import no_token
@@ -233,10 +233,50 @@ async def test_unreachable_scheduler_is_retried_soon() -> None:
         assert found.fault is Fault.NETWORK
         assert await here.asks(1) == [ANSWER]
         assert here.peer.offered == 0
-        await here.clock.advance(AFTER_FAILURE)
+        await here.clock.advance(RECONNECT)
         await here.asks(0)
         await here.asks(1, 2)
         assert here.peer.sizes == [1, 1, 2]
+
+
+async def test_all_follow_the_one_that_connects() -> None:
+    """After a restart of the scheduler all VMs of a node ask at once; a connection for each would hold it up."""
+    async with node(Peer()) as here:
+        for _ in range(2):
+            asking = here.begins(*range(110))
+            await asking[0]
+            await here.clock.advance(GATHER)
+            assert await asyncio.gather(*asking) == [ANSWER] * 110
+            here.peer.hang_up()
+            while here.line.most:
+                await settle()
+        assert here.peer.sizes == [1, 109] * 2
+        assert here.peer.offered == 2
+
+
+async def test_slow_offer_holds_up_others_for_a_second() -> None:
+    async with node(Peer(silent=True)) as here:
+        slow, other = here.begins(0, 1)
+        await here.peer.heard.wait()
+        here.peer.silent = False
+        await here.clock.advance(FOLLOW)
+        assert await other == ANSWER
+        assert (slow.done(), here.peer.asked) == (False, [("/", ["vm-1"])])
+        here.peer.hang_up()
+        await asyncio.wait([slow])
+        assert isinstance(slow.exception(), PortError)
+
+
+async def test_growth_does_not_wait_for_an_offer() -> None:
+    async with node(Peer(silent=True)) as here:
+        slow = here.begins(0)
+        await here.peer.heard.wait()
+        here.peer.silent = False
+        (grows,) = here.begins(1, wants=Resources.parse(4, "8Gi"))
+        assert (await grows).permit == Resources.parse(4, "8Gi")
+        here.peer.hang_up()
+        await asyncio.wait(slow)
+        assert isinstance(slow[0].exception(), PortError)
 
 
 async def test_vm_that_leaves_does_not_affect_batch() -> None:
