@@ -16,7 +16,7 @@ from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.pod_database import RESIZE, PodDatabase, parse_pod_database, resize_body
 from protocol.units import Bytes, Resources
-from protocol.virtual_machine import VirtualMachine
+from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 
 
 class PodApi(DatabaseObject):
@@ -40,7 +40,7 @@ class PodApi(DatabaseObject):
         last = self._seen
         # A new watch may begin with an older version than was read.
         if last is None or base not in (0, number(last.resource_version)):
-            last = self._parsed(await self._api.get(self._path))
+            last = await self._get_parsed()
         # The UID as a precondition: the pod may have been recreated under its name.
         metadata = {"uid": self._uid, **({"resourceVersion": str(base)} if base else {})}
         body = {"metadata": metadata, **resize_body(last, use)}
@@ -48,6 +48,13 @@ class PodApi(DatabaseObject):
             return self._read(await self._api.strategic_patch(f"{self._path}/{RESIZE}", body))
         except RefusedError as error:
             raise _of_resize(error) from None
+
+    async def _get_parsed(self) -> PodDatabase:
+        pod = await self._api.get(self._path)
+        try:
+            return self._parsed(pod)
+        except InvalidObjectError as error:
+            raise self._undecodable(str(error)) from None
 
     def _read(self, found: JsonObject) -> VirtualMachine:
         self._require_same(uid_of(found))

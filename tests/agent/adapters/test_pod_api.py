@@ -245,3 +245,13 @@ async def test_restarted_container_is_another_assignment(cluster: Cluster) -> No
     await cluster.patched(f"{PODS}/pg-1/status", {"status": again})
     second = Assignment(ObjectName("default", "pod/pg-1"), NAME, "10.0.0.1", PodContainer(uid, "c2"))
     assert await anext(sets) == frozenset({second})
+
+
+async def test_resize_of_unreadable_pod_fails(cluster: Cluster) -> None:
+    """Its owner broke the annotation after the last read; the agent must not crash over it."""
+    uid = await cluster.made(pod())
+    api = cluster.pod(uid)
+    version = int((await api.get()).resource_version)
+    await cluster.patched(f"{PODS}/pg-1", {"metadata": {"annotations": {"autoscaling.neon.tech/bounds": "{"}}})
+    with pytest.raises(PortError, match=r"the Pod cannot be decoded: metadata\.annotations"):
+        await api.patch(size(2, "2Gi"), MEMORY_STEP, version + 1)
