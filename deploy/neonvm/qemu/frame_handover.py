@@ -165,11 +165,13 @@ async def stop_diverting(machine: Machine) -> None:
 
 async def put_in(machine: Machine, frames: Iterable[tuple[bytes, bytes]], clock: Clock) -> None:
     """Inject ``frames``, each a virtio-net header and the frame, as if they came from the network. A paused guest
-    receives them when it runs. Raises ``GuestError``.
+    receives them when it runs. May be repeated. Raises ``GuestError``.
     """
     stream = b"".join(_HEAD.pack(len(header) + len(frame), len(header)) + header + frame for header, frame in frames)
     if not stream:
         return
+    # An earlier attempt may have left them.
+    await _clear(machine, (PUT_IN,), (PUT_IN,))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         await _connected(machine, theirs, PUT_IN)
@@ -192,15 +194,16 @@ async def _connected(machine: Machine, end: socket.socket, name: str = SOCKET) -
     await machine.call("chardev-add", {"id": name, "backend": backend})
 
 
-async def _clear(machine: Machine) -> None:
+async def _clear(machine: Machine, ours: Sequence[str] = _OURS, ends: Sequence[str] = (SOCKET, PUT_IN)) -> None:
+    """Remove those of the objects ``ours`` and character devices ``ends`` that exist."""
     # Before the first object is added, QEMU has no /objects and fails to list it.
     has_any = "objects" in _named(await machine.call("qom-list", {"path": "/"}), "name")
     objects = _named(await machine.call("qom-list", {"path": "/objects"}), "name") if has_any else {}
-    for name in _OURS:
+    for name in ours:
         if name in objects:
             await machine.call("object-del", {"id": name})
     chardevs = _named(await machine.call("query-chardev"), "label")
-    for name in (SOCKET, PUT_IN):
+    for name in ends:
         if name in chardevs:
             await machine.call("chardev-remove", {"id": name})
 

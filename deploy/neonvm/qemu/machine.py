@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.qemu_command import MEMORY_DEVICE
@@ -22,6 +22,9 @@ from protocol.units import Bytes, Seconds
 PLUGGED: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
 """The QOM property with the plugged size of the virtio-mem device."""
 _MEMORY_SECONDS: Final = 3.0
+_RETRY_PAUSE: Final = Seconds(0.1)
+
+_Result = TypeVar("_Result")
 
 
 class Machine(Protocol):
@@ -57,6 +60,20 @@ class Machine(Protocol):
 
     async def end(self) -> None:
         """Ask the process to quit, kill it if it does not, and wait until it is gone."""
+
+
+async def retried(machine: Machine, step: Callable[[], Awaitable[_Result]], clock: Clock, within: Seconds) -> _Result:
+    """Call ``step``, which must be safe to repeat, until it works. Raises its last ``GuestError`` after ``within``, or
+    once ``machine`` has failed.
+    """
+    deadline = clock.now() + within
+    while True:
+        try:
+            return await step()
+        except GuestError:
+            if not machine.alive or clock.now() >= deadline:
+                raise
+        await clock.sleep(_RETRY_PAUSE)
 
 
 async def plug_memory(machine: Machine, wanted: Bytes, clock: Clock, pause: Seconds) -> None:

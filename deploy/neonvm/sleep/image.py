@@ -45,6 +45,11 @@ class SleepImage:
         self.path = folder / NAME
         self._key: AESGCM | None = AESGCM(AESGCM.generate_key(128))
 
+    @property
+    def is_used(self) -> bool:
+        """True once it was read, or deleted: nobody can restore it any more."""
+        return self._key is None
+
     def write(self, source: socket.socket) -> Bytes:
         """Write everything read from ``source`` until EOF; return the file's size. Raises ``ImageError``."""
         key = self._usable()

@@ -7,14 +7,16 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.machine import Machine, retried
 from deploy.neonvm.qemu.reports import parse_report, parse_run_state
 from deploy.neonvm.sleep.image import SleepImage
-from protocol.units import Bytes
+from protocol.runtime.clock import Clock
+from protocol.units import Bytes, Seconds
 
 _STREAM: Final = "asleep"
 """QEMU's name for the socket of the migration stream."""
@@ -32,6 +34,8 @@ _FAILED: Final = frozenset({"failed", "cancelled"})
 _LOADING: Final = "inmigrate"
 _LONGEST_STEP: Final = 60.0
 """Seconds per chunk, and from the last one to the end: if hundreds wake at once, a load may take minutes."""
+_ANSWERS_WITHIN: Final = Seconds(30.0)
+"""How long QEMU may fail to report its state: the loaded memory is not given up for one lost response."""
 
 
 async def save(machine: Machine, image: SleepImage) -> Bytes:
@@ -92,20 +96,25 @@ async def _saved(machine: Machine) -> None:
         await machine.wait_for_event(_LOOK)
 
 
-async def load(machine: Machine, image: SleepImage) -> None:
+async def load(machine: Machine, image: SleepImage, clock: Clock) -> None:
     """Load the image into an empty QEMU, whose guest is then paused as it was saved. Raises ``GuestError`` and leaves
-    an unusable QEMU. The image is consumed in any case.
+    an unusable QEMU. If the image is not used after that, another QEMU can load it.
     """
     ours = await _connected(machine)
-    sending = asyncio.ensure_future(asyncio.to_thread(_sent, image, ours))
     try:
         # Leave the disk alone until the guest runs, so that a failed load does not change it.
         late: Mapping[str, object] = {"capabilities": [{"capability": "late-block-activate", "state": True}]}
         await machine.call("migrate-set-capabilities", late)
         await machine.call("migrate-incoming", {"uri": f"fd:{_STREAM}"})
+    except BaseException:
+        ours.close()
+        raise
+    # Only now: reading uses the image up, and QEMU may have refused the commands.
+    sending = asyncio.ensure_future(asyncio.to_thread(_sent, image, ours))
+    try:
         await asyncio.shield(sending)
         async with asyncio.timeout(_LONGEST_STEP):
-            while parse_run_state(await machine.call("query-status")) == _LOADING:
+            while await retried(machine, partial(_run_state, machine), clock, _ANSWERS_WITHIN) == _LOADING:
                 await machine.wait_for_event(_LOOK)
     except TimeoutError as error:
         raise GuestError(f"QEMU did not load the saved memory within {_LONGEST_STEP:g} s") from error
@@ -116,6 +125,10 @@ async def load(machine: Machine, image: SleepImage) -> None:
         await asyncio.wait((sending,))
         if not sending.cancelled():
             sending.exception()
+
+
+async def _run_state(machine: Machine) -> str:
+    return parse_run_state(await machine.call("query-status"))
 
 
 def flush(disk: Path) -> None:

@@ -7,11 +7,12 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from deploy.neonvm.ports import FellAsleep, GuestError, Woken
 from deploy.neonvm.qemu.frame_handover import diverting, put_in, stop_diverting
-from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.machine import Machine, retried
 from deploy.neonvm.qemu.qemu_command import EMPTY
 from deploy.neonvm.sleep.image import SleepImage
 from deploy.neonvm.sleep.saving import load
@@ -23,6 +24,10 @@ _LAUNCHES: Final = 3
 _PAUSE: Final = Seconds(1.0)
 _UNUSED_FOR: Final = Seconds(10.0)
 """The empty QEMU is ended if there is no permit for so long: on a full node hundreds of guests may wait for minutes."""
+_RESUMED_WITHIN: Final = Seconds(30.0)
+"""Limit for each step of resuming a guest whose memory is loaded. If it is exceeded, all sessions are lost."""
+_REPLAYED_WITHIN: Final = Seconds(1.0)
+"""Senders retransmit most frames, and clients are waiting."""
 
 Launch = Callable[[Sequence[str], Sequence[int]], Awaitable[Machine]]
 """Starts a QEMU for the guest with extra arguments and inherited descriptors. Raises ``GuestError``."""
@@ -92,10 +97,13 @@ class GuestSleep:
         await clock.wait(self._decided, Instant(clock.now() + _UNUSED_FOR))
         async with self._one_process:
             if not self._decided.is_set():
-                await self._discard()
-                self._preparing = None
-                # Queued frames stay queued, and the guest's sessions are answered as before.
-                self._parts.stand_in.read_network()
+                await self._end_empty()
+
+    async def _end_empty(self) -> None:
+        await self._discard()
+        self._preparing = None
+        # Queued frames stay queued, and the guest's sessions are answered as before.
+        self._parts.stand_in.read_network()
 
     def _prepare(self) -> asyncio.Future[Machine]:
         if self._preparing is None or _is_lost(self._preparing):
@@ -148,26 +156,36 @@ class GuestSleep:
             stand_in.close()
             self.is_over.set()
 
-    async def _launch_with_retries(self) -> Machine:
-        """Launch an empty QEMU, with retries: on a node where hundreds wake at once a start may fail, and the sessions
-        should survive that.
+    async def _load_with_retries(self) -> Machine:
+        """A QEMU with the guest's memory. Another QEMU is tried as long as none has read the image: on a node where
+        hundreds wake at once one may fail, and the sessions should survive that.
         """
         for _ in range(_LAUNCHES - 1):
-            with suppress(GuestError):
-                return await self._prepare()
+            try:
+                return await self._load()
+            except GuestError:
+                if self._parts.image.is_used:
+                    raise
+            await self._end_empty()
             await self._parts.clock.sleep(_PAUSE)
-        return await self._prepare()
+        return await self._load()
+
+    async def _load(self) -> Machine:
+        machine = await self._prepare()
+        await load(machine, self._parts.image, self._parts.clock)
+        return machine
 
     async def _restore(self) -> Machine:
+        clock, stand_in = self._parts.clock, self._parts.stand_in
         async with self._one_process:  # a second QEMU would share the disk and the frames
-            machine = await self._launch_with_retries()
-        await load(machine, self._parts.image)
+            machine = await self._load_with_retries()
+        # A QEMU that has the memory is not given up for one failure: it is paused, and the image is gone.
         # Reconnect the guest's network first, then replay the queue, so that no frame is lost in between.
-        await stop_diverting(machine)
-        await self._parts.stand_in.drained()
-        with suppress(GuestError):  # senders retransmit
-            await put_in(machine, self._parts.stand_in.queued_frames(), self._parts.clock)
-        await machine.call("cont")
+        await retried(machine, partial(stop_diverting, machine), clock, _RESUMED_WITHIN)
+        await stand_in.drained()
+        with suppress(GuestError):
+            await retried(machine, lambda: put_in(machine, stand_in.queued_frames(), clock), clock, _REPLAYED_WITHIN)
+        await retried(machine, partial(machine.call, "cont"), clock, _RESUMED_WITHIN)
         await self._parts.thaw()
         return machine
 

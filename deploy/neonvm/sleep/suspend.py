@@ -19,7 +19,7 @@ import msgspec
 from deploy.neonvm.ports import FellAsleep, GuestError, SleepRefusedError
 from deploy.neonvm.qemu.daemon import GuestDaemon
 from deploy.neonvm.qemu.frame_handover import SourceFilters, put_in, stop_diverting
-from deploy.neonvm.qemu.machine import Machine, plug_memory
+from deploy.neonvm.qemu.machine import Machine, plug_memory, retried
 from deploy.neonvm.sleep.connections import MAX_CONNECTIONS
 from deploy.neonvm.sleep.image import SleepImage
 from deploy.neonvm.sleep.saving import flush, save
@@ -152,12 +152,9 @@ class Suspend:
 
     async def _retried(self, step: Callable[[], Awaitable[object]]) -> bool:
         """Retry ``step`` until it works, for half a minute at most; return False if it did not, or QEMU has exited."""
-        deadline = self.clock.now() + _UNDONE_WITHIN
-        while self.machine.alive and self.clock.now() < deadline:
-            with suppress(GuestError):
-                await step()
-                return True
-            await self.clock.sleep(_PAUSE)
+        with suppress(GuestError):
+            await retried(self.machine, step, self.clock, _UNDONE_WITHIN)
+            return True
         return False
 
     async def _undivert(self) -> None:
@@ -172,8 +169,6 @@ class Suspend:
         await stop_diverting(self.machine)
 
     async def _replay(self) -> None:
-        # An earlier attempt may have left its objects.
-        await stop_diverting(self.machine)
         await put_in(self.machine, self.stand_in.queued_frames(), self.clock)
 
     async def _freeze(self) -> int:

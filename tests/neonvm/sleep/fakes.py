@@ -33,6 +33,11 @@ class SavedMachine(FakeMachine):
     diverts: str = "off"
     log: list[str] = field(default_factory=list)
     _end: socket.socket | None = None
+    _incoming: asyncio.Future[None] | None = None
+
+    async def _fill(self, end: socket.socket) -> None:
+        self.loaded = await asyncio.to_thread(_all, end)
+        self.run_state = "paused"
 
     async def give(self, name: str, end: socket.socket) -> None:
         self._note(f"give {name}")
@@ -54,8 +59,7 @@ class SavedMachine(FakeMachine):
             case "migrate_cancel" if self._end is not None:
                 self._end.close()
             case "migrate-incoming" if self._end is not None:
-                self.loaded = await asyncio.to_thread(_all, self._end)
-                self.run_state = "paused"
+                self._incoming = asyncio.ensure_future(self._fill(self._end))
             case "qom-set" if (arguments or {}).get("property") == "status":
                 self.diverts = str((arguments or {})["value"])
             case "qom-get" if (arguments or {}).get("property") == "status":

@@ -15,7 +15,7 @@ from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.sleep import saving
 from deploy.neonvm.sleep.image import SleepImage
 from deploy.neonvm.sleep.sleeping import GuestSleep, SleepParts
-from protocol.units import Bytes, Seconds
+from protocol.units import Bytes, Instant, Seconds
 from tests.fake_clock import settle
 from tests.neonvm.qemu.fakes import SteppedClock
 from tests.neonvm.sleep.fakes import MEMORY, FakeStandIn, SavedMachine, descriptors
@@ -56,6 +56,8 @@ class World:
         self.stand_in.places.append("QEMU starts")
         if self.faults:
             raise self.faults.pop(0)
+        if not self.machine.alive:
+            self.machine = type(self.machine)(run_state="inmigrate")
         return self.machine
 
     async def _boot(self) -> Machine:
@@ -108,22 +110,74 @@ async def test_order_wakes_the_guest_too(world: World) -> None:
     assert len(world.launches) == 1
 
 
-@pytest.mark.parametrize(
-    "step", ["give asleep", "migrate-set-capabilities", "migrate-incoming", "query-status", "qom-list", "cont"]
-)
-async def test_guest_boots_if_its_memory_is_lost(world: World, step: str) -> None:
-    """Whatever QEMU refuses: the process that could not be filled is gone before the disk is used again."""
+@pytest.mark.parametrize("step", ["give asleep", "migrate-set-capabilities", "migrate-incoming"])
+async def test_fault_before_image_is_read_costs_a_process(world: World, step: str) -> None:
+    """Nobody has used the image, so another process gets it. The first is gone before that."""
+    first, before = world.machine, descriptors()
+    first.fails_at = step
+    assert await world.sleep.wake() == Woken(Seconds(1.0))
+    assert (first.alive, first.loaded, world.machine.loaded) == (False, b"", MEMORY)
+    assert (world.adopted, len(world.launches)) == ([world.machine], 2)
+    assert (descriptors(), list(world.folder.iterdir())) == (before, [])
+
+
+@pytest.mark.parametrize("step", ["query-status", "qom-list", "query-chardev", "give put-in", "cont"])
+async def test_one_fault_loses_no_loaded_memory(world: World, step: str) -> None:
+    """QEMU is paused with the memory, and the image is gone: the command is repeated, also for the queued frames."""
     world.machine.fails_at = step
-    assert (await world.sleep.wake()).fault == f"QEMU refused {step}"
-    assert (world.adopted, world.machine.kills) == ([world.booted], 1)
-    assert not world.machine.alive
+    assert (await world.sleep.wake()).fault == ""
+    assert (world.adopted, world.machine.run_state, world.is_thawed) == ([world.machine], "running", True)
+    frames = world.machine.log.index("give put-in")
+    assert frames < len(world.machine.log) - 1 - world.machine.log[::-1].index("cont")
+    assert (len(world.launches), world.booting.is_set()) == (1, False)
+
+
+class RefusingMachine(SavedMachine):
+    """Always refuses ``refused`` once it has the memory, after ``seconds`` on ``clock``."""
+
+    refused = ""
+    clock = SteppedClock()
+    seconds = 0.0
+
+    def _note(self, command: str) -> None:
+        if command == self.refused and self.loaded:
+            self.fails_at = command
+            self.clock.instant = Instant(self.clock.instant + self.seconds)
+        super()._note(command)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 10.0], ids=["refuses", "does not answer"])
+@pytest.mark.parametrize("step", ["query-status", "qom-list", "cont"])
+async def test_guest_boots_if_its_memory_cannot_run(world: World, step: str, seconds: float) -> None:
+    """Clients wait, so this has a limit. The process is gone before the disk is used again."""
+    world.machine = machine = RefusingMachine(run_state="inmigrate")
+    machine.refused, machine.seconds, machine.clock = step, seconds, world.clock
+    woken = await world.sleep.wake()
+    assert woken.fault == f"QEMU refused {step}"
+    assert 30.0 <= woken.took < 41.0
+    assert (world.adopted, machine.kills, machine.alive) == ([world.booted], 1, False)
     assert list(world.folder.iterdir()) == []
+
+
+async def test_dead_process_is_not_asked_again(world: World) -> None:
+    """Its memory is gone."""
+    world.machine.fails_at = "cont"
+    note = world.machine._note
+
+    def noted(command: str) -> None:
+        if command == "cont":
+            world.machine.fail("killed")
+        note(command)
+
+    world.machine._note = noted  # type: ignore[method-assign]
+    assert await world.sleep.wake() == Woken(Seconds(0.0), "QEMU refused cont")
+    assert world.adopted == [world.booted]
 
 
 async def test_frame_during_boot_starts_no_process(world: World) -> None:
     """It would read the tap beside the guest's own, for ever, and the guest would get a part of its frames."""
     world.boots.clear()
-    world.machine.fails_at = "cont"
+    _damage(world)
     woken, waking = asyncio.create_task(world.sleep.woken()), asyncio.create_task(world.sleep.wake())
     await world.booting.wait()
     world.stand_in.woken.set()
@@ -134,9 +188,12 @@ async def test_frame_during_boot_starts_no_process(world: World) -> None:
 
 
 async def test_lost_frames_are_no_reason_to_boot(world: World) -> None:
-    """Their senders repeat them."""
-    world.machine.fails_at = "give put-in"
-    assert (await world.sleep.wake()).fault == ""
+    """Their senders repeat most of them, and the clients do not wait long for the rest."""
+    world.machine = machine = RefusingMachine(run_state="inmigrate")
+    machine.refused = "give put-in"
+    woken = await world.sleep.wake()
+    assert (woken.fault, world.adopted) == ("", [machine])
+    assert woken.took < 1.2
 
 
 class DeafMachine(SavedMachine):
@@ -155,12 +212,16 @@ async def test_machine_that_takes_nothing_is_given_up(world: World, monkeypatch:
 
 
 async def test_damaged_image_is_not_run(world: World) -> None:
+    _damage(world)
+    assert "corrupt" in (await world.sleep.wake()).fault
+    assert world.adopted == [world.booted]
+
+
+def _damage(world: World) -> None:
     image = next(world.folder.iterdir())
     content = bytearray(image.read_bytes())
     content[-1] ^= 1
     image.write_bytes(content)
-    assert "corrupt" in (await world.sleep.wake()).fault
-    assert world.adopted == [world.booted]
 
 
 async def test_process_that_ends_early_is_replaced(world: World) -> None:
@@ -238,7 +299,14 @@ async def test_process_that_does_not_start(world: World) -> None:
     with pytest.raises(GuestError, match="QEMU is gone"):
         await world.sleep.wake()
     assert (world.sleep.is_over.is_set(), descriptors()) == (True, before)
-    assert world.stand_in.places == ["network", *(["diverted", "QEMU starts", "network"] * 3), "closed"]
+    assert world.stand_in.places == [
+        "network",
+        *(["diverted", "QEMU starts", "network", "network"] * 2),
+        "diverted",
+        "QEMU starts",
+        "network",
+        "closed",
+    ]
 
 
 async def test_abandoned_sleep_leaves_nothing(world: World) -> None:
