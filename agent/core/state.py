@@ -333,9 +333,10 @@ def begin(  # noqa: PLR0913 - what a state begins with
 ) -> State:
     """The initial state: nothing is proven, nothing is permitted.
 
-    ``jitter`` (0..1) spreads the first requests of many agents over ``policy.timing.start_spread``. ``sequence``
-    numbers the first request, and must exceed every number used by an earlier agent of this VM. ``unit`` is the agent's
-    own compute unit, for a scheduler that has none (B.11). ``rhythm`` is shared by all VMs of the agent.
+    ``jitter`` (0..1) spreads the first requests of many agents over ``policy.timing.start_spread``, and the sleep of
+    their VMs if these have long been idle. ``sequence`` numbers the first request, and must exceed every number used by
+    an earlier agent of this VM. ``unit`` is the agent's own compute unit, for a scheduler that has none (B.11).
+    ``rhythm`` is shared by all VMs of the agent.
     """
     begins_at = Instant(now + policy.timing.start_spread * jitter)
     return State(
@@ -345,5 +346,6 @@ def begin(  # noqa: PLR0913 - what a state begins with
         # An agent has a compute unit of its own only beside the original's scheduler, which stores no permits.
         scheduler=SchedulerSide(begins_at, sequence, compute_unit=unit, stores_permits=unit is None),
         guest=GuestSide(stabilizer=Stabilizer(policy.smoothing)),
+        sleep=SleepSide(spread_fraction=jitter),
         rhythm=rhythm,
     )

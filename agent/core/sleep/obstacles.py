@@ -45,7 +45,7 @@ def _of_guest(side: SleepSide, after: Seconds, sample: GuestSample | None, now: 
     else:
         if sample.awake:
             yield f"its database is busy: {', '.join(sample.awake)}"
-        quiet = side.quiet_for(sample.quiet, now)
+        quiet = side.quiet_for(sample.quiet, after, now)
         if quiet < after:
             yield f"quiet for {quiet:.0f} s of {after:.0f} s"
 

@@ -29,8 +29,8 @@ PACKET: Final = "packet"
 WOKEN_BY: Final = (PACKET, "order")
 """Sources of a wake: a client's packet, or everything else, such as a removed order, a migration or a drain."""
 _SPREAD: Final = Seconds(300.0)
-"""Time over which the VMs of a fleet fall asleep after a window or a policy that they share: each writes its memory to
-disk.
+"""Time over which the VMs of a fleet fall asleep after a window, a policy or a restart of the agent that they share:
+each writes its memory to disk.
 """
 
 _KNOWN_WITHIN: Final = Seconds(10.0)
@@ -70,14 +70,16 @@ class SleepSide:
     this time, because many VMs may sleep since the same moment.
 
     ``running_from`` and ``waking_from`` are when the VM was first observed in that state; None in any other. A VM whose
-    guest is starting is in both. ``wakes`` counts observed wakes by source. ``ordering`` is the order in flight;
-    ``failures`` writes in a row have failed, and the next waits until ``retry_at``. ``is_early``: the order that is
-    pending or in effect was given because the node was short.
+    guest is starting is in both. ``spread_fraction`` (0..1): a VM that was idle before its agent started waits for this
+    part of the spread, because the agents of a node may restart together. ``wakes`` counts observed wakes by source.
+    ``ordering`` is the order in flight; ``failures`` writes in a row have failed, and the next waits until
+    ``retry_at``. ``is_early``: the order that is pending or in effect was given because the node was short.
     """
 
     window: str | None = None
     spread_until: Instant | None = None
     running_from: Instant | None = None
+    spread_fraction: float = 0.0
     waking_from: Instant | None = None
     ordering: OrderSleep | None = None
     failures: int = 0
@@ -92,6 +94,7 @@ class SleepSide:
         report = vm.sleep
         if vm.sleeps:
             self.running_from = self.refusal = None
+            self.spread_fraction = 0.0
         elif self.running_from is None:
             self.running_from = now
         if not (vm.is_waking or vm.is_starting):
@@ -124,9 +127,13 @@ class SleepSide:
         if policy.after and (not before.after or policy.after < before.after):
             self.spread_until = Instant(now + min(_SPREAD, policy.after) * jitter)
 
-    def quiet_for(self, quiet: float, now: Instant) -> Seconds:
-        """The part of the guest's ``quiet`` time in which the VM was observed running."""
-        return Seconds(0.0 if self.running_from is None else min(quiet, now - self.running_from))
+    def quiet_for(self, quiet: float, after: Seconds, now: Instant) -> Seconds:
+        """The part of the guest's ``quiet`` time that counts towards ``after``: the VM was observed running in it."""
+        observed = Seconds(0.0 if self.running_from is None else now - self.running_from)
+        # Observed clients of different VMs do not stop at the same time.
+        if quiet < observed:
+            return Seconds(quiet)
+        return Seconds(max(0.0, observed - self.spread_fraction * min(_SPREAD, after)))
 
     def has_just_woken(self, now: Instant) -> bool:
         """Return True if other watchers may not have observed the wake yet."""
