@@ -198,6 +198,8 @@ def _of_vms(now: Instant) -> Iterator[OfVms]:
     yield _gauge("asleep", text), lambda runner: {"": runner.state.sleeps}
     text = "Seconds for which a VM has been waking, until its guest runs; 0 if it is not."
     yield _gauge("waking_seconds", text), lambda runner: {"": _waking(runner, now)}
+    text = "Seconds for which a VM has been waking, without the time to read its saved memory; 0 if it is not."
+    yield _gauge("wake_overdue_seconds", text), lambda runner: {"": _overdue(runner, now)}
     text = "1 if a VM was ordered to sleep again without client activity since its last wake."
     yield _gauge("woken_for_nothing", text), lambda runner: {"": _is_unused(runner)}
     yield _counter("wakes", "Wakes of a VM, by source.", "by"), lambda runner: dict(runner.state.sleep.wakes)
@@ -242,6 +244,11 @@ def _memory(runner: Runner) -> Values:
 def _waking(runner: Runner, now: Instant) -> float:
     since = runner.state.sleep.waking_from
     return 0.0 if since is None else now - since
+
+
+def _overdue(runner: Runner, now: Instant) -> float:
+    vm = runner.state.vm.seen
+    return 0.0 if vm is None else runner.state.sleep.wake_overdue(vm.sleep, now)
 
 
 def _is_unused(runner: Runner) -> bool:

@@ -128,7 +128,8 @@ async def test_wakes_are_exported(served: Served) -> None:
             fixture.vm_api.change(phase="Waking", actual=None, sleep=report)
             await fixture.clock.advance(2.0)
         text = (await http.get("/metrics")).text
-        fixture.vm_api.change(phase="Running", actual=None, sleep=order)
+        reading = SleepReport(state=SleepState.WAKING, message=order.message, saved=100 * 2**20)
+        fixture.vm_api.change(phase="Running", actual=None, sleep=reading)
         await fixture.clock.advance(31.0)
         starting = (await http.get("/metrics")).text
         fixture.vm_api.change(sleep=SleepReport(state=SleepState.AWAKE, message=order.message))
@@ -140,6 +141,8 @@ async def test_wakes_are_exported(served: Served) -> None:
     # The phase is Running as soon as the permit is stored, whether or not the guest starts.
     assert 'autoscale_agent_waking_seconds{namespace="default",vm="vm-1"} 33.0' in starting
     assert 'autoscale_agent_waking_seconds{namespace="default",vm="vm-1"} 0.0' in running
+    assert 'autoscale_agent_wake_overdue_seconds{namespace="default",vm="vm-1"} 2.0' in text
+    assert 'autoscale_agent_wake_overdue_seconds{namespace="default",vm="vm-1"} 32.0' in starting
     assert 'autoscale_agent_woken_for_nothing{namespace="default",vm="vm-1"} 0.0' in text
     assert "10.1.2.3" not in text
 

@@ -18,7 +18,7 @@ from agent.core.actions import OrderSleep
 from agent.core.guest import ObservedSample
 from agent.core.policy import VM_API_BACKOFF, SleepPolicy
 from agent.core.vm import Vm
-from protocol.guest.sleep import SleepState
+from protocol.guest.sleep import SleepReport, SleepState
 from protocol.units import Instant, Seconds
 
 _WOKEN: Final = frozenset({SleepState.WAKING, SleepState.AWAKE})
@@ -33,6 +33,8 @@ _SPREAD: Final = Seconds(300.0)
 each writes its memory to disk.
 """
 
+_READ_RATE: Final = 100 * 2**20
+"""Bytes of saved memory per second that even a slow disk reads."""
 _KNOWN_WITHIN: Final = Seconds(10.0)
 """Time within which every watcher has observed the wake."""
 _CLIENT: Final = re.compile(r"[0-9.]{7,15}:[0-9]{1,5} ")
@@ -69,11 +71,12 @@ class SleepSide:
     """Sleep state of one VM. ``window`` is the keep-awake window that applies now. ``spread_until``: no order before
     this time, because many VMs may sleep since the same moment.
 
-    ``running_from`` and ``waking_from`` are when the VM was first observed in that state; None in any other. A VM whose
-    guest is starting is in both. ``spread_fraction`` (0..1): a VM that was idle before its agent started waits for this
-    part of the spread, because the agents of a node may restart together. ``wakes`` counts observed wakes by source.
-    ``ordering`` is the order in flight; ``failures`` writes in a row have failed, and the next waits until
-    ``retry_at``. ``is_early``: the order that is pending or in effect was given because the node was short.
+    ``running_from``, ``waking_from`` and ``starting_from`` are when the VM was first observed in that state; None in
+    any other. A VM whose guest is starting is in all three. ``spread_fraction`` (0..1): a VM that was idle before its
+    agent started waits for this part of the spread, because the agents of a node may restart together. ``wakes`` counts
+    observed wakes by source. ``ordering`` is the order in flight; ``failures`` writes in a row have failed, and the
+    next waits until ``retry_at``. ``is_early``: the order that is pending or in effect was given because the node was
+    short.
     """
 
     window: str | None = None
@@ -81,6 +84,7 @@ class SleepSide:
     running_from: Instant | None = None
     spread_fraction: float = 0.0
     waking_from: Instant | None = None
+    starting_from: Instant | None = None
     ordering: OrderSleep | None = None
     failures: int = 0
     retry_at: Instant | None = None
@@ -101,6 +105,10 @@ class SleepSide:
             self.waking_from = None
         elif self.waking_from is None:
             self.waking_from = now
+        if not vm.is_starting:
+            self.starting_from = None
+        elif self.starting_from is None:
+            self.starting_from = now
         if before is not None and before.is_asleep and not vm.is_asleep:
             self.wake, self.is_early = Wake(report.message, now), False
             self.wakes[_woken_by(report.message)] += 1
@@ -134,6 +142,18 @@ class SleepSide:
         if quiet < observed:
             return Seconds(quiet)
         return Seconds(max(0.0, observed - self.spread_fraction * min(_SPREAD, after)))
+
+    def wake_overdue(self, report: SleepReport, now: Instant) -> Seconds:
+        """The time that the VM has been waking without reading its saved memory, whose size is in ``report``; 0 if it
+        is not waking.
+        """
+        if self.waking_from is None:
+            return Seconds(0.0)
+        waking = now - self.waking_from
+        # Without its permit nothing is read.
+        if self.starting_from is None:
+            return Seconds(waking)
+        return Seconds(waking - min(now - self.starting_from, report.saved / _READ_RATE))
 
     def has_just_woken(self, now: Instant) -> bool:
         """Return True if other watchers may not have observed the wake yet."""
