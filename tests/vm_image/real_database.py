@@ -66,6 +66,7 @@ class RealDatabase:
 
     async def start(self) -> None:
         """Starts the server; returns when it serves."""
+        await self._spawn("asker", "sleep", "infinity")
         await self._spawn("server", *_as_postgres(), str(PROGRAMS / "postgres"), "-D", str(self.data))
         await until(self.serves)
 
@@ -134,11 +135,21 @@ class RealDatabase:
         try:
             # Open until the answer is here: what nobody has open is empty.
             with (self.folder / "autoscale.sleep").open("r+b", buffering=0) as orders:
-                orders.write(f"{kind} 7 {text}\n".encode())
-                status, answer = (await _line(answers)).removeprefix("7 ").split(" ", 1)
+                asker = self.asker
+                orders.write(f"{kind} {asker} {text}\n".encode())
+                status, answer = (await _line(answers)).removeprefix(f"{asker} ").split(" ", 1)
             return int(status), answer
         finally:
             os.close(answers)
+
+    def order_for(self, asker: Process, kind: str) -> None:
+        """Passes on the order of a process, as daemon.sh does; nobody waits for the answer."""
+        self.write("cgroup.procs", "".join(f"{number}\n" for number in self.processes()))
+        orders = os.open(self.folder / "autoscale.sleep", os.O_WRONLY)
+        try:
+            os.write(orders, f"{kind} {asker.pid} \n".encode())
+        finally:
+            os.close(orders)
 
     def write(self, name: str, text: str) -> None:
         """Writes a file that the kernel would."""
@@ -162,6 +173,11 @@ class RealDatabase:
     def server(self) -> int:
         """The server's process."""
         return self._running["server"].pid
+
+    @property
+    def asker(self) -> int:
+        """A process that stands for the one that serves a request in a guest; sleep.pl may end it."""
+        return self._running["asker"].pid
 
     @property
     def page(self) -> dict[str, float]:
@@ -197,7 +213,7 @@ class RealDatabase:
 
     async def end_all(self) -> None:
         """Ends all that runs."""
-        for name in ("sleep", "psql", "server"):
+        for name in ("sleep", "psql", "server", "asker"):
             if name in self._running:
                 await self.end(name)
 

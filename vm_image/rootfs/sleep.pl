@@ -3,9 +3,10 @@
 # TEXT" (daemon.sh); responses are "TAG STATUS TEXT" in one FIFO per kind. PUT /thaw and PUT /clock have a port of their
 # own, served in this process: right after a wake all code is cold, and starting a program would take a tenth of a second.
 #
-# Rules: a frozen database thaws after $HELD seconds of monotonic time, which does not advance while the VM is saved, or
-# when this program restarts, so no failure leaves it frozen. All durations are monotonic, because a wake moves the wall
-# clock by hours. Only the perl binary is available; the image has no modules.
+# Rules: a /freeze whose caller has hung up is dropped, because no /thaw may follow it. A frozen database thaws after
+# $HELD seconds of monotonic time, which does not advance while the VM is saved, or when this program restarts, so no
+# failure leaves it frozen. All durations are monotonic, because a wake moves the wall clock by hours. Only the perl
+# binary is available; the image has no modules.
 use strict;
 use warnings;
 
@@ -29,7 +30,6 @@ my %WAITS = map { $_ => 1 } 7, 23, 232, 270, 271, 281, 441;    # poll, select, e
 
 my ($seen, $active_at, $looked_at);    # last row; monotonic times
 my ($held_until, $asked, $answers) = (undef, 0, '');
-my ($was_asked, $void_until) = (0, 0);    # /freeze seen since the last thaw; until when a /freeze is stale
 
 sub now { my $b = "\0" x 16; syscall(228, 1, $b); my ($s, $n) = unpack 'qq', $b; $s + $n / 1e9 }
 
@@ -61,6 +61,15 @@ sub has_hung_up {
     my $reads = '';
     vec($reads, fileno $file, 1) = 1;
     select($reads, undef, undef, 0) > 0;
+}
+
+# The process that serves a /freeze (daemon.sh) has the caller's connection as its standard input. Its shell may have
+# taken seconds to start, but the kernel knows at once that the caller has hung up.
+sub has_caller {
+    my ($server) = @_;
+    my $input = readlink "$proc/$server/fd/0" // return;
+    my ($socket) = $input =~ /^socket:\[(\d+)\]$/ or return 1;    # no connection, as in a test
+    grep { slurp("$proc/net/$_") =~ /^ *\d+: \S+ \S+ 01(?: +\S+){5} +$socket /m } qw(tcp tcp6);
 }
 
 # Waits for an exceptional condition (POLLPRI) on the file; false on timeout.
@@ -184,16 +193,17 @@ sub connections_unrest {
     }
 }
 
+# Otherwise it would wait on, and take the answer to the next /freeze.
+sub dismiss { kill 'TERM', $_[0]; return }
+
 sub freeze {
-    my ($from) = @_;
-    $was_asked = 1;
-    if (now() < $void_until) {
-        $void_until = 0;
-        return (409, 'the sleep was called off before');
-    }
+    my ($from, $server) = @_;
+    return dismiss($server) if !has_caller($server);
     if (!defined $held_until) {
         look($from);
         publish();
+        # Looking may take seconds.
+        return dismiss($server) if !has_caller($server);
         return (409, "the database does not say within $PATIENCE s whether it is quiet") if !$seen;
         my @reasons = reasons();
         return (409, "the database must not sleep now: @reasons") if @reasons;
@@ -210,8 +220,7 @@ sub freeze {
 # --- waking ---
 
 # Sets the clock before the database resumes. A request with a time follows a sleep, so quiet time restarts; one without
-# follows an aborted sleep. There /freeze, which goes through a shell, may be overtaken by /thaw; it must not freeze the
-# database then, because no other /thaw would follow.
+# follows an aborted sleep.
 sub thaw {
     my ($text) = @_;
     if (length $text) {
@@ -219,8 +228,6 @@ sub thaw {
         return @result if $result[0] != 200;
     }
     let_go();
-    $void_until = $was_asked || length $text ? 0 : now() + $HELD;
-    $was_asked = 0;
     (200, 'the database runs');
 }
 
@@ -273,7 +280,7 @@ sub answer {
 sub carry_out {
     my ($line, $from) = @_;
     my ($kind, $tag, $text) = $line =~ /\A(freeze|spare) (\d+) ?(.*)\z/ or return;
-    my @result = $kind eq 'freeze' ? freeze($from) : spare($tag);
+    my @result = $kind eq 'freeze' ? freeze($from, $tag) : spare($tag);
     answer($kind, $tag, @result) if @result;
 }
 
