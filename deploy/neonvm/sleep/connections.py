@@ -23,6 +23,8 @@ _TICKS: Final = 64
 """Ticks per second."""
 APART: Final = 0.5
 """Seconds. Keepalive probes of a connection are at least a second apart; other segments that look alike are not."""
+END_APART: Final = 0.9
+"""Seconds. By then a client repeats what was lost before the end of its session, not only the end."""
 _WRAP: Final = 0xFFFFFFFF
 _HALF: Final = 0x80000000
 _TIME: Final = 0x7FFFFFFF
@@ -70,6 +72,34 @@ class Connections:
         """Store the client's next sequence number as confirmed."""
         self._store(connection, following, _ticks(now) << 1 | 1)
 
+    def is_repeated(self, connection: bytes, seq: int, now: float) -> bool:
+        """Return True if an unconfirmed client sent an end with ``seq`` at least ``END_APART`` ago; otherwise store it.
+        It has sent nothing before that is lost, or it would have repeated that.
+        """
+        at = self._find(connection)
+        expected, mark = (None, 0) if at is None else _PART.unpack_from(self._table, at + 8)
+        if expected == seq:
+            return self._ticks_since(mark, now) >= _TICKS * END_APART
+        # The first part of an end in two segments may be lost.
+        if expected is None or not is_after(seq, expected):
+            self._store(connection, seq, _ticks(now) << 1)
+        return False
+
+    def may_answer(self, connection: bytes, now: float) -> bool:
+        """Return False if a confirmed client was answered less than ``APART`` ago; otherwise store ``now``."""
+        at = self._find(connection)
+        if at is None:
+            return False
+        expected, mark = _PART.unpack_from(self._table, at + 8)
+        if self._ticks_since(mark, now) < _TICKS * APART:
+            return False
+        _PART.pack_into(self._table, at + 8, expected, _ticks(now) << 1 | 1)
+        return True
+
+    @staticmethod
+    def _ticks_since(mark: int, now: float) -> int:
+        return (_ticks(now) - (mark >> 1)) & _TIME
+
     def see(self, connection: bytes, seq: int, now: float) -> EmptySegment:
         """Classify a segment without data whose sequence number is ``seq``.
 
@@ -82,7 +112,7 @@ class Connections:
             return EmptySegment.UNSURE
         expected, mark = _PART.unpack_from(self._table, at + 8)
         # Answering every one would start an endless exchange of ACKs with a client that disagrees.
-        is_soon = (_ticks(now) - (mark >> 1)) & _TIME < _TICKS * APART
+        is_soon = self._ticks_since(mark, now) < _TICKS * APART
         if (is_soon and expected == following) or (mark & 1 and expected == seq):
             return EmptySegment.PLAIN
         if expected in {following, seq}:
@@ -145,6 +175,11 @@ class FrameQueue:
             self._log += entry
             self._room += len(entry) if is_needed else 0
         return True
+
+    def has(self, identity: bytes) -> bool:
+        """Return True if the frame is queued."""
+        checksum = crc32(identity)
+        return any(entry[0] == checksum for entry in self._entries())
 
     def all(self, header_size: int) -> list[tuple[bytes, bytes]]:
         """The queued frames, each as an offload header of ``header_size`` bytes and the frame itself."""

@@ -1,7 +1,9 @@
 """Verdicts on frames to a sleeping guest: drop, answer, queue or wake (pure).
 
 - ARP requests and keepalive probes are answered, scrapes get the last metrics page, and other ports are closed.
-- A FIN or RST is queued for the guest, and a FIN is acknowledged. A SYN or data for a database port wakes it.
+- A FIN or RST is queued for the guest. A FIN is acknowledged once it is certain that nothing before it is lost: the
+  acknowledgement would cover that, and the client would not repeat it. A SYN or data for a database port wakes the
+  guest.
 - A frame gets at most one answer, except a scrape, whose client has proven its address in the handshake.
 - Memory is bounded, whatever the network sends.
 """
@@ -9,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network
@@ -131,6 +133,7 @@ _INVALID_FLAGS: Final = FrameVerdict(Action.DROP, why=texts.IMPOSSIBLE)
 _PLAIN_ACK: Final = FrameVerdict(Action.DROP, why=texts.ACKNOWLEDGEMENT)
 _IGNORED_SENDER: Final = FrameVerdict(Action.DROP, why=texts.DOES_NOT_WAKE)
 _OUT_OF_ORDER: Final = FrameVerdict(Action.DROP, why=texts.END_OUT_OF_ORDER)
+_END_SOON: Final = FrameVerdict(Action.DROP, why=texts.END_AGAIN)
 _CLOSED: Final = FrameVerdict(Action.DROP, why=texts.CLOSED_PORT)
 _RATE_LIMITED: Final = FrameVerdict(Action.DROP, why=texts.TOO_MANY_REFUSALS)
 
@@ -222,11 +225,16 @@ class _SegmentFilter:
     def _close_session(self) -> FrameVerdict:
         segment, connections = self.segment, self.state.connections
         following = connections.next_of(segment.connection)
+        if following is None and not connections.is_repeated(segment.connection, segment.seq, self.now):
+            return FrameVerdict(Action.QUEUE, why=texts.FIRST_END) if self._queue_end() else _NO_ROOM
         if following is not None and not is_after(segment.end, following):
+            # A host that repeats an end all the time, maybe in the name of another, gets few answers.
+            if not connections.may_answer(segment.connection, self.now):
+                return _END_SOON
             return FrameVerdict(Action.ANSWER, (self._acknowledged(following),), texts.END_AGAIN)
         if following is not None and is_after(segment.seq, following):
             return _OUT_OF_ORDER
-        if not self._queue():
+        if not self._queue_end():
             return self._wake(texts.TOO_MANY_ENDS)
         connections.expect(segment.connection, segment.end, self.now)
         return FrameVerdict(Action.QUEUE, (self._acknowledged(segment.end),), texts.SESSION_END)
@@ -287,6 +295,16 @@ class _SegmentFilter:
     def _acknowledged(self, ack: int) -> bytes:
         segment, times = self.segment, echoed_timestamps(self.segment)
         return tcp_frame(segment, self.sleeper.mac, Reply(ACK, segment.ack, ack, _WINDOW, times))
+
+    def _queue_end(self) -> bool:
+        """Queue the end of a session, unless it is queued already. Return False if there is no room."""
+        segment, frames = self.segment, self.state.frames
+        if segment.payload and segment.flags & FIN:
+            # Linux repeats in one segment what it has sent in two.
+            end = replace(segment, seq=(segment.end - 1) & 0xFFFFFFFF, flags=FIN | ACK, payload=b"")
+            if frames.has(end.identity) and frames.has(replace(segment, flags=segment.flags & ~FIN).identity):
+                return True
+        return self._queue() or frames.has(segment.identity)
 
     def _queue(self) -> bool:
         return self.state.frames.push(self.segment.identity, self.header, self.frame)

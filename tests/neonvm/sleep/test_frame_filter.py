@@ -157,13 +157,63 @@ def test_end_that_follows_a_lost_segment_waits() -> None:
     assert (verdict.action, verdict.answers, kept(remembered)) == (DROP, (), [])
 
 
+def test_first_end_of_unknown_client_waits() -> None:
+    """A query before it may be lost: acknowledged with the end, it would never be repeated. The guest hears of the end
+    in any case, also from a client that is gone by then.
+    """
+    remembered, end = memory(), CLIENT.frame(FIN | ACK)
+    for now in (1.0, 1.02, 1.3, 1.7):  # probed for a lost tail, and repeated twice
+        verdict = CLIENT.judged(remembered, end, now)
+        assert (verdict.action, verdict.answers, verdict.why) == (QUEUE, (), texts.FIRST_END)
+    verdict = CLIENT.judged(remembered, end, 2.5)
+    assert (verdict.action, answer(verdict).ack, kept(remembered)) == (QUEUE, CLIENT.seq + 1, [end])
+    assert not remembered.is_woken
+
+
+def test_lost_query_before_an_end_wakes() -> None:
+    remembered = memory()
+    assert CLIENT.judged(remembered, CLIENT.frame(FIN | ACK, back=-10), 1.0).answers == ()
+    lost = CLIENT.frame(ACK | PSH, b"0123456789")
+    assert CLIENT.judged(remembered, lost, 1.3).action is WAKE
+    assert kept(remembered) == [CLIENT.frame(FIN | ACK, back=-10), lost]
+
+
+def test_end_after_a_lost_terminate_waits_for_it() -> None:
+    remembered = memory()
+    terminate, end = CLIENT.frame(ACK | PSH, TERMINATE), CLIENT.frame(FIN | ACK, back=-5)
+    for now in (1.0, 1.2):
+        assert CLIENT.judged(remembered, terminate, now).answers == ()
+        assert CLIENT.judged(remembered, end, now + 0.01).answers == ()
+    assert answer(CLIENT.judged(remembered, terminate, 2.1)).ack == CLIENT.seq + 5
+    assert answer(CLIENT.judged(remembered, end, 2.11)).ack == CLIENT.seq + 6
+    assert kept(remembered) == [terminate, end]
+
+
+def test_repeated_end_gets_few_answers() -> None:
+    """Its sender may have another's address."""
+    remembered = memory()
+    answers = [len(CLIENT.judged(remembered, CLIENT.frame(FIN | ACK), 1.0 + at / 100).answers) for at in range(300)]
+    assert sum(answers) == 5
+    assert not any(answers[:90])
+
+
+def test_scan_with_ends_wakes_nobody_and_gets_no_answer() -> None:
+    remembered = memory()
+    scanners = [Client(source_port=port) for port in range(1, 500)]
+    verdicts = [client.judged(remembered, client.frame(FIN | ACK)) for client in scanners]
+    assert {verdict.action for verdict in verdicts} == {QUEUE, DROP}
+    assert not any(verdict.answers for verdict in verdicts)
+    assert not remembered.is_woken
+
+
 def test_end_without_room_wakes() -> None:
     """An end that was acknowledged and not kept would leave a session in the guest for ever."""
-    remembered, leavers = memory(), [Client(source_port=port) for port in range(1, 500)]
-    actions = [client.judged(remembered, client.frame(FIN | ACK)).action for client in leavers]
-    first = actions.index(WAKE)
-    assert set(actions[:first]) == {QUEUE}
+    remembered, leavers = memory(), [Client(source_port=port) for port in range(1, 150)]
+    actions = [client.judged(remembered, client.frame(FIN | ACK), 1.0).action for client in leavers]
+    first = actions.index(DROP)
     assert first > 2 * 28
+    assert {client.judged(remembered, client.frame(FIN | ACK), 2.0).action for client in leavers[:first]} == {QUEUE}
+    assert leavers[first].judged(remembered, leavers[first].frame(FIN | ACK), 2.0).action is WAKE
     assert len(kept(remembered)[first]) == len(leavers[0].frame(FIN | ACK))
 
 
@@ -212,8 +262,9 @@ def test_quiet_port_never_wakes() -> None:
 
 def test_quiet_source_may_end_its_session() -> None:
     remembered = memory()
-    assert QUIET.judged(remembered, QUIET.frame(ACK | PSH, TERMINATE)).action is QUEUE
-    assert answer(QUIET.judged(remembered, QUIET.frame(FIN | ACK, back=-5))).ack == QUIET.seq + 6
+    for now in (1.0, 2.0):
+        assert QUIET.judged(remembered, QUIET.frame(ACK | PSH, TERMINATE), now).action is QUEUE
+    assert answer(QUIET.judged(remembered, QUIET.frame(FIN | ACK, back=-5), 2.0)).ack == QUIET.seq + 6
 
 
 def test_resets_of_closed_ports_are_bounded() -> None:

@@ -56,7 +56,8 @@ def test_answers_go_to_the_sender_alone(traffic: list[tuple[bytes, float]]) -> N
         for answered in verdict.answers:
             assert answered[:12] == frame[6:12] + GUEST.mac
             assert not answered[0] & 1
-            assert len(answered) <= len(frame) + 12
+            # The shortest frame on a wire has 60 bytes.
+            assert len(answered) <= max(60, len(frame))
             if isinstance(asked := parse(frame), ArpRequest):
                 assert answered[38:42] == asked.address
             else:
