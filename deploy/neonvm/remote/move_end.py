@@ -103,8 +103,8 @@ async def open_tls(source: RunnerClient, target: RunnerClient, move: str, wall: 
     host, anywhere = (f"[{address}]", "[::]") if ":" in address else (address, "0.0.0.0")
     if sleeps:
         # The disk does not change before the guest runs.
-        await target.pass_disk(anywhere.strip("[]"))
-        await source.pass_disk(address)
+        await target.receive_disk(anywhere.strip("[]"))
+        await source.send_disk(address)
     uri = f"tcp:{host}:{MIGRATION_PORT}"
     # `inc`: also migrate the disk's changes relative to its backing file.
     return Route(f"tcp:{anywhere}:{MIGRATION_PORT}", {"uri": uri, "inc": True})

@@ -75,8 +75,10 @@ _UNKNOWN_PATH: Final = 404
 _CONFLICT: Final = 409
 _SLEEP_SECONDS: Final = Seconds(60.0)
 """Timeout of requests to sleep or to wake, which continue without their caller and are idempotent."""
-_DISK_SECONDS: Final = Seconds(300.0)
-"""The default timeout of a whole migration."""
+_DISK_LOOK: Final = Seconds(10.0)
+"""Interval of status requests to a runner that sends its disk."""
+_DISK_SILENCE: Final = 3
+"""Unanswered status requests in a row after which it is given up."""
 _ORDER_SECONDS: Final = Seconds(30.0)
 """Timeout of other requests, also with a busy guest."""
 _MOST_BYTES: Final = 64 * 1024
@@ -143,9 +145,30 @@ class RunnerClient:
         body = Certificate(move, certificate.decode(), authority.decode())
         await self._ask_ok("PUT", "/tls/certificate", body)
 
-    async def pass_disk(self, address: str) -> None:
-        """Make the source send its disk to ``address``, or the target receive it there. Raises ``GuestError``."""
-        self._body("/disk", await self._long_poll("PUT", "/disk", _DISK_SECONDS, DiskPlace(address)))
+    async def receive_disk(self, address: str) -> None:
+        """Make the target receive the disk at ``address``; return once it listens. Raises ``GuestError``."""
+        await self._ask_ok("PUT", "/disk", DiskPlace(address))
+
+    async def send_disk(self, address: str) -> None:
+        """Make the source send its disk to ``address``, for as long as it makes progress. Raises ``GuestError``:
+        ``SilentError`` if the runner stops responding.
+        """
+        # The runner itself fails if the target stops reading.
+        sending = asyncio.ensure_future(self._long_poll("PUT", "/disk", None, DiskPlace(address)))
+        silent = 0
+        try:
+            while not (await asyncio.wait((sending,), timeout=_DISK_LOOK))[0]:
+                try:
+                    await self._ask("GET", "/status", seconds=self.patience)
+                    silent = 0
+                except UnansweredError:
+                    silent += 1
+                    if silent >= _DISK_SILENCE:
+                        raise
+            self._body("/disk", sending.result())
+        finally:
+            sending.cancel()
+            await asyncio.wait((sending,))
 
     async def announce(self) -> None:
         """Redirect the VM's frames to this pod. Raises ``GuestError``."""
@@ -185,12 +208,14 @@ class RunnerClient:
         return await self._send(self.requests.ask(self.endpoint, method, path, content), path, seconds)
 
     async def _long_poll(
-        self, method: str, path: str, seconds: float, body: msgspec.Struct | None = None
+        self, method: str, path: str, seconds: float | None, body: msgspec.Struct | None = None
     ) -> RunnerHttpResponse:
         content = msgspec.json.encode(body) if body is not None else b""
         return await self._send(self.requests.long_poll(self.endpoint, method, path, content), path, seconds)
 
-    async def _send(self, request: Awaitable[RunnerHttpResponse], path: str, seconds: float) -> RunnerHttpResponse:
+    async def _send(
+        self, request: Awaitable[RunnerHttpResponse], path: str, seconds: float | None
+    ) -> RunnerHttpResponse:
         try:
             async with asyncio.timeout(seconds):
                 answer = await request
