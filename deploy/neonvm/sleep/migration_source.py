@@ -11,18 +11,19 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from qemu.qmp import Message
 
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.frame_handover import FrameHandover, put_in
-from deploy.neonvm.qemu.machine import Decided, Machine
-from deploy.neonvm.qemu.qemu_command import DEAF
+from deploy.neonvm.qemu.frame_handover import FrameHandover, put_in, stop_diverting
+from deploy.neonvm.qemu.machine import Decided, Machine, retried
 from deploy.neonvm.qemu.qemu_process import EventListeners
 from deploy.neonvm.qemu.transfer import TransferEndpoints
 from deploy.neonvm.sleep.sleeping import GuestSleep
 from protocol.runtime.clock import Clock
+from protocol.units import Seconds
 
 _SENDING, _SENT, _FAILED, _CANCELLED = "active", "completed", "failed", "cancelled"
 _PAUSED: Final = "postmigrate"
@@ -31,6 +32,9 @@ _SUSPENDED: Final = "suspended"
 
 _POLL: Final = 0.02
 """Seconds between polls of a target that has received everything."""
+_HEARS_WITHIN: Final = Seconds(30.0)
+_REPLAYED_WITHIN: Final = Seconds(1.0)
+"""Senders retransmit most frames, and clients are waiting."""
 
 Connect = Callable[[str], Awaitable[socket.socket]]
 """Connects to the target at a QEMU migration URI. Raises ``OSError`` and ``GuestError``."""
@@ -182,12 +186,14 @@ class QueuedFramesHandover(FrameHandover):
 
     async def divert(self) -> None:
         """Stop the stand-in and hand its queued frames to the target, which is about to run."""
-        frames = await self._sleep.leave(self._header_size())
-        with suppress(GuestError):
-            # Exists only in a target on a hub.
-            await self._target.call("object-del", {"id": DEAF})
-        with suppress(GuestError):  # senders retransmit
-            await put_in(self._target, frames, self._clock)
+        frames, target = await self._sleep.leave(self._header_size()), self._target
+        # A target on a hub that stays deaf is unreachable, and so lost. Other targets have nothing to remove.
+        for step, within in (
+            (partial(stop_diverting, target), _HEARS_WITHIN),
+            (partial(put_in, target, frames, self._clock), _REPLAYED_WITHIN),
+        ):
+            with suppress(GuestError):
+                await retried(target, step, self._clock, within)
 
     async def restore(self) -> None:
         """Keep sleeping here: the target did not run."""

@@ -20,7 +20,10 @@ from deploy.neonvm.sleep.suspend import Frame, StandIn
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
-_LAUNCHES: Final = 3
+_STARTED_WITHIN: Final = Seconds(30.0)
+"""How long a node may fail to start QEMU, for example because it lacks memory for a moment: if the guest is given up,
+its pod ends, and its disk may go with it.
+"""
 _PAUSE: Final = Seconds(1.0)
 _UNUSED_FOR: Final = Seconds(10.0)
 """The empty QEMU is ended if there is no permit for so long: on a full node hundreds of guests may wait for minutes."""
@@ -146,7 +149,7 @@ class GuestSleep:
             except GuestError as error:
                 fault = str(error)
                 await self._discard()
-                machine = await self._parts.boot()
+                machine = await self._boot()
             woken = Woken(Seconds(clock.now() - began), fault)
             # Before is_over is set: its waiters use the guest's QEMU next.
             self._parts.adopt(machine, woken)
@@ -156,19 +159,31 @@ class GuestSleep:
             stand_in.close()
             self.is_over.set()
 
+    async def _boot(self) -> Machine:
+        clock = self._parts.clock
+        deadline = clock.now() + _STARTED_WITHIN
+        while True:
+            try:
+                return await self._parts.boot()
+            except GuestError:
+                if clock.now() >= deadline:
+                    raise
+            await clock.sleep(_PAUSE)
+
     async def _load_with_retries(self) -> Machine:
         """A QEMU with the guest's memory. Another QEMU is tried as long as none has read the image: on a node where
         hundreds wake at once one may fail, and the sessions should survive that.
         """
-        for _ in range(_LAUNCHES - 1):
+        clock = self._parts.clock
+        deadline = clock.now() + _STARTED_WITHIN
+        while True:
             try:
                 return await self._load()
             except GuestError:
-                if self._parts.image.is_used:
+                if self._parts.image.is_used or clock.now() >= deadline:
                     raise
             await self._end_empty()
-            await self._parts.clock.sleep(_PAUSE)
-        return await self._load()
+            await clock.sleep(_PAUSE)
 
     async def _load(self) -> Machine:
         machine = await self._prepare()

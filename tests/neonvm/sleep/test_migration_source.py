@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 from deploy.neonvm.ports import GuestError, TransferError, TransferFault
 from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.qemu_command import DEAF
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints
 from deploy.neonvm.sleep.migration_source import SleepingSource, sleeping_endpoints
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferStatus
@@ -62,6 +63,41 @@ async def test_sleeper_runs_in_target(move: Move) -> None:
     assert (move.world.sleep.is_over.is_set(), move.world.launches) == (True, [])
     assert move.world.stand_in.places == ["network", "nothing", "closed"]
     assert move.led == ["source", "target"]
+
+
+class HubTarget(Target):
+    """Drops all frames while it has ``deaf``, which it refuses to remove ``refusals`` times."""
+
+    is_deaf = True
+    refusals = 2
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        match command, (arguments or {}).get("path"), (arguments or {}).get("id"):
+            case "qom-list", "/", _:
+                return [{"name": "objects"}]
+            case "qom-list", _, _:
+                return [{"name": DEAF}] if self.is_deaf else []
+            case "object-del", _, "deaf" if self.refusals:
+                self.refusals -= 1
+                raise GuestError("QEMU refused object-del")
+            case "object-del", _, "deaf":
+                self.is_deaf = False
+        return await super().call(command, arguments)
+
+
+async def test_target_on_a_hub_hears_again(move: Move) -> None:
+    """One refusal must not leave it without frames for ever."""
+    move.target = target = HubTarget(image=move.image)
+    target.reads.set()
+    await move.transfer().run()
+    assert (target.run_state, target.is_deaf) == ("running", False)
+
+
+async def test_kept_frames_are_handed_over_again(move: Move) -> None:
+    """An end among them was acknowledged, and its sender does not repeat it."""
+    move.target.fails_at = "give put-in"
+    await move.transfer().run()
+    assert move.target.log.count("give put-in") == 2
 
 
 async def test_called_sleeper_leaves_its_disk(move: Move) -> None:
