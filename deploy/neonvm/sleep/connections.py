@@ -88,12 +88,9 @@ class Connections:
     def may_answer(self, connection: bytes, now: float) -> bool:
         """Return False if a confirmed client was answered less than ``APART`` ago; otherwise store ``now``."""
         at = self._find(connection)
-        if at is None:
+        if at is None or self._ticks_since(_PART.unpack_from(self._table, at + 8)[1], now) < _TICKS * APART:
             return False
-        expected, mark = _PART.unpack_from(self._table, at + 8)
-        if self._ticks_since(mark, now) < _TICKS * APART:
-            return False
-        _PART.pack_into(self._table, at + 8, expected, _ticks(now) << 1 | 1)
+        self.expect(connection, _PART.unpack_from(self._table, at + 8)[0], now)
         return True
 
     @staticmethod

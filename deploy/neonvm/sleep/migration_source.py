@@ -32,6 +32,8 @@ _SUSPENDED: Final = "suspended"
 
 _POLL: Final = 0.02
 """Seconds between polls of a target that has received everything."""
+_REFUSALS: Final = 4
+_REFUSAL_PAUSE: Final = Seconds(0.5)
 _HEARS_WITHIN: Final = Seconds(30.0)
 _REPLAYED_WITHIN: Final = Seconds(1.0)
 """Senders retransmit most frames, and clients are waiting."""
@@ -205,10 +207,19 @@ def sleeping_endpoints(ends: TransferEndpoints, sleep: GuestSleep, header_size: 
     ``header_size`` bytes.
     """
 
+    is_given, refusals = False, 0
+
     async def decide(wanted: Decided) -> Decided:
+        nonlocal is_given, refusals
         if wanted is Decided.GIVEN:
             # Before the target may run: from here on the source could only boot from its disk.
             sleep.image.delete()
+            is_given = True
+        elif wanted is Decided.KEPT and is_given and refusals < _REFUSALS:
+            # So a target that refused to run is told again.
+            refusals += 1
+            await ends.clock.sleep(_REFUSAL_PAUSE)
+            return Decided.GIVEN
         return wanted
 
     source, frames = (

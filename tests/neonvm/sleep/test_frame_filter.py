@@ -189,6 +189,21 @@ def test_end_after_a_lost_terminate_waits_for_it() -> None:
     assert kept(remembered) == [terminate, end]
 
 
+def test_end_repeated_in_one_segment_is_kept_once() -> None:
+    """Linux merges a Terminate and the FIN after it when it repeats them. One that came merged is kept so."""
+    remembered = memory()
+    terminate, end = CLIENT.frame(ACK | PSH, TERMINATE), CLIENT.frame(FIN | ACK, back=-5)
+    merged = CLIENT.frame(FIN | ACK | PSH, TERMINATE)
+    for now, frame in ((1.0, terminate), (1.0, end), (1.2, merged)):
+        CLIENT.judged(remembered, frame, now)
+    assert answer(CLIENT.judged(remembered, merged, 2.0)).ack == CLIENT.seq + 6
+    assert kept(remembered) == [terminate, end]
+    remembered = memory()
+    CLIENT.judged(remembered, merged, 1.0)
+    assert answer(CLIENT.judged(remembered, merged, 2.0)).ack == CLIENT.seq + 6
+    assert kept(remembered) == [merged]
+
+
 def test_repeated_end_gets_few_answers() -> None:
     """Its sender may have another's address."""
     remembered = memory()

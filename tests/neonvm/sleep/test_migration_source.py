@@ -155,6 +155,13 @@ async def test_damaged_image_is_not_run_elsewhere(move: Move) -> None:
     assert "corrupt" in (await move.world.sleep.wake()).fault
 
 
+async def test_target_that_refuses_once_runs(move: Move) -> None:
+    """It is the only one that still has the guest's memory."""
+    move.target.fails_at = "cont"
+    await move.transfer().run()
+    assert (move.target.run_state, move.target.kills, move.target.log.count("cont")) == ("running", 0, 2)
+
+
 async def test_sleeper_of_refusing_target_boots(move: Move) -> None:
     """The target was given the guest: its image is used up, whoever runs in the end."""
     move.target.obeys = False

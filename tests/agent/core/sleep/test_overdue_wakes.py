@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from protocol.guest.sleep import SleepReport, SleepState
 from tests.agent.core.sleep.sleepers import answered, asleep, seen, shows
 from tests.agent.core.story import GIB, Story
@@ -30,6 +32,7 @@ def test_wait_for_the_permit_is_overdue_at_once() -> None:
 def test_reading_a_large_memory_is_expected() -> None:
     """64 GiB from a disk that reads 100 MiB a second. What it has waited before stays."""
     story = starting(1010.0, 64 * GIB)
+    story.sees(replace(seen(story), version=seen(story).version + 1))
     assert overdue(story.at(1011.0)) == 10.0
     assert overdue(story.at(1010.0 + 655.0)) == 10.0
     assert round(overdue(story.at(1010.0 + 655.36 + 25.0))) == 35
