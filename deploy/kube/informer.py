@@ -65,6 +65,10 @@ class Informer:
         """Call ``listener`` with every later change."""
         self._listeners.append(listener)
 
+    def learn(self, written: Json) -> None:
+        """Take in an object as a write returned it, so that its writer does not act on what was before."""
+        self._facts.learn(written)
+
     def doubt(self) -> None:
         """List again at once, after the API server's store was restored from a backup."""
         self._facts.read_again()

@@ -35,7 +35,8 @@ class _Lines(httpx.AsyncByteStream):
 
 
 class InProcess(httpx.AsyncBaseTransport):
-    """A transport to one API server. ``busy`` counts requests that have not been answered.
+    """A transport to one API server. ``busy`` counts requests that have not been answered; ``patched`` has the status
+    and path of each answered patch.
 
     Of the next request whose method and path end so, ``unanswered`` loses the answer, and ``lost`` the request itself;
     ``failing`` has it answered with the status ``fault``, and nothing done. ``refused``, a pattern, has every
@@ -47,6 +48,7 @@ class InProcess(httpx.AsyncBaseTransport):
         self._asgi = httpx.ASGITransport(self.server.app)
         self._closing = asyncio.Event()
         self.busy = 0
+        self.patched: list[tuple[int, str]] = []
         self.is_away = False
         self.unanswered = ""
         self.lost = ""
@@ -85,6 +87,8 @@ class InProcess(httpx.AsyncBaseTransport):
             answer = await self._asgi.handle_async_request(request)
         finally:
             self.busy -= 1
+        if request.method == "PATCH":
+            self.patched.append((answer.status_code, request.url.path))
         if self.unanswered and f"{request.method} {request.url.path}".endswith(self.unanswered):
             self.unanswered = ""
             raise httpx.ReadError("the answer was lost")

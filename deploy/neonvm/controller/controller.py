@@ -281,6 +281,7 @@ class NeonVmController:
             version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if is_versioned else {}
             body: Json = {"metadata": version, "status": changed}
             written = await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
+            self._deps.vms.learn(written)
             if "machine" in changed:
                 self._is_machine_dropped = child(written, "status").get("machine") != changed["machine"]
             if changed.get("phase") in ENDED:
@@ -299,7 +300,7 @@ class NeonVmController:
             if annotations_of(pod).get(ANNOTATION_USAGE) != usage:
                 metadata = {**metadata, "annotations": {**child(metadata, "annotations"), ANNOTATION_USAGE: usage}}
         if metadata:
-            await self._deps.client.merge_patch(PODS, name_of(pod), {"metadata": metadata})
+            self._deps.pods.learn(await self._deps.client.merge_patch(PODS, name_of(pod), {"metadata": metadata}))
 
     async def _create_pod(self, vm: Json, machine: VirtualMachine) -> None:
         pod = self._deps.form(vm, runner_pod(vm, text(vm, "status", "podName"), machine.use, self._deps.sidecars))
@@ -319,7 +320,7 @@ class NeonVmController:
     async def _set_finalizers(self, vm: Json, finalizers: list[object]) -> None:
         version = text(vm, "metadata", "resourceVersion")
         body: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
-        await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body)
+        self._deps.vms.learn(await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body))
 
 
 def _direct(guest: Resizer, todo: VmPlan) -> None:

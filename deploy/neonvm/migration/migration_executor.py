@@ -51,7 +51,7 @@ class MigrationExecutor:
             await self._add_finalizer(migration, facts.vm)
         if todo.adopt_target and target is not None and facts.vm is not None:
             owners: Json = {"metadata": {"ownerReferences": [owner_reference(VIRTUAL_MACHINES, facts.vm)]}}
-            await self._deps.client.merge_patch(PODS, name_of(target), owners)
+            self._deps.pods.learn(await self._deps.client.merge_patch(PODS, name_of(target), owners))
         if "conditions" in await self._report(migration, dict(todo.status)):
             await self._record_wait(todo, facts)
         if todo.own_source and facts.source is not None:
@@ -88,7 +88,7 @@ class MigrationExecutor:
     async def _patch(self, migration: Json, metadata: Json) -> None:
         # A merge patch replaces whole lists, so it carries the resourceVersion that was read.
         body: Json = {"metadata": {**metadata, "resourceVersion": text(migration, "metadata", "resourceVersion")}}
-        await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body)
+        self._deps.migrations.learn(await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body))
 
     async def _report(self, migration: Json, wanted: Json) -> Json:
         """Write the fields that differ, and return them."""
@@ -101,7 +101,8 @@ class MigrationExecutor:
         has_phase = "phase" in changed
         version: Json = {"resourceVersion": text(migration, "metadata", "resourceVersion")} if has_phase else {}
         body: Json = {"metadata": version, "status": changed}
-        await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body, "status")
+        written = await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body, "status")
+        self._deps.migrations.learn(written)
         return changed
 
     async def _create_target(self, migration: Json, vm: Json, source: Json | None) -> None:
@@ -117,7 +118,7 @@ class MigrationExecutor:
             "resourceVersion": text(source, "metadata", "resourceVersion"),
             "ownerReferences": [*owners, owner_reference(MIGRATIONS, migration, controller=False)],
         }
-        await self._deps.client.merge_patch(PODS, name_of(source), {"metadata": metadata})
+        self._deps.pods.learn(await self._deps.client.merge_patch(PODS, name_of(source), {"metadata": metadata}))
 
     async def _begin(self, facts: MoveFacts, remaining: Seconds) -> None:
         """Start the transfer, or resume one that another process started."""

@@ -150,6 +150,13 @@ async def test_ended_watch_resumes_at_last_event() -> None:
         assert watched.heard == [("a", "-", "1"), ("a", "1", "12")]
 
 
+async def test_writers_know_what_they_wrote_before_the_watch() -> None:
+    async with following(pod("a", "1")) as watched:
+        watched.informer.learn({"metadata": {"name": "a", "namespace": "d", "resourceVersion": "12"}})
+        await watched.gets(event("MODIFIED", pod("a", "11")), event("MODIFIED", pod("a", "12")))
+        assert watched.heard == [("a", "-", "1"), ("a", "1", "12")]
+
+
 async def test_restored_store_is_listed_at_once() -> None:
     async with following(pod("a", "1"), pod("b", "1")) as watched:
         await watched.gets(event("MODIFIED", pod("a", "12")))

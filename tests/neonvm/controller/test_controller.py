@@ -100,30 +100,44 @@ class Site:
     def __init__(self, client: ApiClient, fence: Fence) -> None:
         self.client, self.clock, self.fence = client, FakeClock(), fence
         self.host = FakeGuestHost(self.clock)
-        self._vms = Informer(client, VIRTUAL_MACHINES, self.clock)
-        self._pods = Informer(client, PODS, self.clock)
-        self._migrations = Informer(client, MIGRATIONS, self.clock)
-        names = iter("abcdefgh")
-        self._controller = NeonVmController(
+        self._names = iter("abcdefgh")
+        self._vms, self._pods, self._migrations = self._caches = self._new_caches()
+        self._controller = self._new_controller(self._caches)
+
+    def _new_caches(self) -> tuple[Informer, Informer, Informer]:
+        vms, pods, migrations = (
+            Informer(self.client, kind, self.clock) for kind in (VIRTUAL_MACHINES, PODS, MIGRATIONS)
+        )
+        return vms, pods, migrations
+
+    def _new_controller(self, caches: tuple[Informer, Informer, Informer]) -> NeonVmController:
+        vms, pods, migrations = caches
+        return NeonVmController(
             ControllerDependencies(
-                client=client,
-                vms=self._vms,
-                pods=self._pods,
-                migrations=self._migrations,
+                client=self.client,
+                vms=vms,
+                pods=pods,
+                migrations=migrations,
                 guest_host=self.host,
-                events=EventRecorder(client, "test", self.clock),
+                events=EventRecorder(self.client, "test", self.clock),
                 clock=self.clock,
-                suffix=lambda: next(names),
+                suffix=lambda: next(self._names),
                 sidecars=True,
             )
         )
 
+    async def falling_behind(self) -> NeonVmController:
+        """Another replica's controller: it sees what is now, and nothing that changes later."""
+        caches = self._new_caches()
+        for cache in caches:
+            await cache.refresh()
+        return self._new_controller(caches)
+
     async def turn(self, times: int = 1) -> Json:
         """The watches bring what is new, the controller looks; returns the VM afterwards."""
         for _ in range(times):
-            await self._vms.refresh()
-            await self._pods.refresh()
-            await self._migrations.refresh()
+            for cache in self._caches:
+                await cache.refresh()
             await self._controller.reconcile(DB)
         return await self.vm()
 
@@ -174,10 +188,10 @@ async def test_repeated_reconciles_create_one_pod(site: Site) -> None:
 
 async def test_a_stale_look_never_names_a_second_pod(site: Site) -> None:
     await site.turn(1)
-    await site._vms.refresh()
-    await site._controller.reconcile(DB)
+    behind = await site.falling_behind()
+    await site.turn(1)
     with pytest.raises(ApiRefusedError) as stale:
-        await site._controller.reconcile(DB)
+        await behind.reconcile(DB)
     assert stale.value.kind is RefusalKind.CONFLICT
     assert text(await site.vm(), "status", "podName") == "db-a"
 
@@ -196,6 +210,17 @@ async def test_status_and_usage_report_guest_size(site: Site) -> None:
     }
     assert site.host.guests[name]._wanted == WANTED
     assert annotations_of((await site.pods())[0])[ANNOTATION_USAGE] == '{"cpu": "1", "memory": "2Gi"}'
+
+
+async def test_nothing_is_written_twice_while_watches_lag(site: Site) -> None:
+    """The controller knows what it wrote before a watch shows it."""
+    await site.turn(3)
+    await site.run_pod("1", "2Gi")
+    await site.turn()
+    before = site.fence.writes
+    for _ in range(3):
+        await site._controller.reconcile(DB)
+    assert site.fence.writes == before
 
 
 async def test_pending_pod_is_recreated_smaller(site: Site) -> None:

@@ -32,6 +32,13 @@ async def test_a_vm_is_moved_and_everybody_is_told(runtime: RuntimeFixture) -> N
     await runtime.assert_well(new)
 
 
+async def test_no_step_is_written_from_stale_objects(runtime: RuntimeFixture) -> None:
+    """The controllers know what they wrote before their watches show it."""
+    await runtime.run_vm()
+    await runtime.begin_to_move()
+    assert {status for status, _ in runtime.api.patched} == {200}
+
+
 async def test_target_has_the_hardware_of_its_source(runtime: RuntimeFixture) -> None:
     """QEMU takes a guest into the same machine only, also if the VM's spec was edited after the guest was booted."""
     await runtime.run_vm()
