@@ -17,8 +17,8 @@ from protocol.runtime.build_info import describe_process
 KIND_MISSING: Final = "the cluster lacks this optional kind; continuing without it until it is installed"
 
 
-class SettingsTelemetry:
-    """Metrics and log lines of a program's settings; metric names start with ``prefix``."""
+class ProcessTelemetry:
+    """The registry and log of a process; metric names start with ``prefix``."""
 
     def __init__(self, prefix: str, log: Logger) -> None:
         self.registry = CollectorRegistry()
@@ -26,8 +26,6 @@ class SettingsTelemetry:
         describe_process(self.registry, prefix.replace("_", "-"))
         self._prefix = prefix
         self._log = log
-        self.reloads = self._counter("settings_reloads", "Settings reloads, by outcome", "outcome")
-        self.refused = self._gauge("settings_refused", "1 while the settings file is invalid")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{self._prefix}_{name}", text, labels, registry=self.registry)
@@ -42,6 +40,15 @@ class SettingsTelemetry:
         """The metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
+
+class SettingsTelemetry(ProcessTelemetry):
+    """Adds metrics and log lines of a program's settings."""
+
+    def __init__(self, prefix: str, log: Logger) -> None:
+        super().__init__(prefix, log)
+        self.reloads = self._counter("settings_reloads", "Settings reloads, by outcome", "outcome")
+        self.refused = self._gauge("settings_refused", "1 while the settings file is invalid")
+
     def settings_accepted(self, generation: int) -> None:
         """New settings are active; see ``SettingsReport``."""
         self.reloads.labels("accepted").inc()
@@ -55,7 +62,7 @@ class SettingsTelemetry:
         self._log.error("settings refused; keeping the previous ones", extra={"reason": reason})
 
 
-class ProgramTelemetry(SettingsTelemetry):
+class WatchTelemetry(ProcessTelemetry):
     """Adds metrics of watches. ``unreadable`` and ``ready`` are help texts of those gauges."""
 
     def __init__(
@@ -100,3 +107,7 @@ class ProgramTelemetry(SettingsTelemetry):
     def unreadable_objects(self, kind: str, count: int) -> None:
         """See ``WatchReport``."""
         self.unreadable.labels(kind).set(count)
+
+
+class ProgramTelemetry(WatchTelemetry, SettingsTelemetry):
+    """Metrics and log lines of a program that has both watches and settings."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from scheduler_plugin.program_telemetry import ProgramTelemetry
+from scheduler_plugin.program_telemetry import WatchTelemetry
 
 LOG: Final = logging.getLogger("autoscale.dashboard")
 
 
-class DashboardTelemetry(ProgramTelemetry):
+class DashboardTelemetry(WatchTelemetry):
     """Metrics and log of one ``autoscale-dashboard``."""
 
     def __init__(self) -> None:

@@ -79,6 +79,15 @@ def test_queries_use_existing_metrics_and_labels() -> None:
     assert [each for query in (*rule_queries(), *dashboard_queries()) for each in wrong(query)] == []
 
 
+def test_settings_alert_covers_all_programs_with_settings() -> None:
+    names = (name for of_program in exposed().values() for name in of_program)
+    programs = {found[1] for name in names if (found := re.fullmatch(r"autoscale_(\w+)_settings_refused", name))}
+    (alert,) = (each for each in alerts() if each["alert"] == "AutoscaleSettingsRefused")
+    covered = re.search(r"autoscale_\(([\w|]+)\)_settings_refused", alert["expr"])
+    assert covered is not None
+    assert set(covered[1].split("|")) == programs
+
+
 def test_dashboards_choose_among_clusters() -> None:
     """Several clusters in one data source would be added up; "All" takes series without such a label, too."""
     chosen = re.compile(r'(?:autoscale|process)[\w:]+\{cluster=~"\.\*"')
