@@ -18,9 +18,10 @@ from deploy.kube.kubectl import ForwardingError, Kubectl
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.api import ApiError
-from protocol.kubernetes.objects import Json, labels_of, name_of, pod_phase, text
+from protocol.kubernetes.objects import Json, items, labels_of, name_of, pod_phase, text
 from protocol.kubernetes.resources import LEASES, PODS
 from protocol.messages import ObjectName
+from protocol.names import AGENT_CONTAINER
 from protocol.runtime.explaining.explain_access import token_in
 from protocol.units import Seconds
 from scheduler_plugin.databases import database_name, is_pod
@@ -244,9 +245,17 @@ async def agent_says(site: Site, vm: Json, pods: SitePods, path: str = "/explain
     pod = vm if is_pod(vm) else pods.by_name.get(ObjectName(name_of(vm).namespace, text(vm, "status", "podName")))
     if pod is None:
         return None
-    # Beside a postgres in a pod no agent runs.
-    if not is_pod(vm) and (answer := await site.of_agent(pod, path)):
-        return answer
-    # A VM without a sidecar is served by its node's agent, which needs to be told which VM is meant.
     agent = pods.agents.get(text(pod, "spec", "nodeName"))
+    # Beside a postgres in a pod no agent runs. Nor beside a VM whose node has an agent, unless its pod has one, too:
+    # the request would fail, or reach the guest.
+    has_own = not is_pod(vm) and (agent is None or _has_sidecar(pod))
+    if has_own and (answer := await site.of_agent(pod, path)):
+        return answer
+    # The agent of a node needs to be told which VM is meant.
     return None if agent is None else await site.of_agent(agent, f"{path}/{database_name(vm)}")
+
+
+def _has_sidecar(pod: Json) -> bool:
+    # A native sidecar is an init container.
+    containers = (*items(pod, "spec", "containers"), *items(pod, "spec", "initContainers"))
+    return any(text(container, "name") == AGENT_CONTAINER for container in containers)

@@ -98,20 +98,48 @@ async def test_what_is_not_read_yet_is_said() -> None:
         await source(PODS, NODES).look()
 
 
-async def test_pods_that_opted_in_are_recorded() -> None:
-    """The agent of the node is asked about them, never the pod itself."""
-    agent: Json = {
-        "metadata": {"namespace": "kube-system", "name": "agent-n1", "labels": {NAME_LABEL: "autoscaling-agent"}},
-        "spec": {"nodeName": "n1"},
-    }
-    found = source(pods=(pod_database("db-x", "shop"), agent))
+AGENT_OF_NODE: Json = {
+    "metadata": {"namespace": "kube-system", "name": "agent-n1", "labels": {NAME_LABEL: "autoscaling-agent"}},
+    "spec": {"nodeName": "n1"},
+}
+
+
+def asked_of_agents(found: SiteSource) -> list[tuple[str, str]]:
+    """Each request to an agent from now on: the pod and the path. Only the agent of the node answers."""
     asked: list[tuple[str, str]] = []
 
-    async def of_agent(pod: Json, path: str) -> Json:
+    async def of_agent(pod: Json, path: str) -> Json | None:
         asked.append((str(name_of(pod)), path))
-        return account("node")
+        return account("node") if name_of(pod).name == "agent-n1" else None
 
     found._site.of_agent = of_agent  # type: ignore[method-assign]  # the agent of the node
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("containers", "asked"),
+    [
+        (["neonvm-runner"], [("kube-system/agent-n1", "/explain/default/db")]),
+        (
+            ["neonvm-runner", "autoscaler-agent"],
+            [("default/db-x", "/explain"), ("kube-system/agent-n1", "/explain/default/db")],
+        ),
+    ],
+)
+async def test_only_agents_are_asked(containers: list[str], asked: list[tuple[str, str]]) -> None:
+    """A VM's pod without an agent may forward the agent's port to its guest."""
+    spec: Json = {"nodeName": "n1", "containers": [{"name": name} for name in containers]}
+    runner: Json = {"metadata": {"namespace": "default", "name": "db-x"}, "spec": spec}
+    found = source(pods_in=(), pods=(runner, AGENT_OF_NODE))
+    requests = asked_of_agents(found)
+    (seen,) = (await found.look()).vms
+    assert (await found.account(seen), requests) == (account("node"), asked)
+
+
+async def test_pods_that_opted_in_are_recorded() -> None:
+    """The agent of the node is asked about them, never the pod itself."""
+    found = source(pods=(pod_database("db-x", "shop"), AGENT_OF_NODE))
+    asked = asked_of_agents(found)
     look = await found.look()
     assert [str(database_name(each)) for each in look.vms] == ["default/db", "shop/pod/db-x"]
     assert await found.account(look.vms[1]) == account("node")
