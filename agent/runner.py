@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from math import floor
+from math import ceil, floor
 from typing import Final
 
 from msgspec.structs import replace
@@ -317,8 +317,10 @@ class Runner:
                     self._take(events.Scraped(await metrics.scrape()))
                 except PortError as error:
                     self._take(events.ScrapeFailed(error.fault, error.reason))
-                # A fixed interval, without catching up on missed scrapes.
-                at = Instant(max(at + self.state.policy.timing.scrape, clock.now()))
+                # Skip missed scrapes and keep the moment in the interval: after a stall of the process, the VMs of a
+                # node would otherwise all be scraped at once from then on.
+                interval = self.state.policy.timing.scrape
+                at = Instant(at + interval * max(1, ceil((clock.now() - at) / interval)))
 
 
 def _read_floor(found: VirtualMachine) -> tuple[Floor | None, tuple[str, ...]]:

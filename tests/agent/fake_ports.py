@@ -20,7 +20,7 @@ from agent.telemetry import LOG
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, ObjectName
 from protocol.names import ANNOTATION_SLEEP
-from protocol.units import Bytes, ComputeUnit, Resources
+from protocol.units import Bytes, ComputeUnit, Resources, Seconds
 from protocol.virtual_machine import Bounds, VirtualMachine
 from tests.agent.core.story import GIB, POLICY, UNIT, cu
 from tests.agent.fake_monitor import FakeMonitor
@@ -68,21 +68,26 @@ class Lines(logging.Handler):
 
 @dataclass
 class FakeGuest:
-    """A guest of which so many cores are busy; or its exporter fails with ``error``."""
+    """A guest of which so many cores are busy; or its exporter fails with ``error``. A scrape ``takes`` seconds."""
 
     clock: FakeClock
     cores: float = 0.0
     error: PortError | None = None
     oom_kills: float = 0.0
     quiet: float | None = None
+    takes: float = 0.0
     looks: int = 0
+    looked_at: list[float] = field(default_factory=list)
     closed: int = 0
     _busy: float = 0.0
     _at: float = 0.0
 
     async def scrape(self) -> GuestSample:
         """See ``MetricsSource``."""
+        self.looked_at.append(self.clock.now())
         self.looks += 1
+        if self.takes:
+            await self.clock.sleep(Seconds(self.takes))
         now = self.clock.now()
         self._busy, self._at = self._busy + self.cores * (now - self._at), now
         if self.error is not None:

@@ -47,6 +47,17 @@ async def test_metrics_failure_and_recovery_log_once() -> None:
         assert fixture.runner.tally["scrape_failed"] == 5
 
 
+async def test_slow_scrape_does_not_move_later_ones() -> None:
+    """After a stall of the process, all VMs of a node would otherwise be scraped at the same moment from then on."""
+    async with RunnerFixture() as fixture:
+        await fixture.clock.advance(2.0)
+        began, fixture.guest.takes = fixture.guest.looked_at[-1], 2.3
+        await fixture.clock.advance(1.0)
+        fixture.guest.takes = 0.0
+        await fixture.clock.advance(5.0)
+        assert [at - began for at in fixture.guest.looked_at[2:]] == pytest.approx([0.0, 1.0, 4.0, 5.0, 6.0])
+
+
 async def test_guest_that_kills_is_logged_once_a_minute() -> None:
     """A guest may kill a process with each look; the log has the first, and another a minute later."""
     async with RunnerFixture() as fixture:
