@@ -110,7 +110,7 @@ class ReviewedAccess:
     audience: str
     _known: OrderedDict[bytes, tuple[AccessDenial | None, Instant]] = field(default_factory=OrderedDict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
-    _waiting: int = 0
+    _pending: dict[bytes, asyncio.Future[AccessDenial | None]] = field(default_factory=dict)
 
     async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:
         """See ``ExplainAccess``."""
@@ -126,21 +126,28 @@ class ReviewedAccess:
         cached = self._known.get(key)
         if cached is not None and self.clock.now() < cached[1]:
             return cached[0]
+        # A caller that queries many VMs at once costs one review. Shielded, because others may wait for it, too.
+        if (pending := self._pending.get(key)) is not None:
+            return await asyncio.shield(pending)
         # Bounds what strangers can make this process ask the API server.
-        if self._waiting >= MOST_WAITING:
+        if len(self._pending) >= MOST_WAITING:
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, "too many token reviews are pending; retry")
-        return await self._asked(key, token, scope)
+        # What those who wait get if this caller is cancelled.
+        denial: AccessDenial | None = _CANCELLED
+        self._pending[key] = asyncio.get_running_loop().create_future()
+        try:
+            denial = await self._asked(key, token, scope)
+        finally:
+            self._pending.pop(key).set_result(denial)
+        return denial
 
     async def _asked(self, key: bytes, token: str, scope: Scope) -> AccessDenial | None:
-        self._waiting += 1
         try:
             async with self._turns:
                 denial = await self._judged(token, scope)
         except ReviewError as error:
             # Not cached: the API server may answer next time.
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot review the token right now: {error}")
-        finally:
-            self._waiting -= 1
         lifetime = ALLOWED_FOR if denial is None else DENIED_FOR
         self._known[key] = denial, Instant(self.clock.now() + lifetime)
         self._known.move_to_end(key)
@@ -169,3 +176,4 @@ _NO_TOKEN: Final = AccessDenial(
     HTTPStatus.UNAUTHORIZED,
     "a bearer token with the audience of explanations is needed, or a connection by kubectl port-forward",
 )
+_CANCELLED: Final = AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, "the review of the token was cancelled; retry")

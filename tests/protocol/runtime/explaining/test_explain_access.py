@@ -130,6 +130,32 @@ async def test_answers_are_kept_for_a_while() -> None:
         assert (await status(access, shows(token)), len(server.asked)) == (first, 2 * asked)
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_requests_at_once_share_one_review(*, is_away: bool) -> None:
+    """A recorder asks the agent of a node about many VMs at once, also whenever its review has expired."""
+    server = ApiServer(hold=asyncio.Event(), is_away=is_away)
+    access, count = server.access(), 2 * MOST_WAITING
+    waiting = [asyncio.create_task(status(access, shows(CLERK))) for _ in range(count)]
+    await settle()
+    assert server.hold is not None
+    server.hold.set()
+    assert await asyncio.gather(*waiting) == [503 if is_away else 200] * count
+    assert server.asked == ["tokenreviews", "subjectaccessreviews"][: 1 if is_away else 2]
+
+
+async def test_review_survives_its_first_caller() -> None:
+    """Others that wait for it are told to retry, and the next asks again."""
+    server = ApiServer(hold=asyncio.Event())
+    access = server.access()
+    first, second = (asyncio.create_task(status(access, shows(CLERK))) for _ in range(2))
+    await settle()
+    first.cancel()
+    assert await second == 503
+    assert server.hold is not None
+    server.hold.set()
+    assert await status(access, shows(CLERK)) == 200
+
+
 async def test_no_answer_is_no_permission() -> None:
     server = ApiServer(is_away=True)
     denial = await server.access().denial(shows(CLERK), SHOP)
