@@ -42,7 +42,9 @@ SIZED_BY_AGENTS_TOO: Final = (
 )
 
 NO_ROOM: Final = "{primary.name} has been denied {primary.wanted} since {since:%H:%M} UTC, its node is full: {why}"
-SWITCHOVER_WAITING: Final = "a standby will be promoted after {minutes} minutes"
+SWITCHOVER_WAITING: Final = (
+    "a standby will be promoted once the primary has been denied for {minutes} of the last {window} minutes"
+)
 SWITCHOVER_NOT_ALLOWED: Final = (
     f'to have a standby with room promoted, annotate the Cluster with {ANNOTATION_SWITCHOVER}: "true"; a switchover'
     " refuses writes for about 8 s"

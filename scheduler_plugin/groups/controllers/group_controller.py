@@ -36,6 +36,7 @@ from scheduler_plugin.groups.controllers.reconcile import (
 )
 from scheduler_plugin.groups.controllers.tandem import TandemWrites, in_tandem, may_change_places
 from scheduler_plugin.groups.controllers.watches import GroupWatches
+from scheduler_plugin.groups.core.denial_history import NO_DENIALS, DenialHistory
 from scheduler_plugin.groups.objects.targets import workload_of
 from scheduler_plugin.groups.objects.vm_group import ABLE
 from scheduler_plugin.groups.objects.writes import Intent, Write, progress, resize, scale, write_intent
@@ -56,6 +57,8 @@ class GroupController(QueuedController):
         self.policy = policy
         self._watches = watches
         self._denials = denials
+        # In memory only: losing it delays a switchover by five minutes at most.
+        self._denied_lately: dict[ObjectName, DenialHistory] = {}
         self._disputes = Disputes()
         self._pods = PodResizer(context.writer, context.cache, watches.pods.of, self._disputes)
         self._unchanged: dict[str, tuple[Json, Json]] = {}
@@ -70,6 +73,7 @@ class GroupController(QueuedController):
         # Before the check below: a terminating group must restore its changes too.
         await self._put_back(name, group)
         if group is None or is_leaving(group):
+            self._denied_lately.pop(name, None)
             return
         # Also counts exceptions that are not handled here.
         outcome = "failed"
@@ -77,7 +81,10 @@ class GroupController(QueuedController):
             facts = await self._with_denial(await self._with_fights(self._watches.facts(self.policy, group)))
             # Wall time, because a policy's memory survives the process.
             now = datetime.fromtimestamp(context.clock.wall(), UTC)
-            facts, tandem = in_tandem(facts, now)
+            denials = self._denied_lately.pop(name, NO_DENIALS)
+            facts, tandem = in_tandem(replace(facts, denials=denials), now)
+            if tandem.denials.spans:
+                self._denied_lately[name] = tandem.denials
             result = reconcile(self.policy, facts, now)
             await self._carry_out(facts, result)
             # A stopped group writes nothing.

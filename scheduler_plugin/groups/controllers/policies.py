@@ -22,6 +22,7 @@ from protocol.kubernetes.timestamps import micro_timestamp, parse_moment
 from protocol.pod_database import is_pod_database
 from protocol.units import Seconds
 from scheduler_plugin.groups import texts
+from scheduler_plugin.groups.core.denial_history import NO_DENIALS, DenialHistory
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
 from scheduler_plugin.groups.core.hvpa.spec import (
     HvpaMode,
@@ -128,7 +129,8 @@ class GroupFacts:
     ``rivals`` are other groups with the same target, ``others`` describes the effect of foreign HPAs and VPAs on it;
     both empty if there are none. ``pods`` are the target's. ``pause`` is the time after a scaling without new
     decisions. ``paused`` are writes (``Write.what``) to leave alone because another writer keeps overwriting them;
-    ``fights`` are the sentences about it. ``denied`` is the scheduler's denial for the primary of a Cluster.
+    ``fights`` are the sentences about it. ``denied`` is the scheduler's denial for the primary of a Cluster,
+    ``denials`` are its earlier ones.
     """
 
     group: JsonObject
@@ -144,6 +146,7 @@ class GroupFacts:
     paused: frozenset[str] = frozenset()
     fights: tuple[str, ...] = ()
     denied: DeniedRoom | None = None
+    denials: DenialHistory = NO_DENIALS
 
 
 class GroupPolicy(Protocol):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
-from protocol.kubernetes.objects import JsonObject, is_leaving, is_over, name_of
+from protocol.kubernetes.objects import JsonObject, is_leaving, is_over, name_of, uid_of
 from protocol.kubernetes.resources import CNPG_CLUSTERS
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.controllers.policies import GroupFacts
+from scheduler_plugin.groups.core.denial_history import NO_DENIALS, DenialHistory
 from scheduler_plugin.groups.core.tandem import Switchover, Tandem
 from scheduler_plugin.groups.objects.instances import cluster_state, floor_write, promotion, tandem_of
 from scheduler_plugin.groups.objects.writes import Write
@@ -22,11 +23,15 @@ Remark = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class TandemWrites:
-    """Writes to a group's pods and Cluster. ``why`` is the reason of a promotion."""
+    """Writes to a group's pods and Cluster. ``why`` is the reason of a promotion.
+
+    ``denials`` are the primary's denials, to remember until the next reconcile.
+    """
 
     floors: tuple[Write, ...] = ()
     promotion: Write | None = None
     why: str = ""
+    denials: DenialHistory = NO_DENIALS
 
 
 def may_change_places(facts: GroupFacts) -> ObjectName | None:
@@ -46,9 +51,11 @@ def in_tandem(facts: GroupFacts, now: datetime) -> tuple[GroupFacts, TandemWrite
     floors = tuple(floor_write(pods[name], floor) for name, floor in tandem.new_floors(now).items())
     if desired.target.resource is not CNPG_CLUSTERS:
         return facts, TandemWrites(floors)
-    remarks, promoted = _switchover(tandem, facts.target, now)
+    primary = tandem.primary
+    denials = facts.denials.noted(uid_of(pods[primary.name]), primary.denied_since, now)
+    remarks, promoted = _switchover(tandem, facts.target, denials.length, now)
     desired = replace(desired, remarks=(*desired.remarks, *remarks))
-    return replace(facts, desired=desired), replace(promoted, floors=floors)
+    return replace(facts, desired=desired), replace(promoted, floors=floors, denials=denials)
 
 
 def _tandem(facts: GroupFacts) -> Tandem | None:
@@ -58,8 +65,10 @@ def _tandem(facts: GroupFacts) -> Tandem | None:
     return tandem_of(running, facts.desired.target.resource)
 
 
-def _switchover(tandem: Tandem, cluster: JsonObject, now: datetime) -> tuple[tuple[Remark, ...], TandemWrites]:
-    decision = tandem.switchover(cluster_state(cluster, tandem.primary.name), now)
+def _switchover(
+    tandem: Tandem, cluster: JsonObject, denied_for: timedelta, now: datetime
+) -> tuple[tuple[Remark, ...], TandemWrites]:
+    decision = tandem.switchover(cluster_state(cluster, tandem.primary.name), denied_for, now)
     if decision is None:
         return (), TandemWrites()
     why = tandem.sentence(decision)

@@ -15,13 +15,14 @@ from typing import Final
 from protocol.floors import Floor
 from protocol.units import Resources
 from scheduler_plugin.groups import texts
+from scheduler_plugin.groups.core.denial_history import WINDOW
 from scheduler_plugin.groups.core.tortoise.floor import renewed
 
 FLOOR_LIFE: Final = timedelta(minutes=10)
 """A promoted standby loses its floor after this time and follows its own load."""
 
 PATIENCE: Final = timedelta(minutes=5)
-"""How long a primary must be denied before a promotion; moving VMs away takes less than a minute."""
+"""Length of denials within ``WINDOW`` before a promotion; moving VMs away takes less than a minute."""
 
 PAUSE: Final = timedelta(hours=1)
 """Minimum time between changes of the primary: each refuses writes for seconds."""
@@ -106,12 +107,12 @@ class Tandem:
         )
         return {standby.name: floor for standby, floor in floors if floor != standby.floor and floor is not None}
 
-    def switchover(self, cluster: ClusterState, now: datetime) -> SwitchoverDecision | None:
-        """The decision; None if the primary's node has room."""
+    def switchover(self, cluster: ClusterState, denied_for: timedelta, now: datetime) -> SwitchoverDecision | None:
+        """The decision; None if the primary's node has room. ``denied_for`` includes recent earlier denials."""
         since = self.primary.denied_since
         if since is None:
             return None
-        outcome = _objection(since, cluster, now)
+        outcome = _objection(denied_for, cluster, now)
         if outcome is not None:
             return SwitchoverDecision(outcome, since)
         able = [standby.name for standby in self.standbys if standby.has_room_for(self.primary.wanted)]
@@ -126,10 +127,10 @@ class Tandem:
         return texts.NO_ROOM.format(primary=self.primary, since=decision.since, why=why)
 
 
-def _objection(denied_since: datetime, cluster: ClusterState, now: datetime) -> Switchover | None:
+def _objection(denied_for: timedelta, cluster: ClusterState, now: datetime) -> Switchover | None:
     if not cluster.allows_switchover:
         return Switchover.NOT_ALLOWED
-    if now - denied_since < PATIENCE:
+    if denied_for < PATIENCE:
         return Switchover.WAITING
     if not cluster.is_healthy:
         return Switchover.NOT_HEALTHY
@@ -140,7 +141,9 @@ def _objection(denied_since: datetime, cluster: ClusterState, now: datetime) -> 
 
 
 _WHY: Final = {
-    Switchover.WAITING: texts.SWITCHOVER_WAITING.format(minutes=PATIENCE // timedelta(minutes=1)),
+    Switchover.WAITING: texts.SWITCHOVER_WAITING.format(
+        minutes=PATIENCE // timedelta(minutes=1), window=WINDOW // timedelta(minutes=1)
+    ),
     Switchover.NOT_ALLOWED: texts.SWITCHOVER_NOT_ALLOWED,
     Switchover.NOT_HEALTHY: texts.SWITCHOVER_NOT_HEALTHY,
     Switchover.TOO_SOON: texts.SWITCHOVER_TOO_SOON,

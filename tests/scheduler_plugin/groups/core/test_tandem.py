@@ -56,20 +56,22 @@ def test_floor_is_within_bounds_of_standby() -> None:
 
 
 @pytest.mark.parametrize(
-    ("primary", "cluster", "outcome"),
+    ("primary", "denied_for", "cluster", "outcome"),
     [
-        (replace(DENIED, denied_since=None), HEALTHY, None),
-        (DENIED, replace(HEALTHY, allows_switchover=False), Switchover.NOT_ALLOWED),
-        (replace(DENIED, denied_since=NOW - PATIENCE / 2), HEALTHY, Switchover.WAITING),
-        (DENIED, replace(HEALTHY, is_healthy=False), Switchover.NOT_HEALTHY),
-        (DENIED, replace(HEALTHY, changed_at=NOW - PAUSE / 2), Switchover.TOO_SOON),
-        (DENIED, replace(HEALTHY, changed_at=None), Switchover.PROMOTED),
-        (DENIED, HEALTHY, Switchover.PROMOTED),
+        (replace(DENIED, denied_since=None), PATIENCE, HEALTHY, None),
+        (DENIED, PATIENCE, replace(HEALTHY, allows_switchover=False), Switchover.NOT_ALLOWED),
+        (DENIED, PATIENCE / 2, HEALTHY, Switchover.WAITING),
+        (DENIED, PATIENCE, replace(HEALTHY, is_healthy=False), Switchover.NOT_HEALTHY),
+        (DENIED, PATIENCE, replace(HEALTHY, changed_at=NOW - PAUSE / 2), Switchover.TOO_SOON),
+        (DENIED, PATIENCE, replace(HEALTHY, changed_at=None), Switchover.PROMOTED),
+        (DENIED, PATIENCE, HEALTHY, Switchover.PROMOTED),
     ],
     ids=["has-room", "not-allowed", "waits", "unhealthy", "changed-lately", "never-changed", "changed-long-ago"],
 )
-def test_denied_primary_changes_places(primary: Instance, cluster: ClusterState, outcome: Switchover | None) -> None:
-    decision = Tandem(primary, (STANDBY,)).switchover(cluster, NOW)
+def test_denied_primary_changes_places(
+    primary: Instance, denied_for: timedelta, cluster: ClusterState, outcome: Switchover | None
+) -> None:
+    decision = Tandem(primary, (STANDBY,)).switchover(cluster, denied_for, NOW)
     assert (None if decision is None else decision.outcome) == outcome
 
 
@@ -99,12 +101,12 @@ def test_scheduler_denies_more_than_agent_asked_kubelet_for(deferred: datetime |
 )
 def test_only_standby_with_room_is_promoted(standby: Instance) -> None:
     tandem = Tandem(DENIED, (standby,))
-    decision = tandem.switchover(HEALTHY, NOW)
+    decision = tandem.switchover(HEALTHY, PATIENCE, NOW)
     assert decision is not None
     assert tandem.sentence(decision) == (
         "pg-1 has been denied 4 cpu, 8Gi since 11:55 UTC, its node is full: no ready standby has that size"
     )
-    both = Tandem(DENIED, (standby, replace(STANDBY, name="pg-3"))).switchover(HEALTHY, NOW)
+    both = Tandem(DENIED, (standby, replace(STANDBY, name="pg-3"))).switchover(HEALTHY, PATIENCE, NOW)
     assert both is not None
     assert (both.outcome, both.to) == (Switchover.PROMOTED, "pg-3")
 
@@ -114,7 +116,7 @@ def test_primary_changes_at_most_once_an_hour(seconds: list[int]) -> None:
     """Whenever it is looked at, and if the new primary is denied again at once."""
     cluster, changes = HEALTHY, list[datetime]()
     for now in (NOW + timedelta(seconds=second) for second in seconds):
-        decision = Tandem(DENIED, (STANDBY,)).switchover(cluster, now)
+        decision = Tandem(DENIED, (STANDBY,)).switchover(cluster, PATIENCE, now)
         if decision is not None and decision.outcome is Switchover.PROMOTED:
             cluster = replace(cluster, changed_at=now)
             changes.append(now)

@@ -89,9 +89,9 @@ async def test_fault_of_one_pod_is_logged_once_among_others(
 
 
 class FakeDenials:
-    """The scheduler, which denies the same at each look."""
+    """The scheduler, which denies the same until it is changed."""
 
-    def __init__(self, denial: DeniedRoom) -> None:
+    def __init__(self, denial: DeniedRoom | None) -> None:
         self.denial = denial
         self.asked: set[ObjectName] = set()
 
@@ -112,6 +112,40 @@ async def test_denied_primary_changes_places_with_standby_that_grew() -> None:
         await run.passes(timedelta(minutes=5, seconds=15).total_seconds())
         status = child(await run.cluster.get(CNPG_CLUSTERS, "pg"), "status")
         assert (status["targetPrimary"], run.denials.asked) == ("pg-2", {POD})
+
+
+async def test_primary_whose_need_dips_changes_places() -> None:
+    """Its need dips every 80 s: it has been denied for five of the last ten minutes all the same."""
+    async with world() as run:
+        denials = FakeDenials(None)
+        run.denials = denials
+        await begun(run, switchover=True)
+        await resized(run, "pg-2", "4", "8Gi")
+        waited = 0
+        while child(await run.cluster.get(CNPG_CLUSTERS, "pg"), "status")["targetPrimary"] == "pg-1":
+            assert waited < 600
+            since = datetime.fromtimestamp(run.clock.wall(), UTC)
+            denials.denial = DeniedRoom(Resources.parse(3, "7Gi"), since)
+            await run.passes(65)
+            denials.denial = None
+            await run.passes(15)
+            waited += 80
+        assert waited == 480
+
+
+async def test_denials_of_an_hour_ago_promote_nobody() -> None:
+    async with world() as run:
+        denials = FakeDenials(None)
+        run.denials = denials
+        await begun(run, switchover=True)
+        await resized(run, "pg-2", "4", "8Gi")
+        for _ in range(4):
+            since = datetime.fromtimestamp(run.clock.wall(), UTC)
+            denials.denial = DeniedRoom(Resources.parse(3, "7Gi"), since)
+            await run.passes(240)
+            denials.denial = None
+            await run.passes(600)
+        assert child(await run.cluster.get(CNPG_CLUSTERS, "pg"), "status")["targetPrimary"] == "pg-1"
 
 
 async def test_scheduler_is_asked_only_if_owner_allows_switchover() -> None:
