@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+from unittest.mock import patch
 
-from scheduler_plugin.dashboard.readers import MOST
+import pytest
 
 pytest.importorskip("playwright")
 from tests.browser.chromium import Served, Visit, browsing, served, visit
@@ -28,13 +28,13 @@ async def claims(seen: Visit) -> list[str]:
 
 async def test_a_server_that_has_no_room_shows_no_empty_fleet() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run:
-        run.dashboard.readers._open[b"others"] = MOST
-        async with visit(browser, link(run)) as seen:
-            await seen.shows("No answer from the page's server yet")
-            assert await claims(seen) == []
-            run.dashboard.readers._open.clear()
-            await seen.shows("4 databases")
-            await seen.shows(WELL)
+        with patch.object(run.dashboard.readers, "is_full", return_value=True) as full:
+            async with visit(browser, link(run)) as seen:
+                await seen.shows("No answer from the page's server yet")
+                assert await claims(seen) == []
+                full.return_value = False
+                await seen.shows("4 databases")
+                await seen.shows(WELL)
 
 
 async def test_a_cluster_that_is_being_read_is_no_empty_fleet() -> None:
@@ -80,9 +80,9 @@ async def test_a_scheduler_that_is_silent_leaves_no_word_that_all_is_well() -> N
 async def test_a_connection_that_says_nothing_more_is_no_connection() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
         await seen.shows(WELL)
-        run.dashboard.readers._open[b"others"] = MOST  # so that the page cannot connect again
-        await seen.tab.evaluate(HURRIED)
-        await seen.shows("No connection to the page's server")
-        assert await claims(seen) == []
-        run.dashboard.readers._open.clear()
+        # The page cannot connect again.
+        with patch.object(run.dashboard.readers, "is_full", return_value=True):
+            await seen.tab.evaluate(HURRIED)
+            await seen.shows("No connection to the page's server")
+            assert await claims(seen) == []
         await seen.shows(WELL)
