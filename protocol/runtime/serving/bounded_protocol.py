@@ -171,12 +171,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuses what is not HTTP, or exceeds a limit, and ends the connection."""
-        open_request = self._answering
-        # If an earlier request waits for its answer, the client would take this one for it.
-        if open_request is None or (open_request.more_body and not open_request.response_started):
+        if self._may_refuse:
             super().send_400_response(msg)
         else:
             self.transport.abort()
+
+    @property
+    def _may_refuse(self) -> bool:
+        """Return True if the client will take a refusal for the answer to the request that is arriving."""
+        open_request = self._answering
+        # Not if an earlier request waits for its answer.
+        return open_request is None or (open_request.more_body and not open_request.response_started)
 
     def on_body(self, body: bytes) -> None:
         """Takes a piece of a body."""
@@ -198,10 +203,11 @@ class BoundedProtocol(HttpToolsProtocol):
         """Continue with the next pipelined request; without one the connection is idle from now on."""
         self.server_state.total_requests += 1
         self._answering = None
-        self._body_size = 0
+        # Requests sent ahead have theirs already.
+        self._body_size = sum(len(cycle.body) for cycle, _ in self.pipeline)
         if self._is_held:
-            self._is_held = False
-            self._peers.hold(self, self.address, 0)
+            self._is_held = self._body_size > 0
+            self._peers.hold(self, self.address, self._body_size)
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -292,7 +298,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cycle = self.scope = self.headers = self._answering = None  # type: ignore[assignment]
 
     def _close(self, answer: bytes) -> None:
-        # Never into the middle of another answer.
-        if self._answering is None or not self._answering.response_started:
+        # Never into the middle of another answer, or in its place.
+        if self._may_refuse:
             self.transport.write(answer)
         self.transport.close()

@@ -240,3 +240,26 @@ async def test_small_bodies_of_strangers_count_too() -> None:
         for client in (*agents, strangers[1]):
             client.say(b"x")
             assert await client.status() == "200 OK"
+
+
+async def test_bodies_of_requests_sent_ahead_count_too() -> None:
+    """Also once the request before them has been answered."""
+    ahead = GET + b"POST /drain HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" + b"x" * 999
+    async with held(Limits(request=Seconds(5.0), bodies=1500)) as listener:
+        clients = [await listener.client(ahead), await listener.client(ahead)]
+        await clients[0].displaced()
+        assert await clients[1].status() == "200 OK"
+        clients[1].say(b"x")
+        assert await clients[1].status() == "200 OK"
+        # Both have been answered.
+        clients[1].say(ahead)
+        assert await clients[1].status() == "200 OK"
+
+
+async def test_late_request_is_not_refused_in_place_of_the_one_before_it() -> None:
+    """Its client would take the refusal for the answer to the first, which may have been carried out."""
+    async with held(Limits(request=Seconds(0.2))) as listener:
+        client = await listener.client(LATER + b"GET / HT")
+        said = await client.status()
+        listener.go_on.set()
+        assert said == ""
