@@ -47,8 +47,8 @@ class SleepImage:
 
     @property
     def is_used(self) -> bool:
-        """True once it was read, or deleted: nobody can restore it any more."""
-        return self._key is None
+        """True once it was read, deleted or lost: nobody can restore it any more."""
+        return self._key is None or not self.path.exists()
 
     def write(self, source: socket.socket) -> Bytes:
         """Write everything read from ``source`` until EOF; return the file's size. Raises ``ImageError``."""

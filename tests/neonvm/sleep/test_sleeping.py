@@ -217,6 +217,14 @@ async def test_damaged_image_is_not_run(world: World) -> None:
     assert world.adopted == [world.booted]
 
 
+async def test_lost_image_is_not_waited_for(world: World) -> None:
+    """No other process could load it either."""
+    next(world.folder.iterdir()).unlink()
+    woken = await world.sleep.wake()
+    assert (woken.took, len(world.launches), world.adopted) == (Seconds(0.0), 1, [world.booted])
+    assert "cannot read the saved memory" in woken.fault
+
+
 def _damage(world: World) -> None:
     image = next(world.folder.iterdir())
     content = bytearray(image.read_bytes())
