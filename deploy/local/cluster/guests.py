@@ -58,7 +58,8 @@ def load_of(name: str, vms: int = 0) -> Callable[[ObjectName], Load]:
         # The phase depends on the VM's name only, so it is the same on every start.
         return lambda vm: waves(zlib.crc32(str(vm).encode()) % period, period)
     try:
-        recorded = parse_recording(Path(name).read_text(), repeat=True)
+        # Spreadsheets write a byte order mark.
+        recorded = parse_recording(Path(name).read_text(encoding="utf-8-sig"), repeat=True)
     except (OSError, UnicodeError, LoadError) as error:
         raise StepFailedError(f"the load {name!r} is not idle, waves or a readable recording: {error}") from error
     return lambda _: recorded

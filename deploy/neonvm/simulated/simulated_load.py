@@ -10,7 +10,7 @@ import csv
 import io
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, nextafter
 from typing import Final
@@ -106,18 +106,22 @@ def _after(age: Seconds, span: float) -> Seconds:
 def parse_recording(text: str, *, repeat: bool) -> Load:
     """A load from a CSV with columns ``seconds``, ``cpu_cores`` and ``mem_bytes``, as ``autoscale replay`` reads them.
 
-    ``cpu`` and ``mem`` are other names of the last two. The memory is a quantity, and may be missing. With ``repeat``
-    it repeats after its last step, which is as long as the one before. Raises ``LoadError``.
+    ``cpu`` and ``mem`` are other names of the last two. The memory is a quantity, and may be missing. Times count from
+    the first one. With ``repeat`` it repeats after its last step, which is as long as the one before. Raises
+    ``LoadError``.
     """
     rows = csv.DictReader(io.StringIO(text))
     try:
-        rows.fieldnames = [_SHORT.get(name, name) for name in rows.fieldnames or ()]
+        names = [name.strip().lower() for name in rows.fieldnames or ()]
+        rows.fieldnames = [_SHORT.get(name, name) for name in names]
         if not {"seconds", "cpu"} <= set(rows.fieldnames):
             columns = ",".join(rows.fieldnames)
             raise LoadError(f"a recording needs the columns seconds,cpu_cores[,mem_bytes], not {columns!r}")
         steps = [_step(rows.line_num, row) for row in rows]
     except csv.Error as error:
         raise LoadError(f"line {rows.line_num} of the recording: {error}") from None
+    # Times may be since 1970.
+    steps = [replace(step, at=Seconds(step.at - steps[0].at)) for step in steps]
     if not repeat or len(steps) < 2:
         return Load(steps)
     return Load(steps, Seconds(2 * steps[-1].at - steps[-2].at))

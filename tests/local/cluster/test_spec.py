@@ -64,6 +64,8 @@ def test_a_load_is_idle_waves_or_a_recording(tmp_path: Path) -> None:
     assert load_of("")(VM) == load_of("idle")(VM) == IDLE
     shifted = [load_of("waves")(ObjectName("default", f"vm-{number}")).at(Seconds(0.0)) for number in range(9)]
     assert len(set(shifted)) > 1
+    (tmp_path / "from a spreadsheet.csv").write_text("seconds,cpu_cores\n0,2\n", encoding="utf-8-sig")
+    assert load_of(str(tmp_path / "from a spreadsheet.csv"))(VM).at(Seconds(0.0)).cpu == 2
     with pytest.raises(StepFailedError, match="not idle, waves or a readable recording"):
         load_of("/no/such/file")
     (tmp_path / "binary.csv").write_bytes(b"\xff")

@@ -71,6 +71,8 @@ def test_recording_of_replay_is_a_load() -> None:
     steps = (LoadStep(Seconds(0), Demand(0.5, Bytes(300_000_000))), LoadStep(Seconds(60), Demand(3, Bytes(1))))
     text = "seconds,cpu_cores,mem_bytes\n0,0.5,300000000\n60,3,1\n"
     assert parse_recording(text, repeat=False) == Load(list(steps))
+    since_1970 = "CPU_cores, seconds\n0.5,1790000000\n3,1790000060\n"
+    assert [step.at for step in parse_recording(since_1970, repeat=False).steps] == [Seconds(0), Seconds(60)]
     idle = parse_recording("seconds,cpu_cores\n0,0.5\n", repeat=False).at(Seconds(0))
     assert idle == Demand(0.5, IDLE_MEMORY)
 
