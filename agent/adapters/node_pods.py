@@ -39,6 +39,8 @@ class PodStates:
 
     def put(self, pod: ObjectName, state: PodDatabase | str) -> None:
         """The pod now, or the reason why it cannot be decoded."""
+        # A restored store may have a higher version than before; those of its objects are old.
+        self._restores += _is_older(state, self._latest.get(pod))  # booleans are 0 or 1
         self._latest[pod] = state
         self._wake(pod)
 
@@ -182,6 +184,13 @@ class NodePods:
     def _refuse(self, name: ObjectName, reason: str) -> None:
         self.unreadable[name] = reason
         self.states.put(name, reason)
+
+
+def _is_older(state: PodDatabase | str, last: PodDatabase | str | None) -> bool:
+    """Return True if the pod has an older version than it had."""
+    if not (isinstance(state, PodDatabase) and isinstance(last, PodDatabase)):
+        return False
+    return number(state.resource_version) < number(last.resource_version)
 
 
 def assignment_of(pod: JsonObject) -> Assignment | None:

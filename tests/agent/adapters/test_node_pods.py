@@ -122,6 +122,20 @@ async def test_one_watch_serves_the_agents_of_all_pods() -> None:
     ]
 
 
+async def test_restored_store_may_have_a_higher_version() -> None:
+    """``etcdutl snapshot restore --bump-revision``: only the versions of the pods tell that the store was restored."""
+    server, name = PodServer(versioned(9)), name_of(pod_database())
+    server.version = 10
+    pods = NodePods(LightKubernetesApi(client(server), "http://api", no_token, Seconds(1.0)), "n", serves_pods=True)
+    await read_once(pods)
+    states = pods.states.follow(name)
+    assert await outcome(states) == "9"
+    server.pods, server.version = [versioned(5)], 1_000_000
+    await read_once(pods)
+    assert await outcome(states) == "ended"
+    assert await outcome(pods.states.follow(name)) == "5"
+
+
 async def test_restart_of_a_container_is_no_trouble() -> None:
     """The supervisor ends the agent of the old container; until then it must not report that the pod was deleted."""
     server, name = PodServer(versioned(5)), name_of(pod_database())
