@@ -169,10 +169,9 @@ class VmSide:
     """State of the VM's object and of the patches in flight.
 
     ``stale_at`` is a version at which a patch conflicted: the next waits for a newer one, or for ``retry_at``, because
-    other objects can conflict as well. ``shrunk_at`` is the
-    time of the last order to shrink, ``fell_at`` the time when the VM was last seen to shrink. ``failure`` is of
-    patching, ``lost`` of reading. After ``refused`` refused growths in a row, none is tried or requested before
-    ``grows_from``. A pod has ``pauses`` for each resource instead.
+    other objects can conflict as well. ``shrunk_at`` is the time of the last order to shrink, ``fell_at`` the time when
+    the VM was last seen to shrink. ``failure`` is of patching, ``lost`` of reading. After ``refused`` refused growths
+    in a row, none is tried or requested before ``grows_from``. A pod has ``pauses`` for each resource instead.
     """
 
     seen: Vm | None = None
