@@ -49,7 +49,9 @@ def node_object(node: NodeSpec, now: str) -> Json:
 
 def node_labels(node: NodeSpec) -> Json:
     """Labels that the kubelet sets."""
-    return {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", **node.labels}
+    # The architecture of the guests, on any machine: QEMU runs x86 only.
+    own = {"kubernetes.io/arch": "amd64", "kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"}
+    return {**own, **node.labels}
 
 
 def ready_condition(status: str, reason: str, message: str, now: str) -> Json:

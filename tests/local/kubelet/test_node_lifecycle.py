@@ -15,6 +15,10 @@ from protocol.kubernetes.objects import Json, items, labels_of, text
 from protocol.kubernetes.resources import NODES
 from protocol.messages import ObjectName
 from protocol.units import Resources
+from scheduler_plugin.cluster.scheduling_fields import pod_constraints
+from scheduler_plugin.constraints.cluster_view import ClusterView
+from scheduler_plugin.constraints.judge import Candidate, Judge
+from scheduler_plugin.constraints.model import NodeTraits
 from tests.fake_clock import FakeClock
 from tests.neonvm.in_process import InProcess
 
@@ -71,7 +75,20 @@ async def test_node_keeps_given_labels_and_taints() -> None:
     async with watched_node(NodeSpec("node-1", SIZE, {"zone": "b"}, (GPU,))) as node:
         assert await node.state() == ("True", ["gpu:NoSchedule"])
         labels = labels_of(await node.client.get(NODES, NAME))
-        assert labels == {"kubernetes.io/hostname": "node-1", "kubernetes.io/os": "linux", "zone": "b"}
+        assert labels == {
+            "kubernetes.io/arch": "amd64",
+            "kubernetes.io/hostname": "node-1",
+            "kubernetes.io/os": "linux",
+            "zone": "b",
+        }
+
+
+async def test_vm_with_target_architecture_may_move_to_local_node() -> None:
+    """The scheduler moves it only to nodes with the label, which every kubelet sets."""
+    async with watched_node(NodeSpec("node-1", SIZE)) as node:
+        traits = NodeTraits(labels_of(await node.client.get(NODES, NAME)))
+    candidate = Candidate("default", pod_constraints({"targetArchitecture": "amd64"}))
+    assert Judge(ClusterView({"node-1": traits}, [])).judge(candidate).hindrance("node-1") is None
 
 
 async def test_stopped_kubelet_makes_node_unreachable() -> None:
