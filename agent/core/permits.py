@@ -65,13 +65,19 @@ def _soon(rhythm: Rhythm | None, wait: Seconds, now: Instant) -> Instant:
     return rhythm.quick.before(Instant(now + max(wait, rhythm.quick.step) + JUST_BEEN))
 
 
-def expire(state: State, now: Instant) -> None:
-    """Drop a pod's permit that was not renewed for ``POD_PERMIT_LASTS``."""
+def has_lapsed(state: State, now: Instant) -> bool:
+    """Return True if a pod's permit was not renewed for ``POD_PERMIT_LASTS``."""
     side, vm = state.scheduler, state.vm.seen
     # A VM's permit is stored on its object, so it does not expire.
-    if vm is None or not vm.is_pod or side.answered_at is None or now - side.answered_at < POD_PERMIT_LASTS:
-        return
-    side.permit = side.ceiling = None
+    if vm is None or not vm.is_pod or side.answered_at is None:
+        return False
+    return now - side.answered_at >= POD_PERMIT_LASTS
+
+
+def expire(state: State, now: Instant) -> None:
+    """Drop a pod's permit that has lapsed."""
+    if has_lapsed(state, now):
+        state.scheduler.permit = state.scheduler.ceiling = None
 
 
 def answered(state: State, response: Response, now: Instant, jitter: float) -> None:

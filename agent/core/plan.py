@@ -17,6 +17,7 @@ from agent.core.actions import Action, AskScheduler, OrderSleep, PatchVm, Plan
 from agent.core.desired_size import desired_size, in_use, is_fresh, least_size
 from agent.core.goal import NOTHING
 from agent.core.monitor.monitor_plan import kept_by, message_to
+from agent.core.permits import has_lapsed
 from agent.core.pods.requests import next_requests
 from agent.core.sleep.obstacles import obstacles
 from agent.core.state import State
@@ -46,7 +47,7 @@ def plan(state: State, now: Instant) -> Plan:
     actions: list[Action] = [patch] if patch is not None and patching else []
     if ask_at is not None and ask_at <= now:
         needs = _needs(state, vm, report, size.at_least(least), now)
-        actions.append(AskScheduler(_request(state, report, needs), vm.slot_size))
+        actions.append(AskScheduler(_request(state, report, needs, now), vm.slot_size))
     if not actions and state.policy.sleep.after and not sleep_obstacles(state, vm, size, now):
         actions.append(OrderSleep(vm.version, state.scheduler.giving.asks_sleep))
     pauses = [pause.until for pause in state.vm.pauses.known]
@@ -67,7 +68,8 @@ def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | Non
 def _limit(state: State, vm: Vm, now: Instant) -> Resources:
     """The maximum size that the VM may be patched to."""
     side = state.scheduler
-    ceiling = vm.use if state.ceiling is None else whole_slots(state.ceiling, vm.slot_size)
+    permitted = _permitted(state, now)
+    ceiling = vm.use if permitted is None else whole_slots(permitted, vm.slot_size)
     # If another client patched the VM above its permit and the request for that size was denied, return to the
     # ceiling, but not below the memory in use.
     if side.denial is not None and vm.use.within(side.denial.wanted):
@@ -75,6 +77,12 @@ def _limit(state: State, vm: Vm, now: Instant) -> Resources:
         return ceiling.at_least(in_use(state, vm, now)).at_least(Resources(NOTHING.cpu, least))
     # The scheduler accounts for what a pod has, whatever it requests.
     return ceiling.at_least(vm.holds if vm.is_pod else vm.use)
+
+
+def _permitted(state: State, now: Instant) -> Resources | None:
+    """The certain part of the permit; None if there is none."""
+    # A permit may lapse between two events, and a patch or a request may be due then.
+    return None if has_lapsed(state, now) else state.ceiling
 
 
 def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
@@ -119,7 +127,7 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
     # Without the opt-in label a VM has no permit.
     if state.vm.seen is not None and not state.vm.seen.enabled:
         return side.next_at
-    ceiling = state.ceiling
+    ceiling = _permitted(state, now)
     if ceiling is None or side.failure is not None:
         return now
     if not wanted.within(ceiling):
@@ -134,13 +142,14 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
     return now if less or pressure_is_over or load_is_news or offer_is_news else side.next_at
 
 
-def _request(state: State, report: Resources, needs: Resources | None) -> AgentRequest:
-    side, asleep = state.scheduler, state.vm.seen is not None and state.vm.seen.is_asleep
+def _request(state: State, report: Resources, needs: Resources | None, now: Instant) -> AgentRequest:
+    side, permitted = state.scheduler, _permitted(state, now)
+    asleep = state.vm.seen is not None and state.vm.seen.is_asleep
     return AgentRequest(
         pod=state.pod,
         resources=report,
         # A scheduler without state would grant again what is presented here.
-        last_permit=state.ceiling and (ZERO if asleep else state.ceiling),
+        last_permit=permitted and (ZERO if asleep else permitted),
         compute_unit=side.compute_unit,
         metrics=_metrics(state),
         sequence=side.sequence,

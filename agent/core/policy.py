@@ -207,7 +207,7 @@ DENIED_BACKOFF: Final = Backoff(Seconds(2.0), Seconds(3.0), factor=1.5)
 
 POD_PERMIT_LASTS: Final = Seconds(18.0)
 """Lifetime of a pod's permit. It is not stored, and a new scheduler reserves its room for 30 s: longer than this plus
-the time-outs of a request (5 s), a scrape (2 s) and a patch (5 s).
+the time-outs of a request (5 s) and a patch (5 s).
 """
 
 SOONEST: Final = Seconds(2.0)

@@ -126,6 +126,18 @@ def test_permit_of_a_pod_ends_without_an_answer() -> None:
     assert (asks.request.resources, asks.request.last_permit) == (size("500m", "1Gi"), None)
 
 
+def test_lapsed_permit_is_not_used_between_two_scrapes() -> None:
+    """A retry may be due before the next event, at which the permit is dropped."""
+    story = settled_pod().looks(cores=0.25)
+    assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
+    story.at(13.5).happens(PatchFailed(Fault.NETWORK, "no response", refused=False))
+    loaded(story, 17.5, cores=0.25)
+    assert story.at(18.5).plans().actions[0] == patched_to(size("500m", "1Gi"), 1)
+    (asks,) = story.at(19.0).plans().actions
+    assert isinstance(asks, AskScheduler)
+    assert asks.request.last_permit is None
+
+
 def test_wish_that_a_new_scheduler_does_not_count_is_withdrawn() -> None:
     """It has no room for the memory that the kubelet defers, and must be able to say so and grant CPU."""
     story = settled_pod().looks(cores=0.25, used=0.9)
