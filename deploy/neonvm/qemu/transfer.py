@@ -27,13 +27,7 @@ from deploy.neonvm.qemu.handover import (
     target_says,
 )
 from deploy.neonvm.qemu.machine import Decide, Decided, Machine, OpenWire, Route, decided_here, socket_pair
-from deploy.neonvm.qemu.reports import (
-    TransferReport,
-    completed_info,
-    parse_report,
-    parse_run_state,
-    transfer_info,
-)
+from deploy.neonvm.qemu.reports import TransferReport, completed_info, parse_report, parse_run_state, transfer_info
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
