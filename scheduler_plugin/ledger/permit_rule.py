@@ -239,10 +239,7 @@ def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resou
 def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instant) -> None:
     if not (unmet.any or claim.unmet.any):
         return
-    if claim.denied_since is None:
-        claim.denied_since, claim.past_denials = now, claim.past_denials.unpaid(state.nodes[claim.node].moves)
-    if not unmet.any:
-        claim.past_denials = claim.past_denials.followed_by(claim.denied_since, now)
+    claim.denied_since = now if claim.denied_since is None else claim.denied_since
     # A waking VM's size is from its object: others must not stay small for it for ever, even if its owner changes that
     # size, and with it the denial, again and again.
     asked_at = None if claim.vm is None else claim.vm.wake_asked_at

@@ -103,8 +103,9 @@ class LedgerState:
 
     def _assign(self, claim: Claim, account: VmAccount | None) -> None:
         """Move the claim to the VM of ``account``; None: to no VM."""
-        before = claim.vm
-        claim.assign(account)
+        before, claim.vm, claim.left = claim.vm, account, None
+        claim.holds_still, claim.denied_since, claim.metrics, claim.unsecured = False, None, None, ZERO
+        claim.offered, claim.asked_since, claim.gift, claim.asleep_size = ZERO, None, None, None
         if account is not None:
             account.claims.append(claim)
         self.change(claim, unmet=ZERO, is_migrating=False)
@@ -337,7 +338,6 @@ class LedgerState:
         node.replace(claim.reserved, ZERO)
         node.unmet = node.unmet - claim.unmet
         node.need_to_wake(claim, NO_WAKE_NEED)
-        node.moves += claim.is_migrating or claim.left is not None  # booleans are 0 or 1
         if claim.is_migrating:
             node.migrating = node.migrating - claim.reserved - claim.unmet
         if claim.waits is not NONE_DEFERRED:

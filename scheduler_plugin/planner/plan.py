@@ -65,7 +65,7 @@ class MigrationPolicy:
         return ceil(limit * nodes) if isinstance(limit, Fraction) else limit
 
     def denial_settles(self, lacking: Resources) -> Seconds:
-        """Minimum length of a denial of ``lacking``, with what counts of earlier ones, before VMs move."""
+        """Minimum length of a denial of ``lacking`` before VMs move."""
         # Ski rental: a move pays once the denial has cost as much, because its further length is unknown. For 1 to 30
         # vCPUs the total is at most twice the optimum.
         vcpus = max(lacking.cpu.as_cores, lacking.mem.ratio(MEM_OF_VCPU), 1.0)
@@ -204,12 +204,7 @@ class RoomNeed:
             for claim in book.claims.values()
             if claim.denied_since is not None
             and (claim.sleeps or not is_of_waking)
-            # Agents that were denied before ask again, too.
-            and now - claim.denied_since >= soonest
-            and (
-                is_of_waking
-                or claim.past_denials.followed_by(claim.denied_since, now).length >= policy.denial_settles(claim.unmet)
-            )
+            and now - claim.denied_since >= (soonest if is_of_waking else policy.denial_settles(claim.unmet))
         )
         pods = ZERO
         if now - self.denied_since >= soonest and not is_of_waking:

@@ -9,7 +9,6 @@ from typing import Final
 
 from protocol.messages import Metrics, ObjectName
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.past_denials import NO_PAST_DENIALS, PastDenials
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
 from scheduler_plugin.ledger.accounts.permit_state import LONG_AGO
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
@@ -89,7 +88,6 @@ class Claim:
       for it. ``asked_at``: the permit at that time. ``gift``: the last room that it freed.
     - ``asleep_size``: the reservation if the VM slept; None if its agent does not allow sleep. ``sleep_asked_at``: when
       the node last asked it to sleep.
-    - ``denied_since``: when the present denial began; None if there is none. ``past_denials``: the earlier ones.
     - ``left``: the reservation when the guest had moved to another pod for good. It stays until the pod goes, and
       ignores the VM from then on. None before.
     - ``boots_with``: the largest size in the pod's arguments that the guest may still boot with; zero once it
@@ -119,7 +117,6 @@ class Claim:
     asleep_size: Resources | None = None
     sleep_asked_at: Instant = LONG_AGO
     denied_since: Instant | None = None
-    past_denials: PastDenials = NO_PAST_DENIALS
     resizes: PodRequests | None = None
     waits: DeferredResizes = NONE_DEFERRED
     left: Resources | None = None
@@ -152,13 +149,6 @@ class Claim:
             return size
         # A resize in flight counts as done: the kubelet may have granted it.
         return size.at_least(self.resizes.most + self.pod.around)
-
-    def assign(self, account: VmAccount | None) -> None:
-        """Run the VM of ``account``, or none, and forget the last one."""
-        self.vm, self.left = account, None
-        self.holds_still, self.metrics, self.unsecured = False, None, ZERO
-        self.denied_since, self.past_denials = None, NO_PAST_DENIALS
-        self.offered, self.asked_since, self.gift, self.asleep_size = ZERO, None, None, None
 
     @property
     def runs_vm(self) -> bool:

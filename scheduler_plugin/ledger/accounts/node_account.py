@@ -80,7 +80,7 @@ class NodeAccount:
     ``wake_needs`` are the needs of sleeping VMs by pod, ``waking`` is their part of ``unmet``. ``unmeasured`` counts
     claims without an upper bound; with one of them nothing is free. Above ``asks_from`` the node asks VMs to shrink.
     Above ``asks_soon_from`` it may do so within seconds: ``next_givers`` are the pods that it would ask, and when that
-    was computed. ``moves`` is the number of VMs that have moved away.
+    was computed.
     """
 
     name: str
@@ -99,7 +99,6 @@ class NodeAccount:
     asks_from: Resources = field(init=False)
     asks_soon_from: Resources = field(init=False)
     next_givers: tuple[Instant, frozenset[str]] | None = None
-    moves: int = 0
     _placed: PodsOnNode | None = None
 
     def __post_init__(self) -> None:

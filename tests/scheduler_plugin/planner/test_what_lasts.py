@@ -6,13 +6,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
-from scheduler_plugin.ledger.events import MigrationGone, NodeSeen, PodGone, PodSeen
+from scheduler_plugin.ledger.events import NodeSeen, PodGone, PodSeen
 from scheduler_plugin.planner.plan import LastingExcess, MigrationPolicy, MovePlan
-from tests.scheduler_plugin.ledger.fleet import amount, name, plain_pod
+from tests.scheduler_plugin.ledger.fleet import amount, plain_pod
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node, pressed
 
 ABOVE = "node n1 is {0} vCPU and {0} GiB above its watermark"
@@ -198,69 +198,6 @@ def test_only_long_denials_move_vms() -> None:
     fixture.plan(after=89)
     fixture.tell("c", amount(1))
     assert first_move(fixture) == (1.0, "a", "node n1 lacks 1 vCPU and 1 GiB and denies VMs")
-
-
-def interrupted(quiet: float) -> PlannerFixture:
-    """``b`` was denied 1 for 80 s, then needed nothing more for so many seconds, and is denied again."""
-    fixture = denying(1, MigrationPolicy(settle=Seconds(3600.0)))
-    assert fixture.plan() == MovePlan()
-    assert fixture.plan(after=80) == MovePlan()
-    fixture.tell("b", amount(20))
-    assert fixture.plan(after=quiet) == MovePlan()
-    fixture.tell("b", amount(21))
-    return fixture
-
-
-@pytest.mark.parametrize(("quiet", "seconds"), [(0, 10), (1, 11), (20, 27), (60, 50), (120, 70), (600, 90)])
-def test_interrupted_denial_waits_for_the_rest(quiet: float, seconds: float) -> None:
-    """Each minute without a denial forgets half of the past."""
-    wait, vm, _ = first_move(interrupted(quiet))
-    assert (wait, vm) == (seconds, "a")
-
-
-def test_move_pays_for_earlier_denials() -> None:
-    """``b`` is denied 1 until ``c`` has left, grows, and is denied 1 again soon."""
-    fixture = PlannerFixture(node("n1", 40), node("n2", 60), policy=MigrationPolicy(settle=Seconds(3600.0)))
-    fixture.add("a", "n1", 12, load=9.0)
-    fixture.add("b", "n1", 18, load=9.0, facts={"most": amount(100)})
-    fixture.add("c", "n1", 10)
-    fixture.tell("b", amount(19))
-    assert first_move(fixture)[:2] == (90.0, "c")
-    fixture.carry_out(fixture.plan().moves[0])
-    fixture.plan(after=10)
-    fixture.fleet.apply(PodGone("uid-c"))
-    fixture.fleet.apply(MigrationGone(name("c-1")))
-    fixture.tell("b", amount(19))
-    fixture.tell("b", amount(29))
-    assert first_move(fixture)[0] == 90.0
-
-
-@given(st.lists(st.tuples(st.integers(1, 80), st.integers(1, 80)), max_size=3))
-@settings(max_examples=20)
-def test_interrupted_denial_moves_no_earlier_than_lone_one(spans: list[tuple[int, int]]) -> None:
-    """Not before ``b`` has been denied for 90 s in all, nor after 90 s of the last denial."""
-    fixture = denying(1, MigrationPolicy(settle=Seconds(3600.0)))
-    denied = 0
-    for length, quiet in spans:
-        if denied + length >= 90:
-            break
-        for _ in range(length):
-            assert fixture.plan(after=1) == MovePlan()
-        denied += length
-        fixture.tell("b", amount(20))
-        fixture.plan(after=quiet)
-        fixture.tell("b", amount(21))
-    assert 90 - denied <= first_move(fixture)[0] <= 90
-
-
-def test_denial_that_comes_back_is_not_due_before_agents_ask_again() -> None:
-    fixture = denying(1, MigrationPolicy(settle=Seconds(600.0), enabled=False))
-    fixture.plan()
-    fixture.plan(after=90)
-    fixture.tell("b", amount(20))
-    fixture.tell("b", amount(21))
-    fixture.policy = replace(fixture.policy, enabled=True)
-    assert first_move(fixture)[0] == 3.0
 
 
 @pytest.mark.parametrize(
