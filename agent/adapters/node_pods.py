@@ -39,7 +39,7 @@ class PodStates:
 
     def put(self, pod: ObjectName, state: PodDatabase | str) -> None:
         """The pod now, or the reason why it cannot be decoded."""
-        # A restored store may have a higher version than before; those of its objects are old.
+        # The store was restored from a backup. Its own version may be higher than before, those of its objects are old.
         self._restores += _is_older(state, self._latest.get(pod))  # booleans are 0 or 1
         self._latest[pod] = state
         self._wake(pod)
@@ -49,13 +49,11 @@ class PodStates:
         # The supervisor ends its agent, which would otherwise report a trouble first.
         self._latest.pop(pod, None)
 
-    def listed(self, pods: Set[ObjectName], *, is_restored: bool) -> None:
-        """The watch begins again, with these pods. ``is_restored``: the store is older than what was seen of it."""
-        self._lost, self._restores = None, self._restores + is_restored
+    def listed(self, pods: Set[ObjectName]) -> None:
+        """The watch begins again, with these pods."""
+        self._lost = None
         for pod in self._latest.keys() - pods:
             self.remove(pod)
-        for pod in pods if is_restored else ():
-            self._wake(pod)
 
     def lost(self, error: PortError) -> None:
         """The watch failed: followers fail, too, until the next list."""
@@ -107,7 +105,6 @@ class NodePods:
         self.unreadable: dict[ObjectName, str] = {}
         self.states = PodStates()
         self._api = api
-        self._version = 0
         self._known: dict[ObjectName, Assignment] = {}
         self._scheduler = scheduler
         # The server selects this node's opted-in pods, so that an agent's traffic does not grow with the cluster. VMs
@@ -127,7 +124,6 @@ class NodePods:
             # An expired version is not a failure: the supervisor calls again, which lists the pods.
             with suppress(ExpiredError):
                 async for event in self._api.watch(PODS.path(), self._selected, page.version):
-                    self._version = max(self._version, number(event.version))
                     if event.type != "BOOKMARK":
                         self._apply(event)
                         yield frozenset(self._known.values())
@@ -139,9 +135,7 @@ class NodePods:
         # A pod that cannot be decoded keeps its runner: its database is still there.
         before, self._known = self._known, {}
         self.unreadable = {}
-        is_restored, self._version = number(page.version) < self._version, number(page.version)
-        listed = {name_of(pod) for pod in page.objects} | {pod.name for pod in page.unreadable}
-        self.states.listed(listed, is_restored=is_restored)
+        self.states.listed({name_of(pod) for pod in page.objects} | {pod.name for pod in page.unreadable})
         for unreadable in page.unreadable:
             self._refuse(unreadable.name, unreadable.reason)
         for pod in page.objects:
