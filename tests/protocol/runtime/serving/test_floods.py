@@ -6,7 +6,6 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 
 import pytest
 import uvloop
@@ -25,7 +24,7 @@ from protocol.runtime.serving.bounded_protocol import (
 from protocol.runtime.serving.limits import Limits, Peers
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
-from tests.protocol.runtime.serving.test_limits import Client
+from tests.protocol.runtime.serving.test_limits import Client, Placed
 from tests.protocol.runtime.serving.test_listeners import free_address, listening
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -192,26 +191,16 @@ def test_answer_ends_with_its_client_though_others_wait(
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-@dataclass(eq=False)
-class Connection:
-    """A connection that notes that it was ended."""
-
-    is_displaced: bool = False
-
-    def displace(self) -> None:
-        self.is_displaced = True
-
-
 def test_greediest_peer_pays_for_large_bodies() -> None:
     peers = Peers(Limits(bodies=100))
-    modest, *greedy = (Connection() for _ in range(4))
+    modest, *greedy = (Placed() for _ in range(4))
     peers.hold(modest, "a", 30)
     for connection in greedy:
         peers.hold(connection, "b", 35)
     assert [each.is_displaced for each in (modest, *greedy)] == [False, True, False, False]
     peers.hold(modest, "a", 0)
     peers.leave(greedy[1], "b")
-    peers.hold(Connection(), "c", 60)
+    peers.hold(Placed(), "c", 60)
     assert [each.is_displaced for each in greedy] == [True, False, False]
 
 
