@@ -297,7 +297,7 @@ async def test_conflict_of_quota_is_tried_again() -> None:
         assert explain(fixture.runner.state, str(NAME), fixture.clock.now()).troubles == []
 
 
-async def test_room_of_a_patch_that_never_arrived_is_given_up() -> None:
+async def test_room_of_lost_patch_is_given_up() -> None:
     """The API was away for a moment, the load is over, and nothing else changes the pod."""
     async with PodFixture() as fixture:
         await fixture.clock.advance(1.0)

@@ -220,7 +220,7 @@ async def test_kills_of_ended_pods_are_forgotten() -> None:
         assert sum(runner.state.guest.kills.total for runner in agents.supervisor.runners.values()) == MOST_KILLS
 
 
-async def test_kill_counts_if_container_is_replaced_in_one_event() -> None:
+async def test_kill_counts_after_replacement_in_one_event() -> None:
     """After an outage of the API the first list may show the next container already."""
     async with running() as agents:
         agents.kills = 1.0

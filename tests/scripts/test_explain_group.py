@@ -86,7 +86,7 @@ def test_a_group_of_vms_shows_its_members_and_what_holds_its_scaling_back() -> N
     ]
 
 
-def test_a_group_that_does_not_know_yet_how_many_replicas_it_needs_says_so() -> None:
+def test_group_says_that_its_need_is_unknown() -> None:
     """It said that it wanted None replicas."""
     found: Json = {
         "group": "VirtualMachineGroup default/shop",

@@ -75,9 +75,7 @@ def test_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         (("--policy", "README.md"), "README.md: "),
     ],
 )
-def test_invalid_option_of_local_up_is_an_invalid_command_line(
-    arguments: Sequence[str], message: str, tmp_path: Path
-) -> None:
+def test_local_up_refuses_invalid_option(arguments: Sequence[str], message: str, tmp_path: Path) -> None:
     options = ("--guests", "simulated", "--node-cpu", "2", "--name", f"no-{os.getpid()}")
     done = ran(tmp_path, "local", "up", *options, *arguments)
     assert done.returncode == 2
@@ -90,7 +88,7 @@ def test_port_that_cannot_be_is_refused(port: str, tmp_path: Path) -> None:
     assert ran(tmp_path, "local", "address", "db", "--port", port).returncode == 2
 
 
-def test_status_of_a_cluster_that_does_not_run_says_how_to_start_it(tmp_path: Path) -> None:
+def test_status_of_stopped_cluster_names_remedy(tmp_path: Path) -> None:
     done = ran(tmp_path, "local", "status", "--name", "shop")
     assert done.returncode == 3
     assert done.stdout == b"The cluster 'shop' is not running; start it: autoscale local up --name shop\n"
@@ -104,7 +102,7 @@ def test_cluster_that_runs_is_refused_on_stderr(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"autoscale: cluster {name!r} is already running".encode())
 
 
-def test_bench_of_simulated_guests_says_that_they_run_no_postgres(tmp_path: Path) -> None:
+def test_bench_refuses_simulated_guests(tmp_path: Path) -> None:
     """It made a Secret, and failed with pgbench's "server closed the connection unexpectedly"."""
     folder = ClusterFolder(f"simulated-{os.getpid()}", tmp_path / "home" / f"simulated-{os.getpid()}")
     with folder.locked():
@@ -115,7 +113,7 @@ def test_bench_of_simulated_guests_says_that_they_run_no_postgres(tmp_path: Path
     assert "its guests are simulated and run no postgres" in " ".join(done.stderr.decode().replace("│", "").split())
 
 
-def test_start_that_fails_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_named_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is empty then, and "the api-server exited during start-up" was all."""
     failure = StepFailedError("the api-server exited during start-up", str(tmp_path / "api-server.log"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: (2**30, 2**30 - 4096, 4096))
@@ -135,7 +133,7 @@ def test_proxy_for_everything_is_not_read(tmp_path: Path) -> None:
     assert (done.returncode, "Connect" in line, "proxy" in line.lower()) == (1, True, False)
 
 
-def test_ctrl_c_ends_a_program_whose_modules_are_not_imported_yet(
+def test_ctrl_c_during_imports_ends_program(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The imports of a command take a second or more, and ended with a traceback."""

@@ -310,7 +310,7 @@ def test_next_process_puts_back_after_a_crash(layout: Layout, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(("owner", "name"), [(Path, "write_text"), (holds, "_write")], ids=["record", "limit"])
-def test_next_process_puts_back_after_a_crash_between_two_steps(
+def test_limit_is_restored_after_crash_between_steps(
     owner: object, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hold follows what was reclaimed, so its record is written again and again."""

@@ -83,7 +83,7 @@ async def test_node_keeps_given_labels_and_taints() -> None:
         }
 
 
-async def test_vm_with_target_architecture_may_move_to_local_node() -> None:
+async def test_local_nodes_have_an_architecture() -> None:
     """The scheduler moves it only to nodes with the label, which every kubelet sets."""
     async with watched_node(NodeSpec("node-1", SIZE)) as node:
         traits = NodeTraits(labels_of(await node.client.get(NODES, NAME)))

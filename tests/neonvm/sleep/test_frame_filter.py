@@ -212,7 +212,7 @@ def test_repeated_end_gets_few_answers() -> None:
     assert not any(answers[:90])
 
 
-def test_scan_with_ends_wakes_nobody_and_gets_no_answer() -> None:
+def test_scan_with_ends_wakes_nobody() -> None:
     remembered = memory()
     scanners = [Client(source_port=port) for port in range(1, 500)]
     verdicts = [client.judged(remembered, client.frame(FIN | ACK)) for client in scanners]

@@ -292,7 +292,7 @@ def test_ended_migration_stays_during_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_vm_does_not_move_while_an_ended_migration_is_deleted(is_ours: bool) -> None:
+def test_vm_waits_for_deletion_of_ended_migration(is_ours: bool) -> None:
     fixture = pressed(replace(over(1, SUCCEEDED, 4000), is_ours=is_ours, is_leaving=not is_ours), drains=True)
     planned = fixture.settled()
     assert planned.moves == ()

@@ -38,7 +38,7 @@ def test_reading_a_large_memory_is_expected() -> None:
     assert round(overdue(story.at(1010.0 + 655.36 + 25.0))) == 35
 
 
-def test_small_guest_that_does_not_start_is_overdue_soon() -> None:
+def test_small_guest_is_overdue_soon() -> None:
     assert overdue(starting(1001.0, 150 * 2**20).at(1041.0)) == 39.5
 
 

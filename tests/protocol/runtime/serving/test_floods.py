@@ -245,7 +245,7 @@ async def test_bodies_of_requests_sent_ahead_count_too() -> None:
         assert await clients[1].status() == "200 OK"
 
 
-async def test_late_request_is_not_refused_in_place_of_the_one_before_it() -> None:
+async def test_late_request_does_not_take_earlier_answer() -> None:
     """Its client would take the refusal for the answer to the first, which may have been carried out."""
     async with held(Limits(request=Seconds(0.2))) as listener:
         client = await listener.client(LATER + b"GET / HT")

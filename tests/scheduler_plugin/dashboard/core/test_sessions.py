@@ -65,7 +65,7 @@ def test_repeated_sign_in_ends_own_sessions() -> None:
     assert found == [False] * 5 + [True] * MOST_OF_ONE
 
 
-def test_service_accounts_of_a_namespace_end_their_own_sessions() -> None:
+def test_service_accounts_displace_their_own_namespace() -> None:
     """Whoever may make one may make many."""
     sessions = Sessions(most=4)
     of_bob = sessions.begin("bob's", ALL, BEGAN, token="token", who="bob")

@@ -61,7 +61,7 @@ def test_quiet_window_forgets(looks: list[tuple[int, bool]]) -> None:
     assert history.noted("uid", None, now + WINDOW) == DenialHistory("uid")
 
 
-def test_unseen_looks_count_as_denied_if_the_denial_lasts() -> None:
+def test_unseen_looks_count_if_denial_lasts() -> None:
     """The scheduler did not respond to the second look."""
     history = DenialHistory().noted("uid", NOW, NOW + seconds(15)).noted("uid", None, NOW + seconds(30))
     assert history.length == seconds(15)
