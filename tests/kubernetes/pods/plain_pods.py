@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.kubernetes.pods.pod_stage import Obj, PodStage
+from tests.kubernetes.pods.pod_stage import Obj, PodStage, actual
+from tests.kubernetes.pods.postgres import FLOOR
 from tests.kubernetes.real_kubernetes import eventually
 
 READY = "condition=Ready"
@@ -34,3 +35,8 @@ def pod_of(stage: PodStage, app: str) -> str:
     eventually(lambda: len(names()) == 1, f"a pod of {app}", 60.0)
     stage.cluster.wait(READY, f"pod/{names()[0]}")
     return names()[0]
+
+
+def rests(stage: PodStage, *pods: str) -> None:
+    """Returns once they have their floor: postgres is busy while it starts."""
+    eventually(lambda: all(actual(stage.pod(pod)) == FLOOR for pod in pods), "they are small", 60.0)

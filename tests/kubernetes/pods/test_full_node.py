@@ -14,7 +14,7 @@ import pytest
 
 from protocol.names import ANNOTATION_CONFIG
 from protocol.units import ZERO, MilliCpu, Resources
-from tests.kubernetes.pods.plain_pods import applied, pod_of
+from tests.kubernetes.pods.plain_pods import applied, pod_of, rests
 from tests.kubernetes.pods.pod_stage import Obj, PodStage, actual, desired
 from tests.kubernetes.pods.pod_watch import PodWatch
 from tests.kubernetes.pods.postgres import CEILING, FLOOR, quantities, template, workload
@@ -53,11 +53,6 @@ def free(stage: PodStage, node: str = NODE) -> MilliCpu:
     """What our scheduler can still give of the node's CPU."""
     allocatable = MilliCpu.parse(stage.cluster.get("node", node)["status"]["allocatable"]["cpu"])
     return allocatable - KEPT_BACK - stage.reserved(node).cpu
-
-
-def rests(stage: PodStage, *pods: str) -> None:
-    """Returns once they have their floor: postgres is busy while it starts."""
-    eventually(lambda: all(actual(stage.pod(pod)) == FLOOR for pod in pods), "they are small", 60.0)
 
 
 @pytest.fixture

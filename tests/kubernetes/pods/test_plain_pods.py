@@ -9,7 +9,7 @@ import pytest
 
 from protocol.units import Resources
 from tests.kubernetes.pods.load import load
-from tests.kubernetes.pods.plain_pods import applied, pod_of
+from tests.kubernetes.pods.plain_pods import applied, pod_of, rests
 from tests.kubernetes.pods.pod_stage import Obj, PodStage, actual, container, desired, restarts
 from tests.kubernetes.pods.pod_watch import PodWatch
 from tests.kubernetes.pods.postgres import FLOOR, quantities, template, workload
@@ -45,6 +45,7 @@ def test_a_pod_of_a_stateful_set_grows_with_its_load_and_keeps_the_room_above_it
         pod = pod_of(stage, "alone")
         server = stage.server(pod)
         server.prepare(scale=5)
+        rests(stage, pod)
         with load(server, "-S") as burst:
             watch.until(pod, lambda each: actual(each).cpu > FLOOR.cpu, burst.began, 30.0)
             time.sleep(3.0)

@@ -18,11 +18,11 @@ from scheduler_plugin.groups.controllers.tandem import DENIED
 from scheduler_plugin.groups.core.tandem import PATIENCE, Switchover
 from tests.kubernetes.pods.cnpg_cluster import CLUSTERS, CnpgCluster, cnpg_cluster
 from tests.kubernetes.pods.load import load
-from tests.kubernetes.pods.plain_pods import applied
+from tests.kubernetes.pods.plain_pods import applied, rests
 from tests.kubernetes.pods.pod_stage import Obj, PodStage, actual
 from tests.kubernetes.pods.pod_watch import PodWatch
 from tests.kubernetes.pods.postgres import AT_ONCE, FLOOR, HOLD, NAME
-from tests.kubernetes.pods.test_full_node import filler, free, rests
+from tests.kubernetes.pods.test_full_node import filler, free
 from tests.kubernetes.real_kubernetes import eventually
 
 pytestmark = pytest.mark.kubernetes
