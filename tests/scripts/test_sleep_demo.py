@@ -2,18 +2,23 @@
 
 import os
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 from typer import BadParameter
 
+from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Resources, Seconds
 from scripts.autoscale.demo import _refuse_beside_sleep
 from scripts.autoscale.demonstration.report import Observations, report
 from scripts.autoscale.demonstration.sleep.qemu_process import qemu_memory
 from scripts.autoscale.demonstration.sleep.sleep_points import SleepPoint, slept
+from scripts.autoscale.demonstration.sleep.sleep_scenario import SleepScenario
+from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.local import GuestKind
+from tests.fake_clock import FakeClock
 
 SIZE, FREED = Resources.parse(1, "256Mi"), Resources.parse("999m", "255Mi")
 GOOD = SleepPoint(
@@ -94,3 +99,33 @@ def test_only_own_qemu_is_counted(tmp_path: Path) -> None:
     assert (qemu_memory(Path("/clusters/demo"), demo, tmp_path) or 0) > 0
     assert qemu_memory(Path("/clusters/dem"), demo, tmp_path) is None
     assert qemu_memory(Path("/clusters/demo"), ObjectName("default", "dem"), tmp_path) is None
+
+
+class OrderedError(Exception):
+    """The VM has been ordered to sleep."""
+
+
+class AwakeSite:
+    """A cluster in which the VM of the demonstration has just woken."""
+
+    def __init__(self) -> None:
+        self.client = self
+
+    async def get(self, *_: object) -> Json:
+        return {"status": {"node": "node-1", "cpus": "1", "memorySize": "256Mi"}}
+
+    async def merge_patch(self, *_: object) -> Json:
+        raise OrderedError
+
+    async def of_scheduler(self, _: str) -> Json:
+        return {"nodes": [{"name": "node-1", "reserved": {"cpu": "1", "mem": "256Mi"}}]}
+
+
+async def test_next_sleep_does_not_wait_for_watch() -> None:
+    """The watch may still have the sleeping VM, which has no size, when the API says that it woke."""
+    site, clock = cast("Any", AwakeSite()), FakeClock()
+    watcher = Watcher(site, ObjectName("default", "demo"), clock, lambda _: None, lambda *_: None)
+    watcher.found = {"status": {"node": "node-1", "phase": "Asleep"}}
+    scenario = SleepScenario(site, clock, lambda _: None, watcher, lambda: None)
+    with pytest.raises(OrderedError):
+        await scenario._sleep("a new session", cast("Any", None), cast("Any", None))

@@ -21,7 +21,7 @@ from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from scripts.autoscale.demonstration.sleep.sleep_points import KEPT, TABLE_HAS, SleepPoint, answered, gave_back
 from scripts.autoscale.demonstration.vm_database import database_of
 from scripts.autoscale.demonstration.waiting import answers
-from scripts.autoscale.demonstration.watcher import Watcher
+from scripts.autoscale.demonstration.watcher import Watcher, size_of
 from scripts.autoscale.site import Site, SiteError
 from scripts.database_client import DatabaseError, DatabaseSession
 
@@ -39,9 +39,10 @@ _ENDS: Final = frozenset({SleepState.AWAKE, SleepState.RESTARTED})
 
 @dataclass(frozen=True, slots=True)
 class _Books:
-    """The reservation of the VM's node, the VM's permit as its annotation has it, and the memory of its QEMU."""
+    """The reservation of the VM's node, the VM's size and permit as the API has them, and the memory of its QEMU."""
 
     reserved: Resources
+    size: Resources | None
     permit: str
     qemu_bytes: int | None
 
@@ -79,8 +80,9 @@ class SleepScenario:
 
     async def _sleep(self, who: str, asks: Callable[[], Awaitable[object]], session: DatabaseSession) -> None:
         """One sleep, which ``who`` ends when it ``asks``; ``session`` reads its table afterwards."""
-        size, before = self.watcher.snapshot().size, await self._books()
-        if size is None:
+        before = await self._books()
+        # Not the watcher's: it may not have seen yet that the VM woke.
+        if (size := before.size) is None:
             raise SiteError("the VM has no size before it is ordered to sleep")
         report, took = await self._fall_asleep()
         asleep = self._point(who, size, before, await self._given_back(before, size), report, took)
@@ -185,7 +187,7 @@ class SleepScenario:
         reserved = Resources.parse(text(accounts[0], "reserved", "cpu"), text(accounts[0], "reserved", "mem"))
         vm = await self.site.client.get(VIRTUAL_MACHINES, self.watcher.vm)
         qemu_bytes = await asyncio.to_thread(self.qemu_memory)
-        return _Books(reserved, annotations_of(vm).get(ANNOTATION_PERMIT, ""), qemu_bytes)
+        return _Books(reserved, size_of(vm), annotations_of(vm).get(ANNOTATION_PERMIT, ""), qemu_bytes)
 
 
 def let_requests_follow(folder: ClusterFolder) -> None:
