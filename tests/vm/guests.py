@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 from deploy.neonvm.guests.qemu_guest import QemuGuest
 from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
-from deploy.neonvm.ports import Guest, GuestPhase, GuestSpec, PodNetwork
+from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestSpec, PodNetwork
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, MilliCpu
@@ -24,6 +24,8 @@ from vm_image.build import ensure_image
 
 VM, POD = ObjectName("default", "db"), ObjectName("default", "db-pod")
 BOOT_SECONDS = 240
+SETTLE_SECONDS = 180
+COMMAND_SECONDS = 600
 PASSWORD = "of these tests"
 MIB = 1024**2
 
@@ -43,7 +45,7 @@ class Booted:
     async def scrape(self, *collectors: str) -> dict[str, float]:
         """What a program in the pod reads from the guest's node_exporter, by sample."""
         query = "&".join(f"collect[]={name}" for name in collectors)
-        code = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())"
+        code = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
         page = await output(*self.place.enter, sys.executable, "-c", code, f"{self.place.metrics_url}?{query}")
         samples = (line.rsplit(" ", 1) for line in page.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, value in samples}
@@ -123,9 +125,21 @@ async def until_running(guest: Guest) -> None:
     """Returns once the guest's database serves."""
 
     async def runs() -> bool:
-        return (await guest.state()).phase is GuestPhase.RUNNING
+        with suppress(GuestError):  # a guest that has just booted may be too busy to say what CPU it has
+            return (await guest.state()).phase is GuestPhase.RUNNING
+        return False
 
     await until(runs, BOOT_SECONDS, guest)
+
+
+async def has_memory(guest: Guest, size: Bytes) -> None:
+    """Orders memory until the guest has it: a guest under load takes and gives it back bit by bit."""
+
+    async def has() -> bool:
+        await guest.set_memory(size)
+        return (await guest.state()).mem == size
+
+    await until(has, SETTLE_SECONDS, guest)
 
 
 async def output(*command: str, env: Mapping[str, str] | None = None) -> str:
@@ -136,7 +150,14 @@ async def output(*command: str, env: Mapping[str, str] | None = None) -> str:
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, **(env or {})},
     )
-    said, _ = await process.communicate()
+    try:
+        # pgbench waits forever for a database that does not answer.
+        async with asyncio.timeout(COMMAND_SECONDS):
+            said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     assert process.returncode == 0, said.decode()
     return said.decode()
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from agent.adapters.exposition import read_sample
 from protocol.units import Bytes, Seconds
-from scripts.autoscale.demonstration.pgbench import GRACE, DatabaseServer, PgbenchError, run_pgbench, tps_of
+from scripts.autoscale.demonstration.pgbench import GRACE, DatabaseServer, PgbenchError, run_pgbench
 from tests.vm.memory_guest import MIB, PASSWORD, MemoryGuest
 
 PAGE: Final = 8192
@@ -79,30 +79,21 @@ class Database:
             f"select pg_prewarm('pgbench_accounts', 'buffer', 'main', 0, {half});",
         )
 
-    async def tps(self, seconds: int) -> list[float]:
-        """Every second's transactions of clients that read at random for this many seconds."""
-        rates: list[float] = []
-
-        def line(text: str) -> None:
-            tps = tps_of(text)
-            if tps is not None:
-                rates.append(tps)
-
+    async def load(self, seconds: int) -> int:
+        """The transactions of clients that read at random for this many seconds. Raises ``PgbenchError``."""
         script = self._script("read", _READ.format(last=self.scale * 100_000 - 1, reads=_READS))
-        load = ["-M", "prepared", "-n", "-c", str(_CLIENTS), "-j", "1", "-T", str(seconds), "-P", "1", "-f", script]
-        await run_pgbench(self.server, [*load, "postgres"], line, Seconds(seconds + GRACE))
-        # A load that did not run at all shows as no throughput.
-        return rates or [0.0]
+        load = ["-M", "prepared", "-n", "-c", str(_CLIENTS), "-j", "1", "-T", str(seconds), "-f", script, "postgres"]
+        return (await run_pgbench(self.server, load, lambda _: None, Seconds(seconds + GRACE))).transactions
 
     async def missed(self, seconds: int) -> float:
         """The share of what clients read in that many seconds that came from the disk. Raises ``PgbenchError``."""
         before = read_sample(await self.guest.page())
-        rates = await self.tps(seconds)
+        transactions = await self.load(seconds)
         after = read_sample(await self.guest.page())
         if before.read is None or after.read is None:
             raise PgbenchError("the guest does not say what it reads from disk")
         # Each read of an account is about one page: a page holds few rows, and accounts are chosen at random.
-        return (after.read - before.read) / PAGE / max(1.0, sum(rates) * _READS)
+        return (after.read - before.read) / PAGE / max(1, transactions * _READS)
 
     async def _say(self, *statements: str) -> None:
         for statement in statements:

@@ -18,6 +18,7 @@ from agent.core.plan import plan
 from agent.core.policy import Policy
 from agent.core.state import State, begin
 from agent.core.vm import Vm
+from deploy.neonvm.ports import GuestError
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
@@ -66,7 +67,10 @@ class GuestFollower:
         return self.guest.clock.now()
 
     async def _look(self) -> None:
-        mem = (await self.guest.guest.state()).mem
+        try:
+            mem = (await self.guest.guest.state()).mem
+        except GuestError:
+            return  # a busy guest may not answer in time; it is asked again
         if mem != self._vm.actual.mem:
             self._vm = replace(self._vm, actual=Resources(CPU, mem), version=self._vm.version + 1)
             self._take(VmSeen(self._vm))

@@ -19,11 +19,12 @@ from agent.adapters.exposition import COLLECTORS
 from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.password import PasswordGuest
-from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestSpec
+from deploy.neonvm.ports import Guest, GuestError, GuestSpec
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
-from protocol.units import Bytes, MilliCpu, Seconds
+from protocol.units import Bytes, MilliCpu
+from tests.vm.guests import until_running
 from vm_image.build import ensure_image
 
 MIB: Final = 1024**2
@@ -32,7 +33,6 @@ PASSWORD: Final = "memory"
 """Of a database that exists only during one run, on this machine."""
 
 _VM, _POD = ObjectName("default", "memory"), ObjectName("default", "memory-pod")
-_BOOT: Final = Seconds(240.0)
 # A separate program, because it runs in the pod's network namespace.
 _READ: Final = "import sys, urllib.request as u; sys.stdout.buffer.write(u.urlopen(sys.argv[1], timeout=10).read())"
 
@@ -119,9 +119,7 @@ async def memory_guest(folder: Path, sizes: GuestSizes) -> AsyncIterator[MemoryG
             if isinstance(guest, PasswordGuest):
                 await guest.set_password(PASSWORD)
             await guest.start()
-            async with asyncio.timeout(_BOOT):
-                while (await guest.state()).phase is not GuestPhase.RUNNING:
-                    await clock.sleep(Seconds(0.2))
+            await until_running(guest)
             port = await network.expose(address, 5432)
             yield MemoryGuest(guest, sizes, spec, clock, port, guests.description, watched)
         finally:

@@ -88,7 +88,9 @@ async def sessions_with(port: int, count: int) -> AsyncIterator[list[DatabaseSes
             stack.callback(session.close)
             return session
 
-        yield await asyncio.gather(*(opened() for _ in range(count)))
+        async with asyncio.timeout(PATIENCE):
+            sessions = await asyncio.gather(*(opened() for _ in range(count)))
+        yield sessions
 
 
 @asynccontextmanager
@@ -110,6 +112,11 @@ async def reported_burst(heard: Heard, port: int) -> AsyncIterator[tuple[float, 
     pytest.fail(f"none of {BURSTS} bursts of connections was reported")
 
 
+def is_look(message: Message) -> bool:
+    """Return True for a report of load from a moment alone; one of a guest that stood still may be from longer."""
+    return message.get("cause") == "cpu" and float(str(message["span"])) < 1.0
+
+
 def mib(count: int) -> Resources:
     return Resources(MilliCpu(1000), Bytes(count * MIB))
 
@@ -123,15 +130,15 @@ async def test_it_speaks_up_for_load_connections_and_memory(tmp_path: Path) -> N
             began = time.monotonic()
             for session in sessions:
                 session.begin(COUNT)
-            at, report = await heard.first(lambda each: each.get("cause") == "cpu", began)
+            at, report = await heard.first(is_look, began)
             print(f"the load was reported after {at - began:.3f} s: {report}")
-            assert float(str(report["span"])) < 1.0, "a look would say less of a longer time"
             assert float(str(report["cpuStall"])) > 0.2
             # A session's title says what it does a moment after it has begun, so that the first report may come before.
             _, report = await heard.first(lambda each: each.get("cause") == "cpu" and each["active"] != 0, began)
             assert 1 <= int(str(report["active"])) <= len(sessions)
-            for session in sessions:
-                await session.finished()
+            async with asyncio.timeout(5 * PATIENCE):
+                for session in sessions:
+                    await session.finished()
             await asyncio.sleep(5.0)
             async with reported_burst(heard, port) as (seconds, report):
                 print(f"the connections were reported after {seconds:.3f} s: {report}")

@@ -18,9 +18,10 @@ pytestmark = pytest.mark.vm
 
 SIZES = GuestSizes(Bytes(384 * MIB), Bytes(1024 * MIB), Bytes(32 * MIB))
 SCALE = 2
+ENOUGH = Bytes(704 * MIB)
 GIVEN_BACK = Bytes(96 * MIB)
 """More than a step that is tried under load."""
-LOAD, IDLE = 60, 120.0
+LOAD, LOADS, IDLE = 60, 4, 360.0
 QUICK = """
 smoothing: {memory: [hold: {window: 10s}]}
 memory: {cache: {watch: 18s, retry: 10m, longest: 1h, step: 0.2, idleAfter: 20s, remember: 4h, idleShare: 0.4}}
@@ -32,7 +33,7 @@ timing: {stale: 20s}
 async def _loaded(follower: GuestFollower, database: Database, seconds: int) -> None:
     """Follow the guest while its database is read."""
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(database.tps(seconds))
+        tasks.create_task(database.load(seconds))
         await follower.follow(seconds)
 
 
@@ -43,9 +44,13 @@ async def test_the_working_set_of_a_database_is_found_and_given_back_when_the_lo
         await database.warm()
         await guest.throttle(400)
         follower = GuestFollower(guest, read_policy(QUICK, Policy()), print)
-        await _loaded(follower, database, LOAD)
+        for _ in range(LOADS):
+            await _loaded(follower, database, LOAD)
+            # A busy machine leaves time for fewer looks and steps.
+            if follower.size <= ENOUGH:
+                break
         rest = follower.size
-        assert database.size < rest <= Bytes(704 * MIB)
+        assert database.size < rest <= ENOUGH
         assert await database.missed(10) < 0.2
         async with asyncio.timeout(IDLE):
             while (await guest.guest.state()).mem > rest - GIVEN_BACK:

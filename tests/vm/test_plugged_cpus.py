@@ -21,6 +21,8 @@ from tests.vm.guests import BOOT_SECONDS, until
 pytestmark = pytest.mark.vm
 
 WHO = "default/db-x"
+LISTENING = "00010000"
+"""The flags of such a socket in /proc/net/unix."""
 
 
 @pytest.fixture
@@ -38,6 +40,12 @@ def monitor(tmp_path: Path) -> Iterator[Path]:
             process.kill()
 
 
+def listens(path: Path) -> bool:
+    """Return True if a socket listens there: its file exists a moment before."""
+    found = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(str(path))]
+    return any(flags == LISTENING for _, _, _, flags, *_ in found)
+
+
 @pytest.fixture
 async def machine(monitor: Path) -> AsyncIterator[RemoteMachine]:
     """The machine, once its monitor listens."""
@@ -48,10 +56,10 @@ async def machine(monitor: Path) -> AsyncIterator[RemoteMachine]:
         made.setblocking(False)
         return made
 
-    async def listens() -> bool:
-        return await asyncio.to_thread(monitor.exists)
+    async def is_up() -> bool:
+        return await asyncio.to_thread(listens, monitor)
 
-    await until(listens, BOOT_SECONDS)
+    await until(is_up, BOOT_SECONDS)
     async with RemoteMachine(RunnerEndpoint(WHO, "", "", 0, 0), connect, lambda: True) as made:
         yield made
 
