@@ -1,7 +1,7 @@
 """How much slower a program runs on this machine just now than on an idle one: what limits of seconds are stretched by.
 
-``python -m tests.slowness`` works for some milliseconds now and then until its input ends, and
-prints how many times as long as it computed that took.
+``python -m tests.slowness`` works for some milliseconds now and then until its input ends, and prints how many times as
+long as it computed that took, and for how many seconds it stood still at most.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ WORK: Final = 0.002
 
 
 class Slowness:
-    """Measures while it is entered; ``factor`` is 1 on an idle machine."""
+    """Measures while it is entered; ``factor`` is 1 on an idle machine, and ``standstill`` next to nothing."""
 
     def __init__(self) -> None:
-        self.factor = 1.0
+        self.factor, self.standstill = 1.0, 0.0
 
     def __enter__(self) -> Slowness:
         # A process of its own: a thread would also wait for the threads of the test.
@@ -35,21 +35,28 @@ class Slowness:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        said, _ = self._process.communicate()
-        self.factor = max(1.0, float(said))
+        factor, standstill = self._process.communicate()[0].split()
+        self.factor, self.standstill = max(1.0, float(factor)), float(standstill)
+
+    def stretched(self, seconds: float) -> float:
+        """How long may take here what takes ``seconds`` on an idle machine."""
+        return seconds * self.factor + self.standstill
 
 
 def main() -> None:
     """Works until the input ends."""
     over = threading.Event()
     threading.Thread(target=_wait_for_the_end, args=(over,), daemon=True).start()
-    computed = took = 0.0
+    computed = took = standstill = 0.0
+    before = time.monotonic()
     while not computed or not over.wait(PAUSE):
         began, began_at = time.thread_time(), time.monotonic()
         while time.thread_time() - began < WORK:
             pass
-        computed, took = computed + time.thread_time() - began, took + time.monotonic() - began_at
-    print(took / computed)
+        now = time.monotonic()
+        computed, took = computed + time.thread_time() - began, took + now - began_at
+        before, standstill = now, max(standstill, now - before - PAUSE)
+    print(took / computed, standstill)
 
 
 def _wait_for_the_end(over: threading.Event) -> None:

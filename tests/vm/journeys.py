@@ -17,6 +17,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, Seconds
 from scripts.database_client import DatabaseSession
+from tests.slowness import Slowness
 from tests.vm.guests import MIB, PASSWORD, Booted, booted, with_password
 from vm_image.build import ensure_image
 
@@ -85,9 +86,10 @@ async def travelling(kind: NetworkKind, state_dir: Path) -> AsyncIterator[Journe
 @dataclass
 class Probe:
     """A client that asks the database for nothing, every 20 ms, over one connection. ``stalls`` are its waits in
-    seconds, by when they began.
+    seconds, by when they began; ``slow`` knows at the end how slow the machine was meanwhile.
     """
 
+    slow: Slowness
     stalls: list[tuple[float, float]] = field(default_factory=list)
 
     def longest(self, since: float = 0.0, until: float = float("inf")) -> float:
@@ -99,10 +101,11 @@ class Probe:
 async def probing(journey: Journey) -> AsyncIterator[Probe]:
     """Probes the guest's database through the flat network until the end of the block; the connection must hold."""
     port = await journey.home.network.expose(journey.spec.address, 5432)
-    session, probe = await DatabaseSession.open("127.0.0.1", port, PASSWORD), Probe()
+    session, probe = await DatabaseSession.open("127.0.0.1", port, PASSWORD), Probe(Slowness())
     task = asyncio.create_task(_probe(session, probe))
     try:
-        yield probe
+        with probe.slow:
+            yield probe
         assert not task.done(), f"the probe's connection has ended: {task}"
     finally:
         task.cancel()

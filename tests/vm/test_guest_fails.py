@@ -32,6 +32,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.units import Resources
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.runtime_fixture import FakeExtender, definition
+from tests.slowness import Slowness
 from tests.vm.guests import BOOT_SECONDS, cluster_of, machines, until
 from vm_image.build import GuestImage, ensure_image
 
@@ -53,23 +54,28 @@ _VM: Json = {
 
 
 class WatchedQemu(Qemu):
-    """Keeps the machine that was launched last."""
+    """Keeps the machine that was launched last, and counts all of them."""
 
     machine: Machine
+    launches = 0
 
     async def launch(
         self, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
     ) -> Machine:
         self.machine = await super().launch(who, command, log, inherit)
+        self.launches += 1
         return self.machine
 
 
 class RunningVm:
-    """A VM on a whole runtime with real guests. ``failed`` has the time at which each of its pods was seen to fail."""
+    """A VM on a whole runtime with real guests. ``failed`` has the time at which each of its pods was seen to fail, and
+    ``delays`` how many seconds after its fault that was.
+    """
 
     def __init__(self, api: InProcess, hypervisor: WatchedQemu, state: Path) -> None:
         self.client, self.hypervisor, self.state = api.client(), hypervisor, state
         self.failed: dict[str, float] = {}
+        self.delays: list[float] = []
         self._stir = asyncio.Event()
 
     def look(self, change: ObjectChange) -> None:
@@ -83,29 +89,29 @@ class RunningVm:
 
         async def has_begun() -> bool:
             assert len(self.failed) == known, "the guest has ended while it booted"
-            return any(b"services are started" in each.read_bytes() for each in self.state.rglob("console.log"))
+            # Each begins a console of its own before it is launched.
+            consoles = self.state.rglob("console.log") if self.hypervisor.launches > known else ()
+            return any(b"services are started" in each.read_bytes() for each in consoles)
 
         await until(has_begun, BOOT_SECONDS)
 
-    async def fails_within_a_second_after(self, fault: Callable[[RunningVm], Awaitable[None]], reason: str) -> None:
+    async def fails_after(self, fault: Callable[[RunningVm], Awaitable[None]], reason: str) -> None:
         """The fault ends the pod with the reason, which is in the pod's status and in the VM's event."""
         known = len(self.failed)
         await fault(self)
         happened = time.monotonic()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.failed) == known:
                 self._stir.clear()
                 await self._stir.wait()
-        assert list(self.failed.values())[-1] - happened < 1
+        self.delays.append(list(self.failed.values())[-1] - happened)
 
         async def is_said() -> bool:
             events = (await self.client.list(EVENTS)).objects
             about_vm = [each for each in events if text(each, "involvedObject", "kind") == "VirtualMachine"]
             return any(reason in text(each, "message") for each in about_vm)
 
-        await until(is_said, 5)
-        for console in self.state.rglob("console.log"):
-            console.unlink()
+        await until(is_said, 60)
 
 
 @asynccontextmanager
@@ -160,15 +166,17 @@ async def panics(vm: RunningVm) -> None:
 
 async def test_a_guest_that_cannot_go_on_ends_its_pod_within_a_second_with_the_reason(tmp_path: Path) -> None:
     image = await asyncio.to_thread(ensure_image, print)
-    async with running_vm(tmp_path, image) as vm:
-        await vm.starts_services()
-        await vm.fails_within_a_second_after(panics, "its kernel panicked; QEMU said nothing; its console said ")
-        await vm.starts_services()
-        await vm.fails_within_a_second_after(is_killed, "QEMU was killed by SIGKILL")
-        await vm.starts_services()
-        await vm.fails_within_a_second_after(is_reset, "its machine was reset")
-        (found,) = (await vm.client.list(VIRTUAL_MACHINES)).objects
-        assert items(found, "status", "conditions")
+    with Slowness() as slow:
+        async with running_vm(tmp_path, image) as vm:
+            await vm.starts_services()
+            await vm.fails_after(panics, "its kernel panicked; QEMU said nothing; its console said ")
+            await vm.starts_services()
+            await vm.fails_after(is_killed, "QEMU was killed by SIGKILL")
+            await vm.starts_services()
+            await vm.fails_after(is_reset, "its machine was reset")
+            (found,) = (await vm.client.list(VIRTUAL_MACHINES)).objects
+            assert items(found, "status", "conditions")
+    assert max(vm.delays) < slow.stretched(1), vm.delays
     assert machines(tmp_path) == []
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.network.namespaces import switch_of
 from deploy.neonvm.ports import (
     Guest,
+    GuestError,
     GuestPhase,
     GuestSpec,
     GuestState,
@@ -28,7 +30,7 @@ from deploy.neonvm.transfer_terms import TransferInfo, TransferStatus
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, MilliCpu, Seconds
 from scripts.bench.echoes import echoing
-from tests.vm.guests import MIB, cluster_of, machines, until, until_running
+from tests.vm.guests import MIB, SETTLE_SECONDS, cluster_of, has_memory, machines, until, until_running
 from tests.vm.journeys import LIMITS, Journey, probing, travelling
 
 pytestmark = pytest.mark.vm
@@ -40,27 +42,38 @@ SLOW = replace(LIMITS, bandwidth=Bytes(16 * MIB))
 async def test_a_guest_moves_there_and_back_under_load_and_no_client_notices(kind: NetworkKind, tmp_path: Path) -> None:
     async with travelling(kind, tmp_path) as journey:
         await journey.guest.set_cpu(MilliCpu(2500))
-        await journey.guest.set_memory(Bytes(768 * MIB))
+        await has_memory(journey.guest, Bytes(768 * MIB))
         load = asyncio.create_task(journey.home.pgbench("--client=4", "--time=12"))
+        downtimes: list[Seconds] = []
         async with probing(journey) as probe:
             for _ in range(2):
                 await asyncio.sleep(2)
                 info = await journey.hop()
                 assert info.status is TransferStatus.COMPLETED
-                assert 0 < info.downtime < 1
-                assert await journey.guest.state() == GuestState(GuestPhase.RUNNING, MilliCpu(2500), Bytes(768 * MIB))
+                downtimes.append(info.downtime)
+                await runs_with(journey.guest, MilliCpu(2500), Bytes(768 * MIB))
                 assert len(machines(tmp_path)) == 1
             said = await load
         assert "number of failed transactions: 0 (0.000%)" in said
-        assert probe.longest() < 3
+        assert 0 < min(downtimes) <= max(downtimes) < probe.slow.stretched(1)
+        assert probe.longest() < probe.slow.stretched(3)
         assert [info.status for info in journey.progress].count(TransferStatus.COMPLETED) == 2
-        await journey.guest.set_memory(Bytes(1024 * MIB))
+        await has_memory(journey.guest, Bytes(1024 * MIB))
         await journey.guest.set_cpu(MilliCpu(500))
         online = {name for name in await journey.here().scrape("cpu") if 'mode="idle"' in name}
-        assert (await journey.guest.state(), len(online)) == (
-            GuestState(GuestPhase.RUNNING, MilliCpu(500), Bytes(1024 * MIB)),
-            1,
-        )
+        assert len(online) == 1
+        await runs_with(journey.guest, MilliCpu(500), Bytes(1024 * MIB))
+
+
+async def runs_with(guest: Guest, cpu: MilliCpu, mem: Bytes) -> None:
+    """Returns once the guest says so: one that has just moved may be too busy to answer in time."""
+
+    async def does() -> bool:
+        with suppress(GuestError):
+            return await guest.state() == GuestState(GuestPhase.RUNNING, cpu, mem)
+        return False
+
+    await until(does, SETTLE_SECONDS, guest)
 
 
 @pytest.mark.root
@@ -84,13 +97,13 @@ async def test_whatever_fails_the_guest_goes_on_where_it_was_and_moves_later(tmp
             target, spec = await journey.target(**({"mem_min": Bytes(384 * MIB)} if fail is has_other_memory else {}))
             await fail(journey, target)
             assert (await target.state()).phase is GuestPhase.STOPPED, fail
-            assert (await journey.guest.state()).phase is GuestPhase.RUNNING, fail
+            await until_running(journey.guest)
             assert len(machines(tmp_path)) == 1, fail
             await answers(journey)
             await journey.drop(target, spec)
         await journey.hop()
         await answers(journey)
-        assert probe.longest() < 5
+    assert probe.longest() < probe.slow.stretched(5)
 
 
 async def dies_before(journey: Journey, target: Guest) -> None:
@@ -111,8 +124,8 @@ async def has_other_memory(journey: Journey, target: Guest) -> None:
 
 async def takes_too_long(journey: Journey, target: Guest) -> None:
     journey.progress.clear()
-    limits = replace(SLOW, timeout=Seconds(2.0))
-    with pytest.raises(TransferError, match="not sent within 2 s") as caught:
+    limits = replace(SLOW, timeout=Seconds(4.0))
+    with pytest.raises(TransferError, match="not sent within 4 s") as caught:
         await journey.guest.send(target, limits, journey.progress.append)
     assert caught.value.fault is TransferFault.TIMED_OUT
     assert len(journey.progress) >= 2

@@ -28,6 +28,7 @@ from scripts.autoscale.demonstration.vm_database import create_vm, database_of, 
 from scripts.autoscale.demonstration.waiting import answers
 from scripts.autoscale.site import Site
 from scripts.autoscale.stages import fresh_cluster
+from tests.slowness import Slowness
 
 pytestmark = pytest.mark.vm
 
@@ -42,7 +43,7 @@ SMALL: Final = '{"min": {"cpu": 1, "mem": "256Mi"}, "max": {"cpu": 1, "mem": "51
 NIMBLE: Final = '{"smoothing": {"cpu": [{"hold": {"window": 4}}], "memory": [{"hold": {"window": 4}}]}}'
 """A policy by which the busy VM does not keep what it needed to boot."""
 
-BOOT, TICK, WITHIN, LOAD = Seconds(400.0), Seconds(15.0), 3.0, 25
+BOOT, TICK, WITHIN, LOAD = Seconds(400.0), Seconds(15.0), 3.0, 45
 
 
 class Neighbours:
@@ -104,8 +105,11 @@ class Neighbours:
             await asyncio.sleep(0.05)
 
     async def _lacks(self) -> bool:
-        (node,) = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
-        return any(MilliCpu.parse(text(pod, "denied", "cpu")).value for pod in items(node, "pods"))
+        pods = [
+            pod for node in items(await self.site.of_scheduler("/nodes") or {}, "nodes") for pod in items(node, "pods")
+        ]
+        # On a busy machine the scheduler may not answer for a moment.
+        return not pods or any(MilliCpu.parse(text(pod, "denied", "cpu")).value for pod in pods)
 
     def _see(self, change: ObjectChange) -> None:
         if change.after is None or name_of(change.after) != IDLE or self.gave_at is not None:
@@ -158,14 +162,15 @@ async def test_idle_guest_gives_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
         # By now the scheduler knows of the offer: an agent sends a request at least this often.
         await asyncio.sleep(TICK)
         print(f"ready after {time.monotonic() - began:.0f} s")
-        loads.append(tasks.create_task(_load(busy, "-c 4", LOAD, heavy)))
-        await both.wait("the busy VM has what it needs", LOAD, until=both.is_served)
-        assert [await load for load in loads] == [0, 0]
+        with Slowness() as slow:
+            loads.append(tasks.create_task(_load(busy, "-c 4", LOAD, heavy)))
+            await both.wait("the busy VM has what it needs", LOAD, until=both.is_served)
+            assert [await load for load in loads] == [0, 0]
         await both.wait("the idle VM's agent was asked", 5, until=both.is_asked)
         assert both.asked_at is not None
         assert both.gave_at is not None
         print(f"gave {both.gave_at - both.asked_at:.2f} s after it was asked")
-        assert both.gave_at - both.asked_at < WITHIN
+        assert both.gave_at - both.asked_at < slow.stretched(WITHIN)
         notes.cancel()
         watching.cancel()
 
