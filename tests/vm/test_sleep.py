@@ -30,6 +30,8 @@ pytestmark = [pytest.mark.vm, pytest.mark.asyncio(loop_scope="module")]
 PATIENCE: Final = 60
 FALL: Final = 240
 """Seconds; on a busy machine the guest often refuses, because its database does not answer itself in time."""
+RESET: Final = 600
+"""Seconds; a client repeats what a guest that boots does not hear, after longer and longer pauses."""
 MARK: Final = "a row that nobody else may read"
 KEEPALIVE: Final = 2
 PROBES: Final = 4
@@ -39,10 +41,18 @@ MOMENTS: Final = 8
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def vm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Booted]:
-    """The guest of these cases."""
+async def only_guest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Booted]:
     async with booted(NetworkKind.AUTO, tmp_path_factory.mktemp("sleep")) as guest:
         yield guest
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def vm(only_guest: Booted) -> AsyncIterator[Booted]:
+    """The guest of these cases; one that has failed leaves it awake, too."""
+    yield only_guest
+    if sleeper(only_guest).asleep is not None:
+        await sleeper(only_guest).wake()
+    await until_running(only_guest.guest)
 
 
 def sleeper(vm: Booted) -> QemuGuest:
@@ -180,7 +190,10 @@ async def test_queries_while_it_falls_asleep(vm: Booted) -> None:
     async with opened(vm) as session:
         usual = await fall_asleep(vm)
         await sleeper(vm).wake()
-        ends = [await asks_while_it_falls(vm, session, usual * number / MOMENTS) for number in range(MOMENTS)]
+        ends: list[str] = []
+        # On a busy machine a fall may take longer than the first one did.
+        while len(ends) < MOMENTS or (len(ends) < 4 * MOMENTS and "refused" not in ends):
+            ends.append(await asks_while_it_falls(vm, session, usual * len(ends) / MOMENTS))
         print(ends)
         assert "refused" in ends
 
@@ -237,7 +250,8 @@ async def test_damaged_image_boots_from_disk(vm: Booted) -> None:
         assert not image(vm).exists()
         await until_running(vm.guest)
         with pytest.raises(DatabaseError):
-            await session.finished()
+            async with asyncio.timeout(RESET):
+                await session.finished()
         later = await session_of(vm)
         assert await value(later, "SELECT n FROM committed") == "42"
         later.close()
@@ -261,7 +275,8 @@ async def test_sleeper_wakes_on_another_node(tmp_path: Path) -> None:
 
             target, spec = await journey.target()
             answer = asyncio.ensure_future(answer_to(session, "SELECT text FROM kept"))
-            print(await sleeper(journey.here()).woken())
+            async with asyncio.timeout(PATIENCE):
+                print(await sleeper(journey.here()).woken())
             print(await journey.guest.send(target, LIMITS, journey.progress.append))
             assert await answer == [[MARK]]
             assert not image(journey.here()).exists()
