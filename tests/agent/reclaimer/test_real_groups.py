@@ -25,6 +25,8 @@ pytestmark = pytest.mark.root
 
 ROOT = Path("/sys/fs/cgroup")
 LIMIT, FILE, SIZE = 192 * MIB, 150 * MIB, 100 * MIB
+CALLS = 20
+"""Each returns after about a second with what was reclaimed; the next one continues."""
 
 FILL = """
 import os, sys
@@ -81,6 +83,10 @@ def test_pod_full_of_page_cache(pod: ControlGroup, tmp_path: Path) -> None:
     with node.serving():
         with node.connected() as client:
             held = client.hold(SIZE)
+            for _ in range(CALLS):
+                if held is None or held.used <= SIZE:
+                    break
+                held = client.hold(SIZE)
             assert held is not None
             assert 0 < held.used <= SIZE, held
             # Version 1 has only the limit that kills, so it is low for a moment only.

@@ -18,7 +18,7 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 def folder_in(tmp_path: Path, name: str) -> ClusterFolder:

@@ -17,6 +17,7 @@ from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.settings import scheduler_settings
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.addressing import DAEMON_PORT
+from deploy.neonvm.network import netns
 from protocol.kubernetes.objects import Json, items, name_of, text, whole
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -164,9 +165,9 @@ async def test_an_interrupt_at_any_step_leaves_no_process(step: str, tmp_path: P
 @pytest.mark.parametrize("step", STEPS)
 async def test_an_interrupt_at_any_step_leaves_no_namespace(step: str, tmp_path: Path) -> None:
     folder = folder_in(tmp_path, step.replace(" ", "-").lower())
-    before = set(os.listdir("/run/netns"))  # noqa: PTH208 - names are compared
+    before = set(netns.RUN.glob("*"))
     await interrupt(folder, ClusterSpec(guests="simulated", vms=1, network="namespaces"), step)
-    assert set(os.listdir("/run/netns")) - before == set()  # noqa: PTH208 - names are compared
+    assert set(netns.RUN.glob("*")) - before == set()
     assert processes_of(folder) == set()
 
 

@@ -31,7 +31,7 @@ from tests.neonvm.in_process import InProcess
 PREFIX = "flat-test."
 SETTLED = 0.1
 """Seconds in which a frame reaches everyone whom it may reach."""
-PATIENCE = 2.0
+PATIENCE = 30.0
 EVERYBODY = "ff:ff:ff:ff:ff:ff"
 STRANGER, POD = "10.9.0.66", "10.244.1.2"
 ADDRESSES = {"a": "10.9.0.1", "b": "10.9.0.2"}
@@ -130,7 +130,14 @@ class FlatWorld:
             network.reason = ""
 
     async def guest(
-        self, name: str, node: str, address: str, pod: str = "", owner: tuple[str, str] = ("", "")
+        self,
+        name: str,
+        node: str,
+        address: str,
+        pod: str = "",
+        owner: tuple[str, str] = ("", ""),
+        *,
+        patience: float = PATIENCE,
     ) -> Guest:
         """The guest of a VM of the API, plugged in on ``node`` in the way of every pod."""
         space, _, own = name.partition("/")
@@ -149,7 +156,7 @@ class FlatWorld:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             _here.set(PREFIX + node)
-            await asyncio.wait_for(self.networks[node].serve(place, theirs), PATIENCE)
+            await asyncio.wait_for(self.networks[node].serve(place, theirs), patience)
             _, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
         self.guests.append(Guest(address, descriptors[0]))
         return self.guests[-1]

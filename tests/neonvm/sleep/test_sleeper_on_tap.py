@@ -31,6 +31,8 @@ ADDRESS = "10.100.128.7"
 # From linux/tcp.h.
 TCP_REPAIR, TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ, TCP_REPAIR_OPTIONS, TCP_REPAIR_WINDOW = 19, 20, 21, 22, 29
 OFF_WITHOUT_PROBE = -1
+UNANSWERED = 3
+"""Longer than a busy machine lets this process stand still."""
 RECEIVES, SENDS = 1, 2
 ESTABLISHED, FIN_WAIT_2 = 1, 5
 COUNTS = "/sys/class/net/t0/statistics/tx_dropped"
@@ -57,7 +59,9 @@ class World:
         return printed.decode()
 
     def session(self, port: int = 5432) -> socket.socket:
-        """A connection that was open before the guest fell asleep; its keepalives begin after a second."""
+        """A connection that was open before the guest fell asleep; its keepalives begin after a second, and it gives up
+        ``UNANSWERED`` seconds after each of two.
+        """
         client = made_in(NAMESPACE, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         client.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
         for queue, seq in ((RECEIVES, 5000), (SENDS, 9000)):
@@ -69,7 +73,7 @@ class World:
         client.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR_WINDOW, window)
         client.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, OFF_WITHOUT_PROBE)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 2)):
+        for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, UNANSWERED), (socket.TCP_KEEPCNT, 2)):
             client.setsockopt(socket.IPPROTO_TCP, option, value)
         return client
 
@@ -127,12 +131,13 @@ async def test_closed_port_is_refused_at_once(world: World) -> None:
 async def test_kernels_keepalives_are_answered(world: World) -> None:
     """A session that gives up after two probes lives on; it dies if nobody answers."""
     with world.session() as client:
-        await asyncio.sleep(5.5)
+        await asyncio.sleep(2.5 + 2 * UNANSWERED)
         assert state(client) == ESTABLISHED
         assert not world.sleeper.woken.is_set()
         world.sleeper.stop_reading()
-        await asyncio.sleep(4.5)
-        assert state(client) != ESTABLISHED
+        async with asyncio.timeout(20):
+            while state(client) == ESTABLISHED:  # noqa: ASYNC110 - the kernel tells nobody
+                await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +147,7 @@ async def test_first_keepalive_is_answered(world: World, option: int, value: int
     """These clients give up before they send a second one."""
     with world.session() as client:
         client.setsockopt(socket.IPPROTO_TCP, option, value)
-        await asyncio.sleep(3.5)
+        await asyncio.sleep(2.5 + UNANSWERED)
         assert state(client) == ESTABLISHED
         assert not world.sleeper.woken.is_set()
 
@@ -180,7 +185,8 @@ async def test_broadcasts_are_left_to_the_kernel(world: World) -> None:
             while True:
                 os.read(world.tap, 4096)
         neighbour.send(storm[0])
-        assert os.read(world.tap, 4096)[10:] == storm[0]
+        while os.read(world.tap, 4096)[10:] != storm[0]:
+            pass  # what the namespace's own kernel asks; without the frame nothing is left to read
 
 
 async def test_tap_that_is_gone_costs_nothing(world: World) -> None:
