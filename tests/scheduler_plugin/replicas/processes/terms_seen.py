@@ -66,7 +66,7 @@ async def terms_seen(http: httpx.AsyncClient) -> AsyncIterator[TermsSeen]:
             take(each)
         tasks.append(asyncio.create_task(_watch(http, path, listed["metadata"]["resourceVersion"], take)))
     yield seen
-    await asyncio.sleep(0.3)  # what has been written by now arrives
+    await asyncio.sleep(2.0)  # what has been written by now arrives
     for task in tasks:
         assert not task.done(), task
         task.cancel()
