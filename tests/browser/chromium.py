@@ -72,7 +72,8 @@ class Served:
 
         self.server = Listener("page", noting, f"127.0.0.1:{self.port}").server()
         self.serving = asyncio.create_task(self.server.serve())
-        while not self.server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        while not self.server.started:
+            assert not self.serving.done(), f"port {self.port} cannot be listened at"
             await asyncio.sleep(0.01)
         self.port = self.server.servers[0].sockets[0].getsockname()[1]
 

@@ -50,10 +50,13 @@ async def test_a_demonstration_offers_its_page_which_shows_the_vm_grow_and_ends_
 
 
 async def link_in(lines: asyncio.StreamReader) -> str:
-    said = [(await lines.readline()).decode() for _ in range(FIRST_LINES)]
-    found = re.search(r"http://127\.0\.0\.1:\d+/#token=\S+", "".join(said))
-    assert found is not None, said
-    return found[0]
+    said: list[str] = []
+    # The tenth line may come when the load has begun, which is to be seen.
+    while len(said) < FIRST_LINES:
+        said.append((await lines.readline()).decode())
+        if found := re.search(r"http://127\.0\.0\.1:\d+/#token=\S+", said[-1]):
+            return found[0]
+    pytest.fail(f"no link in {said}")
 
 
 @contextmanager

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.scheduler_plugin.fake_cluster import VMS
 
 pytest.importorskip("playwright")
-from tests.browser.chromium import Served, browsing, served, visit
+from tests.browser.chromium import PATIENCE, Served, browsing, served, visit
 from tests.browser.made_up_fleet import fleet, running_vm
 
 pytestmark = pytest.mark.browser
@@ -27,8 +29,9 @@ async def test_a_hidden_tab_gives_its_connection_up_and_goes_on_where_it_was() -
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
         await seen.shows("4 databases")
         await seen.tab.evaluate(HIDDEN, True)
-        while run.dashboard.readers.count:
-            await seen.tab.wait_for_timeout(50)
+        async with asyncio.timeout(PATIENCE / 1000):
+            while run.dashboard.readers.count:
+                await seen.tab.wait_for_timeout(50)
         run.cluster.put(VMS, running_vm("new", "shop", "node-1", 1))
         assert "5 databases" not in await seen.tab.inner_text("main")
         async with seen.tab.expect_request("**/api/events?after=*"):

@@ -18,7 +18,7 @@ from protocol.units import Seconds
 from tests.deploy.monitoring.monitoring_files import RULES
 from tests.plain_http import plain_client
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 QUESTION = 120.0  # as long as the command waits for one
 PAUSE = Seconds(0.2)
 CLOCK = SystemClock()
