@@ -63,7 +63,7 @@ def answers(release: Release) -> None:
     assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
 
 
-def is_in_order(release: Release, seconds: float = 45.0, *, but: Set[str] = frozenset()) -> None:
+def is_in_order(release: Release, seconds: float = 150.0, *, but: Set[str] = frozenset()) -> None:
     """``autoscale check`` finds nothing wrong but, where there is, what it calls so."""
     said = dict[str, tuple[Level, str]]()
 

@@ -86,7 +86,7 @@ async def of_agents_port(street: Street) -> dict[Door, str]:
     gone, by_node = await street.fleet.vm(street.one.node), await street.fleet.vm(street.one.node)
     await until_known(street, gone)
     near = await street.token("near", agent, street.one.node)
-    await until(lambda: said(street.agents_port(near, by_node), ""), "the VM of the node's agent is known", 5.0)
+    await until(lambda: said(street.agents_port(near, by_node), ""), "the VM of the node's agent is known", 60.0)
     found = {
         doors.OWN_POD: await street.agents_port(street.one.token),
         doors.OWN_NODE: await street.agents_port(near, by_node),
@@ -98,7 +98,7 @@ async def of_agents_port(street: Street) -> dict[Door, str]:
         doors.UNBOUND: await street.agents_port(await street.fleet.token("default", "vm-agent", TOKEN_AUDIENCE)),
     }
     await street.fleet.remove(gone)
-    await until(lambda: said(street.agents_port(gone.token, gone), doors.UNKNOWN), "its pod is gone", 5.0)
+    await until(lambda: said(street.agents_port(gone.token, gone), doors.UNKNOWN), "its pod is gone", 60.0)
     return {**found, doors.GONE: await street.agents_port(gone.token, gone)}
 
 
@@ -131,11 +131,11 @@ async def said(asked: Awaitable[str], wanted: str) -> bool:
 
 
 async def until_heard(street: Street) -> None:
-    await until(lambda: said(street.agents_port(street.one.token), ""), "the first VM is known", 10.0)
+    await until(lambda: said(street.agents_port(street.one.token), ""), "the first VM is known", 60.0)
 
 
 async def until_known(street: Street, vm: Vm) -> None:
-    await until(lambda: said(street.agents_port(vm.token, vm), ""), "the VM is known", 10.0)
+    await until(lambda: said(street.agents_port(vm.token, vm), ""), "the VM is known", 60.0)
 
 
 @asynccontextmanager

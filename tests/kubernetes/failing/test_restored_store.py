@@ -40,7 +40,7 @@ async def test_book_follows_whatever_was_restored(stage: Stage, flags: tuple[str
 
     plane.restore(snapshot, *flags)
     await stage.ready()
-    await until(lambda: ours.has_booked(fleet), "the book is what was restored", 20.0)
+    await until(lambda: ours.has_booked(fleet), "the book is what was restored", 60.0)
     assert over_committed(await fleet.claims()) == []
     asker = stage.asker(ours, shrinks)
     assert await asker.ask(Resources.parse("8", "4Gi")) == 200
@@ -67,7 +67,7 @@ async def test_nothing_is_granted_to_what_is_no_more(stage: Stage, flags: tuple[
     plane.restore(snapshot, *flags)
     await stage.ready()
     held = {stays.name: agent.granted}
-    await until(lambda: ours.has_booked(fleet, held), "the book is what was restored, and what an agent holds", 15.0)
+    await until(lambda: ours.has_booked(fleet, held), "the book is what was restored, and what an agent holds", 60.0)
     assert set((await fleet.claims())[node]) == {stays.name, goes.name}
     assert await ghost.ask(Resources.parse("3", "4Gi")) in {401, 404}
     assert await agent.ask(Resources.parse("4", "8Gi")) == 200
@@ -89,7 +89,7 @@ async def test_an_agent_goes_on_with_the_older_object_of_its_vm(stage: Stage, fl
     await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows")
     plane.restore(snapshot, *flags)
     await stage.ready()
-    await until(lambda: guest.was_below(Resources.parse("2", "4Gi")), "the object orders the former size", 10.0)
+    await until(lambda: guest.was_below(Resources.parse("2", "4Gi")), "the object orders the former size", 60.0)
     await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows again")
     assert guest.beyond == []
 
@@ -112,5 +112,5 @@ async def test_controllers_go_on_in_a_restored_store(stage: Stage, flags: tuple[
     back = datetime.now(UTC)
     await until(lambda: fleet.has_pods_of(stays), "what was restored")
     comes = await fleet.bare_vm()
-    await until(lambda: fleet.has_pods_of(stays, comes), "the pod of a VM that neither has seen before", 40.0)
+    await until(lambda: fleet.has_pods_of(stays, comes), "the pod of a VM that neither has seen before", 120.0)
     assert writes_out_of_term(plane.written(), "neonvm-controller", back) == []
