@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from protocol.units import Resources
+from tests.kubernetes.failing.faulty_proxy import Answer
 from tests.kubernetes.failing.fleet import over_committed, until
 from tests.kubernetes.failing.stage import Stage
 from tests.kubernetes.failing.terms import writes_out_of_term
@@ -82,14 +83,19 @@ async def test_nothing_is_granted_to_what_is_no_more(stage: Stage, flags: tuple[
 async def test_an_agent_goes_on_with_the_older_object_of_its_vm(stage: Stage, flags: tuple[str, ...]) -> None:
     fleet, plane, way = stage.fleet, stage.plane, await stage.way()
     vm = await fleet.vm(await fleet.node())
-    ours = await stage.scheduler(way)
+    ours = await stage.scheduler(await stage.way())
     guest = await stage.agent(way, ours, vm)
     snapshot = plane.save()
     guest.load(2.0)
     await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows")
+    assert await guest.was_below(Resources.parse("2", "4Gi")), "until it grew"
+    # Until the guest has seen the former size: the agent may order the next one before the guest looks. A conflict says
+    # that nothing was changed.
+    way.judge = lambda asked: Answer(409) if asked.method == "PATCH" else None
     plane.restore(snapshot, *flags)
     await stage.ready()
     await until(lambda: guest.was_below(Resources.parse("2", "4Gi")), "the object orders the former size", 60.0)
+    way.judge = lambda _: None
     await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows again")
     assert guest.beyond == []
 
