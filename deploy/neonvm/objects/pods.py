@@ -11,7 +11,7 @@ from typing import Final
 
 from deploy.neonvm.objects.owners import owner_reference
 from deploy.neonvm.texts.runner import MOVED_AWAY
-from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, labels_of, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.names import (
     ANNOTATION_APPROVED,
@@ -37,6 +37,9 @@ MOVED: Final = "Migrated"
 """The reason in the status of a pod whose guest has moved into another one."""
 
 _COPIED_ANNOTATIONS: Final = (ANNOTATION_BOUNDS, ANNOTATION_CONFIG)
+# As on pods of NeonVM's controller: tools find VM pods by it.
+_APP: Final = {"app.kubernetes.io/name": "NeonVM"}
+_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 _GRACE_SECONDS: Final = 30
 
 
@@ -68,14 +71,24 @@ def runner_of(pod: Json) -> Json:
     return next((container for container in items(pod, "spec", "containers") if is_runner(container)), {})
 
 
+def pod_labels(vm: JsonObject) -> dict[str, str]:
+    """Labels of a new pod of ``vm``: the VM's own and its name.
+
+    >>> pod_labels({"metadata": {"name": "db", "labels": {"tier": "a"}}})
+    {'app.kubernetes.io/name': 'NeonVM', 'tier': 'a', 'vm.neon.tech/name': 'db'}
+    """
+    # A VM's own label wins: Services may select its pod by that.
+    return {**_APP, **labels_of(vm), LABEL_VM_NAME: name_of(vm).name}
+
+
 def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
     """The pod that runs ``vm``; with the agent as a ``sidecar`` if the VM lets itself be resized (S4.3)."""
     vm_name = name_of(vm)
     spec = child(vm, "spec")
-    labels: Json = {**labels_of(vm), LABEL_VM_NAME: vm_name.name}
+    labels: Json = {**pod_labels(vm)}
     # Only these: other annotations of a VM, such as kubectl's, mean nothing on a pod.
     annotations: Json = {key: value for key, value in annotations_of(vm).items() if key in _COPIED_ANNOTATIONS}
-    annotations[ANNOTATION_USAGE] = usage_annotation(use)
+    annotations |= {ANNOTATION_USAGE: usage_annotation(use), _DEFAULT_CONTAINER: RUNNER_CONTAINER}
     annotations |= {key: value for key, value in repeated_annotations(vm).items() if value is not None}
     carried: Json = {key: spec[key] for key in ("nodeSelector", "affinity", "tolerations") if spec.get(key)}
     return {

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final
 
 from deploy.neonvm.addressing import MIGRATION_PORT, MONITOR_PORT, QMP_PORT, RUNNER_PORT
+from deploy.neonvm.objects.pods import pod_labels
 from protocol.kubernetes.objects import Json, JsonObject, child, labels_of, name_of, selects
 from protocol.kubernetes.resources import NETWORK_POLICIES, Resource
 from protocol.names import LABEL_VM_NAME
@@ -98,8 +99,7 @@ def policy_todo(
     ``others`` says that policies of other kinds may select its pods.
     """
     # A pod has the labels that its VM had when it was made, and those that people and webhooks gave it.
-    of_vms = [{**labels_of(vm), LABEL_VM_NAME: name_of(vm).name} for vm in vms]
-    labels = [*of_vms, *map(labels_of, pods)]
+    labels = [*map(pod_labels, vms), *map(labels_of, pods)]
     # The policies are iterated several times below.
     policy_list = list(policies)
     own = next((policy for policy in policy_list if is_ours(policy)), None)

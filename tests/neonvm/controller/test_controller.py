@@ -181,7 +181,7 @@ async def test_repeated_reconciles_create_one_pod(site: Site) -> None:
     (pod,) = await site.pods()
     vm = await site.vm()
     assert text(vm, "status", "podName") == text(pod, "metadata", "name") == "db-a"
-    assert child(pod, "metadata", "labels") == {"a": "b", "vm.neon.tech/name": "db"}
+    assert child(pod, "metadata", "labels") == {"app.kubernetes.io/name": "NeonVM", "a": "b", "vm.neon.tech/name": "db"}
     assert [text(each, "uid") for each in items(pod, "metadata", "ownerReferences")] == [uid_of(vm)]
     assert text(pod, "spec", "schedulerName") == "autoscale-scheduler"
 

@@ -6,7 +6,7 @@ import json
 
 from deploy.neonvm.objects.pods import runner_pod, to_repeat
 from deploy.neonvm.objects.vm_spec import machine_of
-from protocol.kubernetes.objects import Json, annotations_of, child
+from protocol.kubernetes.objects import Json, annotations_of, child, labels_of
 from tests.neonvm.sample_objects import virtual_machine
 
 RESOURCES = "vm.neon.tech/resources"
@@ -31,6 +31,14 @@ def test_pod_annotations_match_neonvm_controller() -> None:
     assert annotations_of(pod(vm()))[RESOURCES] == (
         '{"cpus":{"min":"500m","max":4,"use":2},"memorySlots":{"min":1,"max":8,"use":2},"memorySlotSize":"1Gi"}'
     )
+
+
+def test_tools_find_pods_as_neonvms() -> None:
+    made = pod(vm(labels={"team": "a"}))
+    assert labels_of(made) == {"app.kubernetes.io/name": "NeonVM", "vm.neon.tech/name": "db", "team": "a"}
+    assert annotations_of(made)["kubectl.kubernetes.io/default-container"] == "neonvm-runner"
+    named = pod(vm(labels={"app.kubernetes.io/name": "shop", "vm.neon.tech/name": "other"}))
+    assert labels_of(named) == {"app.kubernetes.io/name": "shop", "vm.neon.tech/name": "db"}
 
 
 def test_what_the_spec_leaves_out_is_said_too() -> None:

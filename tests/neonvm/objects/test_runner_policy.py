@@ -40,11 +40,12 @@ def test_it_is_there_while_there_are_vms() -> None:
     [
         DENY_ALL,
         policy(podSelector={"matchLabels": {"vm.neon.tech/name": "db"}}),
+        policy(podSelector={"matchLabels": {"app.kubernetes.io/name": "NeonVM"}}),
         policy(podSelector={"matchExpressions": [{"key": "vm.neon.tech/name", "operator": "Exists"}]}),
         policy(podSelector={"matchLabels": {}}, policyTypes=["Egress", "Ingress"]),
         policy(),
     ],
-    ids=["everything", "this VM", "all VMs", "everything, both ways", "nothing said"],
+    ids=["everything", "this VM", "NeonVM's pods", "all VMs", "everything, both ways", "nothing said"],
 )
 def test_it_never_opens_what_another_policy_closes(other: Json) -> None:
     """Policies add up: ours would open the ports of a database to everybody."""
