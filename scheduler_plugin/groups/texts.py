@@ -159,7 +159,7 @@ AGENT_SILENT: Final = "its agent has not said how its database is"
 NO_STANDBY: Final = "its database is not a standby"
 NOT_STREAMING: Final = "it does not stream from the primary"
 LAG_UNKNOWN: Final = "it is not known how far it is behind"
-TOO_FAR_BEHIND: Final = "it is {lag:.0f} s behind, at most {bound:g} s are allowed"
+TOO_FAR_BEHIND: Final = "it is more than the allowed {bound:g} s behind"
 
 # Why a VirtualMachineGroup has its number of replicas
 

@@ -53,9 +53,6 @@ from scheduler_plugin.groups.objects.vm_group import (
 )
 from scheduler_plugin.groups.objects.writes import Write
 
-UNSETTLED: Final = Seconds(1.0)
-"""Interval of reconciles while replicas start or drain: their databases send no events."""
-
 LOAD_INTERVAL: Final = Seconds(5.0)
 """Interval of reconciles of a group that scales itself."""
 
@@ -107,11 +104,9 @@ class VmGroupController(QueuedController):
         plan = plan_group(group.spec, observed.members, bool(group.primary_uid), self._taken_names(group))
         await self._carry_out(observed, plan)
         self._count("stopped" if plan.fault else "done")
-        # Databases send no events, so reconcile soon.
-        settled = len(plan.serving) == group.spec.replicas and not plan.held_back
         # Its load window needs regular samples.
         interval = self._context.interval if group.scaling is None else LOAD_INTERVAL
-        self._queue.add(name, interval if settled else plan.look_again or UNSETTLED)
+        self._queue.add(name, interval if plan.look_again is None else min(plan.look_again, interval))
 
     async def _scaled(self, observed: _ObservedGroup) -> _ObservedGroup:
         """The group after scaling itself; unchanged if there is nothing to do."""

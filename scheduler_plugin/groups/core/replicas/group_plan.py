@@ -116,7 +116,7 @@ def _why_behind(member: Member, database: DatabaseState, primary: Member | None,
     bound = Seconds(spec.max_lag * (_LEEWAY if member.listed else 1.0))
     if database.lag is None:
         return "" if member.listed else texts.LAG_UNKNOWN
-    return "" if database.lag <= bound else texts.TOO_FAR_BEHIND.format(lag=database.lag, bound=bound)
+    return "" if database.lag <= bound else texts.TOO_FAR_BEHIND.format(bound=bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class GroupPlan:
     delete VMs.
 
     ``held_back`` are replicas that the read endpoint excludes. ``fault`` is what people must fix, empty if nothing.
-    ``look_again`` is when something may change without an event.
+    ``look_again`` is when something may change without an event, None if nothing does.
     """
 
     create: tuple[NewMember, ...] = ()
@@ -224,6 +224,8 @@ def _with_consequences(
         if replica.draining is not None and not replica.leaving and replica.name not in staying
     ]
     waits = [progress.look_again for _, progress in drains if progress.look_again is not None]
+    # A database sends no events. Until it accepts connections only its VM changes, which does.
+    waits += [_LOOK for replica in replicas if reasons[replica.name] and replica.available and not replica.leaving]
     return GroupPlan(
         create=todo.create,
         stay=todo.stay,

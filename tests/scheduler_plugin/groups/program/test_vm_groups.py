@@ -46,6 +46,24 @@ async def test_lagging_replica_does_not_serve() -> None:
         assert await run.offered() == ["replica-0"]
 
 
+async def test_group_without_room_waits_for_events() -> None:
+    """No node has room for its replica: nothing changes until its VM does, and then it is listed at once."""
+    async with story() as run:
+        run.boots, way = False, run.cluster.connection()
+        await run.start(way)
+        await run.create(replicas=1)
+        await run.pass_time(3)
+        await run.serve("shop-primary", "10.100.128.0")
+        await run.pass_time(30)
+        before = len(way.asked)
+        await run.pass_time(60)
+        reads = [call.path for call in way.asked[before:] if ENDPOINT_SLICES.plural in call.path]
+        assert ("replica-0" in await run.vms(), len(reads)) == (True, 4)
+        await run.serve("shop-replica-0", "10.100.128.1")
+        await run.pass_time(1)
+        assert await run.offered() == ["replica-0"]
+
+
 async def test_leaving_replica_is_drained() -> None:
     async with story() as run:
         await run.start()

@@ -84,6 +84,18 @@ def test_drained_replica_leaves_endpoint_first() -> None:
     assert (summary(waits), waits.look_again) == ({"serving": ["replica-0"]}, Seconds(1.0))
 
 
+def test_only_running_databases_are_polled() -> None:
+    starts = {"listed": False, "database": None}
+    cases = {
+        "starts": replica(1, available=False, **starts),
+        "accepts connections": replica(1, **starts),
+        "is deleted": replica(1, leaving=True, **starts),
+        "serves": replica(1),
+    }
+    plans = {case: plan_group(SHOP, [PRIMARY, replica(0), member], had_primary=True) for case, member in cases.items()}
+    assert [case for case, plan in plans.items() if plan.look_again is not None] == ["accepts connections"]
+
+
 def test_draining_replica_returns_first() -> None:
     drains = replica(1, draining=Seconds(20.0), database=replace(STANDBY, sessions=2))
     ended = replica(2, draining=Seconds(20.0), available=False)
