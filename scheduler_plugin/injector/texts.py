@@ -19,6 +19,10 @@ NO_ACCOUNT: Final = "namespace {namespace} has no service account {account} (app
 ACCOUNT_UNREADABLE: Final = "the service account {account} cannot be read: {error}"
 NOT_A_REVIEW: Final = "expected an AdmissionReview of admission.k8s.io/v1: {error}"
 
+# Warnings to whoever creates either
+
+TOO_LARGE: Final = "autoscaling: the pod has more than {most} values and is created unchanged"
+
 # Warnings to whoever creates a postgres pod
 
 NOT_RESIZED: Final = "autoscaling: postgres is not resized: {why}"
@@ -37,6 +41,7 @@ NO_AUTHORITY: Final = "no ca.crt has a valid authority"
 WITHOUT_AGENT: Final = "VM pod created without an agent"
 POD_UNCHANGED: Final = "internal error; pod created unchanged"
 POD_UNREADABLE: Final = "an opted-in pod cannot be resized"
+POD_TOO_LARGE: Final = "pod too large to read; created unchanged"
 POD_REFUSED: Final = "VM pod refused"
 NO_AGENTS: Final = "no agents are injected"
 TURN_FAILED: Final = "checking certificates failed; retrying"

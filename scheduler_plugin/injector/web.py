@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Final
 
 import msgspec
@@ -27,8 +28,10 @@ def webhook_app(injector: Injector) -> HotPaths:
             response = await injector.answer(request.body())
         except MalformedReviewError as error:
             # The webhook fails open (``Ignore``): the API server creates the pod and logs this.
+            injector.report("malformed")
             return _problem(texts.NOT_A_REVIEW.format(error=error), 400)
         except BodyError as error:
+            injector.report("too_large" if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else "malformed")
             return _problem(str(error), error.status)
         # Anyone can ask, so an answer does not show who the client is.
         return HotResponse(response, authenticates=False)

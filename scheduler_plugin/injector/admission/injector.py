@@ -21,7 +21,7 @@ from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.first_size import annotate
 from scheduler_plugin.injector.admission.injection import AgentTemplate, Left, RefusedPod, judge
-from scheduler_plugin.injector.admission.reviews import PodReview, answer, read_review, refusal
+from scheduler_plugin.injector.admission.reviews import MOST_VALUES, PodReview, answer, read_review, refusal
 from scheduler_plugin.injector.predecessors import Predecessors
 
 LOG: Final = logging.getLogger("autoscale.injector")
@@ -59,6 +59,10 @@ class Injector:
             return answer(question.uid, warning=texts.FAILED)
 
     async def _review(self, question: PodReview) -> bytes:
+        if question.is_too_large:
+            self.report("too_large")
+            LOG.warning(texts.POD_TOO_LARGE, extra={"namespace": question.namespace})
+            return answer(question.uid, warning=texts.TOO_LARGE.format(most=MOST_VALUES))
         if question.pod is None:
             return self._allow_unchanged(question, "not_a_new_pod")
         if is_pod_database(question.pod):
