@@ -4,7 +4,7 @@ Rules that hold here:
 
 - Level-triggered: exactly the VMs in the current set have a runner.
 - Runners are isolated. One that crashes is logged and restarted after a delay with a new state, in which nothing is
-  proven or permitted.
+  proven or permitted. Only the OOM kills that it counted remain.
 """
 
 from __future__ import annotations
@@ -113,10 +113,15 @@ class Supervisor:
 
     async def _tend(self, assignment: Assignment) -> None:
         retries, now = Retries(BACKOFF, HEALTHY), self._clock.now
+        crashed: Runner | None = None
         while True:
             # One histogram for all runners, so that the growths of former runners still count.
-            runner = self.runners[assignment] = self._make(assignment, self._policy, self.growths)
+            runner = self._make(assignment, self._policy, self.growths)
+            if crashed is not None:
+                # Or the VM would shrink to what it has run out of.
+                runner.state.guest.kills = crashed.state.guest.kills
             self._recall(runner)
+            self.runners[assignment] = crashed = runner
             began = now()
             try:
                 await runner.run()

@@ -100,7 +100,7 @@ async def test_crashed_runner_restarts_alone() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT, OTHER)
         broken, healthy = agents.supervisor.runners[ASSIGNMENT], agents.supervisor.runners[OTHER]
-        broken.state = None  # type: ignore[assignment]
+        broken.state.vm = None  # type: ignore[assignment]
         await agents.clock.advance(1.0)
         assert agents.supervisor.crashes == 1
         assert "a VM's agent crashed; restarting it" in agents.log.messages
@@ -108,6 +108,23 @@ async def test_crashed_runner_restarts_alone() -> None:
         assert agents.supervisor.runners[ASSIGNMENT] is not broken
         assert agents.supervisor.runners[ASSIGNMENT].state.vm.seen is not None
         assert agents.supervisor.runners[OTHER] is healthy
+
+
+async def test_kills_outlive_a_crash() -> None:
+    """The VM ran out of memory; after a crash of its runner it shrank at once, and the count of kills fell."""
+    async with running() as agents:
+        await agents.node.has(ASSIGNMENT)
+        (guest,) = agents.guests
+        guest.oom_kills = 2.0
+        await agents.clock.advance(1.0)
+        broken = agents.supervisor.runners[ASSIGNMENT]
+        before = broken.state.guest.kills
+        broken.state.vm = None  # type: ignore[assignment]
+        agents.kills = 2.0
+        await agents.clock.advance(5.0)
+        runner = agents.supervisor.runners[ASSIGNMENT]
+        assert (agents.supervisor.crashes, runner is broken) == (1, False)
+        assert (runner.state.guest.kills, before.total) == (before, 2)
 
 
 async def test_growth_times_outlive_their_vm() -> None:
@@ -159,7 +176,7 @@ async def test_long_run_resets_crash_backoff() -> None:
     async with running() as agents:
 
         async def breaks() -> None:
-            agents.supervisor.runners[ASSIGNMENT].state = None  # type: ignore[assignment]
+            agents.supervisor.runners[ASSIGNMENT].state.vm = None  # type: ignore[assignment]
             await agents.clock.advance(1.0)
 
         await agents.node.has(ASSIGNMENT)
