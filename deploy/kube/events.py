@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final
 
 from deploy.kube.client import ApiClient
@@ -15,19 +16,32 @@ from protocol.kubernetes.resources import EVENTS, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from protocol.runtime.kubernetes.events import CLUSTER_WIDE, EventRecord, EventSubject, event_body
+from protocol.runtime.kubernetes.events import CLUSTER_WIDE, LONGEST_NOTE, EventRecord, EventSubject, event_body
+from protocol.units import Instant, Seconds
 
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
-REMEMBERED: Final = 512
+REMEMBERED: Final = 4096
 """Number of objects whose last Event is cached; a repeated Event on any other object is written instead of counted."""
 
-_Last = tuple[tuple[str, str], str, int]
-"""Reason and message of an object's last event, the event's name, and its count."""
+COUNTS_APART: Final = Seconds(60.0)
+"""Minimum time between two writes of an Event's count: a controller retries a failure every few seconds, forever."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """An object's last Event: reason and message, its name, its count, and when that was written."""
+
+    note: tuple[str, str]
+    written: str
+    count: int
+    at: Instant
 
 
 class EventRecorder:
-    """Records Events of one component. An Event equal to the object's last one only increments its count."""
+    """Records Events of one component. An Event equal to the object's last one only increments its count, which is
+    written once a minute at most.
+    """
 
     def __init__(self, client: ApiClient, component: str, clock: Clock) -> None:
         self._client = client
@@ -44,18 +58,22 @@ class EventRecorder:
         """Like ``record``, but raises ``ApiUnknownError`` if the Event may not have been written. A refused one is
         dropped.
         """
-        uid = uid_of(about)
+        uid, now = uid_of(about), self._clock.now()
+        # Cut as the Event itself: a refusal may be long.
+        note = (reason, message[:LONGEST_NOTE])
         # Cached again only after the write: a refused Event may have expired, and after an unknown outcome its count is
         # unknown. In both cases the next repetition writes a new Event.
-        previous, written, count = self._last.pop(uid, (("", ""), "", 0))
+        last = self._last.pop(uid, None)
         with suppress(ApiRefusedError):
             # Like client-go's recorder: a repetition increments the count.
-            if previous == (reason, message):
-                count += 1
-                await self._count(about, written, count)
+            if last is None or last.note != note:
+                last = _Last(note, await self._write(about, reason, message, kind), 1, now)
             else:
-                written, count = await self._write(about, reason, message, kind), 1
-            self._last[uid] = ((reason, message), written, count)
+                last = replace(last, count=last.count + 1)
+                if now - last.at >= COUNTS_APART:
+                    await self._count(about, last.written, last.count)
+                    last = replace(last, at=now)
+            self._last[uid] = last
             if len(self._last) > REMEMBERED:
                 del self._last[next(iter(self._last))]
 

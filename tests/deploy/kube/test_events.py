@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from deploy.kube.client import ApiClient
-from deploy.kube.events import REMEMBERED, WARNING, EventRecorder
+from deploy.kube.events import COUNTS_APART, REMEMBERED, WARNING, EventRecorder
 from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json
 from protocol.runtime.kubernetes.http_api import HttpApi
@@ -28,14 +28,16 @@ class FakeApi:
         self.answer = httpx.codes.OK
         self.sent: list[str] = []
         self.written: list[Json] = []
+        self.counted: list[Json] = []
         client = ApiClient(
             HttpApi(httpx.AsyncClient(transport=httpx.MockTransport(self._handle), base_url="http://api"), lambda: None)
         )
-        self.events = EventRecorder(client, "test", FakeClock())
+        self.clock = FakeClock()
+        self.events = EventRecorder(client, "test", self.clock)
 
     def _handle(self, request: httpx.Request) -> httpx.Response:
         self.sent.append(f"{request.method} {request.url.path}")
-        self.written += [json.loads(request.content)] if request.method == "POST" else []
+        (self.written if request.method == "POST" else self.counted).append(json.loads(request.content))
         return httpx.Response(self.answer, json={"metadata": {"name": "e"}})
 
     async def record(self, uid: str = "u", message: str = "it ended") -> None:
@@ -62,7 +64,18 @@ async def test_an_event_that_is_repeated_is_only_counted() -> None:
     api = FakeApi()
     for message in ("it ended", "it ended", "otherwise", "it ended"):
         await api.record(message=message)
+        await api.clock.advance(COUNTS_APART)
     assert api.sent == [WRITTEN, COUNTED, WRITTEN, WRITTEN]
+
+
+async def test_count_is_written_once_a_minute() -> None:
+    """A VM whose pod is refused is retried every ten seconds, and each retry was a write."""
+    api = FakeApi()
+    for _ in range(19):
+        await api.record(message="x" * 5000)
+        await api.clock.advance(10.0)
+    assert api.sent == [WRITTEN, COUNTED, COUNTED, COUNTED]
+    assert [one["count"] for one in api.counted] == [7, 13, 19]
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
@@ -90,6 +103,7 @@ async def test_remembered_events_are_bounded() -> None:
     for uid in ("old", "kept", *map(str, range(REMEMBERED - 2)), "kept", "one too many"):
         await api.record(uid)
     del api.sent[:]
+    await api.clock.advance(COUNTS_APART)
     await api.record("kept")
     await api.record("old")
     assert api.sent == [COUNTED, WRITTEN]
