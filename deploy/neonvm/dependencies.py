@@ -38,7 +38,8 @@ def random_suffix() -> str:
 class HostedGuest:
     """The guest of one pod. ``resizer`` is None if it does not run here, or only receives. Nothing is known about it
     before ``is_known``. ``hindrance`` says why it cannot be moved, in one line; empty if nothing known prevents it.
-    ``moves_asleep``: it can be moved while it sleeps, too.
+    ``moves_asleep``: it can be moved while it sleeps, too. ``fault`` is why it is not known yet; empty if it is, or if
+    nobody has asked it.
     """
 
     resizer: Resizer | None = None
@@ -47,6 +48,7 @@ class HostedGuest:
     hindrance: str = ""
     acceleration: Acceleration | None = None
     moves_asleep: bool = False
+    fault: str = ""
 
 
 class GuestHost(Protocol):

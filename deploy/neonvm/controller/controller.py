@@ -141,7 +141,7 @@ class NeonVmController:
             fault=fault,
             pod=pod,
             guest=guest.state if guest else None,
-            guest_fault=guest.fault if guest else "",
+            guest_fault=guest.fault if guest else hosted.fault,
             # Do not allocate an address for a VM that is being deleted.
             vm_address="" if is_leaving(vm) else await self._address(vm),
             restart_due=under_way is None and self._restart_due(vm, pod, guest),

@@ -123,9 +123,10 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
     if made is None and not is_leaving(pod):
         unknown = reasoned(texts.UNKNOWN_MACHINE, pod=name_of(pod).name)
         return VmPlan({"conditions": [_available(facts.vm, False, unknown)]})
-    # Report nothing about a guest that has not been polled yet.
-    if made is None or is_leaving(pod) or (pod_phase(pod) == RUNNING and not facts.is_known):
+    if made is None or is_leaving(pod):
         return VmPlan({})
+    if pod_phase(pod) == RUNNING and not facts.is_known:
+        return VmPlan(_unpolled(facts))
     if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         waiting = _available(facts.vm, False, texts.POD_PENDING)
         # Replace an unscheduled pod by a smaller one if the VM has been reduced to make it fit.
@@ -155,6 +156,14 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
         status |= _revision(facts.vm)
     has_settled = status["phase"] == RUNNING and not any(differs.values())
     return plan_sleep(VmPlan(status, want=want), facts, machine, has_settled=has_settled)
+
+
+def _unpolled(facts: VmObservation) -> Json:
+    """Status of a VM whose guest has not been polled yet."""
+    # Of a VM that runs, the report of an earlier leader stands.
+    if not facts.guest_fault or text(facts.vm, "status", "phase") != PENDING:
+        return {}
+    return {"conditions": [_available(facts.vm, False, reasoned(texts.RUNNER_UNKNOWN, fault=facts.guest_fault))]}
 
 
 def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:

@@ -98,7 +98,8 @@ class PodGuests:
         if followed is None or followed.uid != uid:
             return HostedGuest(None, role, False, hindrance)
         if not followed.guest.is_known:
-            return HostedGuest(None, role, False, hindrance, followed.guest.acceleration)
+            fault = followed.resizer.fault
+            return HostedGuest(None, role, False, hindrance, followed.guest.acceleration, fault=fault)
         phase = followed.resizer.state.phase
         resizer = None if phase is GuestPhase.RECEIVING else followed.resizer
         role = PodRole.of(phase) if role is PodRole.UNKNOWN else role

@@ -24,6 +24,7 @@ def reasoned(text: Reasoned, **values: object) -> Reasoned:
 INVALID_SPEC: Final = "InvalidSpec"
 POD_GONE: Final = ("PodGone", "pod {pod} is gone")
 POD_PENDING: Final = ("PodPending", "waiting for the pod to run")
+RUNNER_UNKNOWN: Final = ("RunnerUnreachable", "{fault}")
 GUEST_LOST: Final = ("GuestLost", "{story}, and was lost there")
 UNKNOWN_MACHINE: Final = (
     "UnknownMachine",

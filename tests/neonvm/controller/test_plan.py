@@ -161,6 +161,14 @@ def test_a_refused_resize_is_said() -> None:
     assert conditions(made) == [("True", "ResizeRefused", "no daemon")]
 
 
+def test_unreachable_runner_of_new_vm_is_reported() -> None:
+    silent = replace(facts(virtual_machine(NAMED), runner(), refused="no answer"), is_known=False)
+    made = plan(silent)
+    assert (set(made.status), conditions(made)) == ({"conditions"}, [("False", "RunnerUnreachable", "no answer")])
+    assert plan(replace(silent, guest_fault="")) == VmPlan({})
+    assert plan(replace(silent, vm=virtual_machine({**NAMED, "phase": "Running"}))) == VmPlan({})
+
+
 def test_a_booting_guest_is_running_but_not_available() -> None:
     made = plan(facts(virtual_machine(NAMED), runner(), has("1", "1Gi", GuestPhase.BOOTING)))
     assert (made.status["phase"], conditions(made)) == ("Running", [("False", "Booting", "the guest is booting")])

@@ -117,6 +117,21 @@ async def test_impossible_memory_is_ignored(tmp_path: Path) -> None:
         assert (made.services[-1].done(), made.runs_well()) == (False, True)
 
 
+async def test_runner_that_never_answers_is_named(tmp_path: Path) -> None:
+    """The VM waited "for the pod to run", though it ran."""
+    async with world(tmp_path) as made:
+        answering(made, {"/status": lambda _: httpx.Response(503, text="no guest here")})
+        made.start()
+        await made.create_vm()
+
+        def reasons() -> list[tuple[str, str]]:
+            return [(text(each, "reason"), text(each, "message")) for each in items(made.status, "conditions")]
+
+        await made.until(lambda: "RunnerUnreachable" in dict(reasons()))
+        assert reasons()[0][1].endswith("its runner refused /status: no guest here")
+        assert made.status["phase"] == "Pending"
+
+
 async def test_failed_guest_loop_restarts(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         answers: Answers = {"/cpu_change": our_fault}
