@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.kube.events import NORMAL, WARNING
+from deploy.kube.informer import ObjectChange
 from deploy.neonvm.controller.plan import plan
 from deploy.neonvm.controller.sleep_plan import LONGEST_SLEEP, sleep_event
 from deploy.neonvm.controller.vm_facts import UnderWay, VmObservation, VmPlan
@@ -85,9 +86,15 @@ class NeonVmController:
         self._queue = WorkQueue(deps.clock)
         self._restarts: dict[str, _Restarts] = {}
         self._is_machine_dropped = False  # by the API server, if NeonVM's own CRD is installed
-        deps.vms.listen(lambda change: self._queue.add(change.name))
+        deps.vms.listen(self._vm_changed)
         self._pods = ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
         self._migrations = ByVm(deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add)
+
+    def _vm_changed(self, change: ObjectChange) -> None:
+        self._queue.add(change.name)
+        # Not when the finalizer is removed: the VM is reconciled once more before it is gone.
+        if change.before is not None and uid_of(change.after or {}) != uid_of(change.before):
+            self._restarts.pop(uid_of(change.before), None)
 
     def look_at(self, vm: ObjectName) -> None:
         """Enqueue the VM after a change of its guest."""
@@ -250,10 +257,9 @@ class NeonVmController:
         if todo.remove_finalizer:
             # Before the finalizer is removed, or the address would leak.
             await self._deps.guest_host.release_vm(name, uid_of(vm))
-            self._restarts.pop(uid_of(vm), None)
             await self._set_finalizers(vm, other_finalizers(vm))
         if todo.wait_for_restart:
-            wait = self._restarts[uid_of(vm)].not_before - self._deps.clock.now()
+            wait = self._restarts.get(uid_of(vm), _Restarts()).not_before - self._deps.clock.now()
             # The pause may already be over, and an immediate retry would spin.
             self._queue.add(name, Seconds(max(0.05, wait)))
         if facts.pod is not None and not todo.delete_pod and not is_over(facts.pod) and not is_leaving(facts.pod):

@@ -72,7 +72,17 @@ class VmRecommender:
                 for group in list(self._context.cache.objects(self._policy.kind).values()):
                     # If switched off, remove our annotations.
                     await self._reconcile(group, self._recommend if is_on() else self._take_back)
+                self._forget_deleted()
             await self._context.clock.sleep(self._context.interval)
+
+    def _forget_deleted(self) -> None:
+        def live(kind: Resource) -> set[str]:
+            return {uid_of(obj) for obj in self._context.cache.objects(kind).values()}
+
+        # A group that scales creates and deletes VMs all day.
+        vms, hpas = live(VIRTUAL_MACHINES), live(HORIZONTAL_AUTOSCALERS)
+        self._kills = {uid: kills for uid, kills in self._kills.items() if uid in vms}
+        self._desires = {uid: desires for uid, desires in self._desires.items() if uid in hpas}
 
     async def _reconcile(self, group: JsonObject, act: Callable[[GroupFacts], Awaitable[None]]) -> None:
         try:

@@ -320,6 +320,18 @@ async def test_deleted_vm_removes_pod_and_releases_all(site: Site) -> None:
     assert (gone.value.kind, site.host.released) == (RefusalKind.NOT_FOUND, ["default/db"])
 
 
+async def test_deleted_vm_is_forgotten(site: Site) -> None:
+    """Each deleted VM left an entry for as long as the controller ran."""
+    await site.turn(3)
+    await site.client.delete(VIRTUAL_MACHINES, DB)
+    await site.turn(1)
+    await site._pods.refresh()
+    for _ in range(2):  # the watch shows the VM's end later than its own write
+        await site._controller.reconcile(DB)
+    await site._vms.refresh()
+    assert site._controller._restarts == {}
+
+
 async def test_api_rejects_use_outside_bounds(site: Site) -> None:
     with pytest.raises(ApiRefusedError) as refused:
         await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"memorySlots": {"use": 99}}}})

@@ -110,6 +110,21 @@ async def test_vm_memory_bound_follows_peaks() -> None:
         assert await least_memory(run) == "6Gi"  # it has booted
 
 
+async def test_deleted_vms_are_forgotten() -> None:
+    """A group that scales creates and deletes VMs all day."""
+    async with story() as run:
+        program = await run.start(settings=AGENTS)
+        await run.cluster.make(VIRTUAL_MACHINES, VM)
+        run.databases.used = {"db": GuestUse(memory=Bytes(3 * GIB), memory_total=Bytes(4 * GIB), kills=7)}
+        await run.cluster.make(HVPAS, OF_VM)
+        await run.pass_time(20)
+        assert program.recommender is not None
+        assert list(program.recommender._kills.values()) == [7]
+        await run.cluster.delete(VIRTUAL_MACHINES, "db")
+        await run.pass_time(20)
+        assert program.recommender._kills == {}
+
+
 async def least_memory(run: Story) -> object:
     vm = await run.cluster.get(VIRTUAL_MACHINES, "db")
     return json.loads(annotations_of(vm)[ANNOTATION_BOUNDS])["min"]["mem"]
