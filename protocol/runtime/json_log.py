@@ -65,7 +65,7 @@ class JsonFormatter(logging.Formatter):
         for name, value in vars(record).items():
             if name not in _STANDARD:
                 # A field of the caller's must not replace one of ours.
-                line[f"{name}_" if name in _FIELDS else name] = value
+                line[f"{name}_" if name in _FIELDS else name] = _cut(name, value)
         if record.exc_info:
             # The end of a traceback names the error.
             line["error"] = self.formatException(record.exc_info)[-_LONGEST:]
@@ -111,6 +111,14 @@ def log_as_json(level: str = "info", stream: TextIO | None = None) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _cut(name: str, value: object) -> object:
+    # A field may quote a tenant: before validation, a name in a pod has any length.
+    if not isinstance(value, str) or len(value) <= _LONGEST:
+        return value
+    # The end of a traceback names the error. Elsewhere the end could begin within a token.
+    return value[-_LONGEST:] if name == "error" else value[:_LONGEST]
 
 
 def _message(record: logging.LogRecord) -> str:

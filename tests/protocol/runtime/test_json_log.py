@@ -75,6 +75,14 @@ def test_any_log_line_is_valid_json(stream: io.StringIO) -> None:
     assert said[0]["big"] == str(2**70)
 
 
+def test_long_fields_are_cut(stream: io.StringIO) -> None:
+    """A tenant's pod with a service account of a megabyte made a log line of a megabyte."""
+    LOGGER.warning("left", extra={"reason": "account " + "x" * 10**6, "error": "y" * 10**6 + " by nothing"})
+    (line,) = lines(stream)
+    assert (len(str(line["reason"])), len(str(line["error"]))) == (16 * 1024, 16 * 1024)
+    assert (str(line["reason"])[:8], str(line["error"])[-10:]) == ("account ", "by nothing")
+
+
 def test_log_line_steers_no_terminal(stream: io.StringIO) -> None:
     """JSON escapes control characters up to U+001F alone; texts of tenants are logged, and people read logs."""
     hostile = "\x1b[2J\x7f\x9b31m\u202eevil"
