@@ -29,6 +29,7 @@ from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_gro
 from scheduler_plugin.groups.core.replicas.members import UNASKED, Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, decide
 from scheduler_plugin.groups.objects.group_members import (
+    deciding_part,
     differs,
     endpoint_name,
     endpoint_slice,
@@ -265,8 +266,10 @@ class VmGroupController(QueuedController):
             for owner in owners
         )
         self._vms.move(change.name, before, after)
-        for group in (*before, *after):
-            self._queue.add(group)
+        # Agents resize VMs all the time, and each reconcile reads the endpoint.
+        if deciding_part(change.before or {}) != deciding_part(change.after or {}):
+            for group in (*before, *after):
+                self._queue.add(group)
         if change.after is None and change.before is not None:
             # A recreated VM has another UID.
             self._looks.forget(uid_of(change.before))

@@ -121,6 +121,15 @@ def read_member(
     )
 
 
+def deciding_part(vm: JsonObject) -> object:
+    """The part of a VM that its group depends on: a VM whose size or permit changes is the same member."""
+    return (
+        *(uid_of(vm), text(controller_of(vm), "uid"), text(vm, "metadata", "creationTimestamp"), is_leaving(vm)),
+        *(source_of(vm), _address(vm), text(vm, "status", "podIP"), text(vm, "status", "node")),
+        *(holds(vm, "Available"), is_asleep(vm), annotations_of(vm).get(ANNOTATION_DRAINING)),
+    )
+
+
 def _address(vm: JsonObject) -> str:
     """The member's address for clients: on the flat network, or of its pod without one.
 

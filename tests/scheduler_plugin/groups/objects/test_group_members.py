@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from protocol.kubernetes.objects import Json, child, items, labels_of
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.units import Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.groups.core.replicas.group_plan import NewMember
 from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role
-from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
+from scheduler_plugin.groups.objects.group_members import deciding_part, is_of, member_vm, read_member
 from scheduler_plugin.groups.objects.vm_group import parse_vm_group
 from scheduler_plugin.groups.objects.writes import owner_reference
 from tests.scheduler_plugin.groups.core.replicas.group_story import STANDBY
@@ -87,6 +89,37 @@ def test_a_member_is_read_from_its_vm() -> None:
         listed=True,
         database=STANDBY,
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "decides"),
+    [
+        ("metadata.uid", "u-1", True),
+        ("metadata.creationTimestamp", "2026-01-02T00:00:00Z", True),
+        ("metadata.deletionTimestamp", "2026-01-02T00:00:00Z", True),
+        ("metadata.ownerReferences", [], True),
+        ("metadata.annotations", {"autoscaling.neon.tech/draining-since": "2026-01-01T00:00:20Z"}, True),
+        ("metadata.annotations", {"autoscaling.neon.tech/permit": "{}"}, False),
+        ("metadata.resourceVersion", "8", False),
+        ("spec.guest", {"appendKernelCmdline": "autoscale.primary=10.100.128.9"}, True),
+        ("spec.guest", {**GUEST, "appendKernelCmdline": "autoscale.primary=10.100.128.0", "cpus": {"use": 3}}, False),
+        ("spec.extraNetwork", {"enable": False}, True),
+        ("status.extraNetIP", "10.100.128.6", True),
+        ("status.podIP", "10.0.0.8", True),
+        ("status.node", "node-2", True),
+        ("status.phase", "Asleep", True),
+        ("status.phase", "Scaling", False),
+        ("status.conditions", [{"type": "Available", "status": "True"}], True),
+        ("status.conditions", [{"type": "Available", "status": "False", "message": "boots"}], False),
+        ("status.cpus", "3", False),
+    ],
+)
+def test_group_depends_on_few_fields_of_vms(path: str, value: object, decides: bool) -> None:
+    """Every resize of a member, and every permit, had its group read its endpoint again."""
+    vm, (part, field) = found(podIP="10.0.0.7", node="node-1"), path.split(".")
+    changed: Json = {**vm, part: {**child(vm, part), field: value}}
+    assert (deciding_part(vm) != deciding_part(changed)) is decides
+    assert decides or read(vm) == read(changed)
 
 
 def test_sleeping_member_is_healthy() -> None:

@@ -47,7 +47,7 @@ async def test_lagging_replica_does_not_serve() -> None:
 
 
 async def test_group_without_room_waits_for_events() -> None:
-    """No node has room for its replica: nothing changes until its VM does, and then it is listed at once."""
+    """No node has room for its replica, and its primary is resized: nothing changes until the replica does."""
     async with story() as run:
         run.boots, way = False, run.cluster.connection()
         await run.start(way)
@@ -56,7 +56,9 @@ async def test_group_without_room_waits_for_events() -> None:
         await run.serve("shop-primary", "10.100.128.0")
         await run.pass_time(30)
         before = len(way.asked)
-        await run.pass_time(60)
+        for cpus in range(60):
+            await run.cluster.patch(VIRTUAL_MACHINES, "shop-primary", {"status": {"cpus": str(cpus)}}, "status")
+            await run.pass_time(1)
         reads = [call.path for call in way.asked[before:] if ENDPOINT_SLICES.plural in call.path]
         assert ("replica-0" in await run.vms(), len(reads)) == (True, 4)
         await run.serve("shop-replica-0", "10.100.128.1")
