@@ -59,6 +59,9 @@ from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 _PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
 """Refusals that only mean that the cache was stale."""
 
+_OWN: Final = ("machine", "sleep")
+"""Fields of a VM's status that NeonVM's own CRD lacks."""
+
 _WORKERS: Final = 4
 _SOON: Final = Seconds(0.25)
 _RESTART_BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0), spread=0.0)
@@ -85,7 +88,7 @@ class NeonVmController:
         self._deps = deps
         self._queue = WorkQueue(deps.clock)
         self._restarts: dict[str, _Restarts] = {}
-        self._is_machine_dropped = False  # by the API server, if NeonVM's own CRD is installed
+        self._dropped: set[str] = set()  # fields of a VM's status, by the API server: NeonVM's own CRD lacks them
         deps.vms.listen(self._vm_changed)
         self._pods = ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
         self._migrations = ByVm(deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add)
@@ -278,24 +281,24 @@ class NeonVmController:
             wanted = {**wanted, "sleep": {**sleep, "since": now}}
         status = child(vm, "status")
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
-        # The CRD drops this field, so do not write it again.
-        if changed.keys() == {"machine"} and self._is_machine_dropped:
+        # Do not write again what would be dropped.
+        if changed.keys() <= self._dropped:
             return False
         # These are written only to the version that they were derived from.
         is_versioned = bool(changed.keys() & {"podName", "phase", "sleep"})
-        if changed:
-            version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if is_versioned else {}
-            body: Json = {"metadata": version, "status": changed}
-            written = await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
-            self._deps.vms.learn(written)
-            if "machine" in changed:
-                self._is_machine_dropped = child(written, "status").get("machine") != changed["machine"]
-            if changed.get("phase") in ENDED:
-                why = next((text(condition, "message") for condition in items(changed, "conditions")), "")
-                await self._deps.events.record(vm, str(changed["phase"]), texts.VM_ENDED.format(why=why), WARNING)
-            if (event := sleep_event(vm, changed)) is not None:
-                kind = WARNING if event[0] == texts.RESTARTED_ASLEEP[0] else NORMAL
-                await self._deps.events.record(vm, *event, kind)
+        version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if is_versioned else {}
+        body: Json = {"metadata": version, "status": changed}
+        written = await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
+        self._deps.vms.learn(written)
+        stored = child(written, "status")
+        self._dropped -= stored.keys()
+        self._dropped |= {field for field in _OWN if changed.get(field) is not None and field not in stored}
+        if changed.get("phase") in ENDED:
+            why = next((text(condition, "message") for condition in items(changed, "conditions")), "")
+            await self._deps.events.record(vm, str(changed["phase"]), texts.VM_ENDED.format(why=why), WARNING)
+        if (event := sleep_event(vm, stored if "sleep" in changed else {})) is not None:
+            kind = WARNING if event[0] == texts.RESTARTED_ASLEEP[0] else NORMAL
+            await self._deps.events.record(vm, *event, kind)
         return is_versioned
 
     async def _update_pod_metadata(self, vm: Json, pod: Json, guest: Resizer | None) -> None:

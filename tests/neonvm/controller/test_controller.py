@@ -23,6 +23,7 @@ from deploy.neonvm.ports import (
 )
 from deploy.neonvm.runner.resizer import Resizer
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
+from protocol.guest.sleep import sleep_order_patch
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, annotations_of, child, items, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -293,6 +294,16 @@ async def test_dropped_machine_is_not_written_again(site: Site) -> None:
     site.fence.drops = ""
     await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"cpus": {"use": 3}}}})
     assert child(await site.turn(1), "status", "machine"), "the definition is ours by now"
+
+
+async def test_dropped_refusal_to_sleep_is_said_once(site: Site) -> None:
+    site.fence.drops = "sleep"
+    await site.turn(3)
+    await site.run_pod()
+    await site.client.merge_patch(VIRTUAL_MACHINES, DB, sleep_order_patch("a"))
+    vm = await site.turn(2)
+    before = site.fence.writes
+    assert (await site.turn(3), site.fence.writes) == (vm, before)
 
 
 async def test_dead_guest_restarts_after_backoff(site: Site) -> None:
