@@ -116,6 +116,10 @@ def trimmed(original: JsonObject) -> Json:
     """The fields of an object that this program reads; the rest is dropped to save memory."""
     labels = {key: value for key, value in labels_of(original).items() if key in {LABEL_CLAIM, LABEL_CLIENT}}
     parts = {part: {key: child(original, part).get(key) for key in keys} for part, keys in _FIELDS.items()}
+    # Only a migration's phase matters. A VM's changes with each resize, and each change makes every node check its
+    # network.
+    if not text(original, "spec", "vmName"):
+        del parts["status"]["phase"]
     return {**parts, "metadata": {**parts["metadata"], "labels": labels}}
 
 
