@@ -21,7 +21,6 @@ from scripts.autoscale.check.rendering import as_json, as_short, as_text
 from scripts.autoscale.check.table import judged
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
-from scripts.autoscale.terminal import printing
 from scripts.autoscale.terminal.printing import print_lines, serialised
 from scripts.autoscale.terminal.visible import visible, visible_lines
 
@@ -107,7 +106,7 @@ def show(console: Console, findings: Sequence[Finding], output: CheckOutput) -> 
     """Prints them, in colours only on terminals."""
     if output in {"json", "yaml"}:
         # Without highlighting and wrapping, so that the output can be parsed.
-        console.out(serialised(as_json(findings), printing.Output(output)), highlight=False)
+        console.out(serialised(as_json(findings), output), highlight=False)
         return
     for style, line in (as_text if output == "text" else as_short)(findings):
         console.print(Text(visible_lines(line), style=style), soft_wrap=True)

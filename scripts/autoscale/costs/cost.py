@@ -29,12 +29,12 @@ from scheduler_plugin.history.ports import Extent, History, HistoryError, Period
 from scheduler_plugin.history.priced_usage import priced_usage
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
-from scripts.autoscale.costs.cost_views import CostOutput, advice, advice_document, serialised, show, written
+from scripts.autoscale.costs.cost_views import CostOutput, advice, advice_document, show, written
 from scripts.autoscale.costs.policy_change import ChosenPolicy, PolicyChange, chosen_policy
 from scripts.autoscale.costs.policy_replay import STEP
 from scripts.autoscale.history.finding import a_url, context_name, history_path, local_of, opened_history, period_since
 from scripts.autoscale.site import SCHEDULER, SiteError, open_site
-from scripts.autoscale.terminal.printing import print_lines
+from scripts.autoscale.terminal.printing import print_lines, serialised
 
 
 def price_table(given: Path | None, name: str) -> tuple[RankingConfig, str]:
@@ -227,5 +227,5 @@ async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: 
     if output in {"text", "wide"}:
         print_lines(Console(), advice(candidates))
     else:
-        sys.stdout.write(serialised(advice_document(candidates), output))
+        print(serialised(advice_document(candidates), output))
     return 0

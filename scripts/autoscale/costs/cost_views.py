@@ -14,8 +14,7 @@ from scheduler_plugin.history.costs import rendering
 from scheduler_plugin.history.costs.bills import Bill, Line
 from scheduler_plugin.history.costs.consolidation import Emptied
 from scheduler_plugin.history.costs.opencost import allocations
-from scripts.autoscale.terminal import printing
-from scripts.autoscale.terminal.printing import print_lines, print_table
+from scripts.autoscale.terminal.printing import print_lines, print_table, serialised
 from scripts.autoscale.terminal.visible import visible
 
 _HEADINGS: Final = ("vCPU-h", "GiB-h", "cost", "used", "at max", "saved", "at P99.5", "saved", "unknown h")
@@ -35,13 +34,9 @@ def written(  # noqa: PLR0913, PLR0917 - the texts beside the bill
     if output == "csv":
         return rendering.as_csv(found, more)
     if output == "opencost":
-        return serialised(allocations(found, by, cluster), output)
-    return serialised({**rendering.document(found, by, more), "notes": list(notes)}, output)
-
-
-def serialised(answer: object, output: CostOutput) -> str:
-    """YAML if that is asked for, else JSON."""
-    return printing.serialised(answer, printing.Output.YAML if output == "yaml" else printing.Output.JSON) + "\n"
+        return f"{serialised(allocations(found, by, cluster), output)}\n"
+    document = {**rendering.document(found, by, more), "notes": list(notes)}
+    return f"{serialised(document, output)}\n"
 
 
 def show(  # noqa: PLR0913 - the texts beside the bill

@@ -44,9 +44,9 @@ _WIDEST: Final = 1000
 """Columns of a table at most; a name has at most 253 characters."""
 
 
-def serialised(fields: object, output: Output) -> str:
-    """JSON or YAML, with the order of the fields kept (pure)."""
-    if output is Output.YAML:
+def serialised(fields: object, output: str) -> str:
+    """YAML if ``output`` is that, else JSON, with the order of the fields kept (pure)."""
+    if output == Output.YAML:
         made = _yaml(fields, is_unicode=True)
         # YAML leaves marks that reverse the direction of a text as they are.
         return made if without_steering(made) == made else _yaml(fields, is_unicode=False)

@@ -170,13 +170,6 @@ def shortened(sentence: str, width: int) -> str:
     return (begun[: begun.rfind(" ")] if " " in begun else begun) + "…"
 
 
-def printable(given: str) -> str:
-    """Without characters that a terminal would obey."""
-    return (
-        given if given.isprintable() else "".join(character if character.isprintable() else "�" for character in given)
-    )
-
-
 # Sorting thousands of rows each second parses the same cells again and again.
 @lru_cache(maxsize=65536)
 def order(kind: ColumnType, cell: str) -> Order:

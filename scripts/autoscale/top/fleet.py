@@ -23,7 +23,8 @@ from scripts.autoscale.demonstration.waiting import together
 from scripts.autoscale.explain import explained
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
 from scripts.autoscale.site import SCHEDULER, Site, SitePods, agent_says
-from scripts.autoscale.top.columns import TableRow, printable
+from scripts.autoscale.terminal.visible import visible
+from scripts.autoscale.top.columns import TableRow
 from scripts.autoscale.top.rows import by_vm, node_line, phase_of, vm_row
 
 _AT_ONCE: Final = 16
@@ -109,14 +110,14 @@ class FleetReader:
 
     def _scheduler_silence(self) -> str:
         reason = self._site.silence.get(SCHEDULER, "")
-        return f"The scheduler does not answer{reason and ': '}{printable(reason)}{'' if reason else '.'}"
+        return f"The scheduler does not answer{reason and ': '}{visible(reason)}{'' if reason else '.'}"
 
     async def _api_trouble(self) -> str:
         try:
             # A watch may hang without an error, so the API is asked for something small at each look.
             await self._site.client.revision(VIRTUAL_MACHINES)
         except ApiError as error:
-            return f"The API server does not answer: {printable(str(error))}"
+            return f"The API server does not answer: {visible(str(error))}"
         return ""
 
     def _named(self) -> Mapping[ObjectName, Json]:
@@ -191,8 +192,8 @@ class FleetReader:
         try:
             sentences, _ = await explained(self._site, await self._site.client.get(*database_object(database_in(vm))))
         except ApiError as error:
-            return [printable(str(error))]
-        return [printable(sentence) for sentence in sentences]
+            return [visible(str(error))]
+        return [visible(sentence) for sentence in sentences]
 
     def question(self, vm: str) -> str:
         """Consequences of migrating the VM."""
@@ -200,7 +201,7 @@ class FleetReader:
         stays = "Its address and connections stay."
         breaks = "It has no flat-network address: its connections break."
         consequence = stays if keeps_connections(virtual_machine) else breaks
-        node = printable(text(virtual_machine, "status", "node")) or "its node"
+        node = visible(text(virtual_machine, "status", "node")) or "its node"
         return f"Migrate {vm} from {node} to another node that has room? {consequence}"
 
     async def move(self, vm: str) -> str:
@@ -211,5 +212,5 @@ class FleetReader:
         try:
             made = await self._site.client.create(MIGRATIONS, name.namespace, migration_of(name))
         except ApiError as error:
-            return f"{vm} is not migrated: {printable(str(error))}"
+            return f"{vm} is not migrated: {visible(str(error))}"
         return f"{vm} is to migrate: {name_of(made)}"

@@ -16,7 +16,8 @@ from scheduler_plugin.dashboard.core.rows import vm_row as page_row
 from scheduler_plugin.databases import database_name, database_node, is_pod
 from scripts.autoscale.demonstration.fleet import reserved_bars
 from scripts.autoscale.demonstration.moves import seen as seen_move
-from scripts.autoscale.top.columns import UNKNOWN, Column, TableRow, printable
+from scripts.autoscale.terminal.visible import visible
+from scripts.autoscale.top.columns import UNKNOWN, Column, TableRow
 
 _NOTHING: Final = frozenset({"", "0"})
 
@@ -109,7 +110,7 @@ def by_vm(node: Json) -> dict[str, Json]:
 
 
 def _shown(cells: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(printable(cell) or UNKNOWN for cell in cells)
+    return tuple(visible(cell) or UNKNOWN for cell in cells)
 
 
 def phase_of(vm: Json) -> str:
