@@ -43,7 +43,7 @@ class Informer:
         watched: Kind[Json] = Kind(kind.plural, kind.path(), trim or dict)
         self._client = client
         self._clock = clock
-        self._facts: FactInformer[Json] = FactInformer(watched, self._changed, _WatchLog(), retries=Retries(_BACKOFF))
+        self._facts: FactInformer[Json] = FactInformer(watched, self._changed, WatchLog(), retries=Retries(_BACKOFF))
         self._listeners: list[Listener] = []
         self.synced = asyncio.Event()
 
@@ -94,7 +94,7 @@ class Informer:
 
 
 @dataclass(frozen=True, slots=True)
-class _WatchLog:
+class WatchLog:
     """A ``WatchReport`` for programs without watch metrics."""
 
     def watch_heard(self, kind: str) -> None:

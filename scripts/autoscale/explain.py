@@ -226,7 +226,7 @@ async def explained(site: Site, vm: Json) -> Told:
     name = database_name(vm)
     listed = await site.client.list(PODS, name.namespace)
     # Agents of nodes are in the namespace of the installation, whichever that is.
-    agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
+    agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}={AGENT}")
     events = (await site.client.list(EVENTS, name.namespace)).objects
     agent = await agent_says(site, vm, SitePods.of((*listed.objects, *agents.objects)))
     scheduler = await site.of_scheduler(f"/explain/{name}")

@@ -28,7 +28,7 @@ from protocol.runtime.clock import SystemClock
 from scripts.autoscale.cluster_flags import VmNamespace, cluster_name, vm_host, vm_name, vm_table
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE, ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import FILE
-from scripts.autoscale.history.recording import recording
+from scripts.autoscale.history.recording import recording, site_sources
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import open_site
 from scripts.autoscale.stages import StepView, show_failure
@@ -181,7 +181,8 @@ async def _recorded(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[s
         return
     async with (
         open_site(find_cluster(ClusterFlags(folder.name))) as site,
-        recording(site, folder.root / FILE, Console(), labels),
+        site_sources(site) as sources,
+        recording(site.client.api, sources, folder.root / FILE, Console(), labels),
     ):
         yield
 

@@ -15,9 +15,6 @@ import httpx2 as httpx
 import typer
 from rich.console import Console
 
-from protocol.kubernetes.api import ApiError
-from protocol.kubernetes.objects import Json, JsonObject, name_of
-from protocol.kubernetes.resources import PODS
 from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.error_groups import innermost
@@ -30,35 +27,9 @@ from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.history.finding import history_path
-from scripts.autoscale.history.recording import recording
-from scripts.autoscale.site import NAME_LABEL, Site, SiteError, SitePods, agent_says, open_site
+from scripts.autoscale.history.recording import recording, site_sources
+from scripts.autoscale.site import Site, SiteError, open_site
 from scripts.autoscale.terminal.printing import print_lines
-
-
-class SiteSources:
-    """See ``Sources``."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    async def of_scheduler(self, path: str) -> Json | None:
-        """See ``Sources``."""
-        return await self._site.of_scheduler(path)
-
-    async def of_groups(self, path: str) -> Json | None:
-        """See ``Sources``."""
-        return await self._site.of_groups(path)
-
-    async def of_vm(self, vm: JsonObject) -> Json | None:
-        """See ``Sources``."""
-        try:
-            # Agents beside VMs are in the VM's namespace, those of nodes in the installation's.
-            own = await self._site.client.list(PODS, name_of(vm).namespace)
-            agents = await self._site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
-        except ApiError:
-            return None
-        return await agent_says(self._site, dict(vm), SitePods.of((*own.objects, *agents.objects)))
-
 
 PORT: Final = 10290
 CONNECTIONS: Final = httpx.Limits(max_connections=32, max_keepalive_connections=8)
@@ -91,11 +62,14 @@ class LocalPage:
             async with AsyncExitStack() as context:
                 credentials = self.cluster.credentials()
                 http = await context.enter_async_context(http_client(credentials, CONNECTIONS, "autoscale-web"))
-                api, sources, history = HttpApi(http, credentials.token), SiteSources(self.site), SqliteHistory(path)
-                dashboard = Dashboard(self.site.title, api, sources, SystemClock(), None, history, self.labels)
-                hears = dashboard.fleet.hear
-                recorded = recording(self.site, path, self.console, self.labels, self.interval, hears)
-                await context.enter_async_context(recorded)
+                api, clock, history = HttpApi(http, credentials.token), SystemClock(), SqliteHistory(path)
+                sources = await context.enter_async_context(site_sources(self.site))
+                dashboard = Dashboard(self.site.title, api, sources, clock, None, history, self.labels)
+                # By way of the page, which shows what the recorder hears from agents, too.
+                recorder = recording(
+                    self.site.client.api, dashboard.sources, path, self.console, self.labels, self.interval
+                )
+                await context.enter_async_context(recorder)
                 show_links(self.console, dashboard, port)
                 async with beside(dashboard.run()):
                     await serve([Listener("page", dashboard.app, f"127.0.0.1:{port}", sock=self.sock)], stop)

@@ -5,8 +5,9 @@ What cannot be reached is None, and ``silence`` says why; or it is a ``SiteError
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -14,14 +15,16 @@ import httpx2 as httpx
 import msgspec
 
 from deploy.kube.client import ApiClient
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.kube.kubectl import ForwardingError, Kubectl
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.api import ApiError
-from protocol.kubernetes.objects import Json, items, labels_of, name_of, pod_phase, text
+from protocol.kubernetes.objects import Json, JsonObject, items, labels_of, name_of, pod_phase, text
 from protocol.kubernetes.resources import LEASES, PODS
 from protocol.messages import ObjectName
 from protocol.names import AGENT_CONTAINER
+from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import token_in
 from protocol.units import Seconds
 from scheduler_plugin.databases import database_name, is_pod
@@ -41,6 +44,8 @@ EXPLAINS: Final = {SCHEDULER: (PROBES_PORT, "autoscaling-scheduler"), GROUPS: (G
 FORWARDED_WITHIN: Final = Seconds(90.0)
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
+_PATIENCE: Final = 10.0
+"""Seconds that the first list of pods may take."""
 
 
 class SiteError(Exception):
@@ -235,8 +240,15 @@ class SitePods:
     def of(cls, pods: Iterable[Json]) -> SitePods:
         """Of all pods that matter: those of VMs, and those of agents."""
         by_name = {name_of(pod): pod for pod in pods}
-        agents = [pod for pod in by_name.values() if labels_of(pod).get(NAME_LABEL) == "autoscaling-agent"]
-        return cls(by_name, {text(pod, "spec", "nodeName"): pod for pod in agents})
+        return cls(by_name, _by_node(by_name.values()))
+
+
+def _by_node(pods: Iterable[Json]) -> dict[str, Json]:
+    return {text(pod, "spec", "nodeName"): pod for pod in pods if _is_agent(pod)}
+
+
+def _is_agent(pod: Json) -> bool:
+    return labels_of(pod).get(NAME_LABEL) == AGENT
 
 
 async def agent_says(site: Site, vm: Json, pods: SitePods, path: str = "/explain") -> Json | None:
@@ -259,3 +271,41 @@ def _has_sidecar(pod: Json) -> bool:
     # A native sidecar is an init container.
     containers = (*items(pod, "spec", "containers"), *items(pod, "spec", "initContainers"))
     return any(text(container, "name") == AGENT_CONTAINER for container in containers)
+
+
+class SiteSources:
+    """See ``Sources``. Agents are found by a watch of all pods: run ``pods.run`` in a task."""
+
+    def __init__(self, site: Site, clock: Clock) -> None:
+        self._site = site
+        self._agents: dict[str, Json] | None = None
+        self._patient_until = asyncio.get_running_loop().time() + _PATIENCE
+        self.pods = Informer(site.client, PODS, clock)
+        self.pods.listen(self._pod_changed)
+
+    @property
+    def index(self) -> SitePods:
+        """The pods as the watch has them now."""
+        if self._agents is None:
+            self._agents = _by_node(self.pods.objects.values())
+        return SitePods(self.pods.objects, self._agents)
+
+    def _pod_changed(self, change: ObjectChange) -> None:
+        if _is_agent(change.after or change.before or {}):
+            self._agents = None
+
+    async def of_scheduler(self, path: str) -> Json | None:
+        """See ``Sources``."""
+        return await self._site.of_scheduler(path)
+
+    async def of_groups(self, path: str) -> Json | None:
+        """See ``Sources``."""
+        return await self._site.of_groups(path)
+
+    async def of_vm(self, vm: JsonObject) -> Json | None:
+        """See ``Sources``."""
+        # Without the right to list pods nobody waits for them twice.
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._patient_until):
+                await self.pods.synced.wait()
+        return await agent_says(self._site, dict(vm), self.index)

@@ -8,6 +8,7 @@ import logging
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -17,7 +18,7 @@ from deploy.kube.client import ApiClient
 from protocol.runtime.kubernetes.http_api import HttpApi
 from scripts.autoscale import page
 from scripts.autoscale.clusters import ClusterFlags
-from scripts.autoscale.history.recording import recording, warnings_on
+from scripts.autoscale.history.recording import recording, site_sources, warnings_on
 from scripts.autoscale.page import listening, page_beside, quiet_logs
 from scripts.autoscale.site import RemoteSite, SiteError
 from tests.neonvm.in_process import InProcess
@@ -91,13 +92,15 @@ def test_of_the_logs_a_person_sees_what_is_wrong_with_the_history(console: Conso
 
 async def test_a_recorder_that_cannot_write_says_why(tmp_path: Path, console: Console) -> None:
     (tmp_path / "history.sqlite").mkdir()
-    async with recording(a_site(tmp_path), tmp_path / "history.sqlite", console):
+    site = a_site(tmp_path)
+    async with site_sources(site) as sources, recording(site.client.api, sources, tmp_path / "history.sqlite", console):
         assert (await said_on(console)).startswith(f"nothing is recorded until this ends: the history {tmp_path}")
 
 
 async def test_a_recorder_that_fails_is_told_and_the_command_goes_on(tmp_path: Path, console: Console) -> None:
     path = tmp_path / "history.sqlite"
-    async with recording(Broken(), path, console):  # type: ignore[arg-type]  # a site that is none
+    site: Any = Broken()
+    async with recording(site.client.api, site, path, console):
         assert (await said_on(console)).startswith("nothing is recorded any more: ")
 
 

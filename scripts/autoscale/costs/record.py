@@ -12,7 +12,7 @@ from protocol.durations import DurationError, parse_duration
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import history_path
-from scripts.autoscale.history.recording import recording
+from scripts.autoscale.history.recording import recording, site_sources
 from scripts.autoscale.site import open_site
 
 LONGEST_INTERVAL: Final = 600.0
@@ -39,7 +39,8 @@ async def record(
     path, console = history_path(flags, records=True), Console()
     async with (
         open_site(find_cluster(flags)) as site,
-        recording(site, path, console, label or [], max(1.0, interval)),
+        site_sources(site) as sources,
+        recording(site.client.api, sources, path, console, label or [], max(1.0, interval)),
     ):
         console.print(f"Recording {site.title} into {path}; Ctrl-C ends it.", soft_wrap=True, markup=False)
         # Nothing sets this event: Ctrl-C ends the command.

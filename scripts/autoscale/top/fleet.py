@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.kube.informer import Informer, ObjectChange
-from protocol.kubernetes.api import ApiError, ApiRefusedError
+from protocol.kubernetes.api import ApiError, Tolerating
 from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.pod_database import database_of, is_pod_database
 from protocol.runtime.clock import Clock
@@ -22,7 +22,7 @@ from scripts.autoscale.demonstration.moves import ENDED
 from scripts.autoscale.demonstration.waiting import together
 from scripts.autoscale.explain import explained
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
-from scripts.autoscale.site import SCHEDULER, Site, SitePods, agent_says
+from scripts.autoscale.site import SCHEDULER, Site, SiteSources, agent_says
 from scripts.autoscale.terminal.visible import visible
 from scripts.autoscale.top.columns import TableRow
 from scripts.autoscale.top.rows import by_vm, node_line, phase_of, vm_row
@@ -49,10 +49,9 @@ class FleetReader:
         self._site = site
         self._namespace = namespace
         self._vms = Informer(site.client, VIRTUAL_MACHINES, clock)
-        self._pods = Informer(site.client, PODS, clock)
-        self._index: SitePods | None = None
+        self._sources = SiteSources(site, clock)
         self._databases: dict[ObjectName, Json] = {}
-        self._pods.listen(self._pod_changed)
+        self._sources.pods.listen(self._pod_changed)
         self._migrations = Informer(site.client, MIGRATIONS, clock)
         self._agents: dict[ObjectName, Json] = {}
         self._nodes: list[tuple[Json, dict[str, Json]]] = []
@@ -68,17 +67,14 @@ class FleetReader:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        await together(self._vms.run(), self._pods.run(), self._migrations.run())
+        await together(self._vms.run(), self._sources.pods.run(), self._migrations.run())
 
     async def everything(self) -> FleetSnapshot:
         """One look that asks every agent. Raises as ``ApiClient.list``."""
         await self._vms.refresh()
-        await self._pods.refresh()
-        try:
+        await self._sources.pods.refresh()
+        with Tolerating(RefusalKind.NOT_FOUND):  # a cluster may not know migrations
             await self._migrations.refresh()
-        except ApiRefusedError as error:
-            if error.kind is not RefusalKind.NOT_FOUND:  # a cluster may not know migrations
-                raise
         return await self._look(list(self._named()))
 
     async def look(self, on_screen: Sequence[str]) -> FleetSnapshot:
@@ -134,18 +130,14 @@ class FleetReader:
         return [name for name in taken if name in named and name not in asked]
 
     def _pod_changed(self, change: ObjectChange) -> None:
-        # The next look rebuilds the index: many pods may change between two looks.
-        self._index, name = None, database_of(change.name)
+        name = database_of(change.name)
         if change.after is not None and is_pod_database(change.after):
             self._databases[name] = change.after
         else:
             self._databases.pop(name, None)
 
     async def _ask_all(self, names: Sequence[ObjectName]) -> None:
-        if self._index is None:
-            self._index = SitePods.of(self._pods.objects.values())
-        pods = self._index
-        limit, named = asyncio.Semaphore(_AT_ONCE), self._named()
+        pods, limit, named = self._sources.index, asyncio.Semaphore(_AT_ONCE), self._named()
 
         async def ask(name: ObjectName) -> None:
             async with limit:

@@ -16,6 +16,7 @@ from scheduler_plugin.dashboard.sources import cluster_looks
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks, kept
 from scheduler_plugin.dashboard.sources.http_sources import KEPT, SELECTOR, HttpSources, NodeAgentAddresses
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
+from scheduler_plugin.history.recorder import LookError
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told, put_vm
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
@@ -119,6 +120,13 @@ async def test_in_cluster_sample_is_complete() -> None:
         {"nodes": []},
     )
     assert await looks.account(vm) == {"because": "idle"}
+
+
+async def test_sample_waits_for_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_looks, "_PATIENCE", 0.01)
+    looks = ClusterLooks(PageCluster(), Told(), FakeClock(), DashboardTelemetry())
+    with pytest.raises(LookError, match="not read yet: virtualmachines, pods, nodes, virtualmachinemigrations"):
+        await looks.look()
 
 
 def test_who_wrote_which_field_is_not_kept() -> None:
