@@ -13,6 +13,7 @@ from protocol.messages import ObjectName
 from protocol.units import Resources, Seconds
 from scripts.autoscale.demo import _refuse_beside_sleep
 from scripts.autoscale.demonstration.report import Observations, report
+from scripts.autoscale.demonstration.scenario import demo_vm
 from scripts.autoscale.demonstration.sleep.qemu_process import qemu_memory
 from scripts.autoscale.demonstration.sleep.sleep_points import SleepPoint, slept
 from scripts.autoscale.demonstration.sleep.sleep_scenario import SleepScenario
@@ -112,7 +113,7 @@ class AwakeSite:
         self.client = self
 
     async def get(self, *_: object) -> Json:
-        return {"status": {"node": "node-1", "cpus": "1", "memorySize": "256Mi"}}
+        return {**demo_vm(), "status": {"node": "node-1", "cpus": "1", "memorySize": "256Mi"}}
 
     async def merge_patch(self, *_: object) -> Json:
         raise OrderedError

@@ -13,6 +13,7 @@ from tests.pod_databases import pod_database
 
 VM: Json = {
     "metadata": {"namespace": "default", "name": "demo"},
+    "spec": {"guest": {"cpus": {"max": 4}, "memorySlots": {"max": 8}}},
     "status": {"phase": "Running", "node": "node-1", "podName": "demo-7", "cpus": "1500m", "memorySize": "512Mi"},
 }
 EXPLAINED: Json = {

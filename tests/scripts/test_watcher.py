@@ -10,12 +10,17 @@ from protocol.pod_database import database_of
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources
 from scripts.autoscale.demonstration.watcher import Watcher
-from scripts.autoscale.site import Site
+from scripts.autoscale.site import Site, SiteSources
 from tests.fake_clock import settle
 from tests.pod_databases import pod_database
 
 VM = ObjectName("default", "db")
-SIZED: Json = {"metadata": {"name": "db"}, "status": {"cpus": "2", "memorySize": "1Gi"}}
+GUEST: Json = {"cpus": {"min": 1, "max": 4}, "memorySlots": {"min": 1, "max": 4}}
+SIZED: Json = {
+    "metadata": {"namespace": "default", "name": "db"},
+    "spec": {"guest": GUEST},
+    "status": {"cpus": "2", "memorySize": "1Gi"},
+}
 
 
 def watcher(sizes: list[Resources]) -> Watcher:
@@ -24,7 +29,7 @@ def watcher(sizes: list[Resources]) -> Watcher:
 
 async def test_an_end_together_with_a_new_size_is_still_an_end() -> None:
     watching = watcher([])
-    asking = asyncio.ensure_future(watching._ask())
+    asking = asyncio.ensure_future(watching._ask(cast("SiteSources", None)))
     await settle()
     watching._changed(ObjectChange(VM, None, SIZED))
     asking.cancel()

@@ -12,7 +12,7 @@ from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.pod_database import is_pod_database
 from scheduler_plugin.dashboard.core.reports import troubles_in
 from scheduler_plugin.databases import database_node, is_pod
-from scripts.autoscale.demonstration.watcher import size_of
+from scripts.autoscale.demonstration.watcher import sizes_of
 from scripts.autoscale.site import Site, SitePods, agent_says
 
 _TIMES: Final = 3
@@ -55,7 +55,7 @@ async def _asked(site: Site, vm: Json, pods: SitePods) -> str:
 def statement(vm: Json, explained: Json | None, database: Json | None) -> str:
     """Status of one VM. ``explained`` and ``database`` are None if nobody answered (pure)."""
     status = child(vm, "status")
-    size = size_of(vm)
+    size, _ = sizes_of(vm)
     has = "? CPU, ?" if size is None else f"{size.cpu} CPU, {size.mem}"
     guest = "the agent gives no answer" if explained is None else _of_guest(explained)
     inside = "the database gives no answer" if database is None else _said("the database has", database, _COUNTED)

@@ -8,18 +8,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deploy.kube.informer import Informer, ObjectChange
-from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, text
-from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
-from protocol.pod_database import parse_pod_database
 from protocol.runtime.clock import Clock
-from protocol.units import Bytes, Instant, MilliCpu, Resources
+from protocol.units import Bytes, Instant, Resources
 from protocol.virtual_machine import InvalidObjectError
-from scheduler_plugin.databases import database_node, database_object, is_pod
+from scheduler_plugin.databases import database_node, database_object, is_pod, parse_database
 from scripts.autoscale.demonstration.waiting import together
-from scripts.autoscale.site import Site, SitePods, agent_says
+from scripts.autoscale.site import Site, SiteSources
 
 _EVERY: Final = 1.0
 
@@ -59,20 +56,20 @@ class Watcher:
     async def run(self) -> None:
         """Watches until cancelled."""
         kind, _ = database_object(self.vm)
-        objects = Informer(self.site.client, kind, self.clock)
+        objects, sources = Informer(self.site.client, kind, self.clock), SiteSources(self.site, self.clock)
         objects.listen(self._changed)
-        await together(objects.run(), self._ask())
+        await together(objects.run(), sources.pods.run(), self._ask(sources))
 
     def snapshot(self) -> Snapshot:
         """The present state."""
-        metrics, status = child(self.explained, "metrics"), child(self.found, "status")
+        metrics, (size, most) = child(self.explained, "metrics"), sizes_of(self.found)
         busy, used = metrics.get("cores_busy"), text(metrics, "mem_used")
         available = condition_of(self.found, "Ready" if is_pod(self.found) else "Available")
         return Snapshot(
-            phase=text(status, "phase") or "Pending",
+            phase=text(self.found, "status", "phase") or "Pending",
             node=database_node(self.found),
-            size=size_of(self.found),
-            most=_most(self.found),
+            size=size,
+            most=most,
             available=text(available, "status") == "True",
             used_cpu=float(busy) if isinstance(busy, (int, float)) else None,
             used_memory=Bytes.parse(used) if used else None,
@@ -86,62 +83,32 @@ class Watcher:
             return
         # What is deleted has no state; fields of the old object would look alive.
         self.found = change.after or {}
-        size = size_of(self.found)
+        size, _ = sizes_of(self.found)
         if size is not None:
             self.on_size(size)
             # A new size is explained at once and not after the next second.
             self._stir.set()
 
-    async def _ask(self) -> None:
+    async def _ask(self, sources: SiteSources) -> None:
         while True:
             self._stir.clear()
             if is_pod(self.found) or text(self.found, "status", "podName"):
                 # An agent that does not answer leaves its last explanation in place.
-                self.explained = await self._explanation() or self.explained
+                self.explained = await sources.of_vm(self.found) or self.explained
                 self._tell()
             await self.clock.wait(self._stir, Instant(self.clock.now() + _EVERY))
 
     def _tell(self) -> None:
-        size = size_of(self.found)
+        size, _ = sizes_of(self.found)
         if size is not None and size != self._told:
             self._told = size
             self.on_reason(size, text(self.explained, "because"))
 
-    async def _explanation(self) -> Json | None:
-        try:
-            listed = await self.site.client.list(PODS)
-        except ApiError:
-            return None
-        return await agent_says(self.site, self.found, SitePods.of(listed.objects))
 
-
-def size_of(vm: Json) -> Resources | None:
-    """The size that the VM or pod is seen to have; None while it has none (pure)."""
-    if is_pod(vm):
-        return _of_pod(vm)[0]
-    cpu, mem = text(vm, "status", "cpus"), text(vm, "status", "memorySize")
-    return Resources.parse(cpu, mem) if cpu and mem else None
-
-
-def _most(vm: Json) -> Resources | None:
-    if is_pod(vm):
-        return _of_pod(vm)[1]
-    guest = child(vm, "spec", "guest")
-    cpu, slots, slot = (
-        child(guest, "cpus").get("max"),
-        child(guest, "memorySlots").get("max"),
-        text(guest, "memorySlotSize"),
-    )
-    # The definition allows integers and quantities for CPUs.
-    if not isinstance(cpu, (int, str)) or not isinstance(slots, int) or not slot:
-        return None
-    return Resources(MilliCpu.parse(cpu), Bytes.parse(slot) * slots)
-
-
-def _of_pod(pod: Json) -> tuple[Resources | None, Resources | None]:
-    """The size of its postgres by the kubelet, and the largest that it may have."""
+def sizes_of(database: Json) -> tuple[Resources | None, Resources | None]:
+    """The size that a VM or pod is seen to have, and the largest that it may have; None if unknown (pure)."""
     try:
-        database = parse_pod_database(pod)
+        parsed = parse_database(database)
     except InvalidObjectError:
         return None, None
-    return database.actual, database.bounds.max
+    return parsed.actual, parsed.bounds.max

@@ -21,7 +21,7 @@ from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from scripts.autoscale.demonstration.sleep.sleep_points import KEPT, TABLE_HAS, SleepPoint, answered, gave_back
 from scripts.autoscale.demonstration.vm_database import database_of
 from scripts.autoscale.demonstration.waiting import answers
-from scripts.autoscale.demonstration.watcher import Watcher, size_of
+from scripts.autoscale.demonstration.watcher import Watcher, sizes_of
 from scripts.autoscale.site import Site, SiteError
 from scripts.database_client import DatabaseError, DatabaseSession
 
@@ -187,7 +187,7 @@ class SleepScenario:
         reserved = Resources.parse(text(accounts[0], "reserved", "cpu"), text(accounts[0], "reserved", "mem"))
         vm = await self.site.client.get(VIRTUAL_MACHINES, self.watcher.vm)
         qemu_bytes = await asyncio.to_thread(self.qemu_memory)
-        return _Books(reserved, size_of(vm), annotations_of(vm).get(ANNOTATION_PERMIT, ""), qemu_bytes)
+        return _Books(reserved, sizes_of(vm)[0], annotations_of(vm).get(ANNOTATION_PERMIT, ""), qemu_bytes)
 
 
 def let_requests_follow(folder: ClusterFolder) -> None:
