@@ -6,6 +6,7 @@ A command is imported when it is asked for: all of them together take most of a 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,8 +15,8 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined]  # not in __all__
 from typer.core import TyperCommand
-from typer.main import get_command
 
 from protocol import VERSION
 from scripts.autoscale.clusters import KUBECTLS
@@ -78,7 +79,6 @@ OF_A_CLUSTER: Final = ("check", "top", "web", "explain", "migrate", "sleep", "wa
 PLUGIN: Final = "kubectl autoscaling"
 """kubectl's own command ``autoscale`` makes an HPA, and goes before any plugin of that name."""
 
-_OF_A_VM: Final = frozenset({"explain", "migrate", "sleep", "wake", "bench"})
 _GROUPS: Final = frozenset({"local", "images"})
 _OF_MANY_VALUES: Final = frozenset({"replay", "simulate"})
 
@@ -135,21 +135,22 @@ def plugin() -> None:
 
 def complete() -> None:
     """Completions for ``kubectl autoscaling …``: words that fit, then cobra's code for "no files"."""
-    from scripts.autoscale.terminal.completion import vms_of_kubectl  # noqa: PLC0415 - other commands need no client
-
     *before, begun = sys.argv[1:] or [""]
-    candidates: Iterable[str] = flags(before[0]) if before and before[0] in OF_A_CLUSTER else OF_A_CLUSTER
-    if before and before[0] in _OF_A_VM and not begun.startswith("-"):
-        candidates = vms_of_kubectl(before[1:], begun)
-    # cobra's directive 4 means "no file completion".
-    print("\n".join((*(word for word in candidates if word.startswith(begun)), ":4")))
-
-
-def flags(command: str) -> list[str]:
-    """The long options of a command."""
-    made = get_command(app([command]))
-    options = getattr(made, "commands", {})[command].params
-    return [name for parameter in options for name in parameter.opts if name.startswith("--")]
+    try:
+        if before:
+            # Typer completes as for bash, whose variables these are.
+            os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = (
+                shlex.join((PLUGIN, *before, begun)),
+                f"{len(before) + 1}",
+            )
+            os.environ[f"_{PLUGIN}_COMPLETE".upper()] = "complete_bash"
+            completion_init()
+            plugin()
+        # Names of commands need none of their modules.
+        print("\n".join(name for name in OF_A_CLUSTER if name.startswith(begun)))
+    finally:
+        # cobra's directive 4 means "no file completion".
+        print(":4")
 
 
 def asked(names: Collection[str]) -> Collection[str]:

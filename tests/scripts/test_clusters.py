@@ -27,6 +27,7 @@ from scripts.autoscale.clusters import KUBECTLS, ClusterFlags, ReachedCluster, f
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.terminal import completion
+from tests.scripts.plugin import completed
 
 LOCAL, OTHER = f"local-{os.getpid()}", f"other-{os.getpid()}"
 
@@ -241,20 +242,22 @@ def test_groups_need_a_user(tmp_path: Path) -> None:
 
 
 def test_contexts_are_completed_from_the_kubeconfigs_that_are_meant(tmp_path: Path) -> None:
-    def completed(begun: str, **typed: str) -> list[str]:
+    def contexts(begun: str, **typed: str) -> list[str]:
         context = typer.Context(get_command(typer.Typer(callback=lambda: None)))
         context.params = dict(typed)
         return complete_context(context, begun)
 
     (tmp_path / "usual").write_text("contexts: [{name: staging}, {name: prod}, {name: preview}, {}]")
-    assert (completed(""), completed("pr")) == (["preview", "prod", "staging"], ["preview", "prod"])
+    assert (contexts(""), contexts("pr")) == (["preview", "prod", "staging"], ["preview", "prod"])
     for broken in ("{", "[]", "contexts: 3"):
         (tmp_path / "given").write_text(broken)
-        assert completed("", kubeconfig=str(tmp_path / "given")) == []
-    assert completed("", kubeconfig=str(tmp_path / "missing")) == []
+        assert contexts("", kubeconfig=str(tmp_path / "given")) == []
+    assert contexts("", kubeconfig=str(tmp_path / "missing")) == []
 
 
-def test_kubectls_completion_obeys_flags_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubectls_completion_obeys_flags_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     written(tmp_path / "usual", namespace="shop")
     asked: list[ClusterFlags] = []
     names = [ObjectName("shop", "db"), ObjectName("ops", "vm")]
@@ -264,7 +267,10 @@ def test_kubectls_completion_obeys_flags_before_it(tmp_path: Path, monkeypatch: 
         return names
 
     monkeypatch.setattr(completion, "_names_of", names_of)
-    assert completion.vms_of_kubectl([], "") == ["db", "ops/vm"]
-    assert completion.vms_of_kubectl(["--context", "x", "-n", "ops"], "") == ["shop/db", "vm"]
-    assert completion.vms_of_kubectl(["--kubeconfig=f", "--namespace=ops"], "v") == ["vm"]
+    for typed, found in (
+        (["migrate", ""], ["db", "ops/vm"]),
+        (["migrate", "--context", "x", "-n", "ops", ""], ["shop/db", "vm"]),
+        (["migrate", "--kubeconfig=f", "--namespace=ops", "v"], ["vm"]),
+    ):
+        assert completed(monkeypatch, capsys, *typed) == found
     assert [(flags.kubeconfig, flags.context) for flags in asked] == [(KUBECTLS, ""), (KUBECTLS, "x"), ("f", "")]

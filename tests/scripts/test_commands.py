@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from protocol.messages import ObjectName
 from scripts.autoscale import main as program
 from scripts.autoscale.terminal import completion as name_completion
+from tests.scripts.plugin import completed
 
 
 @pytest.mark.parametrize("name", program.COMMANDS)
@@ -80,10 +82,8 @@ def test_help_shows_every_text_whole(
 def test_kubectl_completes_the_plugin(
     typed: list[str], found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(name_completion, "vms_of_kubectl", lambda _, begun: ["db"] if "db".startswith(begun) else [])
-    monkeypatch.setattr(sys, "argv", ["kubectl_complete-autoscaling", *typed])
-    program.complete()
-    assert capsys.readouterr().out.splitlines() == [*found, ":4"]
+    monkeypatch.setattr(name_completion, "_names_of", lambda *_: [ObjectName("default", "db")])
+    assert completed(monkeypatch, capsys, *typed) == found
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 import typer
@@ -20,7 +19,6 @@ from protocol.runtime.credentials import CredentialsError
 from scheduler_plugin.databases import OPTED_IN
 from scripts.autoscale.clusters import (
     DEFAULT_NAMESPACE,
-    KUBECTLS,
     ClusterFlags,
     context_namespace,
     find_cluster,
@@ -29,7 +27,6 @@ from scripts.autoscale.clusters import (
 
 PATIENCE: Final = 1.5
 """Seconds that a person waits at most after the tab key."""
-_OPTIONS: Final = {"--context": "context", "--kubeconfig": "kubeconfig", "--namespace": "namespace", "-n": "namespace"}
 _SILENT: Final = (ApiError, CredentialsError, TimeoutError, OSError, ValueError)
 _SHELLS: Final = ("bash", "zsh", "fish")
 
@@ -66,22 +63,6 @@ def fitting(names: Iterable[ObjectName], namespace: str, begun: str) -> list[str
     is_plain = "/" not in begun or begun.startswith(PREFIX)
     typed = (vm.name if vm.namespace == namespace and is_plain else str(vm) for vm in names)
     return sorted(candidate for candidate in typed if candidate.startswith(begun))
-
-
-def vms_of_kubectl(typed: Sequence[str], incomplete: str) -> list[str]:
-    """Names of VMs for kubectl's plugin: of the cluster that kubectl and the options typed so far mean."""
-    options = dict(_typed_options(typed))
-    flags = flags_of({"kubeconfig": KUBECTLS, **options})
-    return fitting(_names_of(flags, VIRTUAL_MACHINES), options.get("namespace") or _namespace(flags), incomplete)
-
-
-def _typed_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The options among the words that say which VMs are meant, by their parameters' names."""
-    # The empty last word stands for the value of an option that is still being typed.
-    for word, following in pairwise((*words, "")):
-        option, equals, value = word.partition("=")
-        if name := _OPTIONS.get(option):
-            yield name, value if equals else following
 
 
 def _names_of(flags: ClusterFlags, kind: Resource, labels: str = "") -> list[ObjectName]:
