@@ -15,7 +15,6 @@ from rich.table import Table
 
 from deploy.kube.client import client_from_kubeconfig
 from deploy.neonvm.network.namespaces import CLUSTER_NAME
-from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.kubeconfig import KubeconfigError, context_names
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
@@ -24,6 +23,7 @@ from protocol.pod_database import PREFIX, pod_of
 from protocol.runtime.credentials import CredentialsError, read_kubeconfigs
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE, LOCAL, flags_of
 from scripts.autoscale.running import run
+from scripts.autoscale.site import SiteError
 from scripts.autoscale.terminal.completion import complete_namespace
 from scripts.autoscale.terminal.visible import visible
 
@@ -59,16 +59,13 @@ def vm_name(given: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
 
 
 async def vm_host(kubeconfig: Path, vm: ObjectName) -> str:
-    """The address of a running VM on the flat network. Raises ``LookupError``."""
+    """The address of a running VM on the flat network. Raises ``SiteError``, and as ``ApiClient.get``."""
     async with client_from_kubeconfig(kubeconfig) as client:
-        try:
-            virtual_machine = await client.get(VIRTUAL_MACHINES, vm)
-        except ApiRefusedError as error:
-            raise LookupError(str(error)) from error
+        virtual_machine = await client.get(VIRTUAL_MACHINES, vm)
     # The overlay address goes first, since it stays when the VM moves.
     host = text(virtual_machine, "status", "extraNetIP") or text(virtual_machine, "status", "podIP")
     if not host:
-        raise LookupError(f"VM {vm} is not running yet (phase {text(virtual_machine, 'status', 'phase') or 'unknown'})")
+        raise SiteError(f"VM {vm} is not running yet (phase {text(virtual_machine, 'status', 'phase') or 'unknown'})")
     return host
 
 

@@ -23,7 +23,7 @@ from protocol.pod_database import is_pod_database, pod_of
 from scheduler_plugin.dashboard.story import Silence, story, warnings_about
 from scheduler_plugin.databases import database_name, database_object, is_pod
 from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, MoveRecord
-from scheduler_plugin.history.ports import History, HistoryError, Period
+from scheduler_plugin.history.ports import History, Period
 from scripts.autoscale.cluster_flags import VmNamespace, database_named, of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
 from scripts.autoscale.explain_group import find_group, group_name, group_story
@@ -137,11 +137,8 @@ async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     except DurationError as error:
         raise typer.BadParameter(str(error), param_hint="--since") from None
     database = database_named(what, namespace or context_namespace(flags))
-    try:
-        async with opened_history(history_path(flags), prometheus) as history:
-            show(*await told_since(history, database, period), output)
-    except HistoryError as error:
-        raise SiteError(str(error)) from error
+    async with opened_history(history_path(flags), prometheus) as history:
+        show(*await told_since(history, database, period), output)
     return 0
 
 
@@ -198,7 +195,7 @@ async def _watch(title: str, ask: Callable[[], Awaitable[Told]]) -> None:
 
 
 async def _told(site: Site, given: str, namespace: str) -> Told:
-    """The account of a database or group as lines, and as fields. Raises ``SiteError`` if there is none."""
+    """The account of a database or group as lines, and as fields. Raises ``SiteError`` or ``ApiError``."""
     group = group_name(given, namespace)
     if group is None:
         name = database_named(given, namespace)
@@ -209,7 +206,7 @@ async def _told(site: Site, given: str, namespace: str) -> Told:
             may_be_group = error.kind is RefusalKind.NOT_FOUND and pod_of(name) is None
             group = await find_group(site, name) if may_be_group else None
             if group is None:
-                raise SiteError(str(error)) from error
+                raise
         else:
             if is_pod(database) and not is_pod_database(database):
                 raise SiteError(

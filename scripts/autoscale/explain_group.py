@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from protocol.kubernetes.api import ApiRefusedError
+from protocol.kubernetes.api import Tolerating
 from protocol.kubernetes.objects import Json, child, items, text, texts_at, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from scripts.autoscale.cluster_flags import vm_name
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE
-from scripts.autoscale.site import Site, SiteError
+from scripts.autoscale.site import Site
 
 KINDS: Final = {
     "hvpa": HVPAS,
@@ -40,16 +40,12 @@ def group_name(given: str, default: str = DEFAULT_NAMESPACE) -> tuple[Resource, 
 
 
 async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName] | None:
-    """The group of that name, of whichever kind has one."""
+    """The group of that name, of whichever kind has one. Raises as ``ApiClient.get``."""
     # Two names stand for VirtualMachineGroup; a dict asks for each kind once.
     for kind in dict.fromkeys(KINDS.values()):
-        try:
+        # Not found also means that the kind is not installed.
+        with Tolerating(RefusalKind.NOT_FOUND):
             await site.client.get(kind, name)
-        except ApiRefusedError as error:
-            # Not found also means that the kind is not installed.
-            if error.kind is not RefusalKind.NOT_FOUND:
-                raise SiteError(str(error)) from error
-        else:
             return kind, name
     return None
 

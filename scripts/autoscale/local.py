@@ -208,11 +208,7 @@ async def down(name: Name = "local") -> int:
         console.print(f"There is no cluster {folder.name!r} in {clusters_root()}.", soft_wrap=True)
         # Nothing to stop is no failure: `down` can be repeated.
         return 0
-    try:
-        ran = await stop(folder, SystemClock())
-    except AlreadyRunsError as error:
-        typer.echo(f"autoscale: {error}", err=True)
-        return 1
+    ran = await stop(folder, SystemClock())
     console.print(f"The cluster {folder.name!r} {'has ended' if ran else 'did not run; its remains are removed'}.")
     return 0
 
@@ -285,13 +281,9 @@ async def address(
 ) -> int:
     """Print HOST:PORT on this machine that forwards to a VM; with -o wide also its target."""
     folder = ClusterFolder.of(name)
-    try:
-        await ask_cluster(folder, "status")  # raises NoAnswerError if the cluster does not run
-        there = await vm_host(folder.kubeconfig, vm_name(vm, namespace))
-        answer = await ask_cluster(folder, "expose", there, port)
-    except (NoAnswerError, LookupError) as error:
-        typer.echo(f"autoscale: {error}", err=True)
-        return 1
+    await ask_cluster(folder, "status")  # raises NoAnswerError if the cluster does not run
+    there = await vm_host(folder.kubeconfig, vm_name(vm, namespace))
+    answer = await ask_cluster(folder, "expose", there, port)
     here = f"127.0.0.1:{answer.port}"
     fields = {"vm": vm, "host": "127.0.0.1", "port": answer.port, "vmHost": there, "vmPort": port}
     show([f"{here}  {vm}  {there}:{port}" if output is Output.WIDE else here], fields, output)

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from deploy.kube.client import ApiClient
 from protocol.durations import parse_duration
-from protocol.kubernetes.api import ApiError, ApiRefusedError
+from protocol.kubernetes.api import ApiError, Tolerating
 from protocol.kubernetes.objects import Json, flag, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, MIGRATIONS, VIRTUAL_MACHINES
@@ -135,7 +135,9 @@ async def ask_to_cancel(
     if not await is_yes(f"Cancel the migration of {move.vm}? [y/N] "):
         print_lines(console, [f"the migration goes on; autoscale migrate {move.vm} --cancel cancels it"])
         return INTERRUPTED
-    try:
+    # If the object is gone, the controller has ended it.
+    ended = CANCELLED
+    with Tolerating(RefusalKind.NOT_FOUND):
         # Deleting the object asks the controller to cancel; its finalizer keeps the object until that is done.
         await client.delete(MIGRATIONS, name)
         until = clock.now() + _CANCELS_WITHIN
@@ -144,14 +146,10 @@ async def ask_to_cancel(
                 print_lines(console, [f"the migration is being cancelled, and is {phase or 'not begun'} still"])
                 return OPEN
             await clock.sleep(_EVENTS)
-    except ApiRefusedError as error:
-        # The object is gone, so the controller has ended it.
-        if error.kind is not RefusalKind.NOT_FOUND:
-            raise
-        phase = CANCELLED
+        ended = phase
     # The VM may have moved before the controller saw the deletion.
-    print_lines(console, ["too late: the VM has moved" if phase == SUCCEEDED else f"cancelled; {move.vm} stays"])
-    return 0 if phase == SUCCEEDED else 1
+    print_lines(console, ["too late: the VM has moved" if ended == SUCCEEDED else f"cancelled; {move.vm} stays"])
+    return 0 if ended == SUCCEEDED else 1
 
 
 def as_fields(move: ObservedMove) -> Json:

@@ -15,12 +15,13 @@ from typing import Final, ParamSpec
 import typer
 
 from deploy.local.cluster.control import NoAnswerError
-from deploy.local.cluster.folder import clusters_root
+from deploy.local.cluster.folder import AlreadyRunsError, clusters_root
 from deploy.local.cluster.spec import SpecError
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.proxies import ProxyError
 from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.error_groups import innermost
+from scheduler_plugin.history.ports import HistoryError
 from scripts.autoscale.demonstration.pgbench import PgbenchError
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.terminal.visible import visible_lines
@@ -33,8 +34,8 @@ CRASHED: Final = 70
 """The exit status of a command that failed for no reason that it knows (``EX_SOFTWARE``). Nothing else ends with it."""
 
 _SAID: Final = (
-    *(CredentialsError, ApiError, NoAnswerError, SiteError, SpecError, PgbenchError),
-    ProxyError,
+    *(AlreadyRunsError, ApiError, CredentialsError, HistoryError),
+    *(NoAnswerError, PgbenchError, ProxyError, SiteError, SpecError),
 )
 """Errors that are printed without a traceback."""
 _OF_THE_MACHINE: Final = {

@@ -12,6 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from deploy.kube.client import ApiClient
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -80,13 +81,16 @@ async def test_pod_is_explained(given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
-    [("db-pod", "shop/pod/db-pod is not autoscaled: it has no label"), ("none", "pod/none|NotFound|not found")],
+    ("name", "error", "why"),
+    [
+        ("db-pod", SiteError, "shop/pod/db-pod is not autoscaled: it has no label"),
+        ("none", ApiRefusedError, "pod/none|NotFound|not found"),
+    ],
 )
-async def test_other_pods_are_refused(name: str, why: str) -> None:
+async def test_other_pods_are_refused(name: str, error: type[Exception], why: str) -> None:
     """A pod that does not exist is no group either."""
     place = Place()
-    with pytest.raises(SiteError, match=why):
+    with pytest.raises(error, match=why):
         await _told(place, f"pod/{name}", "shop")
     assert place.asked == [f"{PATH}/{name}"]
 

@@ -25,7 +25,7 @@ from scheduler_plugin.history.costs.bills import LABEL, NONE, Bill, bill, key_of
 from scheduler_plugin.history.costs.consolidation import bound_pods, emptied, read_nodes
 from scheduler_plugin.history.costs.prices import Price, PriceList, priced, reference_price
 from scheduler_plugin.history.costs.rendering import More
-from scheduler_plugin.history.ports import Extent, History, HistoryError, Period, Usage
+from scheduler_plugin.history.ports import Extent, History, Period, Usage
 from scheduler_plugin.history.priced_usage import priced_usage
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
@@ -128,11 +128,8 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         played_policy = chosen_policy(policy) if policy else None
     except SmoothingPolicyError as error:
         raise typer.BadParameter(str(error), param_hint="--policy") from None
-    try:
-        async with opened_history(file or path, prometheus) as history:
-            total_bill, more, notes = await _billed(history, period, by, ranking, played_policy)
-    except HistoryError as error:
-        raise SiteError(str(error)) from error
+    async with opened_history(file or path, prometheus) as history:
+        total_bill, more, notes = await _billed(history, period, by, ranking, played_policy)
     if output in {"text", "wide"}:
         show(Console(), total_bill, by, prices_title, notes, more=more, is_wide=output == "wide")
     else:

@@ -10,7 +10,7 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from deploy.neonvm.objects.vm_spec import password_secret
 from deploy.neonvm.password import password_in
-from protocol.kubernetes.api import ApiRefusedError
+from protocol.kubernetes.api import Tolerating
 from protocol.kubernetes.objects import Json, annotations_of, child, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SECRETS, VIRTUAL_MACHINES
@@ -64,22 +64,15 @@ async def make_password(client: ApiClient, vm: Json) -> None:
         "metadata": {"name": name.name, "namespace": name.namespace},
         "stringData": {PASSWORD_KEY: secrets.token_urlsafe(16)},
     }
-    try:
-        await client.create(SECRETS, name.namespace, made)
-    except ApiRefusedError as error:
-        # Another command may have created it meanwhile; an existing password always stays.
-        if error.kind is not RefusalKind.ALREADY_EXISTS:
-            raise
+    # Another command may have created it meanwhile; an existing password always stays.
+    await client.ensure(SECRETS, name.namespace, made)
 
 
 async def password_of(client: ApiClient, vm: Json) -> str:
     """The password of the VM's database; empty if its owner has set none. Raises ``ApiRefusedError``."""
-    try:
+    with Tolerating(RefusalKind.NOT_FOUND):
         return password_in(await client.get(SECRETS, password_secret(vm)))
-    except ApiRefusedError as error:
-        if error.kind is not RefusalKind.NOT_FOUND:
-            raise
-        return ""
+    return ""
 
 
 async def create_vm(client: ApiClient, vm: Json) -> None:

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from deploy.kube.client import ApiClient
 from protocol.guest.sleep import is_asleep, sleep_order, sleep_order_patch, sleep_report
-from protocol.kubernetes.api import ApiRefusedError
+from protocol.kubernetes.api import Tolerating
 from protocol.kubernetes.objects import Json, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
@@ -156,12 +156,9 @@ class Orders:
         return vm, outcome
 
     async def _look(self, uid: str) -> Json:
-        try:
+        vm: Json = {}
+        with Tolerating(RefusalKind.NOT_FOUND):
             vm = await self._client.get(VIRTUAL_MACHINES, self._vm)
-        except ApiRefusedError as error:
-            if error.kind is not RefusalKind.NOT_FOUND:
-                raise
-            vm = {}
         # A new VM of the same name has no order.
         if uid_of(vm) != uid:
             raise SiteError(texts.GONE.format(vm=self._vm))
