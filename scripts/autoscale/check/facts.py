@@ -49,6 +49,14 @@ class Unseen:
 Look = SiteObservations[T_co] | Unseen
 
 
+def answered(looks: Mapping[str, Look[T_co]], otherwise: str) -> dict[str, T_co]:
+    """What was seen, by name. Raises ``UnseenError`` if that is nothing: why, or ``otherwise`` if nobody looked."""
+    values = {name: look.value for name, look in looks.items() if isinstance(look, SiteObservations)}
+    if not values:
+        raise UnseenError(next((look.why for look in looks.values() if isinstance(look, Unseen)), otherwise))
+    return values
+
+
 NOT_LOOKED: Unseen = Unseen("not checked")
 Objects = Look[Sequence[Json]]
 
@@ -98,24 +106,17 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
-    """A webhook's answer to a made-up review, or why there is none."""
-
-    name: str
-    refused: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class CheckFacts:
     """Everything. ``namespace`` is that of the installation, ``now`` the moment of the look, ``release`` this command's
     version.
 
-    Lists are whole objects of the API: ``pods``, ``config_maps``, ``secrets``, ``leases`` and ``slices`` (of endpoints)
-    those of the namespace, ``api_services`` the API server's own, ``vm_pods`` those of VMs, ``database_pods`` those
-    that have opted in, ``waiting_pods`` those that wait for our scheduler. ``core_api`` lists the kinds that the API
-    server offers, ``kubelets`` has the configurations of kubelets by node. ``metrics`` is by pod. ``admission`` says by
-    program why a dry run of its pod in ``tried_in`` was refused, empty if it was not. ``injection`` says why a VM's pod
-    gets no agent, empty if it does.
+    Lists are whole objects of the API: ``pods``, ``config_maps``, ``secrets`` (with our certificates), ``leases`` and
+    ``slices`` (of endpoints) those of the namespace, ``api_services`` the API server's own, ``vm_pods`` those of VMs,
+    ``database_pods`` those that have opted in, ``waiting_pods`` those that wait for our scheduler. ``core_api`` lists
+    the kinds that the API server offers, ``kubelets`` has the configurations of kubelets by node. ``metrics`` is by
+    pod. ``admission`` says by program why a dry run of its pod in ``tried_in`` was refused, empty if it was not.
+    ``injection`` says why a VM's pod gets no agent, empty if it does. ``answers`` says by webhook why a made-up
+    review failed, empty if it did not.
     """
 
     namespace: str
@@ -152,7 +153,7 @@ class CheckFacts:
     ledger: Look[Json] = NOT_LOOKED
     agents: Look[Mapping[str, Json | None]] = NOT_LOOKED
     served: Mapping[str, Look[Served]] = field(default_factory=dict)
-    answers: Mapping[str, Look[Webhook]] = field(default_factory=dict)
+    answers: Mapping[str, Look[str]] = field(default_factory=dict)
 
     @property
     def lacks_namespace(self) -> bool:

@@ -72,6 +72,10 @@ class CheckResult:
     problems: Sequence[CheckProblem] = ()
 
 
+Verdict = CheckResult | CheckProblem
+"""What a judge returns; a problem alone is a result with only this one."""
+
+
 class When(StrEnum):
     """On which of the two occasions a check is made."""
 
@@ -89,7 +93,7 @@ class Check:
     id: str
     section: CheckSection
     title: str
-    judge: Callable[[CheckFacts], CheckResult]
+    judge: Callable[[CheckFacts], Verdict]
     remedy: str
     when: When = When.AFTER
     is_fatal: bool = False
@@ -102,7 +106,7 @@ class Check:
 
 def check_of(  # noqa: PLR0913 - the parts of a check
     section: CheckSection, name: str, title: str, remedy: str, when: When = When.AFTER, *, is_fatal: bool = False
-) -> Callable[[Callable[[CheckFacts], CheckResult]], Check]:
+) -> Callable[[Callable[[CheckFacts], Verdict]], Check]:
     """Makes a check of its judge, whose docstring tells people what the check is about; see ``Check``."""
     return lambda judge: Check(name, section, title, judge, remedy, when, is_fatal)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.autoscale.check.facts import Right, SiteObservations, Unseen, Webhook
+from scripts.autoscale.check.facts import Right, SiteObservations, Unseen
 from scripts.autoscale.check.finding import Level
 from scripts.autoscale.check.gathering.trials import NO_AGENT
 from tests.scripts.check.changes import (
@@ -435,9 +435,7 @@ FAULTS = (
         "does not verify the certificate of autoscaling-injector:10293: self-signed",
         shown(pem(leaf()), why="self-signed"),
     ),
-    Fault(
-        "webhooks-answer", "failed a test review: 500", changed(answers={HOOK: SiteObservations(Webhook(HOOK, "500"))})
-    ),
+    Fault("webhooks-answer", "failed a test review: 500", changed(answers={HOOK: SiteObservations("500")})),
     Fault("clock-here", "this machine's clock is 600 s ahead of", server(ahead=600.0)),
     Fault("clock-here", "20 s behind", server(ahead=-20.0), WARNING),
     Fault("clock-nodes", "the clock of node node-1 is 90 s ahead of", node_lease(90.0)),

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 
 from protocol.kubernetes.timestamps import micro_timestamp, timestamp
 from protocol.runtime.certificates.issuing import CertificateForm, CertifiedKey, common_name, new_key
-from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, MetricSample, Served, SiteObservations, Webhook
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, MetricSample, Served, SiteObservations
 from scripts.autoscale.check.gathering.gather import shipped
 from scripts.autoscale.check.installed_programs import PROGRAMS
 from scripts.autoscale.check.judges.access import command_rights, install_rights, needed_rights
@@ -346,7 +346,7 @@ def good() -> CheckFacts:
         ledger=SiteObservations({"ready": True, "nodes": [], "unreadable": []}),
         agents=SiteObservations({"default/db": {"scheduler_answered_seconds": 3.0}}),
         served={"autoscaling-scheduler:10299": SiteObservations(Served(pem(leaf())))},
-        answers={HOOK: SiteObservations(Webhook(HOOK))},
+        answers={HOOK: SiteObservations("")},
     )
 
 

@@ -16,7 +16,7 @@ from deploy.kube.kubectl import CannotForwardError, ForwardingError, Kubectl
 from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, child, name_of, text, whole
 from protocol.runtime.trust import trusting
-from scripts.autoscale.check.facts import CheckFacts, Look, Served, SiteObservations, Unseen, UnseenError, Webhook
+from scripts.autoscale.check.facts import CheckFacts, Look, Served, SiteObservations, Unseen, UnseenError
 from scripts.autoscale.check.installed_programs import PROGRAMS, Program, leading_pod
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
 
@@ -106,8 +106,8 @@ def _told(error: Exception) -> str:
     return str(reason) if reason else str(error) or type(error).__name__
 
 
-async def reviewed(port: int, name: str, path: str) -> Webhook:
-    """Review a made-up pod at the webhook on the forwarded ``port``."""
+async def reviewed(port: int, path: str) -> str:
+    """Review a made-up pod at the webhook on the forwarded ``port``; why that failed, empty if it did not."""
     url = f"https://{_HOST}:{port}{path or '/'}"
     try:
         # Requests to a forwarded port must not go to a proxy that the environment names.
@@ -115,9 +115,9 @@ async def reviewed(port: int, name: str, path: str) -> Webhook:
             response = await client.post(url, json=REVIEW)
         answer = child(msgspec.json.decode(response.raise_for_status().content, type=Json), "response")
     except (httpx.HTTPError, ValueError, RecursionError) as error:
-        return Webhook(name, str(error) or type(error).__name__)
+        return str(error) or type(error).__name__
     # A webhook has to repeat the review's uid, or the API server drops its answer.
-    return Webhook(name, "" if text(answer, "uid") == _UID else "the response has the wrong uid")
+    return "" if text(answer, "uid") == _UID else "the response has the wrong uid"
 
 
 _HTTPS: Final = 443
@@ -135,9 +135,9 @@ class _Hook:
     bundle: bytes
 
 
-async def tls_ports(kubectl: Kubectl, facts: CheckFacts) -> tuple[dict[str, Look[Served]], dict[str, Look[Webhook]]]:
+async def tls_ports(kubectl: Kubectl, facts: CheckFacts) -> tuple[dict[str, Look[Served]], dict[str, Look[str]]]:
     """Certificate of each port, and the answer of each webhook."""
-    served, answers = dict[str, Look[Served]](), dict[str, Look[Webhook]]()
+    served = dict[str, Look[Served]]()
     chosen = [
         (program, pod) for program in PROGRAMS if program.tls and (pod := leading_pod(facts, program.name)) is not None
     ]
@@ -146,9 +146,7 @@ async def tls_ports(kubectl: Kubectl, facts: CheckFacts) -> tuple[dict[str, Look
     of_hooks = [_of_hook(kubectl, hook) for hook in hooks]
     for certificates in await asyncio.gather(*of_pods):
         served |= certificates
-    for name, answer in zip((hook.name for hook in hooks), await asyncio.gather(*of_hooks), strict=True):
-        answers[name] = answer
-    return served, answers
+    return served, dict(zip((hook.name for hook in hooks), await asyncio.gather(*of_hooks), strict=True))
 
 
 def _hooks(facts: CheckFacts) -> list[_Hook]:
@@ -193,12 +191,12 @@ async def _of_pod(kubectl: Kubectl, program: Program, pod: Json, hooks: Sequence
         return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=holds(pod, "Ready")))
 
 
-async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Look[Webhook]:
+async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Look[str]:
     try:
         async with kubectl.forward(hook.namespace, f"service/{hook.service}", [hook.port]) as ports:
-            return SiteObservations(await reviewed(ports[hook.port], hook.name, hook.path))
+            return SiteObservations(await reviewed(ports[hook.port], hook.path))
     except CannotForwardError as error:
         return Unseen(str(error), has_failed=error.is_slow)
     # The API server would get no answer from this webhook either.
     except ForwardingError as error:
-        return SiteObservations(Webhook(hook.name, str(error)))
+        return SiteObservations(str(error))

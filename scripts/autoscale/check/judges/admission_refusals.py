@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import is_leaving, labels_of
-from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
+from scripts.autoscale.check.facts import CheckFacts, UnseenError, answered
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import SCHEDULER, by_name, installed
 
 check = partial(check_of, CheckSection.NAMESPACE)
@@ -29,20 +29,18 @@ PRIORITY_QUOTA: Final = "install the chart with --set priorityQuota=true, which 
 
 
 @check("namespace-exists", "the namespace exists", "kubectl create namespace {namespace}", When.ALWAYS)
-def exists(facts: CheckFacts) -> CheckResult:
+def exists(facts: CheckFacts) -> Verdict:
     """The namespace of the installation: `--namespace`, otherwise the one that contains `autoscaling-scheduler`. Before
     you install it is `autoscale-system`, which need not exist.
     """
     namespace = by_name(facts.namespaces.value).get(facts.namespace)
     # A missing namespace is a fault only if the scheduler is installed; otherwise installing makes it.
     if namespace is None and SCHEDULER in installed(facts):
-        return CheckResult(problems=[CheckProblem(facts.namespace, f"there is no namespace {facts.namespace}")])
+        return CheckProblem(facts.namespace, f"there is no namespace {facts.namespace}")
     if namespace is None:
         return CheckResult(f"{facts.namespace} does not exist yet; helm install --create-namespace creates it")
     if is_leaving(namespace):
-        return CheckResult(
-            problems=[CheckProblem(facts.namespace, f"the namespace {facts.namespace} is being deleted")]
-        )
+        return CheckProblem(facts.namespace, f"the namespace {facts.namespace} is being deleted")
     return CheckResult(facts.namespace)
 
 
@@ -113,15 +111,11 @@ def _has(said: str, words: tuple[str, ...]) -> bool:
 
 
 def _refused(facts: CheckFacts, is_meant: Callable[[str], bool]) -> CheckResult:
-    if not facts.admission:
-        raise UnseenError("there are no pods to test")
-    # If no dry run was answered, the check is skipped with the reason of the first.
-    if not any(isinstance(look, SiteObservations) for look in facts.admission.values()):
-        next(iter(facts.admission.values())).value  # noqa: B018 - raises with the reason
+    refusals = answered(facts.admission, "there are no pods to test")
     where = "" if facts.tried_in == facts.namespace else f" in {facts.tried_in} ({facts.namespace} does not exist yet)"
     problems = [
-        CheckProblem(name, f"the API server refuses a pod of {name}{where}: {look.value}")
-        for name, look in facts.admission.items()
-        if isinstance(look, SiteObservations) and look.value and is_meant(look.value)
+        CheckProblem(name, f"the API server refuses a pod of {name}{where}: {message}")
+        for name, message in refusals.items()
+        if message and is_meant(message)
     ]
     return CheckResult(f"tested {len(facts.admission)} pods in {facts.tried_in}", problems)

@@ -9,7 +9,7 @@ from typing import Final
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from protocol.kubernetes.objects import labels_of, name_of, text
 from scripts.autoscale.check.facts import CheckFacts, Unseen, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import (
     KUBE_SCHEDULER,
     SCHEDULER,
@@ -53,12 +53,12 @@ def _told(minor: Minor) -> str:
     When.ALWAYS,
     is_fatal=True,
 )
-def answers(facts: CheckFacts) -> CheckResult:
+def answers(facts: CheckFacts) -> Verdict:
     """Without it nothing else can be checked. The line quotes the error: connection refused, an untrusted certificate,
     expired credentials, or a server at that address that is not a Kubernetes API server.
     """
     if isinstance(facts.server, Unseen):
-        return CheckResult(problems=[CheckProblem("", facts.server.why)])
+        return CheckProblem("", facts.server.why)
     return CheckResult(f"Kubernetes {facts.server.value.version}")
 
 
@@ -80,7 +80,7 @@ def looks_succeed(facts: CheckFacts) -> CheckResult:
     "upgrade the cluster, or install a release of this project that supports its version",
     When.ALWAYS,
 )
-def is_supported(facts: CheckFacts) -> CheckResult:
+def is_supported(facts: CheckFacts) -> Verdict:
     """Older clusters lack selectable fields of custom resources and tokens that name their node (1.31), and IPAddress
     objects (1.33, for `neonvm-controller`). A version newer than the tested ones is a warning.
     """
@@ -90,20 +90,18 @@ def is_supported(facts: CheckFacts) -> CheckResult:
     if minor is None:
         raise UnseenError(f"cannot parse the API server's version {version!r}")
     if minor < LEAST:
-        return CheckResult(
-            problems=[CheckProblem("", f"Kubernetes {_told(minor)} is too old: {_told(LEAST)} or newer is required")]
-        )
+        return CheckProblem("", f"Kubernetes {_told(minor)} is too old: {_told(LEAST)} or newer is required")
     has_controller = not isinstance(facts.deployments, Unseen) and "neonvm-controller" in installed(facts)
     # Only our own controller needs IPAddress objects; NeonVM's works with older servers.
     if minor < LEAST_FOR_CONTROLLER and has_controller:
         message = f"neonvm-controller needs Kubernetes {_told(LEAST_FOR_CONTROLLER)} or newer; this is {_told(minor)}"
-        return CheckResult(problems=[CheckProblem("", message)])
+        return CheckProblem("", message)
     # Newer servers mostly work, so this is only a warning.
     if minor > newest:
         message = (
             f"Kubernetes {_told(minor)} is newer than {_told(newest)}, the newest version tested with this release"
         )
-        return CheckResult(problems=[CheckProblem("", message, Level.WARNING)])
+        return CheckProblem("", message, Level.WARNING)
     return CheckResult(_told(minor))
 
 
@@ -113,7 +111,7 @@ def is_supported(facts: CheckFacts) -> CheckResult:
     "kubectl -n default get service kubernetes -o yaml; install into a cluster whose primary family is IPv4",
     When.ALWAYS,
 )
-def addresses_are_ipv4(facts: CheckFacts) -> CheckResult:
+def addresses_are_ipv4(facts: CheckFacts) -> Verdict:
     """Our programs listen on IPv4 addresses, the leading scheduler writes one into its EndpointSlices, and each VM has
     one. If IPv6 is the primary family, kubelets probe pods on an address where nothing listens, and the scheduler does
     not start. On dual-stack clusters IPv4 must come first. The check reads the Service `default/kubernetes`.
@@ -124,7 +122,7 @@ def addresses_are_ipv4(facts: CheckFacts) -> CheckResult:
         raise UnseenError("the Service default/kubernetes has no address")
     if other := [address for address in addresses if ":" in address]:
         message = f"the cluster's primary address family is IPv6 (the API server's Service has {other[0]})"
-        return CheckResult(problems=[CheckProblem("", message)])
+        return CheckProblem("", message)
     return CheckResult("IPv4")
 
 

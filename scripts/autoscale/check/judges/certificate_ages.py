@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
-from scripts.autoscale.check.facts import CheckFacts, SiteObservations, Unseen, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError, answered
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
 from scripts.autoscale.check.installed_programs import INJECTOR
 from scripts.autoscale.check.judges.stored_certificates import (
@@ -20,7 +20,6 @@ from scripts.autoscale.check.judges.stored_certificates import (
     RUNNERS,
     SECRETS,
     StoredCertificates,
-    certificate_secrets,
     certificates,
     decoded,
     kept_certificates,
@@ -83,10 +82,10 @@ def are_current(facts: CheckFacts) -> CheckResult:
     `neonvm-runners…`.
     """
     now, stored_certificates = _moment(facts), kept_certificates(facts)
-    if not certificate_secrets(facts):
+    if not facts.secrets.value:
         raise UnseenError(f"there is no Secret {SECRETS}")
     filled = {stored.secret for stored in stored_certificates}
-    empty = sorted(name_of(secret).name for secret in certificate_secrets(facts) if name_of(secret).name not in filled)
+    empty = sorted(name_of(secret).name for secret in facts.secrets.value if name_of(secret).name not in filled)
     problems = [CheckProblem(name, f"the Secret {name} has no certificate yet") for name in empty]
     problems += [
         CheckProblem(stored.secret, f"{stored} contains no certificate")
@@ -166,14 +165,7 @@ def are_served(facts: CheckFacts) -> CheckResult:
     """A program serves an expired or replaced certificate because it has not reloaded its files. The check connects
     through `kubectl port-forward`.
     """
-    observed = {port: look.value for port, look in sorted(facts.served.items()) if isinstance(look, SiteObservations)}
-    if not observed:
-        raise UnseenError(
-            next(
-                (look.why for look in facts.served.values() if isinstance(look, Unseen)),
-                "no program with a TLS port is running",
-            )
-        )
+    observed = answered(dict(sorted(facts.served.items())), "no program with a TLS port is running")
     now, stored_leaves = _moment(facts), {leaf for stored in _kept(facts) for leaf in stored.chain}
     port_problems = (_shown(port, served.certificate, stored_leaves, now) for port, served in observed.items())
     return CheckResult(f"{len(observed)} ports", [problem for problem in port_problems if problem is not None])
@@ -257,16 +249,9 @@ def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts:
 def webhooks_answer(facts: CheckFacts) -> CheckResult:
     """The check sends a test review to each webhook through `kubectl port-forward`, and one failed."""
     names = [text(webhook, "name") for _, webhook in our_webhooks(facts)]
-    looks = {name: facts.answers[name] for name in names if name in facts.answers}
-    reviews = {name: look.value for name, look in looks.items() if isinstance(look, SiteObservations)}
-    if not reviews:
-        raise UnseenError(
-            next((look.why for look in looks.values() if not isinstance(look, SiteObservations)), "it was not called")
-        )
+    reviews = answered({name: facts.answers[name] for name in names if name in facts.answers}, "it was not called")
     problems = [
-        CheckProblem(name, f"webhook {name} failed a test review: {review.refused}")
-        for name, review in reviews.items()
-        if review.refused
+        CheckProblem(name, f"webhook {name} failed a test review: {why}") for name, why in reviews.items() if why
     ]
     return CheckResult(f"{len(reviews)} webhooks", problems)
 

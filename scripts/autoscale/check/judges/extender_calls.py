@@ -14,8 +14,8 @@ from protocol.runtime.followed_file import SettingsError
 from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
 from scheduler_plugin.settings.document import parse_settings
-from scripts.autoscale.check.facts import CheckFacts, MetricSample, SiteObservations, Unseen, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
+from scripts.autoscale.check.facts import CheckFacts, MetricSample, Unseen, UnseenError, answered
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, check_of
 from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, by_name, installed, pods_of
 
 check = partial(check_of, CheckSection.SCHEDULER)
@@ -37,7 +37,7 @@ _ENOUGH: Final = 30.0
     "kubectl -n {namespace} edit configmap {subject}; kubectl -n {namespace} rollout restart"
     " deployment/autoscaling-scheduler",
 )
-def is_configured(facts: CheckFacts) -> CheckResult:
+def is_configured(facts: CheckFacts) -> Verdict:
     """kube-scheduler's configuration must name our extender with all four verbs and must not make it `ignorable`:
     otherwise kube-scheduler binds pods without the ledger and overcommits nodes.
     """
@@ -47,11 +47,11 @@ def is_configured(facts: CheckFacts) -> CheckResult:
         raise UnseenError(f"{SCHEDULER} is not installed")
     data = texts(config_map or {}, "data")
     if key not in data:
-        return CheckResult(problems=[CheckProblem(name, f"the ConfigMap {name} has no {key}, or does not exist")])
+        return CheckProblem(name, f"the ConfigMap {name} has no {key}, or does not exist")
     try:
         document = read_yaml(data[key])
     except YamlError as error:
-        return CheckResult(problems=[CheckProblem(name, f"{key} in the ConfigMap {name} is not YAML: {error}")])
+        return CheckProblem(name, f"{key} in the ConfigMap {name} is not YAML: {error}")
     configuration = document if isinstance(document, dict) else {}
     errors = [*_configuration(configuration), *_sampling(configuration, facts)]
     return CheckResult(
@@ -116,7 +116,8 @@ def _leads_to_us(url: str) -> bool:
 def is_in_force(facts: CheckFacts) -> CheckResult:
     """kube-scheduler reads its configuration only when it starts, and the configuration has changed since."""
     # A restart would not help before the configuration is right.
-    if is_configured.judge(facts).problems:
+    configured = is_configured.judge(facts)
+    if isinstance(configured, CheckProblem) or configured.problems:
         raise UnseenError("fix the configuration first")
     changed = [
         at
@@ -152,7 +153,7 @@ def _since(facts: CheckFacts) -> list[tuple[str, float]]:
     "the scheduler has listed the cluster",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service --tail=20",
 )
-def is_ready(facts: CheckFacts) -> CheckResult:
+def is_ready(facts: CheckFacts) -> Verdict:
     """Until the scheduler has listed nodes, pods and VMs, it decides nothing: pods wait and no VM grows. `/readyz`
     names the missing kind, and the log the reason (403: permissions; 404: CRDs).
     """
@@ -161,7 +162,7 @@ def is_ready(facts: CheckFacts) -> CheckResult:
         message = (
             f"no scheduler has listed the cluster yet ({', '.join(sorted(pages))}): kube-scheduler and agents get 503"
         )
-        return CheckResult(problems=[CheckProblem(next(iter(sorted(pages))), message)])
+        return CheckProblem(next(iter(sorted(pages))), message)
     return CheckResult()
 
 
@@ -170,7 +171,7 @@ def is_ready(facts: CheckFacts) -> CheckResult:
     "kube-scheduler calls the extender",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c kube-scheduler --tail=20",
 )
-def is_asked(facts: CheckFacts) -> CheckResult:
+def is_asked(facts: CheckFacts) -> Verdict:
     """Pods with the scheduler name `autoscale-scheduler` have waited half a minute without an attempt by
     kube-scheduler: it is not running, is not the leader, or has no profile of that name.
     """
@@ -179,11 +180,7 @@ def is_asked(facts: CheckFacts) -> CheckResult:
     calls = {verb: sum(_total(page, CALLS, verb=verb) for page in pages.values()) for verb in ("filter", "bind")}
     if unseen:
         message = f"pod {unseen[0]} and {len(unseen) - 1} more wait" if len(unseen) > 1 else f"pod {unseen[0]} waits"
-        return CheckResult(
-            problems=[
-                CheckProblem(unseen[0], f"{message} for {SCHEDULER_NAME}, but no kube-scheduler has made an attempt")
-            ]
-        )
+        return CheckProblem(unseen[0], f"{message} for {SCHEDULER_NAME}, but no kube-scheduler has made an attempt")
     # Counters start at zero with the program, so zero proves nothing.
     if not any(calls.values()):
         raise UnseenError("no calls since the scheduler started")
@@ -195,14 +192,14 @@ def is_asked(facts: CheckFacts) -> CheckResult:
     "extender calls succeed",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service --tail=50",
 )
-def has_no_errors(facts: CheckFacts) -> CheckResult:
+def has_no_errors(facts: CheckFacts) -> Verdict:
     """At least a tenth of kube-scheduler's calls have failed since the scheduler started."""
     failed = sum(_total(page, CALLS, outcome="error") for page in _pages(facts).values())
     calls = sum(_total(page, CALLS) for page in _pages(facts).values())
     # Single errors are normal while a scheduler starts or leadership changes; a tenth is not.
     if failed and failed * 10 >= calls:
         message = f"{failed:.0f} of {calls:.0f} calls from kube-scheduler failed"
-        return CheckResult(problems=[CheckProblem("", message, Level.WARNING)])
+        return CheckProblem("", message, Level.WARNING)
     return CheckResult(f"{failed:.0f} of {calls:.0f} calls failed")
 
 
@@ -223,12 +220,8 @@ def has_no_rival(facts: CheckFacts) -> CheckResult:
 
 def _pages(facts: CheckFacts) -> dict[str, Sequence[MetricSample]]:
     """The metrics of each scheduler that answers. Raises ``UnseenError``."""
-    looks = {name_of(pod).name: facts.metrics.get(name_of(pod).name) for pod in pods_of(facts, SCHEDULER)}
-    samples = {pod: look.value for pod, look in looks.items() if isinstance(look, SiteObservations)}
-    if not samples:
-        unseen = next((look for look in looks.values() if isinstance(look, Unseen)), None)
-        raise UnseenError(unseen.why if unseen is not None else f"{SCHEDULER} has no pod")
-    return samples
+    pods = {name_of(pod).name for pod in pods_of(facts, SCHEDULER)}
+    return answered({pod: look for pod, look in facts.metrics.items() if pod in pods}, f"{SCHEDULER} has no pod")
 
 
 def _total(page: Sequence[MetricSample], name: str, **labels: str) -> float:

@@ -11,7 +11,7 @@ from deploy.neonvm.objects.runner_policy import selects_ingress
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, JsonObject, child, flag, is_over, items, labels_of, name_of, text
 from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import DEVICES, NETWORK, installed
 
 check = partial(check_of, CheckSection.NODES)
@@ -45,7 +45,7 @@ _OS: Final = "kubernetes.io/os"
 
 
 @check("nodes-ready", "nodes are ready", "kubectl describe node {subject}", When.ALWAYS)
-def are_ready(facts: CheckFacts) -> CheckResult:
+def are_ready(facts: CheckFacts) -> Verdict:
     """VMs on a node that is not ready keep running, but are neither resized nor moved."""
     nodes = facts.nodes.value
     problems = [
@@ -54,7 +54,7 @@ def are_ready(facts: CheckFacts) -> CheckResult:
         if (why := _not_ready(node))
     ]
     if not nodes:
-        return CheckResult(problems=[CheckProblem("", "the cluster has no nodes")])
+        return CheckProblem("", "the cluster has no nodes")
     if len(problems) == len(nodes):
         # Some nodes are often under maintenance; if none is ready, nothing can run.
         problems = [CheckProblem(problem.subject, problem.said, Level.FAILURE) for problem in problems]

@@ -11,7 +11,7 @@ from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CNPG_POD_SPEC, ANNOTATI
 from protocol.pod_database import is_pod_database, objection_of, parse_pod_database
 from protocol.virtual_machine import InvalidObjectError
 from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import AGENT, containers, installed, pods_of
 from scripts.autoscale.check.judges.api_server import minor_of
 
@@ -44,7 +44,7 @@ def opted_in(facts: CheckFacts) -> list[Json]:
     "kubectl get --raw /api/v1 | grep pods/resize; kubectl get nodes; docs/postgres-in-pods.md lists versions",
     When.ALWAYS,
 )
-def can_resize(facts: CheckFacts) -> CheckResult:
+def can_resize(facts: CheckFacts) -> Verdict:
     """Resizing in place needs `pods/resize` in the API server and in the kubelet of every node with a postgres pod:
     Kubernetes 1.33, and 1.34 to lower memory. Kubelets with a static CPU or memory manager do not resize Guaranteed
     pods; the check finds those if you may `get nodes/proxy`.
@@ -52,7 +52,7 @@ def can_resize(facts: CheckFacts) -> CheckResult:
     pods = opted_in(facts)
     names = [text(resource, "name") for resource in items(facts.core_api.value, "resources")]
     if "pods/resize" not in names:
-        return CheckResult(problems=[CheckProblem("", "the API server does not offer pods/resize")])
+        return CheckProblem("", "the API server does not offer pods/resize")
     nodes = {node for pod in pods if (node := node_of(pod))}
     versions = {
         name_of(node).name: text(node, "status", "nodeInfo", "kubeletVersion")
@@ -99,15 +99,13 @@ def is_guaranteed(pod: Json) -> bool:
     "set pods.enabled=true in the chart's values and upgrade the release; kubectl -n {namespace} get pods -o wide"
     " -l app.kubernetes.io/name=autoscaling-agent",
 )
-def have_agents(facts: CheckFacts) -> CheckResult:
+def have_agents(facts: CheckFacts) -> Verdict:
     """The agent of a node serves pods with the label `autoscaling.neon.tech/enabled: "true"` if the chart was installed
     with `pods.enabled`. On a node without a running agent pods keep their size.
     """
     pods = opted_in(facts)
     if not _serves_pods(child(installed(facts).get(AGENT, {}), "spec", "template")):
-        return CheckResult(
-            problems=[CheckProblem(AGENT, f"{len(pods)} pods have opted in, but no agent serves pods (pods.enabled)")]
-        )
+        return CheckProblem(AGENT, f"{len(pods)} pods have opted in, but no agent serves pods (pods.enabled)")
     served = {node_of(pod) for pod in pods_of(facts, AGENT) if pod_phase(pod) == "Running"}
     problems = [
         CheckProblem(str(name_of(pod)), f"pod {name_of(pod)} has no agent: none runs on node {node_of(pod)}")

@@ -15,7 +15,7 @@ from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
 from scripts.autoscale.check.facts import CheckFacts, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, check_of
 from scripts.autoscale.check.installed_programs import (
     AGENT,
     GROUPS,
@@ -100,7 +100,7 @@ def are_valid(facts: CheckFacts) -> CheckResult:
     "VM pod requests match permits.asPodRequests",
     "kubectl -n {namespace} logs deployment/{subject} -c service | grep pods/resize",
 )
-def are_as_set(facts: CheckFacts) -> CheckResult:
+def are_as_set(facts: CheckFacts) -> Verdict:
     """With `permits.asPodRequests` VM pods request what is reserved for their VMs, so that other schedulers, quotas and
     cluster autoscalers see it. An API server without `pods/resize` (before 1.33) does not support that. A changed
     ConfigMap takes a minute or two to reach the scheduler.
@@ -111,7 +111,7 @@ def are_as_set(facts: CheckFacts) -> CheckResult:
         return CheckResult(_IN_FORCE[follows])
     what = "on" if wanted else "off"
     message = f"permits.asPodRequests is {what}, but {_IN_FORCE[follows]}"
-    return CheckResult(problems=[CheckProblem(SCHEDULER, message, Level.WARNING)])
+    return CheckProblem(SCHEDULER, message, Level.WARNING)
 
 
 def _config_map(workload: Json, program: str) -> str:

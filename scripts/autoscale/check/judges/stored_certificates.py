@@ -9,7 +9,7 @@ from typing import Final
 
 from cryptography import x509
 
-from protocol.kubernetes.objects import Json, name_of, texts
+from protocol.kubernetes.objects import name_of, texts
 from scripts.autoscale.check.facts import CheckFacts
 
 SECRETS: Final = "autoscaling-certificates"
@@ -61,15 +61,10 @@ def kept_certificates(facts: CheckFacts) -> list[StoredCertificates]:
     """All that our Secrets hold; what cannot be read holds none. Raises ``UnseenError``."""
     return [
         StoredCertificates(name_of(secret).name, key, tuple(certificates(decoded(value))))
-        for secret in certificate_secrets(facts)
+        for secret in facts.secrets.value
         for key, value in texts(secret, "data").items()
         if key.endswith(_SUFFIXES)
     ]
-
-
-def certificate_secrets(facts: CheckFacts) -> list[Json]:
-    """Our Secrets with certificates. Raises ``UnseenError``."""
-    return [secret for secret in facts.secrets.value if has_certificates(name_of(secret).name)]
 
 
 def has_certificates(secret: str) -> bool:

@@ -12,7 +12,7 @@ from deploy.local.kubernetes.plan.installation_plan import last_words
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, pod_phase, text, whole
 from scripts.autoscale.check.facts import CheckFacts, Unseen, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import (
     AGENT,
     AGENT_CONTAINERS,
@@ -43,13 +43,11 @@ ORIGINALS: Final = (("Deployment", "autoscale-scheduler"), ("DaemonSet", "autosc
     "the programs are installed",
     "kubectl get deployments --all-namespaces -l app.kubernetes.io/name=autoscaling-scheduler",
 )
-def has_scheduler(facts: CheckFacts) -> CheckResult:
+def has_scheduler(facts: CheckFacts) -> Verdict:
     """The namespace has no scheduler. The check finds an installation in another namespace if it is the only one."""
     here = installed(facts)
     if SCHEDULER not in here:
-        return CheckResult(
-            problems=[CheckProblem("", f"there is no Deployment {SCHEDULER} in namespace {facts.namespace}")]
-        )
+        return CheckProblem("", f"there is no Deployment {SCHEDULER} in namespace {facts.namespace}")
     return CheckResult(f"{', '.join(sorted(here))} in namespace {facts.namespace}")
 
 
