@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Annotated, Final
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +28,7 @@ from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.moves import SUCCEEDED, MoveWatch, ObservedMove
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, press
-from scripts.autoscale.demonstration.vm_clients import Noticed, probe
+from scripts.autoscale.demonstration.vm_clients import ClientReport, probe
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
 from scripts.autoscale.demonstration.waiting import answers, comes, watch_for_ends
 from scripts.autoscale.migrate import migration_of
@@ -38,60 +38,40 @@ from scripts.autoscale.stages import fresh_cluster
 from scripts.bench.echoes import Echoes, echoing
 
 
-class LatencySpread(msgspec.Struct, frozen=True):
-    """Median and maximum in milliseconds; None without values."""
+@dataclass(frozen=True, slots=True)
+class MigrationFigures:
+    """Results of the benchmark. Failures are those of ``load`` and of the probe's queries."""
 
-    median: float | None
-    max: float | None
+    moves: Sequence[ObservedMove]
+    noticed: ClientReport
+    echoes: Echoes
+    load: Outcome
 
-    @classmethod
-    def of(cls, values: Sequence[float]) -> LatencySpread:
-        """The spread of ``values``."""
-        return cls(round(median(values), 1), round(max(values), 1)) if values else cls(None, None)
+    @property
+    def done(self) -> list[ObservedMove]:
+        """The migrations that succeeded."""
+        return [move for move in self.moves if move.phase == SUCCEEDED and move.felt is not None]
 
+    @property
+    def spans(self) -> list[tuple[Instant, Instant]]:
+        """When clients may notice each of them."""
+        return [span for move in self.done if (span := move.felt) is not None]
 
-class MigrationFigures(msgspec.Struct, frozen=True):
-    """Results of the benchmark."""
+    @property
+    def stalls(self) -> list[Seconds]:
+        """The longest stall of the probe in each of them."""
+        return [stall for span in self.spans if (stall := self.noticed.longest_stall(*span)) is not None]
 
-    migrations: int
-    succeeded: int
-    transactions: int
-    failed_transactions: int
-    total_ms: LatencySpread
-    downtime_ms: LatencySpread
-    stall_ms: LatencySpread
-    echo_ms: LatencySpread
-    echoes_lost: int
-    moves_with_lost_echoes: int
-    reasons: list[str]
+    @property
+    def failed(self) -> int:
+        """Transactions that failed."""
+        return self.load.failed + self.noticed.outcome.failed
 
     @property
     def is_clean(self) -> bool:
         """True if every migration succeeded, no transaction failed, and clients noticed the migrations."""
-        was_noticed = self.transactions > 0 and self.stall_ms.median is not None
-        return self.succeeded == self.migrations > 0 and not self.failed_transactions and was_noticed
-
-
-def figures(moves: Sequence[ObservedMove], noticed: Noticed, echoes: Echoes, load: Outcome) -> MigrationFigures:
-    """Summarize the migrations. Failures are those of ``load`` and of the probe's queries."""
-    done = [move for move in moves if move.phase == SUCCEEDED and move.felt is not None]
-    spans = [span for move in done if (span := move.felt) is not None]
-    stalls = [noticed.longest_stall(since, until) for since, until in spans]
-    waits = [echoes.waits(since, until) for since, until in spans]
-    answered = [[wait for wait in of_move if wait is not None] for of_move in waits]
-    return MigrationFigures(
-        migrations=len(moves),
-        succeeded=len(done),
-        transactions=load.transactions,
-        failed_transactions=load.failed + noticed.outcome.failed,
-        total_ms=LatencySpread.of([float(move.total_ms) for move in done if move.total_ms is not None]),
-        downtime_ms=LatencySpread.of([float(move.downtime_ms) for move in done if move.downtime_ms is not None]),
-        stall_ms=LatencySpread.of([stall * 1000 for stall in stalls if stall is not None]),
-        echo_ms=LatencySpread.of([max(of_move) * 1000 for of_move in answered if of_move]),
-        echoes_lost=sum(of_move.count(None) for of_move in waits),
-        moves_with_lost_echoes=sum(None in of_move for of_move in waits),
-        reasons=sorted({move.reason or move.phase for move in moves if move.phase != SUCCEEDED}),
-    )
+        was_noticed = self.load.transactions > 0 and bool(self.stalls)
+        return len(self.done) == len(self.moves) > 0 and not self.failed and was_noticed
 
 
 VM: Final = ObjectName("default", "ping-pong")
@@ -153,7 +133,7 @@ class _Runs:
         outcome, noticed = work.result(), ask.result()
         for problem in {outcome.problem, noticed.outcome.problem} - {""}:
             self._say(problem)
-        return figures(self.watcher.moves, noticed, echoes, outcome)
+        return MigrationFigures(self.watcher.moves, noticed, echoes, outcome)
 
     async def _server(self, stack: AsyncExitStack) -> DatabaseServer:
         # Not enabled for autoscaling, so that it keeps its size.
@@ -199,24 +179,23 @@ class _Runs:
 
 def table(figures: MigrationFigures) -> Table:
     """The figures as a table (pure)."""
-    view = Table(
-        "milliseconds", "median", "max", title=f"{figures.succeeded} of {figures.migrations} migrations succeeded"
-    )
-    rows = (
-        ("total", figures.total_ms),
-        ("downtime", figures.downtime_ms),
-        ("longest stall of a client", figures.stall_ms),
-        ("longest wait for an echo", figures.echo_ms),
-    )
-    for name, spread in rows:
-        view.add_row(
-            name,
-            *("-" if milliseconds is None else f"{milliseconds:.0f}" for milliseconds in (spread.median, spread.max)),
-        )
-    why = "".join(f"\nnot migrated: {reason}" for reason in figures.reasons)
+    done, waits = figures.done, [figures.echoes.waits(*span) for span in figures.spans]
+    answered = [[wait for wait in of_move if wait is not None] for of_move in waits]
+    view = Table("milliseconds", "median", "max", title=f"{len(done)} of {len(figures.moves)} migrations succeeded")
+    rows: dict[str, list[float]] = {
+        "total": [move.total_ms for move in done if move.total_ms is not None],
+        "downtime": [move.downtime_ms for move in done if move.downtime_ms is not None],
+        "longest stall of a client": [stall * 1000 for stall in figures.stalls],
+        "longest wait for an echo": [max(of_move) * 1000 for of_move in answered if of_move],
+    }
+    for name, values in rows.items():
+        view.add_row(name, *((f"{median(values):.0f}", f"{max(values):.0f}") if values else ("-", "-")))
+    reasons = {move.reason or move.phase for move in figures.moves if move.phase != SUCCEEDED}
+    why = "".join(f"\nnot migrated: {reason}" for reason in sorted(reasons))
+    lost = [of_move.count(None) for of_move in waits]
     view.caption = (
-        f"{figures.transactions} transactions, {figures.failed_transactions} failed\n"
-        f"{figures.echoes_lost} echoes lost in {figures.moves_with_lost_echoes} migrations{why}"
+        f"{figures.load.transactions} transactions, {figures.failed} failed\n"
+        f"{sum(lost)} echoes lost in {sum(map(bool, lost))} migrations{why}"
     )
     return view
 

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.units import Seconds
 from scripts.autoscale.demonstration.group_scenario import FIRST, GroupScenario
-from scripts.autoscale.demonstration.loads import ReadLoad, nothing
+from scripts.autoscale.demonstration.loads import PressReplicas
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.report import group_report
 from scripts.autoscale.site import Site, SiteError
@@ -36,8 +36,8 @@ class NoSite:
 
 
 def act(clock: SleepingClock) -> GroupScenario:
-    async def reads() -> ReadLoad:
-        return ReadLoad(nothing, Reads(clock).press)
+    async def reads() -> PressReplicas:
+        return Reads(clock).press
 
     site = cast("Site", NoSite())
     return GroupScenario(site, clock, lambda _: None, lambda: Seconds(float(clock.now())), reads, "{}")

@@ -18,7 +18,7 @@ from protocol.names import ANNOTATION_CONFIG, LABEL_GROUP
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import bar
-from scripts.autoscale.demonstration.loads import ReadLoad
+from scripts.autoscale.demonstration.loads import PressReplicas
 from scripts.autoscale.demonstration.report import GroupObservations
 from scripts.autoscale.demonstration.vm_database import make_password, postgres_vm
 from scripts.autoscale.demonstration.waiting import comes, together
@@ -165,7 +165,7 @@ class GroupScenario:
     clock: Clock
     tell: Callable[[str], None]
     elapsed: Callable[[], Seconds]
-    read_load: Callable[[], Awaitable[ReadLoad]]
+    read_load: Callable[[], Awaitable[PressReplicas]]
     policy: str
     seen: GroupObservations = field(default_factory=lambda: GroupObservations(FIRST.name))
     tps: float | None = None
@@ -194,8 +194,7 @@ class GroupScenario:
 
     async def play(self) -> None:
         """Loads the replicas until another one serves, and waits until that has gone again. Raises ``SiteError``."""
-        load, observations = await self.read_load(), self.seen
-        await load.prepare()
+        press, observations = await self.read_load(), self.seen
         # A failure to come to rest is no reason to stop: `_has_room` is what the act needs.
         await comes(lambda: 0.0 < self._size() <= LEAST_CPUS, self.clock, _REST)
         await self._until(
@@ -204,7 +203,7 @@ class GroupScenario:
         observations.started_at = self._size()
         observations.load_began = self.elapsed()
         self.tell(f"reads at {GROUP.name}-read, as many as it answers")
-        outcome = await load.press(self._goes_on(), self._heard)
+        outcome = await press(self._goes_on(), self._heard)
         # The table shows no rate once the load is over.
         self.tps, observations.load_ended = None, self.elapsed()
         observations.transactions, observations.failed = outcome.transactions, outcome.failed

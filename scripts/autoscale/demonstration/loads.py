@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import httpx2 as httpx
@@ -25,24 +24,11 @@ _GUEST: Final = "a simulated replica"
 OnTps = Callable[[float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class VmLoad:
-    """A load that can be put on a VM for some seconds; ``prepare`` makes what it needs."""
+Press = Callable[[int, OnTps], Awaitable[Outcome]]
+"""Puts load on a database for some seconds."""
 
-    prepare: Callable[[], Awaitable[None]]
-    press: Callable[[int, OnTps], Awaitable[Outcome]]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLoad:
-    """A load on the replicas of a group, as long as a function says; ``prepare`` makes what it needs."""
-
-    prepare: Callable[[], Awaitable[None]]
-    press: Callable[[Callable[[], bool], OnTps], Awaitable[Outcome]]
-
-
-async def nothing() -> None:
-    """A simulated guest needs no tables."""
+PressReplicas = Callable[[Callable[[], bool], OnTps], Awaitable[Outcome]]
+"""Puts load on the replicas of a group, as long as a function says."""
 
 
 async def simulated_load(

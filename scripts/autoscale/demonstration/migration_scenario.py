@@ -20,9 +20,10 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
-from scripts.autoscale.demonstration.report import MigrationPoint, migration_point
-from scripts.autoscale.demonstration.vm_clients import ClientReport, VmClients
+from scripts.autoscale.demonstration.moves import SUCCEEDED, MoveWatch, ObservedMove
+from scripts.autoscale.demonstration.pgbench import Outcome
+from scripts.autoscale.demonstration.report import MigrationPoint
+from scripts.autoscale.demonstration.vm_clients import ClientReport, Live
 from scripts.autoscale.demonstration.vm_database import MAY_MOVE, create_vm, kept_in_place, postgres_vm
 from scripts.autoscale.demonstration.waiting import answers, together
 from scripts.autoscale.site import Site, SiteError
@@ -49,10 +50,10 @@ class MigrationScenario:
     site: Site
     clock: Clock
     tell: Callable[[str], None]
-    clients_of: Callable[[Json], Awaitable[VmClients]]
+    clients_of: Callable[[Json], Awaitable[Live]]
     watcher: MoveWatch = field(init=False)
     _vms: Informer = field(init=False)
-    _clients: dict[ObjectName, VmClients] = field(default_factory=dict)
+    _clients: dict[ObjectName, Live] = field(default_factory=dict)
     client_failures: list[str] = field(default_factory=list)
     """Failures of the neighbours' clients that are in no migration's figures."""
 
@@ -81,7 +82,6 @@ class MigrationScenario:
         for name in NEIGHBOURS:
             await self._until(partial(self._answers, name), deadline, f"{name.name} did not come up")
             self._clients[name] = await self.clients_of(self._vms.objects[name])
-            await self._clients[name].prepare()
         # The scheduler moves the least loaded VM first, and those of unknown load last.
         for name in NEIGHBOURS:
             await self._until(partial(self._is_known, name), deadline, f"the agent of {name.name} says nothing")
@@ -90,9 +90,9 @@ class MigrationScenario:
         """Puts the load on for ``seconds``, lets migrations come to their end, and says what became of each."""
         reports: dict[ObjectName, asyncio.Task[ClientReport]] = {}
         async with asyncio.TaskGroup() as tasks:
-            for name, clients in self._clients.items():
+            for name, live in self._clients.items():
                 # Clients outlive the load by some seconds, so that a move at its very end is still noticed.
-                reports[name] = tasks.create_task(self._live(clients, seconds + 5))
+                reports[name] = tasks.create_task(self._live(live, seconds + 5))
                 # The VM may move only once its clients are there to notice.
                 await self.site.client.merge_patch(VIRTUAL_MACHINES, name, MAY_MOVE)
             tasks.create_task(self._press(load, seconds))
@@ -111,16 +111,16 @@ class MigrationScenario:
             if self.moves:
                 return
 
-    async def _live(self, clients: VmClients, seconds: int) -> ClientReport:
+    async def _live(self, live: Live, seconds: int) -> ClientReport:
         """The clients use their VM for ``seconds``, and on until a VM has moved."""
         deadline = Instant(self.clock.now() + seconds + _ARRIVE)
         async with asyncio.TaskGroup() as tasks:
-            waves = [tasks.create_task(clients.live(seconds))]
+            waves = [tasks.create_task(live(seconds))]
             # Waves overlap, so that at every moment some clients are in the middle of a session.
             await self.clock.sleep(Seconds(float(seconds - _OVERLAP)))
             # On a busy machine a move may begin long after its load.
             while not await self._has_moved() and self.clock.now() < deadline:
-                waves.append(tasks.create_task(clients.live(_MORE)))
+                waves.append(tasks.create_task(live(_MORE)))
                 await self.clock.sleep(Seconds(float(_MORE - _OVERLAP)))
         reports = [wave.result() for wave in waves]
         return reduce(add, reports)
@@ -144,19 +144,29 @@ class MigrationScenario:
 def client_failures(moves: Sequence[ObservedMove], reports: Mapping[ObjectName, ClientReport]) -> list[str]:
     """Failures outside of migrations' figures: clients that gave up, and failures in VMs that stayed (pure)."""
     moved = {move.vm for move in moves}
+    gave_up = [
+        f"clients of {name}: {report.outcome.problem}" for name, report in reports.items() if report.outcome.problem
+    ]
     # Failures in VMs that moved are in the figures of their migrations.
-    stayed = {name: report for name, report in reports.items() if name not in moved and report.failed}
-    gave_up = [f"clients of {name}: {report.problem}" for name, report in reports.items() if report.problem]
-    return [*gave_up, *(f"{report.failed} transactions of {name} failed" for name, report in stayed.items())]
+    stayed = {name: report.outcome.failed for name, report in reports.items() if name not in moved}
+    return [*gave_up, *(f"{failed} transactions of {name} failed" for name, failed in stayed.items() if failed)]
 
 
 def points(moves: Sequence[ObservedMove], reports: Mapping[ObjectName, ClientReport]) -> list[MigrationPoint]:
     """Each migration with what the VM's clients noticed of it (pure)."""
-    return [migration_point(move, *_noticed(move, reports.get(move.vm))) for move in moves]
+    return [_point(move, reports.get(move.vm, ClientReport(Outcome(0, 0, "")))) for move in moves]
 
 
-def _noticed(move: ObservedMove, report: ClientReport | None) -> tuple[Seconds | None, int]:
-    if report is None:
-        return None, 0
-    span = move.felt
-    return None if span is None else report.longest_stall(*span), report.failed
+def _point(move: ObservedMove, report: ClientReport) -> MigrationPoint:
+    stall = None if move.felt is None else report.longest_stall(*move.felt)
+    return MigrationPoint(
+        vm=str(move.vm),
+        source=move.source,
+        target=move.target,
+        succeeded=move.phase == SUCCEEDED,
+        reason=move.reason,
+        total_ms=move.total_ms,
+        downtime_ms=move.downtime_ms,
+        longest_stall_ms=None if stall is None else round(stall * 1000, 1),
+        failed_transactions=report.outcome.failed,
+    )

@@ -16,16 +16,16 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scheduler_plugin.databases import is_pod
 from scripts.autoscale.demonstration.group_scenario import GROUP, PRIMARY
-from scripts.autoscale.demonstration.loads import ReadLoad, VmLoad, nothing, read_in_waves, share_demand, simulated_load
+from scripts.autoscale.demonstration.loads import Press, PressReplicas, read_in_waves, share_demand, simulated_load
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, prepare, press
 from scripts.autoscale.demonstration.pods.sums import press_with_sums
-from scripts.autoscale.demonstration.vm_clients import VmClients, no_clients, pgbench_clients
+from scripts.autoscale.demonstration.vm_clients import Live, no_clients, pgbench_clients
 from scripts.autoscale.demonstration.vm_database import database_of
 from scripts.autoscale.site import Site
 
 _CLIENTS: Final = 8
 _SCALE: Final = 2
-_SCALE_OF_GROUP: Final = 1
+_SCALE_OF_OTHERS: Final = 1
 _DEMAND: Final = {"cpu": 3.4, "mem": "500Mi"}
 
 
@@ -39,32 +39,34 @@ class PortForwards:
     stack: AsyncExitStack
     is_simulated: bool
 
-    async def load_of(self, vm: Json) -> VmLoad:
-        """The load generator for this VM, once it runs."""
+    async def load_of(self, vm: Json) -> Press:
+        """The load generator for this VM, once it runs; makes the tables."""
         if self.is_simulated:
-            return VmLoad(nothing, partial(simulated_load, partial(self._control, name_of(vm)), self.clock, _DEMAND))
+            return partial(simulated_load, partial(self._control, name_of(vm)), self.clock, _DEMAND)
         server = await self._postgres(vm)
-        run = press_with_sums if is_pod(vm) else press
-        return VmLoad(partial(prepare, server, _SCALE), partial(run, server, _CLIENTS))
+        await prepare(server, _SCALE)
+        return partial(press_with_sums if is_pod(vm) else press, server, _CLIENTS)
 
-    async def clients_of(self, vm: Json) -> VmClients:
-        """The clients of a neighbour, once it runs."""
+    async def clients_of(self, vm: Json) -> Live:
+        """The clients of a neighbour, once it runs; makes their tables."""
         if self.is_simulated:
-            return no_clients(self.clock)
-        return pgbench_clients(await self._postgres(vm), self.clock)
+            return partial(no_clients, self.clock)
+        server = await self._postgres(vm)
+        await prepare(server, _SCALE_OF_OTHERS)
+        return partial(pgbench_clients, server, self.clock)
 
-    async def read_load(self) -> ReadLoad:
-        """The load generator for the group's replicas, once it serves."""
+    async def read_load(self) -> PressReplicas:
+        """The load generator for the group's replicas, once it serves; makes the tables."""
         if self.is_simulated:
-            return ReadLoad(nothing, partial(share_demand, self._serving, self.clock))
+            return partial(share_demand, self._serving, self.clock)
         folder = ClusterFolder.of(self.cluster)
         # A Service's address is reachable inside the cluster alone, so the cluster exposes it here.
         endpoint = await ask_cluster(folder, EXPOSE_SERVICE, f"{GROUP}-read")
         primary = await self.site.client.get(VIRTUAL_MACHINES, PRIMARY)
         server = await self._postgres(primary)
+        await prepare(server, _SCALE_OF_OTHERS)
         # Replicas stream the primary's roles, so the same password is valid.
-        reads = partial(read_in_waves, replace(server, host="127.0.0.1", port=endpoint.port))
-        return ReadLoad(partial(prepare, server, _SCALE_OF_GROUP), reads)
+        return partial(read_in_waves, replace(server, host="127.0.0.1", port=endpoint.port))
 
     async def _serving(self) -> list[str]:
         """Demand endpoints of the simulated replicas that serve."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from protocol.units import Resources, Seconds
-from scripts.autoscale.demonstration.moves import SUCCEEDED, ObservedMove
 from scripts.autoscale.demonstration.sleep.sleep_points import SleepPoint, sleep_problems
 
 
@@ -141,21 +140,6 @@ class MigrationPoint(msgspec.Struct, frozen=True, rename={"source": "from", "tar
     downtime_ms: int | None
     longest_stall_ms: float | None
     failed_transactions: int
-
-
-def migration_point(move: ObservedMove, longest_stall: Seconds | None, failed: int) -> MigrationPoint:
-    """A migration as the report has it."""
-    return MigrationPoint(
-        vm=str(move.vm),
-        source=move.source,
-        target=move.target,
-        succeeded=move.phase == SUCCEEDED,
-        reason=move.reason,
-        total_ms=move.total_ms,
-        downtime_ms=move.downtime_ms,
-        longest_stall_ms=None if longest_stall is None else round(longest_stall * 1000, 1),
-        failed_transactions=failed,
-    )
 
 
 class RoomPoint(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.group_scenario import GroupScenario
-from scripts.autoscale.demonstration.loads import VmLoad
+from scripts.autoscale.demonstration.loads import Press
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.pods.full_node import FullNodeScenario
 from scripts.autoscale.demonstration.pods.pod_database import DEMO_POD, create_pod_database
@@ -76,7 +76,7 @@ class Scenario:
     screen: Screen
     clock: Clock
     seen: Observations
-    make_load: Callable[[Json], Awaitable[VmLoad]]
+    make_load: Callable[[Json], Awaitable[Press]]
     load_seconds: int
     began: Instant
     watch: Callable[[], Coroutine[object, object, None]]
@@ -111,47 +111,46 @@ class Scenario:
             await self.sleep.play()
             return
         self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {POLICY}")
-        load = await self.make_load(self.watcher.found)
         self.act = "prepare"
         # Making tables is a load, too: the VM may grow meanwhile and has to come to rest again.
-        await load.prepare()
+        press = await self.make_load(self.watcher.found)
         self.act = "settle"
         await comes(self._is_least, self.clock, _SETTLE)
         await self._wait_for_room()
         await comes(self._stands_still, self.clock, _SETTLE)
         await self._wait_for_room()  # on a busy machine it may have grown again meanwhile
         self.act, self.seen.load_began = "load", self.elapsed()
-        await self._load(load, self.load_seconds)
+        await self._load(press, self.load_seconds)
         self.act, self.seen.load_ended = "idle", self.elapsed()
         await comes(self._has_shrunk, self.clock, _SHRINK)
         # Whether it has shrunk or not: what comes later belongs to another act.
         self.seen.shrunk_at = self.elapsed()
         if self.second is not None:
-            await self._migrate(self.second, load)
+            await self._migrate(self.second, press)
         if self.third is not None:
             await self._groups(self.third)
         if self.full_node is not None:
-            await self._fill(self.full_node, load)
+            await self._fill(self.full_node, press)
 
     async def _wait_for_room(self) -> None:
         """Returns once the VM is small enough to be seen to grow. Raises ``SiteError``."""
         if not await comes(self._has_room, self.clock, _MAKE_ROOM):
             raise SiteError(f"the {self.subject.word} stays large without load, so it could not be seen to grow")
 
-    async def _migrate(self, second: MigrationScenario, load: VmLoad) -> None:
+    async def _migrate(self, second: MigrationScenario, press: Press) -> None:
         self.act = "neighbours"
         self.say("two neighbours start beside the VM, while it is small")
         await second.move_in()
         await second.settle()
         self.act = "full node"
-        self.seen.migrations = await second.play(lambda seconds: self._load(load, seconds), _CROWDED)
+        self.seen.migrations = await second.play(lambda seconds: self._load(press, seconds), _CROWDED)
         self.seen.client_failures = second.client_failures
 
-    async def _fill(self, full_node: FullNodeScenario, load: VmLoad) -> None:
+    async def _fill(self, full_node: FullNodeScenario, press: Press) -> None:
         self.act = "neighbour"
         await full_node.move_in()
         self.act = "full node"
-        self.seen.room = await full_node.play(lambda: self._load(load, _CROWDED))
+        self.seen.room = await full_node.play(lambda: self._load(press, _CROWDED))
 
     async def _groups(self, third: GroupScenario) -> None:
         # Without a second act the picture shows the group's rows.
@@ -162,9 +161,9 @@ class Scenario:
         self.act = "reads"
         await third.play()
 
-    async def _load(self, load: VmLoad, seconds: int) -> None:
+    async def _load(self, press: Press, seconds: int) -> None:
         self.say(f"load for {seconds} s")
-        outcome = await load.press(seconds, self._heard)
+        outcome = await press(seconds, self._heard)
         self.tps = None
         self.seen.transactions += outcome.transactions
         self.seen.failed += outcome.failed

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -14,7 +13,6 @@ from typing import Final
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration import pgbench
-from scripts.autoscale.demonstration.loads import nothing
 
 # One query at a time on one connection: a stall is one long answer, and not hidden among short ones.
 PAUSE: Final = Seconds(0.02)
@@ -30,11 +28,18 @@ class ProbeReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
-    """All that one probe noticed. A connection that broke is a failed transaction of ``outcome``."""
+class ClientReport:
+    """Observations of a VM's clients: the outcome of all, and the answers to a probe; none if no probe asked.
+
+    A connection that broke is a failed transaction.
+    """
 
     outcome: pgbench.Outcome
-    answers: Sequence[ProbeReply]
+    answers: Sequence[ProbeReply] = ()
+
+    def __add__(self, other: ClientReport) -> ClientReport:
+        """Both reports, with the first problem."""
+        return ClientReport(self.outcome + other.outcome, [*self.answers, *other.answers])
 
     def longest_stall(self, since: Instant, until: Instant) -> Seconds | None:
         """The longest wait that lies at least partly within the span; None if nothing was asked in it."""
@@ -57,7 +62,7 @@ def _answer(line: str, offset: float) -> ProbeReply:
     return ProbeReply(Instant(seconds + micros / 1e6 - offset), Seconds(max(0.0, took / 1e6 - PAUSE)))
 
 
-async def probe(server: pgbench.DatabaseServer, seconds: int, clock: Clock) -> Noticed:
+async def probe(server: pgbench.DatabaseServer, seconds: int, clock: Clock) -> ClientReport:
     """Asks for ``seconds``. Raises ``PgbenchError``."""
     with TemporaryDirectory(prefix="autoscale-probe-") as folder:
         script, prefix = Path(folder) / "probe.sql", Path(folder) / "log"
@@ -68,7 +73,7 @@ async def probe(server: pgbench.DatabaseServer, seconds: int, clock: Clock) -> N
         outcome = await pgbench.run_pgbench(
             server, [*arguments, "postgres"], lambda _: None, Seconds(seconds + pgbench.GRACE)
         )
-        return Noticed(outcome, await asyncio.to_thread(_read, Path(folder), offset))
+        return ClientReport(outcome, await asyncio.to_thread(_read, Path(folder), offset))
 
 
 def _read(folder: Path, offset: float) -> list[ProbeReply]:
@@ -77,69 +82,25 @@ def _read(folder: Path, offset: float) -> list[ProbeReply]:
     ]
 
 
-_SCALE: Final = 1
 _CLIENTS: Final = 2
 _PER_SECOND: Final = 20
 """Little: the VM that is moved should be the one that does the least."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientReport:
-    """Observations of one VM's clients. ``noticed`` is None if no probe asked."""
-
-    outcome: pgbench.Outcome
-    noticed: Noticed | None = None
-
-    @property
-    def failed(self) -> int:
-        """Transactions that failed, and connections that broke."""
-        return self.outcome.failed + (self.noticed.outcome.failed if self.noticed else 0)
-
-    @property
-    def problem(self) -> str:
-        """The reason why they gave up; empty if they did not."""
-        return self.outcome.problem or (self.noticed.outcome.problem if self.noticed else "")
-
-    def __add__(self, later: ClientReport) -> ClientReport:
-        """Both, of which ``later`` began when this one had ended."""
-        if self.noticed is None or later.noticed is None:
-            return ClientReport(self.outcome + later.outcome, self.noticed or later.noticed)
-        answers = [*self.noticed.answers, *later.noticed.answers]
-        noticed = Noticed(self.noticed.outcome + later.noticed.outcome, answers)
-        return ClientReport(self.outcome + later.outcome, noticed)
-
-    def longest_stall(self, since: Instant, until: Instant) -> Seconds | None:
-        """The longest wait for an answer within the span."""
-        return self.noticed.longest_stall(since, until) if self.noticed else None
+Live = Callable[[int], Coroutine[object, object, ClientReport]]
+"""Clients use a VM for some seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class VmClients:
-    """The clients of one VM: what they need, and their use of the VM for some seconds."""
-
-    prepare: Callable[[], Awaitable[None]]
-    live: Callable[[int], Coroutine[object, object, ClientReport]]
-
-
-def pgbench_clients(server: pgbench.DatabaseServer, clock: Clock) -> VmClients:
-    """Two clients with twenty transactions a second between them, and the probe; they raise ``PgbenchError``."""
-
-    async def live(seconds: int) -> ClientReport:
-        async with asyncio.TaskGroup() as tasks:
-            # The load and the probe have connections of their own, so that queries of the load do not delay the
-            # probe's.
-            work = tasks.create_task(pgbench.press(server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
-            ask = tasks.create_task(probe(server, seconds, clock))
-        return ClientReport(work.result(), ask.result())
-
-    return VmClients(partial(pgbench.prepare, server, _SCALE), live)
+async def pgbench_clients(server: pgbench.DatabaseServer, clock: Clock, seconds: int) -> ClientReport:
+    """Two clients with twenty transactions a second between them, and the probe. Raises ``PgbenchError``."""
+    async with asyncio.TaskGroup() as tasks:
+        # The load and the probe have connections of their own, so that queries of the load do not delay the probe's.
+        work = tasks.create_task(pgbench.press(server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
+        ask = tasks.create_task(probe(server, seconds, clock))
+    return ClientReport(work.result()) + ask.result()
 
 
-def no_clients(clock: Clock) -> VmClients:
+async def no_clients(clock: Clock, seconds: int) -> ClientReport:
     """Those of a simulated guest, which has no database: they let the time pass."""
-
-    async def live(seconds: int) -> ClientReport:
-        await clock.sleep(Seconds(float(seconds)))
-        return ClientReport(pgbench.Outcome(0, 0, ""))
-
-    return VmClients(nothing, live)
+    await clock.sleep(Seconds(float(seconds)))
+    return ClientReport(pgbench.Outcome(0, 0, ""))
