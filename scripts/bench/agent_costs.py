@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -15,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from deploy.local.cluster.control import ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
@@ -45,30 +44,10 @@ class Footprint:
     cpu_ms_per_second: float
 
 
-def _agents_below(root: int) -> list[int]:
-    """The pids of the agents among the descendants of process ``root``."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                # After the last parenthesis: the program's name may contain spaces and parentheses.
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    agents, waiting = [], [root]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        waiting += below
-        agents += [pid for pid in below if _command(pid)[1:4] == [b"-P", b"-m", b"agent"]]
-    return agents
-
-
-def _command(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
+async def _agents() -> list[int]:
+    """The pids of the cluster's agents."""
+    parts = (await ask_cluster(ClusterFolder.of(NAME), "status")).parts
+    return [part.pid for part in parts if part.pid and part.name.startswith("agent ")]
 
 
 def _resident(pid: int) -> int:
@@ -92,7 +71,7 @@ async def _footprint(form: Form, databases: int, console: Console, cgroups: list
         if cgroups:
             await run_pods(site.client, spec.node_specs[0].name, databases, cgroups)
         await asyncio.sleep(SETTLE)
-        agents = _agents_below(ClusterFolder.of(NAME).owner() or 0)
+        agents = await _agents()
         before, began = sum(map(cpu_of, agents)), time.monotonic()
         await asyncio.sleep(SPAN)
         cpu = (sum(map(cpu_of, agents)) - before) / (time.monotonic() - began)
@@ -107,23 +86,14 @@ async def bench_agents() -> int:
     sizes: list[tuple[Form, int]] = [("sidecar", 1), ("node", FEW), ("node", MANY)]
     costs = [await _footprint(form, vms, console) for form, vms in sizes]
     try:
-        with kubepods() as cgroups, _environment(CGROUP_ROOT=str(CGROUPS)):
+        with kubepods() as cgroups:
+            # Agents inherit it through the cluster.
+            os.environ["CGROUP_ROOT"] = str(CGROUPS)
             costs += [await _footprint("node", pods, console, cgroups) for pods in (FEW, MANY)]
     except OSError as error:
         console.print(f"without pods: their cgroups cannot be created: {error}")
     console.print(_table(costs))
     return 0 if all(cost.processes for cost in costs) else 1
-
-
-@contextmanager
-def _environment(**added: str) -> Iterator[None]:
-    """Settings of agents, which inherit our environment through the cluster."""
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
 
 
 def _table(costs: list[Footprint]) -> Table:

@@ -76,14 +76,14 @@ async def bench_sleep(  # noqa: PLR0913, PLR0917 - each is an option of the comm
         return await sleep_storm(storm, secrets.randbelow(10**6) if seed is None else seed, network, console)
     try:
         async with _booted(network, console) as sleeps:
+            figures = sleeps.figures
             for number in range(count):
                 await sleeps.by_idle_session()
                 await sleeps.by_new_session()
-                console.print(f"  {number + 1:3}  idle {sleeps.idle[-1:]}, new {sleeps.new[-1:]}")
+                console.print(f"  {number + 1:3}  idle {figures.idle[-1:]}, new {figures.new[-1:]}")
             await sleeps.long(seconds)
     except (GuestError, NetworkError) as error:
         raise SiteError(str(error)) from error
-    figures = SleepFigures(sleeps.idle, sleeps.new, sleeps.steps, sleeps.sizes, sleeps.sessions, sleeps.lost)
     console.print(table(figures))
     return 0 if figures.is_clean else 1
 
@@ -97,12 +97,7 @@ class _Sleeps:
     console: Console
     password: str = field(default_factory=secrets.token_urlsafe)
     guest: QemuGuest = field(init=False)
-    idle: list[float] = field(default_factory=list)
-    new: list[float] = field(default_factory=list)
-    steps: list[list[float]] = field(default_factory=list)
-    sizes: list[float] = field(default_factory=list)
-    sessions: int = 0
-    lost: int = 0
+    figures: SleepFigures = field(default_factory=SleepFigures)
     _times: list[Instant] = field(default_factory=list)
 
     def stand_in(self, spec: GuestSpec, page: bytes, clock: Clock) -> Sleeper:
@@ -116,13 +111,13 @@ class _Sleeps:
         """One sleep, ended by a query of an idle session."""
         session = await self._session()
         await self._fall_asleep()
-        self.idle += await self._answered(session.query("SELECT 1"))
+        self.figures.idle += await self._answered(session.query("SELECT 1"))
         session.close()
 
     async def by_new_session(self) -> None:
         """One sleep, ended by a new session."""
         await self._fall_asleep()
-        self.new += await self._answered(self._visit())
+        self.figures.new += await self._answered(self._visit())
 
     async def long(self, seconds: int) -> None:
         """One sleep of ``seconds``, longer than the clients' keepalive timeouts."""
@@ -137,7 +132,7 @@ class _Sleeps:
     async def _answered(self, work: Awaitable[object]) -> list[float]:
         """Wake the guest for ``work``; return the seconds that it took, or nothing if it failed."""
         began, task = SystemClock().now(), asyncio.ensure_future(work)
-        self.sessions += 1
+        self.figures.sessions += 1
         try:
             async with asyncio.timeout(_PATIENCE):
                 if (await self.guest.state()).phase is GuestPhase.ASLEEP:
@@ -147,7 +142,7 @@ class _Sleeps:
                 await task
         except (DatabaseError, OSError) as error:
             self.console.print(f"lost: {error!r}")
-            self.lost += 1
+            self.figures.lost += 1
             await self.running()
             return []
         finally:
@@ -167,8 +162,8 @@ class _Sleeps:
                 await asyncio.sleep(_PAUSE)
                 continue
             times = [began, *self._times, SystemClock().now()]
-            self.steps.append([after - before for before, after in pairwise(times)])
-            return self.sizes.append(asleep.saved.value / _MIB)
+            self.figures.steps.append([after - before for before, after in pairwise(times)])
+            return self.figures.sizes.append(asleep.saved.value / _MIB)
 
     async def _session(self) -> DatabaseSession:
         connection = await self.network.connect(None, self.spec.address, 5432)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-import msgspec
 from rich.table import Table
 
 from deploy.neonvm.sleep.sleeper import Sleeper
@@ -23,17 +23,18 @@ STEPS: Final = (
 )
 
 
-class SleepFigures(msgspec.Struct, frozen=True):
+@dataclass(slots=True)
+class SleepFigures:
     """Seconds until a query of an idle session (``idle``) or a new session (``new``) was answered, seconds of the
     steps of each sleep, sizes of images in MiB, and the numbers of all and of lost sessions.
     """
 
-    idle: list[float]
-    new: list[float]
-    steps: list[list[float]]
-    sizes: list[float]
-    sessions: int
-    lost: int
+    idle: list[float] = field(default_factory=list)
+    new: list[float] = field(default_factory=list)
+    steps: list[list[float]] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
+    sessions: int = 0
+    lost: int = 0
 
     @property
     def is_clean(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import replace
+
 from rich.console import Console
 
 from scripts.bench.sleep_figures import STEPS, SleepFigures, table
@@ -35,12 +36,12 @@ def test_median_and_longest_stand_beside_each_other() -> None:
 
 
 def test_lost_session_is_not_clean() -> None:
-    lost = msgspec.structs.replace(FIGURES, lost=1)
+    lost = replace(FIGURES, lost=1)
     assert not lost.is_clean
     assert "1 of 13 sessions lost" in printed(lost)
 
 
 def test_no_answer_proves_nothing() -> None:
-    nothing = SleepFigures(idle=[], new=[], steps=[], sizes=[], sessions=0, lost=0)
+    nothing = SleepFigures()
     assert not nothing.is_clean
     assert not any("answered" in line for line in printed(nothing))

@@ -26,7 +26,7 @@ from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.measured_plane import Plane, control_plane, make_network
 from scripts.bench.kubernetes.scheduling_rounds import Rounds
 from scripts.bench.kubernetes.service_speed import measure_permits, measure_start
-from scripts.bench.kubernetes.speed_figures import ALONE, OURS, permit_table, scheduling, scheduling_table, start_table
+from scripts.bench.kubernetes.speed_figures import ALONE, OURS, scheduling_table, start_table
 from scripts.bench.load_client import BenchError
 
 _PROGRAMS: Final = "AUTOSCALE_BENCH_PROGRAMS"
@@ -99,7 +99,7 @@ async def _bench(kinds: Collection[str], kubernetes: str) -> int:
 
 
 async def _scheduling(plane: Plane, bulk: BulkClient, console: Console) -> Table:
-    there, speeds = 0, []
+    there, rounds_by_nodes = 0, []
     console.print(f"making {PODS} VMs ...")
     vms = await bulk.make_vms(range(PODS))
     # Ascending, because nodes are only added.
@@ -115,13 +115,13 @@ async def _scheduling(plane: Plane, bulk: BulkClient, console: Console) -> Table
                 )
                 # Without the first pair, which warms up the API server's caches.
                 measured += [result] if number else []
-        speeds.append(scheduling(measured))
-    return scheduling_table(speeds)
+        rounds_by_nodes.append(measured)
+    return scheduling_table(rounds_by_nodes)
 
 
 async def _permits(plane: Plane, bulk: BulkClient, console: Console) -> Table:
     console.print("measuring permits ...")
-    return permit_table(await measure_permits(plane, bulk))
+    return await measure_permits(plane, bulk)
 
 
 async def _start(plane: Plane, bulk: BulkClient, console: Console) -> Table:

@@ -25,7 +25,7 @@ from scripts.bench.kubernetes.made_objects import NAMESPACE
 from scripts.bench.kubernetes.measured_plane import Plane, Running, manifest
 from scripts.bench.kubernetes.speed_figures import ALONE, OURS, Round, Side
 from scripts.bench.load_client import BenchError
-from scripts.process_costs import cpu_of, load_of_machine
+from scripts.process_costs import cpu_of
 
 _KUBE_SCHEDULER: Final = "autoscaling-kube-scheduler-config"
 # kube-scheduler's default of 50 requests per second would limit the throughput.
@@ -99,12 +99,11 @@ class Rounds:
         await self._plane.clock.sleep(_SETTLE)
         settings = kube_scheduler_settings(side, self._plane.scheduler_kubeconfig)
         parts.append(await stack.enter_async_context(self._plane.kube_scheduler(settings)))
-        load = load_of_machine()
         bindings = await self._count(parts)
         first, last = bindings.first or {}, bindings.last or {}
         pods, seconds = bindings.count - bindings.before, bindings.ended - bindings.began
         cpu = {name: round((last[name] - used) / pods * 1000, 3) for name, used in first.items() if name in last}
-        return Round(side, self._nodes, pods, round(seconds, 3), round(pods / seconds, 1), cpu, load)
+        return Round(side, self._nodes, round(pods / seconds, 1), cpu)
 
     async def _count(self, parts: Sequence[Running]) -> _Bindings:
         pids = {program.name: program.pid for program in parts}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import statistics
 import time
 from collections.abc import Callable
 from typing import Final
+
+from rich.table import Table
 
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import read_page
@@ -15,7 +16,7 @@ from protocol.kubernetes.resources import MERGE_PATCH, PODS, VIRTUAL_MACHINES
 from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.made_objects import NAMESPACE, SIZES, vm_name
 from scripts.bench.kubernetes.measured_plane import AGENTS_PORT, Plane
-from scripts.bench.kubernetes.speed_figures import Latency, PermitLatencies, Start
+from scripts.bench.kubernetes.speed_figures import INCREASE, WRITE, Start, permit_table
 from scripts.bench.load_client import Connection, http_request, timed
 from scripts.process_costs import cpu_of, load_of_machine, memory_of
 
@@ -25,7 +26,7 @@ _AT_ONCE: Final = 8
 _TURNS: Final = 3
 
 
-async def measure_permits(plane: Plane, bulk: BulkClient) -> PermitLatencies:
+async def measure_permits(plane: Plane, bulk: BulkClient) -> Table:
     """Measure latencies of permits. Raises ``BenchError``."""
     await bulk.make_nodes(range(NODES))
     pods = await bulk.make_pods(await bulk.make_vms(range(VMS)), NODES)
@@ -45,15 +46,8 @@ async def measure_permits(plane: Plane, bulk: BulkClient) -> PermitLatencies:
         for turn in range(1, _TURNS + 1):
             increase += await timed(ours, _requests(tokens, lambda use, more=turn: use + more), _AT_ONCE)  # type: ignore[misc]
             write += await timed(bulk.connect, [_patch(bulk, number, turn) for number in tokens], _AT_ONCE)
-    return PermitLatencies(
-        agents=_AT_ONCE,
-        first=Latency.of(first),
-        increase=Latency.of(increase),
-        unchanged=Latency.of(unchanged),
-        write=Latency.of(write),
-        ratio=round(statistics.median(increase) / statistics.median(write), 2),
-        load=load,
-    )
+    latencies = {"first contact": first, INCREASE: increase, "unchanged": unchanged, WRITE: write}
+    return permit_table(latencies, _AT_ONCE, load)
 
 
 def _requests(tokens: dict[int, str], size: Callable[[int], int]) -> list[bytes]:
@@ -103,15 +97,7 @@ async def _start(plane: Plane, bulk: BulkClient, vms: int) -> Start:
         seconds = time.perf_counter() - began
         # At once, without the CPU time of later watch events.
         cpu, memory = cpu_of(service.pid), memory_of(service.pid)
-    return Start(
-        vms=vms,
-        seconds=round(seconds, 3),
-        reading=round(reading, 3),
-        ratio=round(seconds / reading, 2),
-        cpu_seconds=round(cpu, 2),
-        memory_mib=round(memory, 1),
-        load=load,
-    )
+    return Start(vms, seconds, reading, cpu, memory, load)
 
 
 async def _read(bulk: BulkClient, path: str) -> None:
