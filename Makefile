@@ -128,7 +128,7 @@ bench-reaction: env ## A load in a real guest: how long until it has more CPU, w
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.reaction_bench $(BENCH_ARGS)
 
-bench-sleep: env ## A real guest sleeps and wakes: how long clients wait, and that no session is lost (BENCH_ARGS='--seconds 600'; '--fleet 500': many simulated ones; '--storm 3600')
+bench-sleep: env ## A real guest sleeps and wakes: how long clients wait, and that no session is lost (BENCH_ARGS='--seconds 600'; '--fleet 500': many simulated ones)
 	@scripts/install-packages.sh guests
 	@$(BIN)/python -m scripts.bench.sleep_bench $(BENCH_ARGS)
 

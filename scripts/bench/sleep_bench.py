@@ -31,7 +31,6 @@ from scripts.autoscale.running import runs
 from scripts.autoscale.site import SiteError
 from scripts.bench.sleep_figures import SleepFigures, TimedSleeper, table
 from scripts.bench.sleep_herd import bench_herd
-from scripts.bench.sleep_storm import sleep_storm
 from scripts.database_client import DatabaseError, DatabaseSession
 from vm_image.build import ensure_image
 
@@ -44,7 +43,7 @@ _MIB: Final = 1024**2
 
 
 @runs
-async def bench_sleep(  # noqa: PLR0913, PLR0917 - each is an option of the command
+async def bench_sleep(
     count: Annotated[int, typer.Option(min=1, max=200, help="Number of sleeps of each kind.")] = 20,
     seconds: Annotated[int, typer.Option(min=1, max=86400, help="Duration of the last sleep.")] = 60,
     network: Annotated[NetworkKind, typer.Option(help="Namespaces or hub.")] = NetworkKind.AUTO,
@@ -52,10 +51,6 @@ async def bench_sleep(  # noqa: PLR0913, PLR0917 - each is an option of the comm
         int, typer.Option(min=0, max=2000, help="Run the fleet benchmark with this many simulated VMs instead.")
     ] = 0,
     herd: Annotated[int, typer.Option(min=20, help="Number of the fleet's VMs to wake at once.")] = 200,
-    storm: Annotated[
-        int, typer.Option(min=0, max=86400, help="Run a storm for this many seconds on two nodes instead.")
-    ] = 0,
-    seed: Annotated[int | None, typer.Option(help="Repeat the actions of an earlier storm.")] = None,
 ) -> int:
     """Put a guest to sleep repeatedly, and wake it by a query of an idle session or by a new session.
 
@@ -65,15 +60,10 @@ async def bench_sleep(  # noqa: PLR0913, PLR0917 - each is an option of the comm
     then wakes --herd VMs at once, of which half fit. When no more fit, awake VMs are put to sleep again. Exits with 0
     if the node was never over-committed, and no VM was lost or waited without a reason in its status. Takes five
     minutes.
-
-    --storm: two VMs on two nodes sleep, wake, migrate and are killed at random, while clients use them. Exits with 0 if
-    no confirmed row was lost and only kills broke sessions.
     """
     console = Console()
     if fleet:
         return await bench_herd(fleet, min(herd, fleet), console)
-    if storm:
-        return await sleep_storm(storm, secrets.randbelow(10**6) if seed is None else seed, network, console)
     try:
         async with _booted(network, console) as sleeps:
             figures = sleeps.figures

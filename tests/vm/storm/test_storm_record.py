@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from scripts.bench.storm_record import StormAction, StormRecord, overbooked, steps, storm_counts
+from tests.vm.storm.storm_record import StormAction, StormRecord, overbooked, steps, storm_counts
 
 
 def test_seed_decides_every_step() -> None:
