@@ -5,6 +5,7 @@ Rules that hold here:
 - A request beyond its permit goes alone and at once.
 - Others wait for at most ``GATHER``, or ``FOLLOW`` during an offer. Each gets its own answer or error.
 - No request is sent twice, unless the scheduler refused its batch unread: then it is sent alone.
+- An offer that a standby refused fails for all that followed it.
 """
 
 from __future__ import annotations
@@ -35,12 +36,16 @@ AFTER_FAILURE: Final = Seconds(5.0)
 """Delay before the next connection if one reached a scheduler that granted no permit."""
 
 RECONNECT: Final = Seconds(0.5)
-"""Delay before the next connection if one failed: as the first delay of the agents' backoff."""
+"""Delay before the next connection if one failed or its scheduler was not ready: as the first delay of the agents'
+backoff.
+"""
 
 FOLLOW: Final = Seconds(1.0)
 """How long a request waits for the offer of another. After a restart of the scheduler, all VMs of a node ask at once:
 one connects, and the others follow in a batch.
 """
+
+_NOT_READY: Final = 503
 
 _NOT_TAKEN: Final = frozenset({400, 404, 405, 413})
 """Statuses of a batch that the scheduler did not read."""
@@ -69,13 +74,13 @@ class NodeScheduler:
         self._offer_is_over = asyncio.Event()
         self._offer_is_over.set()
         self._offer_at = clock.now()
+        self._standby: PortError | None = None
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
         """Send one request and return its answer. Raises ``PortError``."""
         try:
             if not _wants_more(request):
-                if not self._offer_is_over.is_set():
-                    await self._clock.wait(self._offer_is_over, Instant(self._clock.now() + FOLLOW))
+                await self._follow()
                 # While a batch is in flight, requests go alone, so that none waits for the answer to another.
                 if not self._is_busy and self._line.most > len(self._waiting):
                     return await self._together(request, slot_size)
@@ -109,13 +114,26 @@ class NodeScheduler:
         self._is_due.set()
         return (await queued.answer).permit(AGENT_SPEAKS, slot_size)
 
+    async def _follow(self) -> None:
+        """Wait for the offer of another VM. Raises its ``PortError`` if a standby refused it."""
+        if self._offer_is_over.is_set():
+            return
+        await self._clock.wait(self._offer_is_over, Instant(self._clock.now() + FOLLOW))
+        # It would refuse this request, too, and the VMs of a whole node ask again and again until it leads.
+        if self._offer_is_over.is_set() and self._standby is not None:
+            raise self._standby
+
     async def _offer(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
         # Set before the attempt, so that no other VM of the node offers batches meanwhile.
         self._offer_at = Instant(self._clock.now() + AFTER_FAILURE)
         self.messages["alone"] += 1
         self._offer_is_over.clear()
+        self._standby = None
         try:
             answer = await self._line.offer(_encoded(request, slot_size))
+            # ``Retry-After: 0``: a standby, or a process that ends.
+            if answer.status == _NOT_READY and answer.retry_after is not None and not answer.retry_after:
+                self._standby = answer.refusal()
         except PortError:
             self._offer_at = Instant(self._clock.now() + RECONNECT)
             raise
@@ -123,10 +141,12 @@ class NodeScheduler:
             self._offer_is_over.set()
         if self._line.most:
             self._offer_at = self._clock.now()  # reconnect at once if this connection ends
-        # This scheduler granted a permit but does not know batches. Without a permit it may be a standby.
+        # This scheduler granted a permit but does not know batches.
         elif answer.status == 200:
             self._offer_at = Instant(self._clock.now() + OFFER_AGAIN)
             self._line.close()
+        elif answer.status == _NOT_READY:
+            self._offer_at = Instant(self._clock.now() + RECONNECT)
         return answer.permit(AGENT_SPEAKS, slot_size)
 
     async def _send(self, waiting: Sequence[_Waiting]) -> None:

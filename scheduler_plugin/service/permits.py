@@ -110,7 +110,8 @@ class Permits:
         Raises ``CallerRefusedError`` if it cannot be an agent.
         """
         if authorization is None:
-            is_refused = self.known(None, address) is None
+            # A scheduler that is not ready says so to the request itself, together with its offer of batches.
+            is_refused = self._context.ledger.is_ready and self.known(None, address) is None
         else:
             is_refused = self._authenticator.is_refused(authorization, self._context.feed.settings.audience)
         if is_refused:

@@ -51,13 +51,14 @@ def introduction(service: Service, authorization: str | None, address: str) -> H
 
 def request(service: Service, request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
     """Handle one agent's request of any protocol version."""
+    # Only for agents that know batches; older ones ignore the header. Also with a refusal: the VMs of a node would
+    # otherwise ask a starting scheduler one by one.
+    headers = _OFFERED if request.knows_batches else {}
     try:
         wire = decode_request(request.body())
         outcome = service.permits.ask(wire, request.authorization, request.address)
     except _REFUSALS as error:
-        return _refused(service, _refusal(error))
-    # Only for agents that know batches; older ones ignore the header.
-    headers = _OFFERED if request.knows_batches else {}
+        return _refused(service, _refusal(error), headers)
     if isinstance(outcome, Granted):
         return HotResponse(_encoded(wire, outcome), headers=headers)
     return _respond_later(service, wire, outcome, headers)
@@ -69,7 +70,7 @@ async def _respond_later(
     try:
         return HotResponse(_encoded(wire, await waiting), headers=headers)
     except CallerRefusedError as refusal:
-        return _refused(service, refusal)
+        return _refused(service, refusal, headers)
 
 
 async def batch(service: Service, request: HotRequest) -> HotResponse:
@@ -157,9 +158,9 @@ def _failed_entry() -> bytes:
     return wire_batches.refused_entry(500, refusals.FAILED)
 
 
-def _refused(service: Service, refusal: CallerRefusedError) -> HotResponse:
+def _refused(service: Service, refusal: CallerRefusedError, offered: Mapping[str, str] = {}) -> HotResponse:
     service.context.telemetry.refusals.labels(str(refusal.status)).inc()
-    headers = {}
+    headers = dict(offered)
     if refusal.retry_after is not None:
         # The header takes whole seconds.
         headers["retry-after"] = str(math.ceil(refusal.retry_after))

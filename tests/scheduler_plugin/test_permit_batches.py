@@ -202,6 +202,16 @@ async def test_batches_are_offered_on_request(cluster: FakeCluster, clock: FakeC
         assert old.content == new.content
 
 
+async def test_starting_scheduler_offers_batches(cluster: FakeCluster, clock: FakeClock) -> None:
+    """All VMs of a node ask it at once, again and again until it has listed the cluster."""
+    cluster.go_away()
+    async with running(cluster, clock) as scheduler:
+        headers, content = agent_request(cluster, vm_pod("a"), 1, 4, "node")
+        answer = await scheduler.client.post("http://agents/", content=content, headers={**headers, OFFER: "1"})
+        assert (answer.status_code, answer.headers.get(OFFER)) == (503, str(MOST_REQUESTS))
+        assert (await post(scheduler, [request(cluster, "a", 1, 4)])).status_code == 503
+
+
 async def test_batch_for_foreign_vms_does_not_authenticate(cluster: FakeCluster, clock: FakeClock) -> None:
     """Any pod can get a token of its own account with our audience: its batch is answered, but keeps no place."""
     cluster.tokens["other"] = token_of(plain_pod("other", node="n1"))

@@ -29,12 +29,15 @@ def entries(requests: Any) -> Said:
 class Peer:
     """``offers`` is what it says when it is offered batches (None: it is older and does not know them).
 
-    It hangs up on the first ``refuses`` connections. ``asked`` has the path of each message and the pods that it speaks
-    of, ``offered`` how often it was offered batches.
+    It hangs up on the first ``refuses`` connections. ``single`` is its answer to a single request (None: a permit), and
+    a 503 says to retry after ``retry`` seconds, on another connection if that is 0. ``asked`` has the path of each
+    message and the pods that it speaks of, ``offered`` how often it was offered batches.
     """
 
     offers: str | None = "128"
     batch: Callable[[Any], Said] = entries
+    single: Said | None = None
+    retry: int = 0
     silent: bool = False
     refuses: int = 0
     url: str = ""
@@ -75,15 +78,16 @@ class Peer:
         self.offered += knows
         several = found if isinstance(found, list) else [found]
         self.asked.append((path, [each["pod"]["name"] for each in several]))
-        if path == "/":
-            return _answer(200, permitted(found), f"{OFFER}: {self.offers}\r\n" if knows and self.offers else "")
-        return _answer(*self.batch(found))
+        if path != "/":
+            return self._said(*self.batch(found))
+        offer = f"{OFFER}: {self.offers}\r\n" if knows and self.offers else ""
+        return self._said(*(self.single or (200, permitted(found))), offer)
 
-
-def _answer(status: int, found: Any, headers: str = "") -> bytes:
-    body = json.dumps(found).encode()
-    retry = "Retry-After: 0\r\nConnection: close\r\n" if status == 503 else ""
-    return f"HTTP/1.1 {status} Said\r\n{headers}{retry}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    def _said(self, status: int, found: Any, headers: str = "") -> bytes:
+        body = json.dumps(found).encode()
+        if status == 503:
+            headers += f"Retry-After: {self.retry}\r\n" + ("" if self.retry else "Connection: close\r\n")
+        return f"HTTP/1.1 {status} Said\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 @asynccontextmanager

@@ -239,6 +239,35 @@ async def test_unreachable_scheduler_is_retried_soon() -> None:
         assert here.peer.sizes == [1, 1, 2]
 
 
+async def test_starting_scheduler_gets_batches() -> None:
+    """A refusal says nothing against batches: the VMs of a whole node would otherwise ask it one by one."""
+    starting = 503, {"error": "starting"}
+    async with node(Peer(single=starting, batch=lambda _: starting, retry=1)) as here:
+        asking = here.begins(*range(30))
+        await asyncio.wait(asking[:1])
+        await here.clock.advance(GATHER)
+        said = await asyncio.gather(*asking, return_exceptions=True)
+        assert faults(said) == [(Fault.SCHEDULER, "the scheduler is not ready: starting", 1.0)] * 30
+        here.peer.single, here.peer.batch = None, entries
+        assert await here.asks(*range(30)) == [ANSWER] * 30
+        assert here.peer.sizes == [1, 29, 30]
+
+
+async def test_followers_share_refusal_by_standby() -> None:
+    """One request shows that it does not lead yet; all ask again after their first delay."""
+    async with node(Peer(single=(503, {"error": "not the leader"}))) as here:
+        said = await asyncio.gather(*here.begins(*range(30)), return_exceptions=True)
+        assert faults(said) == [(Fault.SCHEDULER, "the scheduler is not ready: not the leader", 0.0)] * 30
+        assert here.peer.sizes == [1]
+        await here.clock.advance(RECONNECT)
+        here.peer.single = None
+        asking = here.begins(*range(30))
+        await asking[0]
+        await here.clock.advance(GATHER)
+        assert await asyncio.gather(*asking) == [ANSWER] * 30
+        assert here.peer.sizes[-2:] == [1, 29]
+
+
 async def test_all_follow_the_one_that_connects() -> None:
     """After a restart of the scheduler all VMs of a node ask at once; a connection for each would hold it up."""
     async with node(Peer()) as here:
