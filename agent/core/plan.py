@@ -19,6 +19,7 @@ from agent.core.goal import NOTHING
 from agent.core.monitor.monitor_plan import kept_by, message_to
 from agent.core.permits import has_lapsed
 from agent.core.pods.requests import next_requests
+from agent.core.policy import WATCH_LAG
 from agent.core.sleep.obstacles import obstacles
 from agent.core.state import State
 from agent.core.vm import Vm, whole_slots
@@ -93,12 +94,21 @@ def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
     # If the scheduler answers another agent of the VM, only that one patches.
     if state.scheduler.migrate or state.scheduler.is_stood_back:
         return None
-    waits = [state.begins_at, side.retry_at]
+    waits = [state.begins_at, side.retry_at, _permit_shown_at(state, vm, patch)]
     # Reverting a resize that the kubelet did not apply is not a shrink.
     is_shrink = patch.puts_back is None and not vm.use.within(patch.target)
     if is_shrink and vm.unfinished_shrink and side.shrunk_at is not None:
         waits.append(Instant(side.shrunk_at + timing.unfinished_shrink))
     return max(at for at in waits if at is not None)
+
+
+def _permit_shown_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
+    """The time to wait for the view that has the permit for ``patch``; None if this view has it."""
+    side, recorded = state.scheduler, vm.recorded_permit
+    if side.answered_at is None or recorded is None or patch.target.within(recorded) or not side.stores_permits:
+        return None
+    # A larger permit is stored before it is answered, so a patch based on an older view would conflict.
+    return Instant(side.answered_at + WATCH_LAG)
 
 
 def _report(state: State, vm: Vm, size: Resources, held: Resources) -> Resources:

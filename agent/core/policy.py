@@ -210,6 +210,9 @@ POD_PERMIT_LASTS: Final = Seconds(18.0)
 the time-outs of a request (5 s) and a patch (5 s).
 """
 
+WATCH_LAG: Final = Seconds(0.1)
+"""Within this time the VM's watch shows a permit that was stored just before it was answered."""
+
 SOONEST: Final = Seconds(2.0)
 """Minimum time to the next request that the scheduler may ask for."""
 

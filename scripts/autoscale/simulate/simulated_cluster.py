@@ -57,6 +57,7 @@ class SimulatedCluster:
             # The permit is stored before the answer, as in the real scheduler.
             written = events.PermitWritten(vm.name, decision.persist.revision, events.WriteEnd.DONE, self.facts(vm))
             self.ledger.apply(written, now)
+            vm.seen(now)
             self.touched.add(vm.node)
         # Requests for less are always granted and would hide the denials.
         is_repeat = denial is not None and request.resources.within(denial.wanted)

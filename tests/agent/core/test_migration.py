@@ -72,8 +72,8 @@ def test_target_agent_asks_for_present_size() -> None:
     assert (ask.request.resources, ask.request.last_permit) == (cu(1), None), "what it has, no more, no less"
     story.answers(cu(1)).at(22.0).looks(cores=0.25)
     assert story.acts() == [asks(cu(2), cu(1), 2)]
-    story.answers(cu(2))
-    assert story.acts() == [patches(cu(2), 3)], "it grows one second after it arrived"
+    story.answers(cu(2)).sees(replace(arrived(4), recorded_permit=cu(2)))
+    assert story.acts() == [patches(cu(2), 4)], "it grows one second after it arrived"
 
 
 def test_target_agent_needs_proof_to_shrink() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent.core.actions import AskScheduler
 from agent.core.events import Fault, PatchConflicted, PatchFailed, VmRestored
 from agent.core.explain import explain
+from agent.core.policy import WATCH_LAG
+from agent.core.vm import Vm
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.agent.core.story import GIB, NETWORK, Story, asks, cu, patches, planned, settled, vm
 
@@ -110,6 +114,34 @@ def test_conflict_with_newer_view_retries_at_once() -> None:
     story.answers(cu(2)).acts()
     story.sees(vm(cu(1), version=3)).happens(PatchConflicted())
     assert story.acts() == [patches(cu(2), 3)]
+
+
+def permitted(version: int, permit: float) -> Vm:
+    """A VM of one unit with ``permit`` units recorded on it."""
+    return replace(vm(cu(1), version=version), recorded_permit=cu(permit))
+
+
+def test_growth_waits_for_view_with_its_permit() -> None:
+    """The scheduler stores a permit before it answers, so a patch based on an older view conflicts."""
+    story = settled(1).sees(permitted(2, 1)).looks(cores=0.25)
+    story.acts()
+    story.answers(cu(2))
+    assert story.plans() == planned((), story.now + WATCH_LAG, "growing for cpu busy")
+    assert story.at(1.02).sees(permitted(3, 2)).acts() == [patches(cu(2), 3)]
+
+
+def test_lagging_watch_delays_growth_briefly() -> None:
+    story = settled(1).sees(permitted(2, 1)).looks(cores=0.25)
+    story.acts()
+    story.answers(cu(2)).at(story.now + WATCH_LAG)
+    assert story.acts() == [patches(cu(2), 2)]
+
+
+def test_shrink_waits_for_no_view() -> None:
+    story = settled(4).sees(replace(vm(cu(4), version=2), recorded_permit=cu(4)))
+    for second in range(2, 9):
+        story.at(second).looks()
+    assert patches(cu(1), 2) in story.acts()
 
 
 def test_an_older_view_that_arrives_late_changes_nothing() -> None:

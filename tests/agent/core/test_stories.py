@@ -59,8 +59,8 @@ def test_withdrawn_permit_is_requested_again() -> None:
     story.acts()
     story.at(1.1).answers(cu(2)).sees(recording(1, 1, version=9))
     assert story.acts() == [asks(cu(2), cu(1), 3)], "no patch to what the object does not record"
-    story.at(1.2).answers(cu(2))
-    assert story.acts() == [patches(cu(2), 9)]
+    story.at(1.2).answers(cu(2)).sees(recording(1, 2, version=10))
+    assert story.acts() == [patches(cu(2), 10)]
 
 
 def test_permit_on_the_object_is_used() -> None:
