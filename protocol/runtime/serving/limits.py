@@ -2,7 +2,8 @@
 
 A connection is unauthenticated until a request on it has shown who it is. Until then it is closed by the first refusal
 (4xx) and after seconds without a request, and it gives its place away when a newer connection needs one.
-An authenticated connection never gives its place away; if no other is left, a new one gets 503.
+An authenticated connection keeps its place, unless no other is left and its address has more connections than that of
+the new one: then the oldest of the address with the most ends. Otherwise the new one gets 503.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class Displaceable(Protocol):
         """Ends it at once."""
 
 
+Crowds = dict[str, dict[Displaceable, None]]
+"""Connections by address. The inner dict has no values: an ordered set, the oldest first."""
+
+
 @dataclass(slots=True)
 class Peers:
     """The connections of one listener, by the peer's address.
@@ -58,8 +63,9 @@ class Peers:
     limits: Limits
     client: str = ""
     open: Counter[str] = field(default_factory=Counter)
-    _unauthenticated: dict[Displaceable, str] = field(default_factory=dict)
-    _of_peer: dict[str, dict[Displaceable, None]] = field(default_factory=dict)
+    _places: dict[Displaceable, tuple[Crowds, str]] = field(default_factory=dict)
+    _unauthenticated: Crowds = field(default_factory=dict)
+    _authenticated: Crowds = field(default_factory=dict)
     _count: int = 0
     _bodies: dict[str, dict[Displaceable, int]] = field(default_factory=dict)
     _size: int = 0
@@ -85,31 +91,20 @@ class Peers:
         """Count a new connection, which may displace an older one; return True if there is a place for it."""
         self.open[peer] += 1
         self._count += 1
-        if self.open[peer] > self.limits.per_peer:
-            # Beyond its own limit a peer displaces only its own connections.
-            is_admitted = self._displace_first(self._of_peer.get(peer, {}))
-        else:
-            # From the peer with the most unauthenticated ones, so that one peer cannot keep a kubelet's probe out.
-            is_admitted = self._count <= self.limits.connections or self._displace_first(
-                max(self._of_peer.values(), key=len, default={})
-            )
+        is_admitted = self._finds_place(peer)
         if is_admitted:
-            self._unauthenticated[connection] = peer
-            # A dict without values: an ordered set, the oldest first.
-            self._of_peer.setdefault(peer, {})[connection] = None
+            self._add(connection, peer, self._unauthenticated)
         return is_admitted
 
     def authenticated(self, connection: Displaceable) -> None:
         """The connection has shown who it is: it keeps its place."""
-        peer = self._unauthenticated.pop(connection, None)
+        peer = self._remove(connection)
         if peer is not None:
-            del self._of_peer[peer][connection]
-            if not self._of_peer[peer]:
-                del self._of_peer[peer]
+            self._add(connection, peer, self._authenticated)
 
     def leave(self, connection: Displaceable, peer: str) -> None:
         """A connection, admitted or not, has ended."""
-        self.authenticated(connection)
+        self._remove(connection)
         self.hold(connection, peer, 0)
         self._count -= 1
         self.open[peer] -= 1
@@ -130,13 +125,43 @@ class Peers:
             self.hold(oldest, greediest, 0)
             oldest.displace()
 
+    def _finds_place(self, peer: str) -> bool:
+        """Return True if there is a place for a new connection, already counted, or an older one gave up its own."""
+        # Beyond its own limit a peer displaces only its own connections.
+        if self.open[peer] > self.limits.per_peer:
+            return self._displace_first(self._unauthenticated.get(peer, {}))
+        # From the peer with the most unauthenticated ones, so that one peer cannot keep a kubelet's probe out.
+        if self._count <= self.limits.connections or self._displace_first(_largest(self._unauthenticated)):
+            return True
+        # Otherwise a few agents could keep all others out.
+        crowd = _largest(self._authenticated)
+        return len(crowd) > self.open[peer] and self._displace_first(crowd)
+
     def _displace_first(self, candidates: Mapping[Displaceable, object]) -> bool:
         oldest = next(iter(candidates), None)
         if oldest is None:
             return False
-        self.authenticated(oldest)  # so that it is not chosen again before it has ended
+        self._remove(oldest)  # so that it is not chosen again before it has ended
         oldest.displace()
         return True
+
+    def _add(self, connection: Displaceable, peer: str, crowds: Crowds) -> None:
+        self._places[connection] = crowds, peer
+        crowds.setdefault(peer, {})[connection] = None
+
+    def _remove(self, connection: Displaceable) -> str | None:
+        """The address of a connection, which has no place from now on; None if it had none."""
+        if connection not in self._places:
+            return None
+        crowds, peer = self._places.pop(connection)
+        del crowds[peer][connection]
+        if not crowds[peer]:
+            del crowds[peer]
+        return peer
+
+
+def _largest(crowds: Crowds) -> dict[Displaceable, None]:
+    return max(crowds.values(), key=len, default={})
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str:

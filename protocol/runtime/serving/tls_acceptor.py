@@ -27,7 +27,7 @@ MOST_OF_PEER: Final = 64
 """A handshake takes milliseconds: agents that come all at once, from one address too, are through within seconds."""
 
 DISPLACED_AFTER: Final = Seconds(1.0)
-"""Where there is no place left, one that has had so long gives its place away."""
+"""If there is no place left, one that has had this long gives its place away; before, one of the peer with the most."""
 
 _PAUSE: Final = Seconds(0.1)
 """After a connection could not be accepted, as without files left."""
@@ -44,7 +44,7 @@ class TlsAcceptor:
     context: ssl.SSLContext
     limits: Limits
     make: Make
-    _pending: dict[asyncio.Task[None], float] = field(default_factory=dict)
+    _pending: dict[asyncio.Task[None], tuple[str, float]] = field(default_factory=dict)
     _of_peer: Counter[str] = field(default_factory=Counter)
     _accepting: asyncio.Task[None] | None = None
 
@@ -85,7 +85,7 @@ class TlsAcceptor:
             # Counted from here to ``_ended``: the handshake itself is reported to nobody.
             self._of_peer[peer] += 1
             task = asyncio.create_task(self._shake_hands(connection))
-            self._pending[task] = loop.time()
+            self._pending[task] = peer, loop.time()
             task.add_done_callback(partial(self._ended, connection, peer))
 
     def _has_place(self, peer: str) -> bool:
@@ -94,10 +94,13 @@ class TlsAcceptor:
         if len(self._pending) < MOST:
             return True
         # A dict keeps the order in which the handshakes began.
-        oldest, since = next(iter(self._pending.items()))
-        # All of them are young: a burst, whose handshakes end within moments.
+        oldest, (_, since) = next(iter(self._pending.items()))
         if asyncio.get_running_loop().time() - since < DISPLACED_AFTER:
-            return False
+            # All of them are young: a burst, whose handshakes end within moments, or a few peers that never stop.
+            crowded, count = self._of_peer.most_common(1)[0]
+            if count <= self._of_peer[peer] + 1:
+                return False
+            oldest = next(task for task, (address, _) in self._pending.items() if address == crowded)
         oldest.cancel()
         return True
 

@@ -385,17 +385,6 @@ class Placed:
         self.is_displaced = True
 
 
-def test_full_listener_displaces_the_most_crowded_peer() -> None:
-    """A kubelet's probe came first; strangers who take all other places from a few addresses displace each other."""
-    peers = Peers(Limits(connections=7, per_peer=3))
-    probe, crowd = Placed(), [Placed() for _ in range(12)]
-    assert peers.admit(probe, "kubelet")
-    for number, each in enumerate(crowd):
-        assert peers.admit(each, f"stranger {number % 4}")
-    assert not probe.is_displaced
-    assert any(each.is_displaced for each in crowd)
-
-
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_sent_probe_outlasts_a_crowd_of_its_own_address(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     """A node port masquerades, so strangers may come from the kubelet's address: all have connected before a turn."""

@@ -108,6 +108,26 @@ def test_handshake_that_has_had_its_time_gives_way(loop: str, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_few_peers_do_not_keep_others_out(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take all places and begin again before one has had its time."""
+    monkeypatch.setattr(tls_acceptor, "MOST", 4)
+    monkeypatch.setattr(tls_acceptor, "DISPLACED_AFTER", 100.0)
+
+    async def story() -> None:
+        async with served(tmp_path, Limits(handshake=Seconds(5.0))) as ask:
+            silent = [asyncio.create_task(ask(f"127.0.0.{2 + number % 2}", silent=True)) for number in range(4)]
+            await asyncio.sleep(0.3)
+            assert await ask() == "200 OK"
+            await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
+            assert sum(each.done() for each in silent) == 1
+            for each in silent:
+                each.cancel()
+            await asyncio.wait(silent)
+
+    on(loop, story())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_listener_ends_while_handshakes_are_under_way(loop: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with served(tmp_path) as ask:
