@@ -13,14 +13,14 @@ from protocol.guest.sleep import SLEEPING, is_asleep
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, text, texts_at, uid_of, whole
 from protocol.names import LABEL_ENABLED
 from protocol.pod_database import parse_pod_database
-from protocol.units import Bytes, QuantityError, Resources
+from protocol.units import Resources
 from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_sentence
 from scheduler_plugin.dashboard.core.sleeping import last_sleep, sleep_sentence
 from scheduler_plugin.databases import database_name, database_node, is_pod
+from scheduler_plugin.texts.amounts import rounded_memory
 
-_MIB: Final = 1024**2
 _WARNINGS: Final = 3
 _LARGEST: Final = 1e15
 
@@ -157,7 +157,7 @@ def _of_conditions(obj: Json) -> Iterator[str]:
 def _of_agent(agent: Json) -> Iterator[str]:
     yield f"Its agent: {text(agent, 'because')}."
     for part in items(agent, "parts"):
-        yield f"  - {text(part, 'name')} needs {_memory(text(part, 'need'))}: {text(part, 'because')}"
+        yield f"  - {text(part, 'name')} needs {rounded_memory(text(part, 'need'))}: {text(part, 'because')}"
     if goal := child(agent, "goal"):
         yield f"  Together that is {_size(goal)}; a compute unit is {_size(child(agent, 'compute_unit'))}."
     if guard := text(agent, "shrink_guard"):
@@ -182,7 +182,7 @@ def _of_agent(agent: Json) -> Iterator[str]:
 
 def _of_monitor(monitor: Json) -> Iterator[str]:
     if refused := text(monitor, "refused"):
-        yield f"  The guest's monitor refused {_memory(refused)}: {text(monitor, 'refused_because')}"
+        yield f"  The guest's monitor refused {rounded_memory(refused)}: {text(monitor, 'refused_because')}"
     right, wrong = whole(monitor, "right_reports"), whole(monitor, "false_reports")
     if right or wrong:
         yield f"  The guest's monitor reported {right} loads that came and {wrong} that did not."
@@ -198,7 +198,7 @@ def _of_sleep(sleep: Json) -> Iterator[str]:
 
 def _smoothing(agent: Json) -> Iterator[str]:
     for step in items(agent, "smoothing"):
-        before, after = _memory(text(step, "before")), _memory(text(step, "after"))
+        before, after = rounded_memory(text(step, "before")), rounded_memory(text(step, "after"))
         changed = f"{before} → {after}" if before != after else f"{before} stays"
         yield f"    {text(step, 'resource')} {text(step, 'stage')}: {changed}: {text(step, 'reason')}"
 
@@ -208,7 +208,8 @@ def _metrics(metrics: Json) -> Iterator[str]:
         yield "  It has no metrics."
         return
     busy, load = metrics.get("cores_busy"), metrics.get("load1")
-    memory = f"{_memory(text(metrics, 'mem_used')) or '?'} of {text(metrics, 'mem_total') or '?'}"
+    used, total = (rounded_memory(text(metrics, key)) or "?" for key in ("mem_used", "mem_total"))
+    memory = f"{used} of {total}"
     stalls = f"stalled on CPU {_share(metrics, 'cpu_stall')} and on memory {_share(metrics, 'mem_stall')} of the time"
     work = f"{_number(busy)} vCPU busy, load {_number(load)}, memory {memory}"
     yield f"  Measured {_ago(metrics, 'age_seconds')} ago: {work}, {stalls}."
@@ -241,17 +242,7 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
 
 
 def _size(amounts: Json) -> str:
-    return f"{text(amounts, 'cpu')} vCPU, {_memory(text(amounts, 'mem'))}" if amounts else "nothing yet"
-
-
-def _memory(quantity: str) -> str:
-    """A memory quantity, rounded to MiB."""
-    try:
-        amount = Bytes.parse(quantity)
-    except QuantityError:
-        return quantity
-    # Not ten digits of bytes.
-    return quantity if amount.value % _MIB == 0 or amount.value < _MIB else f"{amount.value / _MIB:.0f}Mi"
+    return f"{text(amounts, 'cpu')} vCPU, {rounded_memory(text(amounts, 'mem'))}" if amounts else "nothing yet"
 
 
 def _real(value: object) -> float | None:

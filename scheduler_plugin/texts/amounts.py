@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.units import Bytes, MilliCpu, Resources
+from protocol.units import Bytes, MilliCpu, QuantityError, Resources
 
 _MIB: Final = 1024**2
 _GIB_IN_MIB: Final = 1024
@@ -43,3 +43,17 @@ def memory(amount: Bytes) -> str:
     if mib >= _LARGE or (mib and mib % _GIB_IN_MIB == 0):
         return f"{round(mib / _GIB_IN_MIB, 1):g} GiB"
     return f"{mib} MiB"
+
+
+def rounded_memory(quantity: str) -> str:
+    """A memory quantity to the MiB; other text unchanged.
+
+    >>> rounded_memory("1234567890"), rounded_memory("3Gi"), rounded_memory("1000"), rounded_memory("250m")
+    ('1177Mi', '3Gi', '1000', '250m')
+    """
+    try:
+        amount = Bytes.parse(quantity)
+    except QuantityError:
+        return quantity
+    # Not ten digits of bytes.
+    return quantity if amount.value % _MIB == 0 or amount.value < _MIB else f"{amount.value / _MIB:.0f}Mi"

@@ -44,6 +44,7 @@ from scheduler_plugin.history.core.samples import (
     VmRecord,
     size_at,
 )
+from scheduler_plugin.texts.amounts import rounded_memory
 
 _LONGEST_LABEL = 256
 
@@ -289,7 +290,8 @@ def decision_of(vm: ObjectName, before: Account | None, account: Account) -> Dec
 def _sentences(obj: JsonObject) -> tuple[str, ...]:
     headline = text(obj, "because")
     parts = [
-        f"{text(part, 'name')} needs {text(part, 'need')}: {text(part, 'because')}" for part in items(obj, "parts")
+        f"{text(part, 'name')} needs {rounded_memory(text(part, 'need'))}: {text(part, 'because')}"
+        for part in items(obj, "parts")
     ]
     guard = text(obj, "shrink_guard")
     sentences = [headline, *parts, *([f"Policy: {guard}"] if guard else [])]

@@ -123,6 +123,14 @@ def test_what_cannot_be_read_is_left_out() -> None:
     assert standings(None) == {}
 
 
+def test_recorded_needs_are_rounded() -> None:
+    """``explain --since`` says them as ``explain`` does, not in ten digits of bytes."""
+    needs: list[Json] = [{"name": "memory used", "need": "1234567890", "because": "1.00 GiB in use"}]
+    answer = account(parts=needs)
+    assert read_account(0, answer).sentences == ("idle", "memory used needs 1177Mi: 1.00 GiB in use")
+    assert "  - memory used needs 1177Mi: 1.00 GiB in use" in story({"metadata": {"name": "db"}}, answer, None)
+
+
 def test_labels_that_are_asked_for_are_kept() -> None:
     log = HistoryLog(10_000, ["team", "tier"])
     labelled = vm(labels={"team": "a", "other": "b", "autoscaling.neon.tech/group": "shop"})
