@@ -10,7 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -55,7 +55,10 @@ BUSY_MODES: Final = frozenset({b"user", b"nice"}) | KERNEL_MODES
 """CPU modes that count as busy. ``guest`` is included in ``user``."""
 
 MOST_LINES: Final = 8192
-"""Maximum parsed lines per page: 1,000 CPUs with eight modes each."""
+"""Maximum parsed lines per page: ``MOST_CPUS`` with eight modes each."""
+
+MOST_CPUS: Final = 1024
+"""Maximum CPUs of a sample; each costs time at every later step."""
 
 LONGEST_LINE: Final = 1024
 MOST_LABELS: Final = 16
@@ -75,10 +78,25 @@ UNREADABLE: Final = "unreadable"
 _AWAKE: Final = b"autoscale_database_awake"
 _REASON: Final = re.compile(rb"[A-Za-z0-9_-]{1,32}")
 _CPU: Final = (b"node_cpu_seconds_total", _SAMPLED)
-_NAMES: Final = b"|".join(re.escape(name) for name in (*_CPU, *SCALARS, _AWAKE))
-_LINE: Final = re.compile(rb"^(" + _NAMES + rb")([ \t{][^\n]*+)", re.MULTILINE)
+
+
+def _any_of(names: Iterable[bytes]) -> bytes:
+    """A pattern of ``names`` in groups by their first word, so that most other lines fail at its first letters."""
+    of_word: dict[bytes, list[bytes]] = {}
+    for name in names:
+        word, _, rest = name.partition(b"_")
+        of_word.setdefault(word, []).append(re.escape(rest))
+    return b"|".join(word + b"_(?:" + b"|".join(rests) + b")" for word, rests in of_word.items())
+
+
+_LINE: Final = re.compile(rb"^(" + _any_of((*_CPU, *SCALARS, _AWAKE)) + rb")([ \t{][^\n]*+)", re.MULTILINE)
 _SHORT: Final = re.compile(rb'\{cpu="([^"\\]*+)",mode="([^"\\]*+)"\} (\S++)')
-_LABEL: Final = re.compile(rb'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+')
+_LABEL: Final = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"')
+_ANY_LABEL: Final = rb'[ \t]*+[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"(?:[^"\\]++|\\.)*+"[ \t]*+'
+# Python 3.11.2 backtracks into possessive groups, so these are not; each label is.
+_LABELLED: Final = re.compile(rb"\s*+\{((?:%b(?:,%b){0,%d})?)[ \t,]*\}" % (_ANY_LABEL, _ANY_LABEL, MOST_LABELS - 1))
+"""All labels at once, as text: only those of CPUs and reasons are needed one by one."""
+
 _IOWAIT: Final = (b"iowait", b"io_wait")
 
 
@@ -96,13 +114,13 @@ def read_sample(page: bytes) -> GuestSample:
             cpu, mode, text, stamp = _cpu_line(rest)
             value = _number(text)
             # A line with a bad value counts as missing, which the core handles.
-            if value is not None:
+            if value is not None and (cpu in cpus or len(cpus) < MOST_CPUS):
                 cpus.setdefault(cpu, {})[mode] = value
                 _note_sampling(scalars, name, value, _number(stamp))
         elif name == _AWAKE:
             _note_reason(awake, rest)
         else:
-            value = _number(_labels(rest)[1])
+            value = _number(_fields(rest)[1])
             if value is not None:
                 scalars[SCALARS[name]] = value
     return _sample(scalars, {cpu.decode(errors="replace"): _cpu(modes) for cpu, modes in cpus.items()}, tuple(awake))
@@ -119,10 +137,12 @@ def _note_sampling(scalars: dict[str, float], family: bytes, seconds: float, sta
 
 def _note_reason(awake: dict[str, None], rest: bytes) -> None:
     """Record the reason of an awake line unless its value is 0. A malformed line keeps the database awake."""
-    labels, text, _ = _labels(rest)
-    if _number(text) == 0 or len(awake) >= MOST_REASONS:
+    if len(awake) >= MOST_REASONS:
         return
-    reason = labels.get(b"reason", b"")
+    block, text, _ = _fields(rest)
+    if _number(text) == 0:
+        return
+    reason = _labels(block).get(b"reason", b"")
     awake[reason.decode() if _REASON.fullmatch(reason) else UNREADABLE] = None
 
 
@@ -141,32 +161,22 @@ def _cpu_line(rest: bytes) -> tuple[bytes, bytes, bytes, bytes]:
     if short is not None:
         cpu, mode, text = short.groups()
         return cpu, mode, text, b""
-    labels, text, stamp = _labels(rest)
+    block, text, stamp = _fields(rest)
+    labels = _labels(block)
     return labels.get(b"cpu", b""), labels.get(b"mode", b""), text, stamp
 
 
-def _labels(rest: bytes) -> tuple[dict[bytes, bytes], bytes, bytes]:
-    """Labels, value and timestamp; all empty if the line is malformed."""
-    labels: dict[bytes, bytes] = {}
-    at = len(rest) - len(rest.lstrip())
-    if rest[at : at + 1] == b"{":
-        at += 1
-        for _ in range(MOST_LABELS):
-            label = _LABEL.match(rest, at)
-            if label is None:
-                break
-            labels[label[1]] = label[2]
-            at = label.end()
-            if rest[at : at + 1] != b",":
-                break
-            at += 1
-        rest = rest[at:].lstrip(b" \t,")
-        if not rest.startswith(b"}"):
-            return {}, b"", b""
-        at = 1
-    words = rest[at:].split()
+def _fields(rest: bytes) -> tuple[bytes, bytes, bytes]:
+    """Labels as text, value and timestamp; the value of a malformed line is no number."""
+    block = _LABELLED.match(rest)
+    labels, end = (b"", 0) if block is None else (block[1], block.end())
+    words = rest[end:].split()
     # A value and optionally a timestamp.
-    return (labels, words[0], b"".join(words[1:])) if 1 <= len(words) <= 2 else ({}, b"", b"")
+    return (labels, words[0], b"".join(words[1:])) if 1 <= len(words) <= 2 else (b"", b"", b"")
+
+
+def _labels(text: bytes) -> dict[bytes, bytes]:
+    return dict(_LABEL.findall(text))
 
 
 def _number(text: bytes) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from time import process_time
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.adapters.exposition import BUSY_MODES, KERNEL_MODES, read_sample
+from agent.adapters.exposition import BUSY_MODES, KERNEL_MODES, MOST_CPUS, SCALARS, read_sample
 from agent.core.guest import CpuSeconds, GuestSample
 from protocol.units import Bytes
 
@@ -196,6 +197,24 @@ def test_any_label_text_matches_reference_parser(
     assert {cpu for cpu in plain if "\\" not in cpu and '"' not in cpu} <= set(found.cpus)
 
 
+def test_every_metric_is_found() -> None:
+    page = b"".join(name + b" 3\n" for name in SCALARS if name.startswith(b"node_"))
+    found = read_sample(page + b"autoscale_database_quiet_seconds 3\n")
+    missing = {"cpus", "stamp", "counted", "awake"}
+    assert {each.name for each in fields(found) if not getattr(found, each.name)} == missing
+    assert found.refaulted == 2 * 3 * 4096
+    host = read_sample(b"".join(name + b" 3\n" for name in SCALARS if name.startswith(b"host_")))
+    assert (host.load1, host.load5, host.mem_total, host.mem_available) == (3, 3, Bytes(3), Bytes(3))
+
+
+def test_cpus_are_bounded() -> None:
+    """Each of them costs time when the page is read, and again when it is compared with the next."""
+    cpus = [f'node_cpu_seconds_total{{cpu="{number}",mode="user"}} 1\n' for number in range(2 * MOST_CPUS)]
+    page = "".join((*cpus, 'node_cpu_seconds_total{cpu="0",mode="system"} 2\n')).encode()
+    found = read_sample(page).cpus
+    assert (len(found), found["0"].busy) == (MOST_CPUS, 3.0)
+
+
 MIB = 1024 * 1024
 HOSTILE = {
     "blanks after a name": lambda size: b"node_load1" + b" " * size,
@@ -206,6 +225,8 @@ HOSTILE = {
     "wanted lines": lambda size: b"node_load1 1\n" * (size // 13),
     "almost wanted lines": lambda size: b"node_memory_MemTotal_byte\n" * (size // 26),
     "empty lines": lambda size: b"\n" * size,
+    "short lines": lambda size: b"n\n" * (size // 2),
+    "all labels": lambda size: (b"host_load1{" + b'a="",' * 15 + b'a=""} 1\n') * (size // 98),
     "no line at all": lambda size: b"node_" * (size // 5),
 }
 
