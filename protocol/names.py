@@ -7,7 +7,6 @@ VM_VERSION: Final = "v1"
 VM_PLURAL: Final = "virtualmachines"
 MIGRATION_PLURAL: Final = "virtualmachinemigrations"
 VM_KIND: Final = "VirtualMachine"
-MIGRATION_KIND: Final = "VirtualMachineMigration"
 
 LABEL_VM_NAME: Final = "vm.neon.tech/name"
 """On a pod: the VirtualMachine, in the same namespace, that the pod runs."""

@@ -79,7 +79,7 @@ class RequestedTokens:
             # One token per audience, useless elsewhere; only the API server sees our own.
             "spec": {"audiences": [audience], "expirationSeconds": int(LASTS)},
         }
-        path = f"{SERVICE_ACCOUNTS.path(account[0])}/{account[1]}/token"
+        path = SERVICE_ACCOUNTS.path(*account, "token")
         try:
             return text(await self.api.call(ApiCall("POST", path, TIMEOUT, body=body)), "status", "token")
         except ApiError as error:

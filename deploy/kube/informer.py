@@ -40,7 +40,7 @@ class Informer:
         self, client: ApiClient, kind: Resource, clock: Clock, trim: Callable[[JsonObject], Json] | None = None
     ) -> None:
         """``trim`` returns the part of an object to cache, to save memory."""
-        watched: Kind[Json] = Kind(kind.plural, kind.path(), trim or dict)
+        watched: Kind[Json] = Kind(kind, trim or dict)
         self._client = client
         self._clock = clock
         self._facts: FactInformer[Json] = FactInformer(watched, self._changed, WatchLog(), retries=Retries(_BACKOFF))

@@ -74,6 +74,8 @@ NETWORK_POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies",
 SECRETS: Final = Resource("", "v1", "secrets", "Secret")
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+PERSISTENT_VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
+PERSISTENT_VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")

@@ -9,12 +9,14 @@ import msgspec
 
 from protocol import names
 from protocol.field_errors import field_message, shown
+from protocol.kubernetes import resources
 from protocol.kubernetes.objects import JsonObject, number
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
+from scheduler_plugin.ledger.outcomes import CreateMigration
 
 
 class _MigrationMetadata(msgspec.Struct, frozen=True):
@@ -81,21 +83,6 @@ class ClusterMigration:
     downtime: Seconds | None = None
     reason: str = ""
     why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MigrationOrder:
-    """A migration to create: ``vm`` to node ``target``; ``reason`` is for people.
-
-    It is cancelled after ``timeout``, and limited to ``bandwidth`` per second.
-    """
-
-    name: ObjectName
-    vm: ObjectName
-    target: str
-    reason: str
-    timeout: Seconds
-    bandwidth: Bytes
 
 
 def read_migration(obj: JsonObject) -> ClusterMigration:
@@ -183,40 +170,26 @@ _LONGEST: Final = 2**53  # milliseconds that a float tells apart
 
 _CHANGED: Final = "status.conditions.lastTransitionTime"
 
-MIGRATIONS: Final = Kind(
-    names.MIGRATION_PLURAL,
-    f"/apis/{names.VM_GROUP}/{names.VM_VERSION}/{names.MIGRATION_PLURAL}",
-    read_migration,
-    # Without this CRD VMs are autoscaled but do not move.
-    is_optional=True,
-)
+# Without this CRD VMs are autoscaled but do not move.
+MIGRATIONS: Final = Kind(resources.MIGRATIONS, read_migration, is_optional=True)
 
 
-def migrations_path(namespace: str) -> str:
-    """Collection path of a namespace's migrations."""
-    return f"/apis/{names.VM_GROUP}/{names.VM_VERSION}/namespaces/{namespace}/{names.MIGRATION_PLURAL}"
-
-
-def migration_path(name: ObjectName) -> str:
-    """Path of one VirtualMachineMigration."""
-    return f"{migrations_path(name.namespace)}/{name.name}"
-
-
-def migration_body(order: MigrationOrder) -> JsonObject:
-    """The object to create."""
+def migration_body(order: CreateMigration, timeout: Seconds, bandwidth: Bytes) -> JsonObject:
+    """The object to create: it is cancelled after ``timeout``, and limited to ``bandwidth`` per second."""
+    name, move = order.migration, order.move
     return {
-        "apiVersion": f"{names.VM_GROUP}/{names.VM_VERSION}",
-        "kind": names.MIGRATION_KIND,
+        "apiVersion": resources.MIGRATIONS.api_version,
+        "kind": resources.MIGRATIONS.kind,
         "metadata": {
-            "name": order.name.name,
-            "namespace": order.name.namespace,
+            "name": name.name,
+            "namespace": name.namespace,
             "labels": {names.LABEL_CREATED_BY: names.SCHEDULER_NAME},
-            "annotations": {names.ANNOTATION_TARGET_NODE: order.target, names.ANNOTATION_REASON: order.reason},
+            "annotations": {names.ANNOTATION_TARGET_NODE: move.target, names.ANNOTATION_REASON: move.reason},
         },
         "spec": {
-            "vmName": order.vm.name,
+            "vmName": move.vm.name,
             # The API takes whole seconds.
-            "completionTimeout": max(1, round(order.timeout)),
-            "maxBandwidth": order.bandwidth.quantity(),
+            "completionTimeout": max(1, round(timeout)),
+            "maxBandwidth": bandwidth.quantity(),
         },
     }

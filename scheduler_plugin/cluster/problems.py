@@ -8,7 +8,7 @@ from typing import Final
 
 from protocol.field_errors import shown
 from protocol.kubernetes.pages import Unreadable
-from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
+from protocol.kubernetes.resources import PODS, Resource
 from protocol.messages import ObjectName
 from protocol.names import LABEL_WEIGHT
 from protocol.pod_database import PodDatabase
@@ -21,7 +21,6 @@ from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, PodFacts
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.texts import events, explanations
 
-_RESOURCES: Final = {resource.plural: resource for resource in (NODES, PODS, VIRTUAL_MACHINES, MIGRATIONS)}
 _LONGEST_NAME: Final = 200  # of an object, in the name of an Event: both have at most 253 characters
 
 
@@ -29,7 +28,7 @@ def unreadable_objects(feed: Feed) -> Iterator[tuple[Resource, Unreadable]]:
     """All objects that cannot be decoded now."""
     for informer in feed.informers:
         for unreadable in informer.unreadable.values():
-            yield _RESOURCES[informer.kind.name], unreadable
+            yield informer.kind.resource, unreadable
 
 
 def unreadable_event(resource: Resource, unreadable: Unreadable) -> EventRecord:

@@ -5,17 +5,14 @@ Quantities are parsed as in Kubernetes; errors raise ``ValueError`` with the pat
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 
 from protocol.field_errors import field_message
+from protocol.kubernetes import resources
 from protocol.kubernetes.objects import JsonObject, child, text, texts
-from protocol.messages import ObjectName
-from protocol.names import VM_GROUP, VM_PLURAL, VM_VERSION
 from protocol.ranking.prices import is_accelerator, price_keys
 from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import ZERO, Resources
@@ -105,29 +102,9 @@ def _gpus(path: str, amounts: Amounts | None) -> int:
     return sum(mem_from_wire(f"{path}.{name}", count).value for name, count in gpus)
 
 
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._-]+")
-"""Names that need no quoting."""
-
-NODES: Final = Kind("nodes", "/api/v1/nodes", read_node)
-PODS: Final = Kind("pods", "/api/v1/pods", read_pod, at_most=pod_at_most, read_line=watched_pod)
-VMS: Final[Kind[VirtualMachine]] = Kind(
-    VM_PLURAL, f"/apis/{VM_GROUP}/{VM_VERSION}/{VM_PLURAL}", read_vm, at_most=vm_at_most
-)
-
-
-def vm_path(name: ObjectName) -> str:
-    """The path of one VirtualMachine."""
-    return f"/apis/{VM_GROUP}/{VM_VERSION}/namespaces/{name.namespace}/{VM_PLURAL}/{name.name}"
-
-
-def pod_path(name: ObjectName) -> str:
-    """The path of one Pod."""
-    return f"/api/v1/namespaces/{_quoted(name.namespace)}/pods/{_quoted(name.name)}"
-
-
-def _quoted(part: str) -> str:
-    # quote() is slow, and this runs for every write.
-    return part if _PLAIN.fullmatch(part) else quote(part, safe="")
+NODES: Final = Kind(resources.NODES, read_node)
+PODS: Final = Kind(resources.PODS, read_pod, at_most=pod_at_most, read_line=watched_pod)
+VMS: Final[Kind[VirtualMachine]] = Kind(resources.VIRTUAL_MACHINES, read_vm, at_most=vm_at_most)
 
 
 def read_namespace(obj: JsonObject) -> Labels:
@@ -146,10 +123,6 @@ def read_volume(obj: JsonObject) -> tuple[NodeTerm, ...]:
     return volume_terms(child(obj, "spec").get("nodeAffinity"))
 
 
-NAMESPACES: Final = Kind("namespaces", "/api/v1/namespaces", read_namespace, is_optional=True, may_be_forbidden=True)
-CLAIMS: Final = Kind(
-    "persistentvolumeclaims", "/api/v1/persistentvolumeclaims", read_claim, is_optional=True, may_be_forbidden=True
-)
-VOLUMES: Final = Kind(
-    "persistentvolumes", "/api/v1/persistentvolumes", read_volume, is_optional=True, may_be_forbidden=True
-)
+NAMESPACES: Final = Kind(resources.NAMESPACES, read_namespace, is_optional=True, may_be_forbidden=True)
+CLAIMS: Final = Kind(resources.PERSISTENT_VOLUME_CLAIMS, read_claim, is_optional=True, may_be_forbidden=True)
+VOLUMES: Final = Kind(resources.PERSISTENT_VOLUMES, read_volume, is_optional=True, may_be_forbidden=True)

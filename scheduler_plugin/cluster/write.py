@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
-from urllib.parse import quote
 
 from protocol.kubernetes.api import ApiCall, KubernetesApi, Writing
 from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.resources import MERGE_PATCH, STRATEGIC_PATCH
+from protocol.kubernetes.resources import (
+    MERGE_PATCH,
+    MIGRATIONS,
+    NODES,
+    PODS,
+    STRATEGIC_PATCH,
+    VIRTUAL_MACHINES,
+    Resource,
+)
 from protocol.messages import ObjectName
 from protocol.names import (
     ANNOTATION_PERMIT,
@@ -22,11 +29,10 @@ from protocol.names import (
 )
 from protocol.permits import encode_permit, encode_writer
 from protocol.runtime.kubernetes.events import EventRecord, event_body
-from protocol.units import Instant, Seconds
+from protocol.units import Bytes, Instant, Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.migrations import MigrationOrder, migration_body, migration_path, migrations_path
-from scheduler_plugin.cluster.translate import pod_path, vm_path
-from scheduler_plugin.ledger.outcomes import PersistPermit, ResizePod
+from scheduler_plugin.cluster.migrations import migration_body
+from scheduler_plugin.ledger.outcomes import CreateMigration, PersistPermit, ResizePod
 
 K = TypeVar("K")
 
@@ -82,15 +88,11 @@ class ClusterWriter:
             "resourceVersion": vm.resource_version,
             "annotations": {ANNOTATION_PERMIT: encode_permit(order.permit), ANNOTATION_PERMIT_WRITER: writer},
         }
-        return await self._write(_patch(vm_path(vm.name), metadata))
+        return await self._write(_patch(_path(VIRTUAL_MACHINES, vm.name), metadata))
 
-    async def read_vm(self, name: ObjectName) -> JsonObject:
-        """Read the VirtualMachine."""
-        return await self.api.call(ApiCall("GET", vm_path(name), WRITE_TIMEOUT))
-
-    async def read_pod(self, name: ObjectName) -> JsonObject:
-        """Read the Pod."""
-        return await self.api.call(ApiCall("GET", pod_path(name), WRITE_TIMEOUT))
+    async def read(self, kind: Resource, name: ObjectName) -> JsonObject:
+        """Read one object."""
+        return await self.api.call(ApiCall("GET", _path(kind, name), WRITE_TIMEOUT))
 
     async def bind(self, pod: ObjectName, uid: str, node: str) -> None:
         """Bind the pod with this UID to the node; 409 if it is already bound or was replaced."""
@@ -101,7 +103,7 @@ class ClusterWriter:
             "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._write(_call("POST", f"{pod_path(pod)}/binding", body))
+        await self._write(_call("POST", _path(PODS, pod, "binding"), body))
 
     async def resize_pod(self, order: ResizePod) -> JsonObject:
         """Write the requests of the guest's container to this version of the pod, 409 if it has changed.
@@ -118,39 +120,38 @@ class ClusterWriter:
             # A strategic merge patch merges containers by name; a JSON merge patch would replace the whole list.
             "spec": {"containers": [{"name": RUNNER_CONTAINER, "resources": resources}]},
         }
-        path = f"{pod_path(order.pod)}/resize"
-        return await self._write(_call("PATCH", path, body, STRATEGIC_PATCH))
+        return await self._write(_call("PATCH", _path(PODS, order.pod, "resize"), body, STRATEGIC_PATCH))
 
     async def touch_node(self, node: str, stamp: str) -> None:
         """Wake pods that wait for room."""
         # kube-scheduler requeues unschedulable pods when a node's annotations change.
         metadata = {"annotations": {ANNOTATION_ROOM_FREED: stamp}}
-        await self._write(_patch(f"/api/v1/nodes/{quote(node, safe='')}", metadata))
+        await self._write(_patch(NODES.path(name=node), metadata))
 
     async def tell(self, event: EventRecord, stamp: str) -> None:
         """Create an Event; ``stamp`` (RFC 3339) is its time."""
         await self._write(_call("POST", event.path, event_body(event, stamp, SCHEDULER_NAME)))
 
-    async def create_migration(self, order: MigrationOrder) -> JsonObject:
+    async def create_migration(self, order: CreateMigration, longest: Seconds, bandwidth: Bytes) -> JsonObject:
         """Create a VirtualMachineMigration, 409 if its name is taken; return the object."""
         # The caller chose the name, to read it back after an unknown outcome.
-        path = migrations_path(order.name.namespace)
-        return await self._write(_call("POST", path, migration_body(order)))
-
-    async def read_migration(self, name: ObjectName) -> JsonObject:
-        """Read the VirtualMachineMigration."""
-        return await self.api.call(ApiCall("GET", migration_path(name), WRITE_TIMEOUT))
+        path, body = MIGRATIONS.path(order.migration.namespace), migration_body(order, longest, bandwidth)
+        return await self._write(_call("POST", path, body))
 
     async def delete_migration(self, name: ObjectName, uid: str) -> None:
         """Delete this migration; this cancels one that has not ended."""
         # The name may have been reused.
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
-        await self._write(_call("DELETE", migration_path(name), body))
+        await self._write(_call("DELETE", _path(MIGRATIONS, name), body))
 
     async def _write(self, call: ApiCall) -> JsonObject:
         # Without the Lease the call is refused here; otherwise its timeout ends before the Lease does.
         with self.writing(call) as limited:
             return await self.api.call(limited)
+
+
+def _path(kind: Resource, name: ObjectName, subresource: str = "") -> str:
+    return kind.path(name.namespace, name.name, subresource)
 
 
 def _patch(path: str, metadata: JsonObject) -> ApiCall:

@@ -78,7 +78,7 @@ class Fleet:
         self, kind: Resource, rows: str, read: Callable[[JsonObject], Row | None], telemetry: DashboardTelemetry
     ) -> FactInformer[Row | None]:
         is_extra, labels = kind is not VIRTUAL_MACHINES, OPTED_IN if kind is PODS else ""
-        watched = Kind(kind.plural, kind.path(), read, is_optional=is_extra, may_be_forbidden=is_extra, labels=labels)
+        watched = Kind(kind, read, is_optional=is_extra, may_be_forbidden=is_extra, labels=labels)
         return FactInformer(watched, partial(self._changed, rows), telemetry)
 
     @property

@@ -42,7 +42,7 @@ class Predecessors:
 
     def __init__(self, clock: Clock, report: WatchReport) -> None:
         self._clock = clock
-        kind: Kind[PodSize | None] = Kind(PODS.plural, PODS.path(), _read, labels=OPTED_IN)
+        kind: Kind[PodSize | None] = Kind(PODS, _read, labels=OPTED_IN)
         self._pods = FactInformer(kind, self._changed, report)
         # In order of their end.
         self._ended: dict[ObjectName, _Ended] = {}

@@ -11,9 +11,9 @@ from typing import Final, Never
 
 from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import MIGRATIONS
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.write import RecentWrites
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger.events import MoveAnswered, WriteEnd
@@ -69,13 +69,12 @@ class MigrationCreator:
             self._undo(name, explanations.NOT_WANTED if reserved is None else f"{reserved.problem}")
             return
         settings = self._context.feed.settings
-        wanted = MigrationOrder(
-            name, move.vm, move.target, move.reason, settings.migration.timeout, settings.migration_bandwidth
-        )
         # Before the call: it may land even if this task is cancelled during it.
         self._unanswered.sent(name, self._context.clock.now())
         try:
-            made = await self._context.writer.create_migration(wanted)
+            made = await self._context.writer.create_migration(
+                order, settings.migration.timeout, settings.migration_bandwidth
+            )
         except ApiRefusedError as error:
             self._refused(order, error)
         except ApiError as error:
@@ -127,7 +126,7 @@ class MigrationCreator:
     async def _read(self, order: ReadMigration) -> None:
         name = order.migration
         try:
-            migration = await self._context.feed.migrations.read(name, self._context.writer.read_migration(name))
+            migration = await self._context.feed.migrations.read(name, self._context.writer.read(MIGRATIONS, name))
             self._unanswered.settled(name)
             if migration is not None:
                 self._refusals.made(migration.facts.vm)

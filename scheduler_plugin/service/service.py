@@ -13,6 +13,7 @@ from typing import Protocol
 
 from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.feed import node_facts
@@ -153,7 +154,7 @@ class Service:
         return await self._bind_reserved(pod, node) if reservation.needs_bind else ""
 
     async def _unseen_pod(self, name: ObjectName, uid: str) -> PodFacts:
-        pod = await self.context.feed.pods.read(name, self.context.writer.read_pod(name))
+        pod = await self.context.feed.pods.read(name, self.context.writer.read(PODS, name))
         if pod is None or pod.uid != uid:
             raise UnknownPodError(refusals.POD_ABSENT.format(pod=name, uid=uid))
         return pod

@@ -8,6 +8,7 @@ from typing import Final, Never
 from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.refusals import RefusalKind, heeded
+from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.units import Seconds
@@ -63,7 +64,7 @@ class BackgroundTasks:
 
     async def _fresh(self, uid: str, pod: ObjectName) -> PodFacts | None:
         try:
-            pod_now = await self._context.feed.pods.read(pod, self._context.writer.read_pod(pod))
+            pod_now = await self._context.feed.pods.read(pod, self._context.writer.read(PODS, pod))
         except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from protocol.kubernetes.api import ApiError, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import number, version_of
 from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
@@ -141,7 +142,7 @@ class PermitWriter:
                 # After a conflict read the VM and retry while an agent would still wait.
                 if error.kind is not RefusalKind.CONFLICT or self._context.clock.now() - began >= WRITE_TIMEOUT:
                     raise
-            vm = await self._context.feed.vms.read(order.vm, self._context.writer.read_vm(order.vm))
+            vm = await self._context.feed.vms.read(order.vm, self._context.writer.read(VIRTUAL_MACHINES, order.vm))
         return None
 
     async def _write_to(self, vm: VirtualMachine, order: PersistPermit) -> VmFacts | None:

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import items, text
 from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import PODS
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
@@ -223,7 +224,7 @@ class RequestWriter:
         if is_conflict:
             with suppress(ApiError):
                 # The next attempt uses this version.
-                await self._context.feed.pods.read(order.pod, self._context.writer.read_pod(order.pod))
+                await self._context.feed.pods.read(order.pod, self._context.writer.read(PODS, order.pod))
 
     def _tell(self, order: ResizePod, error: ApiError) -> None:
         details = {"pod": str(order.pod), "requests": str(order.size), "reason": str(error)}

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from protocol.kubernetes.api import ApiRefusedError
+from protocol.kubernetes.resources import MIGRATIONS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import from_kubeconfig
@@ -21,8 +22,10 @@ from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.app import SchedulerPorts, assemble
-from scheduler_plugin.cluster.migrations import MigrationOrder, read_migration
+from scheduler_plugin.cluster.migrations import read_migration
 from scheduler_plugin.cluster.write import ClusterWriter
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.ledger.outcomes import CreateMigration
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.term import Term
@@ -175,14 +178,15 @@ async def test_migration_orders_round_trip(tmp_path: Path) -> None:
         async with httpx.AsyncClient(base_url=found.server, verify=found.tls, trust_env=False) as way:
             writer = ClusterWriter(HttpApi(way, found.token), "test", Term(SystemClock()).writing)
             name = ObjectName("default", "db-1")
-            order = MigrationOrder(name, ObjectName("default", "db"), "n2", "full", Seconds(300), Bytes(64 * 1024**2))
-            created = read_migration(await writer.create_migration(order))
+            order = CreateMigration(name, Move(ObjectName("default", "db"), "p-1", "n1", "n2", "full"))
+            limits = Seconds(300), Bytes(64 * 1024**2)
+            created = read_migration(await writer.create_migration(order, *limits))
             with pytest.raises(ApiRefusedError, match="409"):
-                await writer.create_migration(order)
-            read = read_migration(await writer.read_migration(name))
+                await writer.create_migration(order, *limits)
+            read = read_migration(await writer.read(MIGRATIONS, name))
             assert (read, read.facts.target, read.facts.is_ours, read.reason) == (created, "n2", True, "full")
             with pytest.raises(ApiRefusedError, match="409"):
                 await writer.delete_migration(name, "another")
             await writer.delete_migration(name, created.facts.uid)
             with pytest.raises(ApiRefusedError, match="404"):
-                await writer.read_migration(name)
+                await writer.read(MIGRATIONS, name)

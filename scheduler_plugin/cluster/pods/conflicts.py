@@ -68,7 +68,7 @@ def read_cluster(obj: JsonObject) -> Conflict:
 
 
 KINDS: Final = tuple(
-    Kind(resource.plural, resource.path(), read, is_optional=True, may_be_forbidden=True)
+    Kind(resource, read, is_optional=True, may_be_forbidden=True)
     for resource, read in (
         (HORIZONTAL_AUTOSCALERS, read_horizontal),
         (VERTICAL_AUTOSCALERS, read_vertical),

@@ -13,12 +13,12 @@ import msgspec
 
 from protocol.field_errors import field_message
 from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, text, texts, uid_of
+from protocol.kubernetes.resources import MIGRATIONS
 from protocol.messages import ObjectName
 from protocol.names import (
     LABEL_ENABLED,
     LABEL_MAKE_ROOM,
     LABEL_VM_NAME,
-    MIGRATION_KIND,
     RUNNER_CONTAINER,
     VM_GROUP,
     VM_KIND,
@@ -193,7 +193,7 @@ def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, 
         if reference.apiVersion.partition("/")[0] in ("", VM_GROUP)
     ]
     for owner in owners:
-        if owner.kind == MIGRATION_KIND and owner.controller:
+        if owner.kind == MIGRATIONS.kind and owner.controller:
             vm = (meta.labels or {}).get(LABEL_VM_NAME)
             migration = ObjectName(meta.namespace, owner.name)
             return ObjectName(meta.namespace, vm) if vm else None, "", migration, owner.uid

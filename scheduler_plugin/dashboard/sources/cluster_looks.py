@@ -69,7 +69,7 @@ def _informer(kind: Resource, report: WatchReport) -> FactInformer[JsonObject]:
     # Nodes' status is large and changes often.
     read = partial(kept, names_only=kind is NODES)
     labels = OPTED_IN if kind is PODS else ""
-    watched = Kind(kind.plural, kind.path(), read, is_optional=is_optional, may_be_forbidden=is_optional, labels=labels)
+    watched = Kind(kind, read, is_optional=is_optional, may_be_forbidden=is_optional, labels=labels)
     return FactInformer(watched, lambda _: None, report)
 
 

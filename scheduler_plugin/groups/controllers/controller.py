@@ -47,7 +47,7 @@ class Cache:
         # VPAs.
         self._informers: dict[Resource, FactInformer[Json]] = {
             kind: FactInformer(
-                Kind(kind.plural, kind.path(), partial(worth_keeping, kind), is_optional=True),
+                Kind(kind, partial(worth_keeping, kind), is_optional=True),
                 partial(self._changed, kind),
                 report,
             )

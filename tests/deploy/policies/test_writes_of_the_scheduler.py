@@ -13,10 +13,10 @@ from protocol.kubernetes.resources import ENDPOINT_SLICES, MIGRATIONS, NODES
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
-from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.leader_endpoints import slice_of
-from scheduler_plugin.ledger.outcomes import PersistPermit, ResizePod
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.ledger.outcomes import CreateMigration, PersistPermit, ResizePod
 from scheduler_plugin.term import Term
 from tests.deploy.manifests import Document, documents
 from tests.deploy.policies.admission import is_judged, refusal, write_by
@@ -52,9 +52,8 @@ async def test_its_writes_pass() -> None:
     await writer.store_permit(parse_virtual_machine(VM), permit)
     await writer.bind(ObjectName("default", "ours"), "u-1", "node-b")
     await writer.touch_node("node-a", "2026-01-01T00:00:00Z")
-    await writer.create_migration(
-        MigrationOrder(name, ObjectName("default", "mine"), "node-b", "full", Seconds(300.0), Bytes.parse("1Gi"))
-    )
+    order = CreateMigration(name, Move(ObjectName("default", "mine"), "p-1", "node-a", "node-b", "full"))
+    await writer.create_migration(order, Seconds(300.0), Bytes.parse("1Gi"))
     await writer.delete_migration(ObjectName("default", "by-us"), "u-1")
     writes = [write_by(SCHEDULER.username, *each) for each in api.writes]
     assert [any(is_judged(policy, each) for policy in POLICIES) for each in writes] == [True] * len(writes)

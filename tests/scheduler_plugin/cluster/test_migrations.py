@@ -10,24 +10,20 @@ import pytest
 
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.cluster.migrations import (
-    ClusterMigration,
-    MigrationOrder,
-    migration_body,
-    migration_path,
-    migrations_path,
-    read_migration,
-)
+from scheduler_plugin.cluster.migrations import ClusterMigration, migration_body, read_migration
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.ledger.outcomes import CreateMigration
 
 NAME = ObjectName("default", "db-7f3a")
-ORDER = MigrationOrder(NAME, ObjectName("default", "db"), "n2", "n1 is full", Seconds(300.4), Bytes(1024**3))
+MOVE = Move(ObjectName("default", "db"), "p-1", "n1", "n2", "n1 is full")
+BODY = migration_body(CreateMigration(NAME, MOVE), Seconds(300.4), Bytes(1024**3))
 CREATED = 1_767_225_600.0
 
 
 def migration(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
     """Our order as the API has it."""
-    body = dict(migration_body(ORDER))
+    body = dict(BODY)
     more = {"uid": "m-1", "resourceVersion": "17", "creationTimestamp": "2026-01-01T00:00:00Z"}
     body["metadata"] = {**body["metadata"], **more, **metadata}  # type: ignore[dict-item]  # a JSON object
     return body if status is None else body | {"status": status}
@@ -40,7 +36,7 @@ def facts(**changed: Any) -> MigrationFacts:
 
 
 def test_order_records_maker_and_target() -> None:
-    assert migration_body(ORDER) == {
+    assert BODY == {
         "apiVersion": "vm.neon.tech/v1",
         "kind": "VirtualMachineMigration",
         "metadata": {
@@ -54,8 +50,6 @@ def test_order_records_maker_and_target() -> None:
         },
         "spec": {"vmName": "db", "completionTimeout": 300, "maxBandwidth": "1Gi"},
     }
-    assert migrations_path("default") == "/apis/vm.neon.tech/v1/namespaces/default/virtualmachinemigrations"
-    assert migration_path(NAME) == f"{migrations_path('default')}/db-7f3a"
 
 
 def test_a_fresh_one_is_pending() -> None:

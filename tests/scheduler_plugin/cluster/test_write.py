@@ -10,10 +10,10 @@ from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.events import EventRecord, EventSubject
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
-from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.virtual_machines import read_vm
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.ledger.outcomes import PersistPermit, ResizePod
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.ledger.outcomes import CreateMigration, PersistPermit, ResizePod
 from scheduler_plugin.term import Term
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import FakeCluster
@@ -21,6 +21,7 @@ from tests.scheduler_plugin.objects import vm
 
 NAME = ObjectName("default", "db")
 SIZE = Resources.parse(1, "1Gi")
+ORDER = CreateMigration(NAME, Move(NAME, "uid", "node-2", "node-1", "why"))
 
 
 class WillingApi(FakeCluster):
@@ -49,6 +50,6 @@ async def test_server_timeout_matches_scheduler() -> None:
     await writer.resize_pod(ResizePod("uid", NAME, SIZE, "7"))
     await writer.touch_node("node-1", "now")
     await writer.tell(EventRecord(EventSubject(PODS, NAME, "uid"), "Reason", "note"), "now")
-    await writer.create_migration(MigrationOrder(NAME, NAME, "node-1", "why", Seconds(60.0), Bytes(1)))
+    await writer.create_migration(ORDER, Seconds(60.0), Bytes(1))
     await writer.delete_migration(NAME, "uid")
     assert [(each.timeout, each.query) for each in api.calls] == [(3.0, {"timeout": "3000ms"})] * 7

@@ -12,6 +12,7 @@ from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Unreadable
 from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 
 F = TypeVar("F")
@@ -62,7 +63,7 @@ class WatchReport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[F]):
-    """A kind to watch: its collection's path, and the decoder of its objects into facts (raises ``ValueError``).
+    """A kind to watch, and the decoder of its objects into facts (raises ``ValueError``).
 
     A cluster may lack a kind that ``is_optional``, and may forbid one that ``may_be_forbidden``. ``at_most`` makes the
     fact of an object that cannot be read: its maximum, from its readable parts (at least its ``metadata``)
@@ -70,14 +71,23 @@ class Kind(Generic[F]):
     returns None for any other line, which then takes the general path. ``labels`` selects some of the objects.
     """
 
-    name: str
-    path: str
+    resource: Resource
     read: Callable[[JsonObject], F]
     is_optional: bool = False
     may_be_forbidden: bool = False
     at_most: Callable[[JsonObject, str], F] | None = None
     read_line: Callable[[bytes], Watched[F] | None] | None = None
     labels: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its plural."""
+        return self.resource.plural
+
+    @property
+    def path(self) -> str:
+        """The path of its collection."""
+        return self.resource.path()
 
     @property
     def query(self) -> dict[str, str]:

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
+from protocol.kubernetes import resources
 from protocol.kubernetes.api import ApiCall, ApiError
 from protocol.kubernetes.objects import JsonObject, uid_of
 from protocol.kubernetes.pages import Page, Unreadable, read_event
 from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind, Watched
 from tests.fake_clock import FakeClock, settle
-from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
+from tests.scheduler_plugin.fake_cluster import FakeCluster
 from tests.scheduler_plugin.objects import node
 
 
@@ -80,7 +81,7 @@ async def informed(
     cluster: FakeCluster, clock: FakeClock, *, is_optional: bool = False
 ) -> AsyncIterator[tuple[FactInformer[str], Story]]:
     story = Story()
-    kind = Kind("nodes", NODES, cpu_of, is_optional, read_line=watched_cpu)
+    kind = Kind(resources.NODES, cpu_of, is_optional, read_line=watched_cpu)
     informer = FactInformer(kind, story.changed, story)
     task = asyncio.create_task(informer.run(cluster, clock, lambda: story.told.append("synced")))
     await settle()
@@ -125,7 +126,7 @@ class Pages:
 
 async def story_of(api: Pages, clock: FakeClock, passing: float, labels: str = "") -> list[object]:
     story = Story()
-    informer = FactInformer(Kind("nodes", NODES, cpu_of, labels=labels), story.changed, story)
+    informer = FactInformer(Kind(resources.NODES, cpu_of, labels=labels), story.changed, story)
     task = asyncio.create_task(informer.run(api, clock, lambda: None))
     await clock.advance(passing)
     task.cancel()

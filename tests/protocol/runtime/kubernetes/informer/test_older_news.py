@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from protocol.kubernetes import resources
 from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject, name_of, uid_of, version_of
 from protocol.messages import ObjectName
@@ -80,7 +81,7 @@ def test_object_version_is_decoded_once() -> None:
         obj["metadata"]["resourceVersion"] = version
         return obj
 
-    known = KnownFacts(Kind("nodes", NODES, reading), story.changed, story)
+    known = KnownFacts(Kind(resources.NODES, reading), story.changed, story)
     news = [("7", "1", "u-1"), ("7", "1", "u-1"), ("8", "2", "u-1"), ("8", "3", "u-2"), ("", "4", "u-2")]
     assert [known.learn(found(*each)) for each in news] == ["1", "1", "2", "3", "4"]
     assert read == ["7", "8", "8", ""]

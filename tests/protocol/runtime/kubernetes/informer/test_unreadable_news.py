@@ -6,6 +6,7 @@ import asyncio
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from protocol.kubernetes import resources
 from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, read_page
@@ -44,7 +45,7 @@ class Bodies(Pages):
 
 async def told_of(api: Pages, *, knows_most: bool = True) -> tuple[FactInformer[str], list[object]]:
     story = Story()
-    kind = Kind("nodes", NODES, cpu_of, at_most=at_most if knows_most else None)
+    kind = Kind(resources.NODES, cpu_of, at_most=at_most if knows_most else None)
     informer, clock = FactInformer(kind, story.changed, story), FakeClock()
     task = asyncio.create_task(informer.run(api, clock, lambda: None))
     async with asyncio.timeout(20):
@@ -142,7 +143,7 @@ class Stuck(ThreadPoolExecutor):
 
 async def test_list_replaces_line_that_is_still_being_read() -> None:
     story, clock = Story(), FakeClock()
-    kind = Kind("nodes", NODES, cpu_of, at_most=at_most)
+    kind = Kind(resources.NODES, cpu_of, at_most=at_most)
     api = Bodies(b'{"metadata":{"resourceVersion":"1"},"items":[]}', b'{"type":"ADDED","object":%s}' % deep("a"))
     informer = FactInformer(kind, story.changed, story)
     asyncio.get_running_loop().set_default_executor(Stuck())
@@ -166,7 +167,7 @@ async def test_unreadable_object_is_reported_per_version(
     cluster: FakeCluster,
 ) -> None:
     clock, story = FakeClock(), Story()
-    informer = FactInformer(Kind("nodes", NODES, cpu_of, at_most=at_most), story.changed, story)
+    informer = FactInformer(Kind(resources.NODES, cpu_of, at_most=at_most), story.changed, story)
     task = asyncio.create_task(informer.run(cluster, clock, lambda: None))
     await settle()
     story.take()
