@@ -18,9 +18,7 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.injection import no_native_sidecars
 from scheduler_plugin.injector.admission.injector import Injector
-from scheduler_plugin.injector.certificates.gathered_bundle import GatheredBundle
-from scheduler_plugin.injector.certificates.own_certificate import fetch_certificate
-from scheduler_plugin.injector.certificates.publishing import BundlePublisher
+from scheduler_plugin.injector.certificates import BundlePublisher, GatheredBundle, fetch_certificate
 from scheduler_plugin.injector.predecessors import Predecessors
 from scheduler_plugin.injector.settings import InjectorSettings
 from scheduler_plugin.injector.telemetry import InjectorTelemetry

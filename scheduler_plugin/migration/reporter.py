@@ -9,15 +9,16 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from protocol.kubernetes.resources import PODS
+from protocol.kubernetes.resources import MIGRATIONS, PODS
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.events import EventRecord, EventSubject, about_vm
-from protocol.units import Seconds
+from protocol.units import Resources, Seconds
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger.facts import MigrationPhase
-from scheduler_plugin.migration.waiting import WaitReporter
-from scheduler_plugin.planner.beneficiaries import waiting_for_room
+from scheduler_plugin.ledger.accounts.claims import ClaimState
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
+from scheduler_plugin.ledger.moves import Migration
+from scheduler_plugin.planner.beneficiaries import no_room, waiting_for_room
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import events, logs
 from scheduler_plugin.workers.event_recorder import SchedulerEvents
@@ -37,13 +38,13 @@ class MigrationReporter:
     def __init__(self, context: SchedulerContext, notices: SchedulerEvents) -> None:
         self._context = context
         self._notices = notices
-        self._waits = WaitReporter(context, notices)
         active = context.telemetry.migrations.active
         self._active = {phase: active.labels(phase.value.lower()) for phase in ACTIVE}
         self._known: dict[ObjectName, ClusterMigration] | None = None
         self._routes: dict[ObjectName, tuple[str, str]] = {}
         self._cancelled: dict[ObjectName, str] = {}
         self._stalled: set[ObjectName] = set()
+        self._told: set[str] = set()
 
     def cancelling(self, name: ObjectName, why: str) -> None:
         """Record that this scheduler cancels the migration."""
@@ -53,7 +54,7 @@ class MigrationReporter:
 
     def reconcile(self) -> None:
         """Report changes since the last call."""
-        self._waits.reconcile()
+        self._report_waiting()
         there = self._context.feed.migrations.facts
         for name, migration in there.items():
             before = None if self._known is None else self._known.get(name)
@@ -177,3 +178,41 @@ class MigrationReporter:
             reason, note = text
             name = f"{facts.name.name}.{facts.uid[:8]}.{reason.removeprefix('Migration').lower()}"
             self._notices.tell(EventRecord(about_vm(vm), reason, note, is_warning=is_warning, name=name))
+
+    def _report_waiting(self) -> None:
+        """Report persons' migrations whose target pods kube-scheduler refuses, once for each."""
+        waiting: set[str] = set()
+        for migration in self._context.ledger.migrations.values():
+            target = migration.waiting_target
+            # Our own are cancelled within seconds, and that reports why.
+            if (
+                migration.facts is None
+                or migration.is_ours
+                or not migration.is_active
+                or target is None
+                or not target.refusal
+            ):
+                continue
+            waiting.add(migration.facts.uid)
+            if migration.facts.uid not in self._told:
+                self._tell_waiting(migration.facts, self._no_place(migration, target.refusal))
+        # A migration that stops waiting is reported again next time.
+        self._told = waiting
+
+    def _no_place(self, migration: Migration, refusal: str) -> str:
+        ledger = self._context.ledger
+        account = ledger.vms.get(migration.vm)
+        claims = (
+            [] if account is None else [claim for claim in account.claims if claim.state is not ClaimState.INCOMING]
+        )
+        # The VM's own node is no target.
+        left = {claim.node for claim in claims}
+        rooms = (room for name, room in ledger.rooms.items() if name not in left)
+        return no_room(rooms, Resources.most(claim.size for claim in claims)) or events.REFUSED.format(refusal=refusal)
+
+    def _tell_waiting(self, facts: MigrationFacts, why: str) -> None:
+        vm = self._context.feed.vms.facts.get(facts.vm)
+        subjects = [EventSubject(MIGRATIONS, facts.name, facts.uid), *([] if vm is None else [about_vm(vm)])]
+        for about in subjects:
+            name = f"{about.name.name}.{facts.uid[:8]}.waits"
+            self._notices.tell(EventRecord(about, *events.migration_waits(facts.name.name, why), name=name))

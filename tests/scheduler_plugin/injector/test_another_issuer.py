@@ -12,7 +12,7 @@ from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
 from protocol.runtime.certificates.issuing import Issued, Purpose, issue, new_authority
 from protocol.runtime.certificates.keeper import BUNDLE, CERTIFICATE, KEY
 from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.gathered_bundle import OVERLAP, authorities
+from scheduler_plugin.injector.certificates import OVERLAP, authorities
 from tests.scheduler_plugin.injector.injecting import NAMESPACE, SETTINGS, Cluster, installed
 
 DAY = 86_400.0

@@ -1,1 +1,0 @@
-"""Publishing of certificates, and the CA bundle of another issuer (B.4)."""
