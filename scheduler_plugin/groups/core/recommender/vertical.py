@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil, exp2, inf, isfinite
 from typing import Final
@@ -18,7 +18,7 @@ from typing import Final
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
 from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
 from protocol.smoothing.histogram import confidence_factor
-from protocol.units import Bytes, MilliCpu, Seconds
+from protocol.units import Bytes, Seconds
 from scheduler_plugin.groups.core.workload import (
     RESOURCES,
     ContainerRecommendation,
@@ -37,6 +37,16 @@ BUCKETS: Final = 176
 CHECKPOINT_WEIGHT: Final = 10_000
 """Weight of the heaviest bucket in a checkpoint; buckets that round to 0 are dropped."""
 
+DAY: Final = Seconds(86_400.0)
+
+# VPA's defaults: shares of the use, a margin on top, and the least in thousandths of a vCPU and bytes.
+HALF_LIFE: Final = DAY
+TARGET: Final = 0.9
+LOWER: Final = 0.5
+UPPER: Final = 0.95
+MARGIN: Final = 0.15
+LEAST: Final[dict[Resource, int]] = {"cpu": 25, "memory": 250_000_000}
+
 _LARGEST_EXPONENT: Final = 100.0
 _FORGOTTEN: Final = 1000.0
 _STARTS: Final = tuple(accumulate((GROWTH**number for number in range(BUCKETS)), initial=0.0))
@@ -51,7 +61,6 @@ class UsageHistogram:
     """
 
     first: float
-    half_life: Seconds
     since: float = 0.0
     weights: tuple[float, ...] = _EMPTY
 
@@ -61,7 +70,7 @@ class UsageHistogram:
         # `bisect_right` finds the first bucket above the value.
         bucket = min(BUCKETS - 1, max(0, bisect_right(_STARTS, value / self.first) - 1))
         # New weights grow instead of old ones shrinking, to touch one bucket only.
-        changed = max(0.0, current.weights[bucket] + weight * exp2((at - current.since) / self.half_life))
+        changed = max(0.0, current.weights[bucket] + weight * exp2((at - current.since) / HALF_LIFE))
         return replace(current, weights=(*current.weights[:bucket], changed, *current.weights[bucket + 1 :]))
 
     def percentile(self, fraction: float) -> float | None:
@@ -91,13 +100,13 @@ class UsageHistogram:
 
     def total(self, at: float) -> float:
         """Total weight at ``at``."""
-        return sum(self.weights) * exp2(max(-_FORGOTTEN, min(_FORGOTTEN, (self.since - at) / self.half_life)))
+        return sum(self.weights) * exp2(max(-_FORGOTTEN, min(_FORGOTTEN, (self.since - at) / HALF_LIFE)))
 
     def _brought_to(self, at: float) -> UsageHistogram:
         """Rebased to ``at`` if it is empty or new weights would become too large."""
         if not any(self.weights):
             return replace(self, since=at)
-        exponent = (at - self.since) / self.half_life
+        exponent = (at - self.since) / HALF_LIFE
         if exponent <= _LARGEST_EXPONENT:
             return self
         # Scale down before new weights overflow.
@@ -105,23 +114,10 @@ class UsageHistogram:
         return replace(self, since=at, weights=tuple(weight * factor for weight in self.weights))
 
 
-DAY: Final = Seconds(86_400.0)
 SAMPLES_PER_DAY: Final = 1440
 """One per minute: a day with fewer counts as less than a day of history."""
 
 _FIRST_BUCKET: Final[dict[Resource, float]] = {"cpu": 10.0, "memory": 10e6}
-
-
-@dataclass(frozen=True, slots=True)
-class VerticalRules:
-    """VPA's defaults. Percentiles are fractions, the margin is added to each; ``least`` is the minimum."""
-
-    target: float = 0.9
-    lower: float = 0.5
-    upper: float = 0.95
-    margin: float = 0.15
-    half_life: Seconds = DAY
-    least: ResourceList = field(default=ResourceList(MilliCpu(25), Bytes(250_000_000)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +140,16 @@ History = Mapping[str, ContainerHistory]
 """History by container name."""
 
 
-def no_history(at: float, rules: VerticalRules) -> ContainerHistory:
+def no_history(at: float) -> ContainerHistory:
     """Empty history of a container first seen at ``at``."""
     # First buckets of 10 mCPU and 10 MB, as in VPA.
-    cpu, memory = (UsageHistogram(_FIRST_BUCKET[resource], rules.half_life) for resource in RESOURCES)
+    cpu, memory = (UsageHistogram(_FIRST_BUCKET[resource]) for resource in RESOURCES)
     return ContainerHistory(cpu, memory, at, at)
 
 
-def observed(
-    history: History, container: str, replicas: Sequence[ResourceList], at: float, rules: VerticalRules | None = None
-) -> History:
+def observed(history: History, container: str, replicas: Sequence[ResourceList], at: float) -> History:
     """Add the use of one container by all replicas at ``at``; earlier times than the last are ignored."""
-    old = history.get(container) or no_history(at, rules or VerticalRules())
+    old = history.get(container) or no_history(at)
     # The clock was set back.
     if at < old.until:
         return history
@@ -193,34 +187,31 @@ def _with_peak(old: ContainerHistory, value: float, at: float) -> ContainerHisto
     return replace(old, memory=without.add(value, 1.0, old.peak_until), peak=value)
 
 
-def recommended(history: History, replicas: int, rules: VerticalRules | None = None) -> VerticalRecommendation | None:
+def recommended(history: History, replicas: int) -> VerticalRecommendation | None:
     """Recommended container sizes for that many replicas; None without observations."""
-    rules = rules or VerticalRules()
     if replicas <= 0:
         return None
-    containers = tuple(_of(name, history[name], replicas, rules) for name in sorted(history))
+    containers = tuple(_of(name, history[name], replicas) for name in sorted(history))
     sized = tuple(container for container in containers if container.target)
     return VerticalRecommendation(sized, replicas) if sized else None
 
 
-def _of(name: str, history: ContainerHistory, replicas: int, rules: VerticalRules) -> ContainerRecommendation:
+def _of(name: str, history: ContainerHistory, replicas: int) -> ContainerRecommendation:
     days = min((history.until - history.since) / DAY, history.samples / SAMPLES_PER_DAY)
-    target = _sized(history, replicas, rules, rules.target, 1.0)
-    lower = _sized(history, replicas, rules, rules.lower, confidence_factor(days, 0.001, -2))
-    upper = _sized(history, replicas, rules, rules.upper, confidence_factor(days, 1, 1))
+    target = _sized(history, replicas, TARGET, 1.0)
+    lower = _sized(history, replicas, LOWER, confidence_factor(days, 0.001, -2))
+    upper = _sized(history, replicas, UPPER, confidence_factor(days, 1, 1))
     return ContainerRecommendation(name, target, lower, upper, uncapped=target)
 
 
-def _sized(
-    history: ContainerHistory, replicas: int, rules: VerticalRules, fraction: float, factor: float
-) -> ResourceList:
+def _sized(history: ContainerHistory, replicas: int, fraction: float, factor: float) -> ResourceList:
     def size(resource: Resource) -> int | None:
         # CPU is the sum of all replicas, memory is per replica.
         histogram, share = (history.cpu, replicas) if resource == "cpu" else (history.memory, 1)
-        used, least = histogram.percentile(fraction), rules.least[resource]
+        used = histogram.percentile(fraction)
         if used is None:
             return None
-        return max(ceil(used / share * (1 + rules.margin) * factor), 0 if least is None else least.value)
+        return max(ceil(used / share * (1 + MARGIN) * factor), LEAST[resource])
 
     return ResourceList.of(size)
 
@@ -268,7 +259,7 @@ def _decoded(obj: JsonObject, now: float) -> ContainerHistory | None:
     # The writer's clock may have been ahead: later samples would be ignored until then.
     since, until = min(since, now), min(until, now)
     peak_until = parse_timestamp(child(obj, "memoryPeak").get("until")) or 0.0
-    empty = no_history(until, VerticalRules())
+    empty = no_history(until)
     return ContainerHistory(
         _restored(empty.cpu, child(obj, "cpu"), until),
         _restored(empty.memory, child(obj, "memory"), until),
