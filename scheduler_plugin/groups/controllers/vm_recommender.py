@@ -116,9 +116,7 @@ class VmRecommender:
         previous = self._desires.get(uid_of(hpa), Desires())
         now = self._context.clock.wall()
         # In memory only, as in the HPA controller.
-        recommendation, self._desires[uid_of(hpa)] = horizontal(
-            rules_of(hpa), len(replicas), lambda _: replicas, previous, now
-        )
+        recommendation, self._desires[uid_of(hpa)] = horizontal(rules_of(hpa), len(replicas), replicas, previous, now)
         await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(replicas), recommendation), {})
 
     def _killed(self, reports: Mapping[str, GuestUse]) -> Bytes | None:

@@ -89,7 +89,7 @@ def _targets(hpa: JsonObject) -> Iterator[MetricTarget]:
             value = MilliCpu.parse(text(target, "averageValue")).value if "averageValue" in target else None
         except QuantityError:
             continue
-        yield MetricTarget("cpu", whole(target, "averageUtilization") or None, value)
+        yield MetricTarget(whole(target, "averageUtilization") or None, value)
 
 
 def hpa_status(hpa: JsonObject, current: int, recommendation: HorizontalRecommendation | None) -> Json:

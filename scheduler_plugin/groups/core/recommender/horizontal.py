@@ -11,7 +11,7 @@ from math import ceil
 from typing import Final
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.workload import HorizontalRecommendation, ReplicaBounds, Resource
+from scheduler_plugin.groups.core.workload import HorizontalRecommendation, ReplicaBounds
 
 TOLERANCE: Final = 0.1
 DOWN_WINDOW: Final = Seconds(300.0)
@@ -28,9 +28,8 @@ class ReplicaUse:
 
 @dataclass(frozen=True, slots=True)
 class MetricTarget:
-    """Target use of a resource per replica: a percentage of its request, or an average value."""
+    """Target use per replica: a percentage of its request, or an average value."""
 
-    resource: Resource
     utilization: int | None = None
     average_value: int | None = None
 
@@ -145,17 +144,13 @@ def _cautious(current: int, first: float, second: float, counted: int, tolerance
 
 
 def recommended(
-    rules: HorizontalRules,
-    current: int,
-    uses: Callable[[Resource], Sequence[ReplicaUse]],
-    memory: Desires,
-    now: float,
+    rules: HorizontalRules, current: int, replicas: Sequence[ReplicaUse], memory: Desires, now: float
 ) -> tuple[HorizontalRecommendation | None, Desires]:
     """Desired replicas within the bounds, and the memory; None if no metric was measured.
 
     While a metric is missing, others may add replicas but remove none.
     """
-    counts = [_of_metric(current, uses(metric.resource), metric) for metric in rules.metrics]
+    counts = [_of_metric(current, replicas, metric) for metric in rules.metrics]
     measured = [count for count in counts if count is not None]
     if not measured:
         return None, memory

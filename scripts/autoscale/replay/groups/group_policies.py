@@ -60,9 +60,9 @@ class Recommenders:
     def replicas(self, look: GroupObservation, bounds: ReplicaBounds, target: int) -> HorizontalRecommendation:
         """Replicas that the HPA desires now."""
         uses = look.uses
-        rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget("cpu", utilization=target),))
+        rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget(utilization=target),))
         recommendation, self._desires = horizontal.recommended(
-            rules, look.replicas, lambda _: uses, self._desires, look.now.timestamp()
+            rules, look.replicas, uses, self._desires, look.now.timestamp()
         )
         # As in Kubernetes, pods that are not ready do not count for the need.
         measured = [replica_use.used for replica_use in uses if replica_use.used is not None and replica_use.ready]

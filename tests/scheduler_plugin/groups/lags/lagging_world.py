@@ -182,10 +182,8 @@ class LaggingWorld:
         """The HPA as its controller leaves it."""
         spec = child(self.group, "spec", "hpaTemplate")
         bounds = ReplicaBounds(whole(spec, "minReplicas"), whole(spec, "maxReplicas"))
-        rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget("cpu", utilization=TARGET),))
-        found, self._desires = horizontal.recommended(
-            rules, self.pods.replicas, lambda _: measured, self._desires, self.seconds
-        )
+        rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget(utilization=TARGET),))
+        found, self._desires = horizontal.recommended(rules, self.pods.replicas, measured, self._desires, self.seconds)
         target: Json = {"type": "Utilization", "averageUtilization": TARGET}
         metrics = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
         body: Json = {**owned("hpa"), "spec": {**spec, "metrics": metrics}}

@@ -72,7 +72,7 @@ def test_of_an_hpa_the_metrics_of_cpu_count() -> None:
         {"resource": source("memory", averageUtilization=60)},
         {"external": {}},
     ]
-    wanted = (MetricTarget("cpu", 60, None), MetricTarget("cpu", None, 1500))
+    wanted = (MetricTarget(60, None), MetricTarget(None, 1500))
     assert rules_of({"spec": {"maxReplicas": 3, "metrics": metrics}}) == HorizontalRules(ReplicaBounds(1, 3), wanted)
     assert rules_of({"spec": {"minReplicas": 2}}).replicas == ReplicaBounds(2, 2)
 

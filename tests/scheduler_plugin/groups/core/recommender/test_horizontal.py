@@ -16,7 +16,7 @@ from scheduler_plugin.groups.core.recommender.horizontal import (
     recommended,
     utilization_replicas,
 )
-from scheduler_plugin.groups.core.workload import HorizontalRecommendation, ReplicaBounds, Resource
+from scheduler_plugin.groups.core.workload import HorizontalRecommendation, ReplicaBounds
 
 T0 = 1_767_225_600.0
 
@@ -91,36 +91,33 @@ def test_the_past_never_makes_more_than_there_are() -> None:
     assert (count, memory.entries) == (4, ((T0 - 10, 9), (T0, 2)))
 
 
-CPU = MetricTarget("cpu", average_value=1000)
-RULES = HorizontalRules(ReplicaBounds(2, 6), (CPU, MetricTarget("memory", utilization=50)))
+RULES = HorizontalRules(ReplicaBounds(2, 6), (MetricTarget(average_value=1000), MetricTarget(utilization=50)))
 
 
-def uses(cpu: list[ReplicaUse], memory: list[ReplicaUse]) -> dict[Resource, list[ReplicaUse]]:
-    return {"cpu": cpu, "memory": memory}
+def of_request(request: int, *used: int | None) -> list[ReplicaUse]:
+    return [ReplicaUse(each, request) for each in used]
 
 
-def of_memory(desired: int, limited: bool = False) -> HorizontalRecommendation:
+def wanted(desired: int, limited: bool = False) -> HorizontalRecommendation:
     return HorizontalRecommendation(desired, 2, 6, limited)
 
 
 @pytest.mark.parametrize(
     ("measured", "expected"),
     [
-        (uses(replicas(1300, 1300, 1300), replicas(100, 100, 100)), of_memory(4)),
-        (uses(replicas(100, 100, 100), replicas(900, 900, 900)), of_memory(6)),
-        (uses(replicas(100, 100, 100), replicas(100, 100, 100)), of_memory(2)),
-        (uses(replicas(9000, 9000, 9000), replicas(100, 100, 100)), of_memory(6, limited=True)),
-        (uses(replicas(100, 100, 100), replicas(None, None, None)), HorizontalRecommendation(3, 2, 6)),
-        (uses(replicas(None, None, None), replicas(None, None, None)), None),
+        (of_request(10_000, 1300, 1300, 1300), wanted(4)),
+        (of_request(1000, 900, 900, 900), wanted(6)),
+        (of_request(1000, 100, 100, 100), wanted(2)),
+        (of_request(1000, 9000, 9000, 9000), wanted(6, limited=True)),
+        (of_request(0, 100, 100, 100), wanted(3)),
+        (of_request(1000, None, None, None), None),
     ],
 )
-def test_greatest_metric_wins(
-    measured: dict[Resource, list[ReplicaUse]], expected: HorizontalRecommendation | None
-) -> None:
-    assert recommended(RULES, 3, measured.__getitem__, Desires(), T0)[0] == expected
+def test_greatest_metric_wins(measured: list[ReplicaUse], expected: HorizontalRecommendation | None) -> None:
+    assert recommended(RULES, 3, measured, Desires(), T0)[0] == expected
 
 
 def test_a_metric_without_a_target_recommends_nothing() -> None:
-    rules = HorizontalRules(ReplicaBounds(1, 9), (MetricTarget("cpu"),))
+    rules = HorizontalRules(ReplicaBounds(1, 9), (MetricTarget(),))
     memory = Desires(((T0, 4),))
-    assert recommended(rules, 3, lambda _: replicas(1), memory, T0) == (None, memory)
+    assert recommended(rules, 3, replicas(1), memory, T0) == (None, memory)
