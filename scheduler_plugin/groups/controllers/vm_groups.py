@@ -12,7 +12,7 @@ from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, child, controller_of, is_leaving, name_of, text, uid_of, version_of, whole
+from protocol.kubernetes.objects import Json, child, controller_of, is_leaving, name_of, text, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.kubernetes.timestamps import timestamp
@@ -24,7 +24,7 @@ from protocol.units import Seconds
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController, Writer
 from scheduler_plugin.groups.controllers.member_agents import SETTLED, SOON, MemberAgents, MemberLooks
-from scheduler_plugin.groups.controllers.watches import Index
+from scheduler_plugin.groups.controllers.watches import Index, is_status_only
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
 from scheduler_plugin.groups.core.replicas.members import UNASKED, Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, decide
@@ -252,10 +252,8 @@ class VmGroupController(QueuedController):
         await self._context.writer.tell(EventRecord(subject, reason, note, is_warning=is_warning))
 
     def _group_changed(self, change: FactChange[Json]) -> None:
-        """Ignore our own status writes."""
-        generations = [whole(obj, "metadata", "generation") for obj in (change.before, change.after) if obj is not None]
-        # A new or deleted group has one side; equal generations mean a status write.
-        if len(set(generations)) != 1 or len(generations) != 2:
+        # Ignore our own status writes.
+        if not is_status_only(change):
             self._queue.add(change.name)
 
     def _vm_changed(self, change: FactChange[Json]) -> None:

@@ -257,9 +257,7 @@ class GroupWatches:
 
     def _group_changed(self, policy: GroupPolicy, change: FactChange[Json]) -> None:
         kind, name = policy.kind.kind, change.name
-        if _is_status_only(
-            change
-        ):  # usually our own write: an immediate reconcile would undo the pause after a refusal
+        if is_status_only(change):  # usually our own write: an immediate reconcile would undo the pause after a refusal
             return
         before = self._references.target_of((kind, name))
         if change.after is None or is_leaving(change.after):
@@ -324,9 +322,9 @@ def _holders(name: ObjectName, autoscaler: JsonObject) -> list[GroupKey]:
     return [] if original is None else [(original.kind, ObjectName(name.namespace, original.name))]
 
 
-def _is_status_only(change: FactChange[Json]) -> bool:
+def is_status_only(change: FactChange[Json]) -> bool:
+    """Return True if the object's spec did not change, nor its deletion begin: usually a write of ours."""
     versions = [(uid_of(obj), whole(obj, "metadata", "generation")) for obj in (change.before, change.after) if obj]
-    # Same UID and generation: only status or metadata changed. The start of a deletion counts.
     return len(versions) == 2 and versions[0] == versions[1] and not is_leaving(change.after or {})
 
 
