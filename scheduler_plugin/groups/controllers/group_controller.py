@@ -36,7 +36,7 @@ from scheduler_plugin.groups.controllers.reconcile import (
 )
 from scheduler_plugin.groups.controllers.tandem import TandemWrites, in_tandem, may_change_places
 from scheduler_plugin.groups.controllers.watches import GroupWatches
-from scheduler_plugin.groups.core.denial_history import NO_DENIALS, DenialHistory
+from scheduler_plugin.groups.core.tandem import NO_DENIALS, DenialHistory
 from scheduler_plugin.groups.objects.targets import workload_of
 from scheduler_plugin.groups.objects.vm_group import ABLE
 from scheduler_plugin.groups.objects.writes import Intent, Write, progress, resize, scale, write_intent

@@ -22,7 +22,6 @@ from protocol.kubernetes.timestamps import micro_timestamp, parse_moment
 from protocol.pod_database import is_pod_database
 from protocol.units import Seconds
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.core.denial_history import NO_DENIALS, DenialHistory
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
 from scheduler_plugin.groups.core.hvpa.spec import (
     HvpaMode,
@@ -36,7 +35,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     Shrinking,
     UpdateMode,
 )
-from scheduler_plugin.groups.core.tandem import DeniedRoom
+from scheduler_plugin.groups.core.tandem import NO_DENIALS, DenialHistory, DeniedRoom
 from scheduler_plugin.groups.core.workload import Recommendations, Workload, WorkloadDecision
 from scheduler_plugin.groups.objects.autoscalers import (
     horizontal_of,

@@ -10,8 +10,7 @@ from protocol.kubernetes.objects import JsonObject, is_leaving, is_over, name_of
 from protocol.kubernetes.resources import CNPG_CLUSTERS
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.controllers.policies import GroupFacts
-from scheduler_plugin.groups.core.denial_history import NO_DENIALS, DenialHistory
-from scheduler_plugin.groups.core.tandem import Switchover, Tandem
+from scheduler_plugin.groups.core.tandem import NO_DENIALS, DenialHistory, Switchover, Tandem
 from scheduler_plugin.groups.objects.instances import cluster_state, floor_write, promotion, tandem_of
 from scheduler_plugin.groups.objects.writes import Write
 

@@ -15,7 +15,6 @@ from typing import Final
 from protocol.floors import Floor
 from protocol.units import Resources
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.core.denial_history import WINDOW
 from scheduler_plugin.groups.core.tortoise.floor import renewed
 
 FLOOR_LIFE: Final = timedelta(minutes=10)
@@ -23,6 +22,9 @@ FLOOR_LIFE: Final = timedelta(minutes=10)
 
 PATIENCE: Final = timedelta(minutes=5)
 """Length of denials within ``WINDOW`` before a promotion; moving VMs away takes less than a minute."""
+
+WINDOW: Final = timedelta(minutes=10)
+"""Older denials do not count."""
 
 PAUSE: Final = timedelta(hours=1)
 """Minimum time between changes of the primary: each refuses writes for seconds."""
@@ -150,3 +152,35 @@ _WHY: Final = {
     Switchover.NO_STANDBY: texts.SWITCHOVER_NO_STANDBY,
     Switchover.PROMOTED: texts.SWITCHOVER_PROMOTED,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class DenialHistory:
+    """Recent denials of a primary: a need near the limit dips now and then, which must not restart the wait.
+
+    Disjoint spans within the last ``WINDOW`` in which the pod with the UID ``pod`` was denied room, oldest first.
+    """
+
+    pod: str = ""
+    spans: tuple[tuple[datetime, datetime], ...] = ()
+
+    def noted(self, pod: str, since: datetime | None, now: datetime) -> DenialHistory:
+        """With the state at ``now``: denied since ``since``, or not denied (None). Another pod has no past."""
+        past = self.spans if pod == self.pod else ()
+        oldest = now - WINDOW
+        # The wall clock may have been set back.
+        spans = [(max(start, oldest), min(end, now)) for start, end in past if start < now and end > oldest]
+        if since is not None:
+            # A time in the future comes from a skewed clock and counts as now.
+            began = min(max(since, oldest), now)
+            began = min([began, *(start for start, end in spans if end >= began)])
+            spans = [*(span for span in spans if span[1] < began), (began, now)]
+        return DenialHistory(pod, tuple(spans))
+
+    @property
+    def length(self) -> timedelta:
+        """Sum of the spans."""
+        return sum((end - start for start, end in self.spans), timedelta(0))
+
+
+NO_DENIALS: Final = DenialHistory()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_plugin.groups.core.denial_history import WINDOW, DenialHistory
+from scheduler_plugin.groups.core.tandem import WINDOW, DenialHistory
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ENOUGH = timedelta(minutes=5)
