@@ -38,7 +38,8 @@ from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
 )
 from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Ratios, SizeFacts, container_size
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList, SizedContainer, Workload
-from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration, write_configuration
+from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration
+from tests.scheduler_plugin.groups.objects.tortoise.written_configuration import write_configuration
 from tests.vectors.case import Case
 from tests.vectors.registry import Declined, Family, chosen
 

@@ -15,9 +15,9 @@ from fractions import Fraction
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from protocol.durations import format_duration, parse_duration
+from protocol.durations import parse_duration
 from protocol.field_errors import shown
-from protocol.units import Bytes, MilliCpu, Seconds
+from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.tortoise.configuration import NO_METRIC, Configuration
 from scheduler_plugin.groups.core.workload import RESOURCES, Resource
 
@@ -29,7 +29,7 @@ class ConfigurationError(ValueError):
     """An invalid global configuration; the message starts with the name of the bad value."""
 
 
-_FIELDS: Final = {
+FIELDS: Final = {
     "".join(part.upper() if part in ("cpu", "hpa") else part.capitalize() for part in field.name.split("_")): field.name
     for field in fields(Configuration)
     if field.name != "ignored"
@@ -63,9 +63,9 @@ def read_configuration(document: Mapping[str, object]) -> Configuration:
     for name, value in document.items():
         if name in IGNORED:
             continue
-        field = _FIELDS.get(name)
+        field = FIELDS.get(name)
         if field is None:
-            raise ConfigurationError(f"{name}: unknown name; expected one of {', '.join(sorted(_FIELDS))}")
+            raise ConfigurationError(f"{name}: unknown name; expected one of {', '.join(sorted(FIELDS))}")
         try:
             # The default's type selects the reader.
             changes[field] = _READERS[type(getattr(defaults, field))](value)
@@ -76,27 +76,12 @@ def read_configuration(document: Mapping[str, object]) -> Configuration:
     return configuration
 
 
-def write_configuration(configuration: Configuration) -> dict[str, object]:
-    """The configuration as a document for ``read_configuration``.
-
-    >>> write_configuration(Configuration())["TortoiseUpdateInterval"]
-    '15s'
-    """
-    return {name: _written(getattr(configuration, field)) for name, field in _FIELDS.items()}
-
-
 def _written(value: object) -> object:
     match value:
         case MilliCpu() | Bytes():
             return value.quantity()
-        case timedelta():
-            return format_duration(Seconds(value.total_seconds()))
         case Fraction():
             return float(value)
-        case ZoneInfo():
-            return value.key
-        case re.Pattern():
-            return "" if value is NO_METRIC else value.pattern
     return value
 
 
@@ -177,7 +162,7 @@ _SHARES: Final = ("ReplicaReductionFactor", "MaxAllowedScalingDownRatio", "Buffe
 
 
 def _check(configuration: Configuration) -> None:
-    values = {name: getattr(configuration, field) for name, field in _FIELDS.items()}
+    values = {name: getattr(configuration, field) for name, field in FIELDS.items()}
     try:
         # Raises `ValueError` if the hours do not divide a day.
         _ = configuration.layout

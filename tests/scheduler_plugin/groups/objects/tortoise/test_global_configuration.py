@@ -11,11 +11,8 @@ import pytest
 
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.objects.tortoise.global_configuration import (
-    ConfigurationError,
-    read_configuration,
-    write_configuration,
-)
+from scheduler_plugin.groups.objects.tortoise.global_configuration import ConfigurationError, read_configuration
+from tests.scheduler_plugin.groups.objects.tortoise.written_configuration import write_configuration
 
 
 def test_nothing_is_the_default() -> None:
