@@ -62,13 +62,13 @@ def pod_affinity(constraints: PodConstraints, namespace: str, labels: Labels, vi
     if constraints.affinity:
         _attract(affinity, [resolved(term, labels) for term in constraints.affinity], namespace, labels, view)
     for term in constraints.anti_affinity:
-        affinity.repelled.update(_domains(resolved(term, labels), namespace, view, unknown=False))
+        affinity.repelled.update(_domains(resolved(term, labels), namespace, view))
     # Anti-affinity is symmetric: terms of placed pods repel the new one too.
     for repulsion in view.repulsions(labels):
         if _is_about(repulsion.term, repulsion.namespace, namespace, labels, view, unknown=False):
             affinity.repelled_by_others.update(_values(repulsion.term.topology_key, repulsion.nodes, view))
     for preference in constraints.preferred_pods:
-        for domain in _domains(resolved(preference.term, labels), namespace, view, unknown=False):
+        for domain in _domains(resolved(preference.term, labels), namespace, view):
             affinity.preferred[domain] += preference.weight
     return affinity
 
@@ -89,12 +89,12 @@ def _attract(affinity: PodAffinity, terms: list[PodTerm], namespace: str, labels
     affinity.is_first = selects_itself and not any(affinity.attracted)
 
 
-def _domains(term: PodTerm, namespace: str, view: ClusterView, *, unknown: bool) -> Iterator[Domain]:
+def _domains(term: PodTerm, namespace: str, view: ClusterView) -> Iterator[Domain]:
     """Topology domains of the pods that the term matches, one per pod."""
     about: list[PlacedPod] = [
         pod
         for pod in view.candidates(term.selector)
-        if _is_about(term, namespace, pod.namespace, pod.traits.labels, view, unknown=unknown)
+        if _is_about(term, namespace, pod.namespace, pod.traits.labels, view, unknown=False)
     ]
     return _values(term.topology_key, (pod.node for pod in about), view)
 

@@ -103,10 +103,9 @@ class Expressions(msgspec.Struct, frozen=True):
         return f"last_over_time({metric}{{{matchers}}}[{self.scrapes - 1}ms]) >= 0 < {GREATEST}"
 
 
-def census(column: str, period: Period) -> str:
-    """Number of samples of each VM in a column of ``VM_COLUMNS``, in a period ending at the query."""
-    kind, _, resource = column.partition("_")
-    samples = f"{_METRICS[resource]}{{kind=~{quoted(_KINDS[kind])}}}[{period.until - period.since}ms]"
+def census(period: Period) -> str:
+    """Number of samples of each VM's need of CPU, in a period ending at the query."""
+    samples = f"{_METRICS['cpu']}{{kind=~{quoted(_KINDS['need'])}}}[{period.until - period.since}ms]"
     return f"sum by (namespace, vm) (count_over_time({samples}))"
 
 

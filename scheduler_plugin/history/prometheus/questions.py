@@ -94,9 +94,25 @@ class PrometheusHistory:
     async def vm_series(self, vm: ObjectName, period: Period, step: Millis) -> Sequence[Span]:
         """See ``History``."""
         await self._learn(period)
-        return await self._spans(
-            [self._say.vm(column, vm, "namespace, vm") for column in VM_COLUMNS], VM_COLUMNS, period, step
+        expressions = [self._say.vm(column, vm, "namespace, vm") for column in VM_COLUMNS]
+        wide = range_step(period, max(step, self._scrapes))
+        asked_period, ends = period, 0
+        if wide > self._scrapes:
+            expressions = [
+                over("avg_over_time", expression, Period(0, wide), self._scrapes) for expression in expressions
+            ]
+            ends = wide - 1  # the mean of a step is queried at its end
+            asked_period = Period(period.since + ends, period.until + ends)
+        answers = await asyncio.gather(
+            *(self._server.ranges(expression, asked_period, wide) for expression in expressions)
         )
+        rows: dict[Millis, list[int | None]] = defaultdict(lambda: [None] * len(VM_COLUMNS))
+        for place, series in enumerate(answers):
+            for _, values in series:
+                for at, value in values:
+                    rows[at - ends][place] = _scaled(value, _resource(VM_COLUMNS[place]))
+        # Several series may share a row, such as those of a moved VM.
+        return stepped([held(at, at + wide, tuple(rows[at])) for at in sorted(rows)], period.since, wide)
 
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         """See ``History``."""
@@ -172,7 +188,7 @@ class PrometheusHistory:
         step, _ = await self._grid(period)
         points = {
             _vm(labels): samples * self._scrapes / step
-            for labels, samples in await self._server.vector(census("need_cpu", period), period.until - 1)
+            for labels, samples in await self._server.vector(census(period), period.until - 1)
         }
         needs = defaultdict[ObjectName, dict[str, int]](dict)
         for batch in batches(points):
@@ -282,29 +298,6 @@ class PrometheusHistory:
                 peaks=_scaled_all([by_key.get(key, 0.0) for by_key in peaks], columns),
             )
         return totals
-
-    async def _spans(
-        self, expressions: Sequence[str], columns: Sequence[str], period: Period, step: Millis
-    ) -> list[Span]:
-        """Means per step, as spans of one step."""
-        wide = range_step(period, max(step, self._scrapes))
-        asked_period, ends = period, 0
-        if wide > self._scrapes:
-            expressions = [
-                over("avg_over_time", expression, Period(0, wide), self._scrapes) for expression in expressions
-            ]
-            ends = wide - 1  # the mean of a step is queried at its end
-            asked_period = Period(period.since + ends, period.until + ends)
-        answers = await asyncio.gather(
-            *(self._server.ranges(expression, asked_period, wide) for expression in expressions)
-        )
-        rows: dict[Millis, list[int | None]] = defaultdict(lambda: [None] * len(columns))
-        for place, series in enumerate(answers):
-            for _, values in series:
-                for at, value in values:
-                    rows[at - ends][place] = _scaled(value, _resource(columns[place]))
-        # Several series may share a row, such as those of a moved VM.
-        return stepped([held(at, at + wide, tuple(rows[at])) for at in sorted(rows)], period.since, wide)
 
 
 def _machines(node: str, span: Span, stays: Mapping[PriceKeys, Stay]) -> list[NodeUsage]:

@@ -42,8 +42,7 @@ class SqliteHistory:
 
     async def vm_series(self, vm: ObjectName, period: Period, step: Millis) -> Sequence[Span]:
         """See ``History``."""
-        key = ("vm", vm.namespace, vm.name)
-        return await self._ask(lambda connection: _series(connection, VM_SPANS, key, period, step))
+        return await self._ask(lambda connection: _series(connection, vm, period, step))
 
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         """See ``History``."""
@@ -92,17 +91,15 @@ class SqliteHistory:
             raise HistoryError(f"the history {self._path} cannot be read: {error}") from error
 
 
-def _series(
-    connection: sqlite3.Connection, table: SpanTable, key: tuple[str, str, str], period: Period, step: Millis
-) -> list[Span]:
+def _series(connection: sqlite3.Connection, vm: ObjectName, period: Period, step: Millis) -> list[Span]:
     condition = (
-        "WHERE subject = (SELECT id FROM subjects WHERE kind = ? AND namespace = ? AND name = ?) "
+        "WHERE subject = (SELECT id FROM subjects WHERE kind = 'vm' AND namespace = ? AND name = ?) "
         "AND since > ? AND since < ? AND until > ? ORDER BY since"
     )
     # Redundant, but only the first uses the index on ``since``.
     bounds = (period.since - _LONGEST_SPAN, period.until, period.since)
-    rows = connection.execute(table.select + condition, (*key, *bounds))
-    return stepped(_parts((table.read(row)[1] for row in rows), period), period.since, step)
+    rows = connection.execute(VM_SPANS.select + condition, (vm.namespace, vm.name, *bounds))
+    return stepped(_parts((VM_SPANS.read(row)[1] for row in rows), period), period.since, step)
 
 
 def _parts(spans: Iterable[Span], period: Period) -> Iterable[Span]:
