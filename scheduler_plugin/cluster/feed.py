@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
@@ -18,7 +18,7 @@ from protocol.ranking.config import DEAREST
 from protocol.ranking.prices import Needs, is_estimated, node_price
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.watches.informer import FactInformer
-from protocol.runtime.kubernetes.watches.kinds import FactChange, WatchReport
+from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
@@ -32,6 +32,7 @@ from scheduler_plugin.ledger.facts import NodeFacts, PodFacts
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.settings.document import SchedulerSettings
+from scheduler_plugin.telemetry import Telemetry
 
 
 class PodAddresses:
@@ -72,16 +73,6 @@ def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
     return node.facts(settings.policy_of(node.name), price)
 
 
-class FeedReport(WatchReport, Protocol):
-    """Receiver of the feed's reports."""
-
-    def became_ready(self, nodes: int, claims: int) -> None:
-        """The cluster was read for the first time."""
-
-    def rival_seen(self, vm: ObjectName, writer: str | None) -> None:
-        """Another process wrote a permit while this one was active."""
-
-
 class Feed:
     """Informers of nodes, pods, VMs and migrations, joined with the settings, as events for the ledger.
 
@@ -92,7 +83,7 @@ class Feed:
         self,
         ledger: Ledger,
         queues: OrderQueues,
-        report: FeedReport,
+        report: Telemetry,
         *,
         clock: Clock,
         settings: SchedulerSettings,

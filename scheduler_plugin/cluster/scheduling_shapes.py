@@ -5,8 +5,6 @@ Fields are spelled as in the API; all except those that define a constraint are 
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 
@@ -173,30 +171,18 @@ class Volume(_Camel, frozen=True):
     persistent_volume_claim: VolumeClaim | None = None
 
 
-# Implemented by PlacedSpec, and by the spec of watched pods.
-class Placed(Protocol):
+class Placed(_Camel, frozen=True):
     """Fields of a pod's spec that constraints of other pods refer to, except ports."""
 
-    @property
-    def volumes(self) -> list[Volume] | None:
-        """``spec.volumes``."""
-
-    @property
-    def tolerations(self) -> list[PodToleration] | None:
-        """``spec.tolerations``."""
-
-    @property
-    def affinity(self) -> Affinity | None:
-        """``spec.affinity``."""
-
-
-class PlacedSpec(_Camel, frozen=True):
-    """``Placed`` of a decoded object."""
-
-    containers: list[ContainerPorts] | None = None
     volumes: list[Volume] | None = None
     tolerations: list[PodToleration] | None = None
     affinity: Affinity | None = None
+
+
+class PlacedSpec(Placed, frozen=True):
+    """The same with ports."""
+
+    containers: list[ContainerPorts] | None = None
 
 
 class VolumeAffinity(_Camel, frozen=True):

@@ -41,7 +41,7 @@ from scheduler_plugin.cluster.pods.shapes import (
     PodStatus,
 )
 from scheduler_plugin.cluster.scheduling_fields import placed_traits, pod_traits, prefers
-from scheduler_plugin.cluster.scheduling_shapes import Affinity, PodToleration, Port, PreferringSpec, Volume
+from scheduler_plugin.cluster.scheduling_shapes import Affinity, Placed, PodToleration, Port, PreferringSpec, Volume
 from scheduler_plugin.constraints.model import PLAIN_POD, PodTraits
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.texts import explanations
@@ -294,7 +294,8 @@ def watched_pod(line: bytes) -> Watched[PodFacts] | None:
         meta, spec = pod.metadata, pod.spec
         ports = [port for container in spec.containers for port in container.ports or ()]
         is_leaving, asks = bool(meta.deletionTimestamp), other_requests(spec)
-        traits = placed_traits(meta.labels or {}, spec, ports, is_leaving=is_leaving, asks=asks)
+        placed = Placed(spec.volumes, spec.tolerations, spec.affinity)
+        traits = placed_traits(meta.labels or {}, placed, ports, is_leaving=is_leaving, asks=asks)
         facts = pod_facts(pod, traits)
         # The text search depends on the server's JSON spacing and may miss the label.
         if _may_have_database(facts, meta):
