@@ -37,15 +37,6 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         place = PLACE[column]
         return self.sums[place] / self.known_times[place] if self.known_times[place] else None
 
-    def peak(self, column: str) -> Amount | None:
-        """Maximum of a column of ``VM_COLUMNS``; None if unknown.
-
-        >>> held(0, 10, (4, None)).peak("size_cpu"), held(0, 10, (4, None)).peak("size_mem")
-        (4, None)
-        """
-        place = PLACE[column]
-        return self.peaks[place] if self.known_times[place] else None
-
 
 def held(since: Millis, until: Millis, amounts: Row) -> Span:
     """One sample that lasts from ``since`` to ``until`` (>= ``since``).

@@ -95,10 +95,6 @@ class SqliteStore:
         """
         self._with_recovery(lambda: self._upkeep(now))
 
-    def size(self) -> tuple[int, int]:
-        """Bytes in use and rows."""
-        return self._with_recovery(self._size)
-
     def _opened(self) -> sqlite3.Connection:
         try:
             connection = open_to_write(self._path)
@@ -232,7 +228,7 @@ class SqliteStore:
         self._apply_retention(now)
         while True:
             before = self._halvings
-            self._halvings = next_halvings(before, *self._size(), self._bounds)
+            self._halvings = next_halvings(before, *self.size(), self._bounds)
             # Small enough, or as coarse as possible. Fewer halvings apply at the next upkeep.
             if self._halvings <= before:
                 return
@@ -286,7 +282,8 @@ class SqliteStore:
             for begin in range(oldest // width * width, before, _AT_ONCE * width):
                 yield begin, min(begin + _AT_ONCE * width, before)
 
-    def _size(self) -> tuple[int, int]:
+    def size(self) -> tuple[int, int]:
+        """Bytes in use and rows. Raises ``sqlite3.Error``."""
         pages, unused, page_size = (
             self._connection.execute(f"PRAGMA {pragma}").fetchone()[0]
             for pragma in ("page_count", "freelist_count", "page_size")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scheduler_plugin.history import core
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
-from scheduler_plugin.history.core.samples import NODE_COLUMNS, Row, Size
+from scheduler_plugin.history.core.samples import NODE_COLUMNS, PLACE, Row, Size
 from scheduler_plugin.history.core.spans import Span, clipped, held, joined, stepped
 
 FINE = SpanPace(fine=0, heartbeat=60, gap=40)
@@ -139,7 +139,7 @@ def test_stepping_and_cutting_lose_nothing(
 
 def test_means_and_peaks_use_known_time() -> None:
     span = joined([held(0, 10, (None, 7, 1, 1, 1, 1, 1, 1)), held(10, 20, (4, 9, 1, 1, 1, 1, 1, 1))])
-    assert (span.mean("size_cpu"), span.peak("size_cpu"), span.mean("size_mem")) == (4.0, 4, 8.0)
+    assert (span.mean("size_cpu"), span.peaks[PLACE["size_cpu"]], span.mean("size_mem")) == (4.0, 4, 8.0)
     assert (span.sums[0] / span.known_times[0], NODE_COLUMNS[0]) == (4.0, "total_cpu")
     assert held(0, 10, (None,)).mean("size_cpu") is None
     assert Size(1500, 1024).resources == Size.of(Size(1500, 1024).resources).resources

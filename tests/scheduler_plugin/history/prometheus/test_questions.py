@@ -12,7 +12,7 @@ import httpx2 as httpx
 import pytest
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND, VM_COLUMNS
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, PLACE, SECOND, VM_COLUMNS
 from scheduler_plugin.history.ports import HistoryError, Period
 from scheduler_plugin.history.prometheus import expressions, questions
 from scheduler_plugin.history.prometheus.expressions import SCRAPED
@@ -108,7 +108,7 @@ async def test_bad_amount_counts_as_missing(value: str) -> None:
     answer = result({"metric": labels, "value": [at, value], "values": [[at, value], [at + 15, "2"]]})
     found = history(lambda _: answer)
     (span,) = await found.vm_series(DB, PERIOD, 15 * SECOND)
-    assert (span.since, span.peak("size_cpu")) == (PERIOD.since + 15 * SECOND, 2000)
+    assert (span.since, span.peaks[PLACE["size_cpu"]]) == (PERIOD.since + 15 * SECOND, 2000)
     assert (await found.decisions(DB, PERIOD), await found.usage(PERIOD)) == ([], [])
 
 
