@@ -11,10 +11,10 @@ import logging
 from typing import Final, Never
 
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
-from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import JsonObject, is_over, items, name_of, text
 from protocol.kubernetes.pages import UnreadableAnswerError, WatchEvent, read_event
 from protocol.kubernetes.resources import PODS
+from protocol.kubernetes.watch_times import WatchTimes, watch_query
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds

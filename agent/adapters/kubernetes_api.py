@@ -17,7 +17,6 @@ from agent import texts
 from agent.adapters.http_errors import no_answer
 from agent.core.events import Fault
 from agent.ports import ConflictError, ExpiredError, PortError, RefusedError, TokenSource
-from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import (
     LineSplitter,
@@ -30,6 +29,7 @@ from protocol.kubernetes.pages import (
 )
 from protocol.kubernetes.refusals import Refusal, RefusalKind, read_refusal
 from protocol.kubernetes.resources import MERGE_PATCH, STRATEGIC_PATCH
+from protocol.kubernetes.watch_times import WatchTimes, watch_query
 from protocol.units import Seconds
 
 TIMES: Final = WatchTimes.spread(0.0)

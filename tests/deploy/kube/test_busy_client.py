@@ -8,11 +8,11 @@ import pytest
 
 from deploy.kube.client import client_from_kubeconfig
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
-from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.pages import read_event
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NODES
+from protocol.kubernetes.watch_times import WatchTimes, watch_query
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from tests.local.apiserver.running import running_api_server

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError, Tolerating
-from protocol.kubernetes.cursor import Cursor, WatchTimes, watch_query
-from protocol.kubernetes.pages import WatchEvent
 from protocol.kubernetes.refusals import SHOWN, RefusalKind, classify, read_refusal, refusal_in
+from protocol.kubernetes.watch_times import WatchTimes, watch_query
 from protocol.units import Seconds
 
 K = RefusalKind
@@ -65,21 +64,6 @@ def test_the_status_of_an_error_event() -> None:
 @given(st.integers(100, 599), st.binary(max_size=60), st.text(max_size=10))
 def test_any_answer_is_a_refusal(status: int, body: bytes, header: str) -> None:
     assert read_refusal(status, body, header).status == status
-
-
-def test_events_move_cursor_errors_do_not() -> None:
-    cursor = Cursor()
-    cursor.listed("5")
-    for kind, version in (("ADDED", "6"), ("BOOKMARK", "8"), ("MODIFIED", ""), ("ERROR", "9")):
-        cursor.take(WatchEvent(kind, {"metadata": {"resourceVersion": version}}))
-    assert (cursor.version, cursor.must_list) == ("8", False)
-
-
-@pytest.mark.parametrize(("status", "version"), [(410, None), (404, None), (500, "5"), (403, "5"), (429, "5")])
-def test_only_what_is_gone_is_listed_again(status: int, version: str | None) -> None:
-    cursor = Cursor("5")
-    cursor.refused(classify(status))
-    assert cursor.version == version
 
 
 @given(st.floats(0, 1))

@@ -23,10 +23,10 @@ from protocol.kubernetes.api import (
     KubernetesApi,
     PageTooLargeError,
 )
-from protocol.kubernetes.cursor import Cursor, WatchTimes, watch_query
 from protocol.kubernetes.objects import Json, JsonObject, name_of, number, uid_of, version_of
 from protocol.kubernetes.pages import Page, Unreadable, UnreadableAnswerError, WatchEvent, read_event
-from protocol.kubernetes.refusals import heeded
+from protocol.kubernetes.refusals import RefusalKind, heeded
+from protocol.kubernetes.watch_times import WatchTimes, watch_query
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.watches.kinds import F
@@ -71,7 +71,8 @@ class FactInformer(KnownFacts[F]):
     retries: Retries = field(default_factory=lambda: Retries(BACKOFF))
     _failures: int = 0
     _resumes: bool = False
-    _cursor: Cursor = field(default_factory=Cursor)
+    _position: str | None = None
+    """The resourceVersion to watch from; None if the objects must be listed first."""
     _page_size: int = PAGE
     _wanted: int = 1
     _begun: int = 0
@@ -167,12 +168,14 @@ class FactInformer(KnownFacts[F]):
                     # A kind that the cluster lacks counts as listed and empty, and is looked for now and then.
                     await clock.sleep(MISSING_RETRY)
                     return
-                # A 410 makes the version worthless: the next round lists. After any other failure the watch resumes.
-                self._cursor.refused(error.refusal)
+                # The version is too old, or the kind was removed: the next round lists. After any other failure the
+                # watch resumes.
+                if error.kind in (RefusalKind.GONE, RefusalKind.NOT_FOUND):
+                    self._position = None
             self.is_answered = False
             self._failures += 1
             if self._failures >= LIST_AFTER:
-                self._cursor = Cursor()
+                self._position = None
             self.report.watch_failed(self.kind.name, error)
             # Random, so that not all watches come back at once to a server that has just restarted.
             wait = self.retries.failed(clock.jitter())
@@ -185,7 +188,7 @@ class FactInformer(KnownFacts[F]):
 
     @property
     def _must_list(self) -> bool:
-        return self._cursor.must_list or self._taken < self._wanted
+        return self._position is None or self._taken < self._wanted
 
     def _go_back(self) -> None:
         self.go_back()
@@ -204,7 +207,7 @@ class FactInformer(KnownFacts[F]):
         self._synced(on_synced)
 
     async def _list(self, api: KubernetesApi) -> None:
-        listed, gone, reads_all = set[ObjectName](), frozenset(self._gone), self._cursor.must_list
+        listed, gone, reads_all = set[ObjectName](), frozenset(self._gone), self._position is None
         rest = ""
         while True:
             page = await self._page(api, {"continue": rest} if rest else {})
@@ -218,7 +221,7 @@ class FactInformer(KnownFacts[F]):
             rest = page.rest
             if not rest:
                 break
-        self._cursor.listed(page.version)
+        self._position = page.version
         self.newest = number(page.version)
         # Missed deletions reach on_change from here, so a lost event only delays. Objects younger than the list stay.
         self.forget_unlisted(listed, self.newest)
@@ -229,8 +232,8 @@ class FactInformer(KnownFacts[F]):
         """Makes the next round list if the store is older than the watch was, as after a restore."""
         # One object is enough to learn the version of the store.
         page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query={"limit": "1", **self.kind.query}))
-        if number(page.version) < number(self._cursor.version) or self._is_restored(page, frozenset(self._gone)):
-            self._cursor = Cursor()
+        if number(page.version) < number(self._position) or self._is_restored(page, frozenset(self._gone)):
+            self._position = None
 
     def _is_restored(self, page: Page, gone: AbstractSet[str]) -> bool:
         """Return True if a page shows an earlier state of the store; ``gone`` are the UIDs of objects known to be gone
@@ -267,7 +270,7 @@ class FactInformer(KnownFacts[F]):
     async def _watch(self, api: KubernetesApi, clock: Clock) -> None:
         # Spread, so that the watches of all kinds do not end at the same moment.
         times = WatchTimes.spread(clock.jitter(), WATCH_SPAN)
-        query = watch_query(self._cursor.version or "", times) | self.kind.query
+        query = watch_query(self._position or "", times) | self.kind.query
         began, self.is_answered = clock.now(), True
         self.report.watch_heard(self.kind.name)
         async with api.stream(ApiCall("GET", self.kind.path, times.silence, query=query)) as lines:
@@ -289,33 +292,37 @@ class FactInformer(KnownFacts[F]):
             return
         self._require_younger(watched.version)
         self.learn_fact(watched.name, watched.uid, watched.version, watched.fact)
-        self._cursor.reach(watched.version)
-        self.newest = max(self.newest, number(watched.version))
+        self._reach(watched.version)
 
     async def _any_line(self, line: bytes) -> None:
         try:
             event = read_event(line) if len(line) < LONG_LINE else await asyncio.to_thread(read_event, line)
         except UnreadableAnswerError as error:
-            self._cursor = Cursor()
+            self._position = None
             raise ApiUnknownError(f"watch of {self.kind.name}: {error}") from error
         if event.refusal is not None:
             raise ApiRefusedError(event.refusal)
         self._require_younger(event.version)
         self._event(event)
-        self._cursor.take(event)
-        self.newest = max(self.newest, number(event.version))
+        self._reach(event.version)
+
+    def _reach(self, version: str) -> None:
+        """All changes up to this version have been applied; it is empty if the event says none."""
+        # Bookmarks count, too, so that the version of a kind that rarely changes does not expire.
+        self._position = version or self._position
+        self.newest = max(self.newest, number(version))
 
     def _require_younger(self, version: str) -> None:
         # A watch goes back in time only if it is served from a restored store.
-        if 0 < number(version) < number(self._cursor.version):
-            self._cursor = Cursor()
+        if 0 < number(version) < number(self._position):
+            self._position = None
             raise ApiUnknownError(f"watch of {self.kind.name}: version {version} is older than the watch itself")
 
     def _event(self, event: WatchEvent) -> None:
         if event.type == "DELETED":
             # A DELETED event may lack the version of the deletion; then the newest that the watch has reached bounds
             # it.
-            self.forget_at(event.name, number(event.version or self._cursor.version))
+            self.forget_at(event.name, number(event.version or self._position))
         elif event.unreadable is not None:
             self.learn_unreadable(event.unreadable, _identity(event.unreadable))
         # A bookmark carries a version and no object worth reading.
