@@ -129,8 +129,8 @@ async def _until(
         if settings.policy_file is not None:
             file = FollowedFile(settings.policy_file, partial(read_policy, base=Policy()))
             # Read the file before the supervisor's task runs, so that no VM starts with the default policy.
-            file.begin(supervisor)
-            running.append(tasks.create_task(file.follow(supervisor, clock)))
+            file.begin(supervisor.use_policy, supervisor)
+            running.append(tasks.create_task(file.follow(supervisor.use_policy, supervisor, clock)))
         await stop.wait()
         # Stop without waiting: a restarted agent allows for anything still in flight.
         for task in running:

@@ -24,7 +24,6 @@ from agent.runner import WATCH_BACKOFF, Runner
 from agent.telemetry import LOG
 from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
-from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
 
 BACKOFF = Backoff(Seconds(2.0), Seconds(60.0))
@@ -85,18 +84,21 @@ class Supervisor:
                     continue
             await self._pause(retries, Seconds(now() - began))
 
-    def accept(self, policy: Policy, generation: int) -> None:
-        """Apply a new policy to all VMs, current and future; ``generation`` counts policies from 1."""
+    def use_policy(self, policy: Policy) -> None:
+        """Apply a new policy to all VMs, current and future."""
         self._policy = policy
-        LOG.info(texts.POLICY_IN_FORCE, extra={"generation": generation})
         for runner in self.runners.values():
             runner.use_policy(policy)
 
-    def refuse(self, error: FileRefusedError) -> None:
+    def settings_accepted(self, generation: int) -> None:
+        """See ``SettingsReport``."""
+        LOG.info(texts.POLICY_IN_FORCE, extra={"generation": generation})
+
+    def settings_refused(self, reason: str) -> None:
         """Report an invalid policy file to every runner, so that ``explain`` shows it."""
-        LOG.error(texts.POLICY_REFUSED, extra={"reason": str(error)})
+        LOG.error(texts.POLICY_REFUSED, extra={"reason": reason})
         for runner in self.runners.values():
-            runner.refuse_policy(str(error))
+            runner.refuse_policy(reason)
 
     def _adjust(
         self, tasks: asyncio.TaskGroup, tended: dict[Assignment, asyncio.Task[None]], wanted: frozenset[Assignment]

@@ -17,7 +17,7 @@ from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.explaining.explain_access import ExplainAccess
-from protocol.runtime.followed_file import FollowedFile, SettingsFollower
+from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.kubernetes.direct_api import DirectApi
 from protocol.runtime.kubernetes.lease import Leadership
 from protocol.runtime.kubernetes.pool import ConnectionPool
@@ -87,13 +87,12 @@ async def _run(options: argparse.Namespace) -> None:
             _without_lease(ports, settings, options) if is_alone else _replica(ports, leading, settings, options)
         )
         feed = desk.context.feed
-        follower = SettingsFollower(feed.use, telemetry)
         access = explain_access(options.explain_token, reviews.api, clock)
         served = listeners(options, desk, access)
         tls_contexts = [listener.tls for listener in served if listener.tls is not None]
         watch_tls(telemetry.registry, [*tls_contexts, *followed_by(creds.tls)])
         # ``set_aside`` freezes the heap once the cluster has been read.
-        works = (run_all(), file.follow(follower, clock), set_aside(clock, feed.ready.is_set))
+        works = (run_all(), file.follow(feed.use, telemetry, clock), set_aside(clock, feed.ready.is_set))
         await _serve_until(stop, retire, served, works)
 
 

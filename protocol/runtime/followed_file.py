@@ -21,21 +21,20 @@ LARGEST: Final = 4 * 1024 * 1024
 """Bytes. A ConfigMap holds 1 MiB."""
 
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class FileRefusedError(ValueError):
     """The file cannot be read, or its content cannot be used; the message begins with its path."""
 
 
-class Follower(Protocol[T_contra]):
-    """Receiver of the file's content."""
+class SettingsReport(Protocol):
+    """Receiver of the outcomes of reading a file."""
 
-    def accept(self, value: T_contra, generation: int) -> None:
-        """New content is in force. ``generation`` counts the accepted ones, from 1."""
+    def settings_accepted(self, generation: int) -> None:
+        """New settings are in force; ``generation`` counts the accepted ones, from 1."""
 
-    def refuse(self, error: FileRefusedError) -> None:
-        """New content was refused; the last good one stays in force. ``error.__cause__`` is what ``read`` raised."""
+    def settings_refused(self, reason: str) -> None:
+        """New settings were refused; the old ones stay in force."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,27 +51,31 @@ class FollowedFile(Generic[T]):
         self._content = self._content_now()
         return self._parsed(self._content)
 
-    def begin(self, follower: Follower[T]) -> None:
-        """Tells ``follower`` what the file says at the start, for a program that can go on without it."""
+    def begin(self, use: Callable[[T], None], report: SettingsReport) -> None:
+        """Put in force what the file says at the start, for a program that can go on without it."""
         try:
-            value = self.load()
+            self._accept(self.load(), use, report)
         except FileRefusedError as error:
-            follower.refuse(error)
-        else:
-            follower.accept(value, self.generation)
+            report.settings_refused(str(error))
 
-    async def follow(self, follower: Follower[T], clock: Clock, interval: Seconds = INTERVAL) -> Never:
-        """Looks at the file every ``interval`` until cancelled."""
+    async def follow(
+        self, use: Callable[[T], None], report: SettingsReport, clock: Clock, interval: Seconds = INTERVAL
+    ) -> Never:
+        """Looks at the file every ``interval`` until cancelled; ``use`` puts new settings in force at once."""
         while True:
             await clock.sleep(interval)
             try:
                 # In a thread, since a file on a network or a large parse would block the event loop.
                 new = await asyncio.to_thread(self._news)
             except FileRefusedError as error:
-                follower.refuse(error)
+                report.settings_refused(str(error))
             else:
                 for value in new:
-                    follower.accept(value, self.generation)
+                    self._accept(value, use, report)
+
+    def _accept(self, value: T, use: Callable[[T], None], report: SettingsReport) -> None:
+        use(value)
+        report.settings_accepted(self.generation)
 
     def _news(self) -> list[T]:
         """The file's content if it is new, else nothing. Raises ``FileRefusedError``, once per content."""
@@ -114,30 +117,3 @@ class SettingsError(ValueError):
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
         self.problems = list(problems)
-
-
-class SettingsReport(Protocol):
-    """Receiver of reload outcomes."""
-
-    def settings_accepted(self, generation: int) -> None:
-        """New settings are in force; ``generation`` counts the accepted ones, from 1."""
-
-    def settings_refused(self, reason: str) -> None:
-        """New settings were refused; the old ones stay in force."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsFollower(Generic[T]):
-    """A ``Follower`` of a settings file; ``use`` puts settings in force at once."""
-
-    use: Callable[[T], None]
-    report: SettingsReport
-
-    def accept(self, value: T, generation: int) -> None:
-        """Puts new settings in force."""
-        self.use(value)
-        self.report.settings_accepted(generation)
-
-    def refuse(self, error: FileRefusedError) -> None:
-        """Reports a refusal; the old settings stay in force."""
-        self.report.settings_refused(str(error))

@@ -20,7 +20,7 @@ from protocol.runtime.beside import beside
 from protocol.runtime.clock import Clock
 from protocol.runtime.credentials import from_pod
 from protocol.runtime.explaining.probe_server import Route, listening
-from protocol.runtime.followed_file import FollowedFile, SettingsFollower
+from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.serving.http_requests import HttpResponse
 from protocol.runtime.tls_metrics import watch_tls
@@ -69,7 +69,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
         addresses = await _serve(settings, expander, telemetry, stack)
         jobs = [size.follow(clock)]
         if file is not None:
-            jobs.append(file.follow(SettingsFollower(take, telemetry), clock))
+            jobs.append(file.follow(take, telemetry, clock))
         async with beside(*jobs):
             yield addresses
 

@@ -14,7 +14,7 @@ import httpx2 as httpx
 
 from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.followed_file import FollowedFile, SettingsFollower
+from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import (
     add_explain_token,
@@ -99,7 +99,7 @@ async def _run(options: argparse.Namespace) -> None:
         program = assemble(api, clock, settings, identity, PeerPrograms(agents, denials))
         jobs = [program.run(api, clock)]
         if file is not None:
-            jobs.append(file.follow(SettingsFollower(program.use, program.telemetry), clock))
+            jobs.append(file.follow(program.use, program.telemetry, clock))
         async with beside(*jobs):
             app = GuardedExplanations(groups_app(program), explain_access(options.explain_token, api, clock))
             await serve([Listener("metrics", app, options.listen, limits=LIMITS)], stop)

@@ -15,7 +15,7 @@ import httpx2 as httpx
 
 from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.followed_file import FollowedFile, SettingsFollower
+from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
 from protocol.runtime.serving.limits import Limits
@@ -95,7 +95,7 @@ async def _run(options: argparse.Namespace) -> None:
         api, folder = HttpApi(http, access.token), options.tls_folder
         program = InjectorProgram(api, clock, settings, identity, folder, options.pods)
         watch_tls(program.telemetry.registry, [program.tls, *followed_by(access.tls)])
-        following = file.follow(SettingsFollower(program.use, program.telemetry), clock)
+        following = file.follow(program.use, program.telemetry, clock)
         async with beside(program.run(), following, _serve_webhook(options.listen_webhook, program, stop)):
             await serve([_probes(options.listen_metrics, program)], stop)
 

@@ -15,7 +15,6 @@ from agent.ports import PortError
 from agent.runner import Ports, Runner
 from agent.supervisor import MOST_KILLS, Supervisor
 from protocol.messages import ObjectName
-from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
 from tests.agent.core.story import POLICY, holding
 from tests.agent.fake_ports import ASSIGNMENT, FakeDatabase, FakeGuest, FakeScheduler, FakeVmApi, Lines
@@ -194,10 +193,10 @@ async def test_new_policy_reaches_all_runners() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT)
         changed = replace(POLICY, smoothing=holding(90.0))
-        agents.supervisor.accept(changed, 2)
+        agents.supervisor.use_policy(changed)
         await agents.node.has(ASSIGNMENT, OTHER)
         assert {runner.state.policy for runner in agents.supervisor.runners.values()} == {changed}
-        agents.supervisor.refuse(FileRefusedError("policy.yaml: gone"))
+        agents.supervisor.settings_refused("policy.yaml: gone")
         assert all(runner.state.settings_failure for runner in agents.supervisor.runners.values())
 
 

@@ -18,20 +18,24 @@ class Told:
     """Remembers what it was told."""
 
     def __init__(self) -> None:
+        self.value = 0
         self.told: list[int | str] = []
 
-    def accept(self, value: int, generation: int) -> None:
-        self.told.append(value * 100 + generation)
+    def use(self, value: int) -> None:
+        self.value = value
 
-    def refuse(self, error: FileRefusedError) -> None:
-        self.told.append(str(error).rpartition("/")[2])
+    def settings_accepted(self, generation: int) -> None:
+        self.told.append(self.value * 100 + generation)
+
+    def settings_refused(self, reason: str) -> None:
+        self.told.append(reason.rpartition("/")[2])
 
 
 @asynccontextmanager
 async def followed(path: Path) -> AsyncIterator[tuple[Told, FakeClock]]:
     file, told, clock = FollowedFile(path, int), Told(), FakeClock()
-    file.begin(told)
-    following = asyncio.create_task(file.follow(told, clock))
+    file.begin(told.use, told)
+    following = asyncio.create_task(file.follow(told.use, told, clock))
     yield told, clock
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)

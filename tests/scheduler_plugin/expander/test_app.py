@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from protocol.runtime.credentials import CredentialsError
-from protocol.runtime.followed_file import FileRefusedError, FollowedFile, SettingsFollower
+from protocol.runtime.followed_file import FileRefusedError, FollowedFile
 from protocol.units import Seconds
 from scheduler_plugin.expander.__main__ import main
 from scheduler_plugin.expander.app import serving
@@ -124,7 +124,7 @@ async def test_new_content_is_applied_or_refused_once(settings: Path, caplog: py
     file.load()
     story = _Story(settings, [LOOPBACK, "clusterNodes: 9", "clusterNodes: x", "clusterNodes: x", None, "{}"])
     with pytest.raises(asyncio.CancelledError):
-        await file.follow(SettingsFollower(taken.append, telemetry), story)
+        await file.follow(taken.append, telemetry, story)
     assert [each.cluster_nodes for each in taken] == [9, None]
     page = telemetry.page()
     assert b'settings_reloads_total{outcome="accepted"} 2.0' in page

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
 from protocol.messages import ObjectName
-from protocol.runtime.followed_file import FileRefusedError, SettingsError, SettingsFollower
+from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.kubernetes.lease import LeaseTerms
 from protocol.units import Seconds
 from scheduler_plugin.groups.settings import GroupsSettings, parse_settings
@@ -51,9 +51,8 @@ async def test_settings_reload_or_refuse() -> None:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)
         program = await run.start()
-        follower = SettingsFollower(program.use, program.telemetry)
-        follower.accept(parse_settings("intervalSeconds: 60"), 2)
-        follower.refuse(FileRefusedError("settings.yaml: intervalSeconds: expected a number"))
+        program.use(parse_settings("intervalSeconds: 60"))
+        program.telemetry.settings_refused("settings.yaml: intervalSeconds: expected a number")
         assert program.context.interval == Seconds(60.0)
         page = program.page().decode()
         assert 'autoscale_groups_settings_reloads_total{outcome="refused"} 1.0' in page
