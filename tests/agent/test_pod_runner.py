@@ -14,7 +14,7 @@ from agent.ports import ConflictError, PortError, RefusedError, UnwatchedError
 from agent.runner import Ports, Runner
 from protocol.guest.monitor_messages import DownscaleResult, UpscaleConfirmation
 from protocol.messages import ObjectName
-from protocol.pod_database import DEFERRED, ERROR, INFEASIBLE, MEMORY_STEP, PodDatabase, ResizeObjection
+from protocol.pod_database import DEFERRED, INFEASIBLE, MEMORY_STEP, PodDatabase, ResizeObjection
 from protocol.units import Bytes, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 from tests.agent.core.story import POLICY
@@ -94,12 +94,8 @@ class PodFixture(RunnerFixture):
         self.reclaimer = FakeMonitor()
         super().__init__(monitor=self.reclaimer)
         self.pod = self.vm_api = FakePod(use)
-        self.runner = self.successor()
-
-    def successor(self) -> Runner:
-        """Another agent of the same pod, which knows nothing yet."""
         ports = Ports(self.guest, self.scheduler, self.pod, self.database.look, self.clock, self.reclaimer.connect)
-        return Runner(ASSIGNMENT, ports, POLICY, 1, self.growths)
+        self.runner = Runner(ASSIGNMENT, ports, POLICY, 1, self.growths)
 
     @property
     def because(self) -> str:
@@ -138,21 +134,6 @@ async def test_infeasible_wish_is_tried_ever_more_seldom() -> None:
         assert fixture.pod.targets == [size("500m", "1Gi"), FLOOR] * 5, "after 5, 10, 20 and 40 s"
         assert fixture.pod.found.use == FLOOR
         assert fixture.scheduler.asked[-1] == FLOOR
-
-
-async def test_failed_shrink_is_taken_back_for_load_in_same_second() -> None:
-    async with PodFixture(size("250m", "2Gi")) as fixture:
-        fixture.guest.cores = 0.1
-        await fixture.clock.advance(0.0)
-        await fixture.reclaimer.says(UpscaleConfirmation(2))
-        await fixture.clock.advance(9.0)
-        assert fixture.reclaimer.heard[-1]["type"] == "DownscaleRequest"
-        fixture.pod.verdict, fixture.pod.blocks = ERROR, lambda use, has: use.mem < has.mem
-        await fixture.reclaimer.says(DownscaleResult(fixture.reclaimer.last_number, ok=True))
-        fixture.guest.cores = 0.5
-        await fixture.clock.advance(1.0)
-        assert fixture.pod.targets == [FLOOR, size("250m", "2Gi"), size(1, "2Gi")]
-        assert fixture.pod.found.actual == size(1, "2Gi")
 
 
 async def test_reasons_speak_of_the_pod() -> None:
@@ -248,15 +229,6 @@ async def test_reads_follow_pod_while_nothing_can_be_watched() -> None:
         fixture.pod.get_errors = [AWAY]
         await fixture.clock.advance(20.0)
         assert fixture.runner.tally["vm_lost"] == 1
-
-
-async def test_restarted_agent_ends_what_its_predecessor_began() -> None:
-    fixture = PodFixture(size("250m", "2Gi"))
-    fixture.pod.change(use=FLOOR, objection=ResizeObjection(ERROR, "in use"))
-    async with fixture:
-        await fixture.clock.advance(2.0)
-        assert fixture.pod.targets == [size("250m", "2Gi")]
-        assert fixture.scheduler.asked[0] == size("250m", "2Gi")
 
 
 async def test_owner_resizes_pod_meanwhile() -> None:

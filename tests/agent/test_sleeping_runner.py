@@ -5,11 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from agent.core.events import Fault
-from agent.core.explain import explain
 from agent.ports import ConflictError, PortError
 from protocol.guest.monitor_messages import UpscaleConfirmation
 from protocol.guest.sleep import SleepReport, SleepState
-from protocol.names import ANNOTATION_CONFIG, LABEL_KEEP_AWAKE, LABEL_ROLE
+from protocol.names import ANNOTATION_CONFIG
 from protocol.running_machine import RunningMachine
 from protocol.units import ZERO, Bytes
 from tests.agent.core.story import GIB, cu
@@ -86,20 +85,6 @@ async def test_agent_that_begins_while_asleep_connects_to_nothing() -> None:
         assert (fixture.guest.looks, monitor.connections, set(fixture.scheduler.asked)) == (0, 0, {ZERO})
 
 
-async def test_denied_wake_is_repeated() -> None:
-    async with sleeper() as fixture:
-        await fall_asleep(fixture)
-        fixture.scheduler.room = ZERO
-        shows(fixture, "Waking", SleepState.WAKING)
-        asked = len(fixture.scheduler.asked)
-        await fixture.clock.advance(9.0)
-        assert fixture.scheduler.asked[asked:] == [cu(1)] * 5, "at once, and every two seconds"
-        fixture.scheduler.room = cu(8)
-        await fixture.clock.advance(2.0)
-        assert fixture.scheduler.asked[asked:] == [cu(1)] * 6
-        assert fixture.runner.state.ceiling == cu(1)
-
-
 async def test_refused_order_waits() -> None:
     async with sleeper() as fixture:
         await fixture.clock.advance(61.0)
@@ -146,21 +131,6 @@ async def test_window_of_new_policy_counts_at_once() -> None:
         fixture.vm_api.change(annotations={ANNOTATION_CONFIG: "sleep: {after: 60s, keepAwake: [Thu 00:00-24:00 UTC]}"})
         await fixture.clock.advance(100.0)
         assert fixture.vm_api.ordered == []
-
-
-async def test_labels_and_foreign_controllers_prevent_sleep() -> None:
-    for fields, because in (
-        ({"labels": {LABEL_KEEP_AWAKE: "true"}}, "its label autoscaling.neon.tech/keep-awake keeps it awake"),
-        ({"labels": {LABEL_ROLE: "replica"}}, "it is a standby"),
-        ({"machine": None}, "its controller does not support sleep"),
-    ):
-        fixture = sleeper()
-        fixture.vm_api.found = replace(fixture.vm_api.found, **fields)
-        async with fixture:
-            await fixture.clock.advance(120.0)
-            found = explain(fixture.runner.state, "default/vm-1", fixture.clock.now()).sleep
-            assert found is not None
-            assert (fixture.vm_api.ordered, found["because"]) == ([], f"awake: {because}")
 
 
 async def test_wake_that_nobody_used_becomes_an_event() -> None:

@@ -66,10 +66,6 @@ def test_fraction_is_decimal_and_rounds_down(value: int, fraction: float) -> Non
     assert MilliCpu(value).scaled(fraction) == MilliCpu(value).scaled(exact) == whole
 
 
-def test_seven_tenths_of_a_thousand_are_seven_hundred() -> None:
-    assert MilliCpu(1000).scaled(0.7) == MilliCpu(700)
-
-
 def test_ratios_truth_and_totals() -> None:
     assert Bytes(1).ratio(Bytes(4)) == 0.25
     assert (bool(Bytes(0)), bool(Bytes(1))) == (False, True)

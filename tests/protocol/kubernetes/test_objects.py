@@ -91,7 +91,3 @@ def test_expressions_select_as_in_kubernetes(expression: objects.Json, is_select
     assert objects.selects({"matchExpressions": [expression]}, _LABELS) is is_selected
     assert objects.selects({"matchLabels": {"app": "web"}, "matchExpressions": [expression]}, _LABELS) is is_selected
     assert not objects.selects({"matchLabels": {"app": "api"}, "matchExpressions": [expression]}, _LABELS)
-
-
-def test_an_empty_selector_selects_nothing() -> None:
-    assert not objects.selects({}, _LABELS)

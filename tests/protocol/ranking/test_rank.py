@@ -13,7 +13,6 @@ from protocol.ranking.prices import MIB, Needs, damper_price, node_price, perfec
 from protocol.ranking.rank import (
     Option,
     preferred_vcpus,
-    rank,
     rank_options,
     suppress,
     unfitness,
@@ -95,10 +94,6 @@ def test_equal_options_are_all_best() -> None:
     worse = Option("c", 2, needs("1"), 1.0, (needs("1"),))
     assert best_options(rank_options([worse, one, two], 1, CONFIG)) == [one, two]
     assert best_options([]) == []
-
-
-def test_nothing_paid_for_nothing_is_no_rank() -> None:
-    assert rank(0.0, 0.0, 0.0, 1.0) is None
 
 
 @pytest.mark.parametrize(

@@ -145,11 +145,6 @@ def test_patience_ends_what_hysteresis_would_hold_for_ever() -> None:
     assert stage.explain() == "shrinks only where that saves at least 50% of what there is"
 
 
-def test_hysteresis_without_patience_has_nothing_to_keep() -> None:
-    stage = Hysteresis.by_outputs(1.0, 0.0)
-    assert stage.step(NOW, 2.0, Sample(2.0, 2.5)) == 2.5
-
-
 def test_curves_say_what_they_do() -> None:
     assert [
         CurveModel(1, 2, 3, 4).explain(),

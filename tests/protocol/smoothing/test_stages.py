@@ -106,10 +106,6 @@ def test_percentile_error_is_one_bucket(values: list[float], fraction: float) ->
     assert true * (1 - 1e-9) <= histogram.percentile(fraction) <= true * GROWTH * (1 + 1e-9)
 
 
-def test_an_empty_histogram_knows_nothing() -> None:
-    assert DecayingHistogram(Seconds(60.0), 0.01).percentile(0.9) == 0.0
-
-
 def test_weights_halve_forever() -> None:
     histogram = DecayingHistogram(Seconds(10.0), 0.01)
     histogram.add(1.0, 8.0)
