@@ -32,7 +32,6 @@ from protocol.guest.monitor_messages import (
     UnknownMessage,
     UpscaleConfirmation,
     UpscaleRequest,
-    write_to_monitor,
 )
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -136,7 +135,7 @@ class MonitorSession:
     async def _speak(self, connection: MonitorConnection) -> None:
         while True:
             message = await self._outbox.get()
-            await connection.send(write_to_monitor(message, self._numbered(message)))
+            await connection.send(message, self._numbered(message))
 
     def _numbered(self, message: ToMonitor) -> int:
         """The id for ``message``, which the monitor's answer repeats."""

@@ -17,7 +17,7 @@ import msgspec
 from agent.core.events import Fault
 from agent.core.guest import GuestSample
 from protocol.codec import PluginResponseView
-from protocol.guest.monitor_messages import FromMonitor
+from protocol.guest.monitor_messages import FromMonitor, ToMonitor
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
@@ -96,8 +96,8 @@ class MonitorConnection(Protocol):
     async def receive(self) -> FromMonitor:
         """The next message. Raises ``PortError`` if the connection is closed or the message is malformed."""
 
-    async def send(self, text: str) -> None:
-        """Send a message. Raises ``PortError``."""
+    async def send(self, message: ToMonitor, number: int) -> None:
+        """Send ``message`` as number ``number``. Raises ``PortError``."""
 
 
 MonitorSource = Callable[[], AbstractAsyncContextManager[MonitorConnection]]

@@ -18,14 +18,16 @@ from agent import texts
 from agent.core.events import Fault
 from agent.core.monitor.monitor_side import printable
 from agent.core.monitor.token_bucket import TokenBucket
-from agent.ports import MonitorConnection, PortError
+from agent.ports import PortError
 from protocol.guest.monitor_messages import (
     LARGEST_MONITOR_MESSAGE,
     FromMonitor,
     MalformedMonitorMessageError,
+    ToMonitor,
     read_from_monitor,
     read_greeting,
     write_greeting,
+    write_to_monitor,
 )
 from protocol.units import Instant, Seconds
 
@@ -58,7 +60,7 @@ class GuestMonitor:
         self._deadline = deadline
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[MonitorConnection]:
+    async def connect(self) -> AsyncIterator[GuestConnection]:
         """See ``MonitorSource``."""
         connecting = _NoRedirects(
             self._url,
@@ -86,9 +88,9 @@ class GuestMonitor:
             reason = texts.MONITOR_UNREACHABLE.format(url=self._url, kind=type(error).__name__)
             raise PortError(Fault.NETWORK, reason) from None
 
-    async def _greeted(self, socket: ClientConnection) -> MonitorConnection:
-        connection = _Connection(socket, self._deadline)
-        await connection.send(write_greeting())
+    async def _greeted(self, socket: ClientConnection) -> GuestConnection:
+        connection = GuestConnection(socket, self._deadline)
+        await connection.write(write_greeting())
         try:
             async with asyncio.timeout(self._deadline):
                 connection.version = read_greeting(await connection.text())
@@ -158,7 +160,7 @@ class _NoRedirects(connect):
         return exc
 
 
-class _Connection:
+class GuestConnection:
     """See ``MonitorConnection``."""
 
     def __init__(self, socket: ClientConnection, deadline: Seconds) -> None:
@@ -182,8 +184,12 @@ class _Connection:
         except MalformedMonitorMessageError as error:
             raise PortError(Fault.GUEST, texts.MONITOR_MALFORMED.format(error=error)) from None
 
-    async def send(self, text: str) -> None:
+    async def send(self, message: ToMonitor, number: int) -> None:
         """See ``MonitorConnection``."""
+        await self.write(write_to_monitor(message, number))
+
+    async def write(self, text: str) -> None:
+        """Send a text. Raises ``PortError``."""
         try:
             async with asyncio.timeout(self._deadline):
                 await self._socket.send(text)

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from agent import texts
 from agent.cgroups.files import read_optional
 from agent.cgroups.formats import stalled
@@ -26,7 +24,16 @@ from agent.cgroups.memory import MemoryFiles
 from agent.core.monitor.shrink_trial import PodView, ShrinkTrial, TrialVerdict
 from agent.ports import MonitorConnection
 from agent.reclaimer.messages import LONGEST_LINE, HoldRequest, read_held, write_line
-from protocol.guest.monitor_messages import DownscaleResult, FromMonitor, HealthCheck, UpscaleConfirmation
+from protocol.guest.monitor_messages import (
+    AskToShrink,
+    CheckHealth,
+    DownscaleResult,
+    FromMonitor,
+    HealthCheck,
+    TellGrown,
+    ToMonitor,
+    UpscaleConfirmation,
+)
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Seconds
 
@@ -112,25 +119,6 @@ class PodFiles:
         )
 
 
-class _TrialSize(msgspec.Struct, frozen=True):
-    mem: int
-
-
-class _Content(msgspec.Struct, frozen=True):
-    target: _TrialSize | None = None
-
-
-class _ToMonitor(msgspec.Struct, frozen=True):
-    """The fields read of an agent's message."""
-
-    id: int
-    type: str
-    content: _Content
-
-
-_READ: Final = msgspec.json.Decoder(_ToMonitor)
-
-
 class _Conversation:
     """See ``MonitorConnection``. At most one trial runs, in its own task."""
 
@@ -148,19 +136,18 @@ class _Conversation:
         """See ``MonitorConnection``."""
         return await self._outbox.get()
 
-    async def send(self, text: str) -> None:
+    async def send(self, message: ToMonitor, number: int) -> None:
         """See ``MonitorConnection``."""
-        message = _READ.decode(text)
-        match message.type, message.content.target:
-            case "HealthCheck", _:
-                self._outbox.put_nowait(HealthCheck(message.id))
-            case "DownscaleRequest", _TrialSize(mem):
+        match message:
+            case CheckHealth():
+                self._outbox.put_nowait(HealthCheck(number))
+            case AskToShrink(target):
                 # A hold after an earlier approval moves on to the new size.
                 await self._stop()
-                self._trial = self._tasks.create_task(self._try(message.id, Bytes(mem)))
-            case "UpscaleNotification", _:
+                self._trial = self._tasks.create_task(self._try(number, target.mem))
+            case TellGrown():
                 await self.release()
-                self._outbox.put_nowait(UpscaleConfirmation(message.id))
+                self._outbox.put_nowait(UpscaleConfirmation(number))
 
     async def release(self) -> None:
         """End the trial and the hold."""

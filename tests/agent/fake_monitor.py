@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import msgspec
-
 from agent.ports import MonitorConnection, PortError
-from protocol.guest.monitor_messages import FromMonitor, HealthCheck
+from protocol.guest.monitor_messages import CheckHealth, FromMonitor, HealthCheck, ToMonitor
 from protocol.units import Seconds
 from tests.fake_clock import settle
 
@@ -23,7 +21,7 @@ class FakeMonitor:
     patience: Seconds = Seconds(5.0)
     absent: list[PortError] = field(default_factory=list)
     is_well: bool = True
-    heard: list[dict[str, object]] = field(default_factory=list)
+    heard: list[tuple[int, ToMonitor]] = field(default_factory=list)
     connections: int = 0
     _says: asyncio.Queue[FromMonitor | PortError] = field(default_factory=asyncio.Queue)
 
@@ -41,13 +39,11 @@ class FakeMonitor:
             raise said
         return said
 
-    async def send(self, text: str) -> None:
-        message = msgspec.json.decode(text)
-        if message["type"] == "HealthCheck":
-            if self.is_well:
-                self._says.put_nowait(HealthCheck(message["id"]))
-        else:
-            self.heard.append(message)
+    async def send(self, message: ToMonitor, number: int) -> None:
+        if not isinstance(message, CheckHealth):
+            self.heard.append((number, message))
+        elif self.is_well:
+            self._says.put_nowait(HealthCheck(number))
 
     async def says(self, *messages: FromMonitor | PortError) -> None:
         for each in messages:
@@ -57,6 +53,4 @@ class FakeMonitor:
     @property
     def last_number(self) -> int:
         """The number of the last message that was heard."""
-        number = self.heard[-1]["id"]
-        assert isinstance(number, int)
-        return number
+        return self.heard[-1][0]

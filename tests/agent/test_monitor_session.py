@@ -19,6 +19,7 @@ from protocol.guest.monitor_messages import (
     InternalError,
     InvalidMessage,
     LoadReport,
+    NotUnderstood,
     TellGrown,
     UnknownMessage,
     UpscaleConfirmation,
@@ -67,9 +68,7 @@ async def test_unsolicited_message_becomes_event(monitor: Conversing) -> None:
 
 async def test_answers_match_even_request_ids(monitor: Conversing) -> None:
     number = await monitor.asked(AskToShrink(cu(1)))
-    assert monitor.heard == [
-        {"type": "DownscaleRequest", "id": 2, "content": {"target": {"cpu": 0.25, "mem": 1024**3}}}
-    ]
+    assert monitor.heard == [(2, AskToShrink(cu(1)))]
     result = DownscaleResult(number, ok=True)
     await monitor.says(DownscaleResult(number + 2, ok=True), result, result)
     assert monitor.events[1:] == [MonitorAnswered(result)], "neither a stranger's number nor the same twice"
@@ -95,7 +94,8 @@ async def test_rejects_messages_of_newer_version(monitor: Conversing) -> None:
     monitor.version = 1
     await monitor.says(REPORT, UnknownMessage(3, "Novelty"))
     assert monitor.events == [MonitorJoined(2)]
-    assert [(each["type"], each["id"]) for each in monitor.heard] == [("InvalidMessage", 1), ("InvalidMessage", 3)]
+    refused = NotUnderstood(1, "LoadReport needs protocol version 2"), NotUnderstood(3, "unknown message type")
+    assert monitor.heard == [(message.id, message) for message in refused]
     assert await monitor.asked(AskToShrink(cu(1))) == 2, "questions have the next number of ours"
 
 

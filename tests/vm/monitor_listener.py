@@ -19,7 +19,7 @@ async def main(url: str) -> None:
         lines = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
         while line := await lines.readline():
-            await connection.send(line.decode().strip())
+            await connection.write(line.decode().strip())
 
 
 async def _listen(connection: MonitorConnection) -> None:

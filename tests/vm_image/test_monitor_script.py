@@ -18,8 +18,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from agent.adapters.guest_monitor import GuestMonitor
-from agent.ports import MonitorConnection, PortError
+from agent.adapters.guest_monitor import GuestConnection, GuestMonitor
+from agent.ports import PortError
 from deploy.neonvm.network.sockets import free_port
 from protocol.guest.monitor_messages import (
     AskToShrink,
@@ -31,7 +31,6 @@ from protocol.guest.monitor_messages import (
     NotUnderstood,
     TellGrown,
     UpscaleConfirmation,
-    write_to_monitor,
 )
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from vm_image import recipe
@@ -119,7 +118,7 @@ async def _output(*command: str) -> str:
     return (await process.communicate())[0].decode()
 
 
-async def begun(guest: Guest, stack: AsyncExitStack) -> MonitorConnection:
+async def begun(guest: Guest, stack: AsyncExitStack) -> GuestConnection:
     """A conversation, once the monitor listens."""
     async with asyncio.timeout(DEADLINE):
         while True:
@@ -141,11 +140,11 @@ async def test_it_answers_every_message_of_an_agent(guest: Guest) -> None:
     async with AsyncExitStack() as stack:
         talk = await begun(guest, stack)
         assert talk.version == 2
-        await talk.send(write_to_monitor(CheckHealth(), 2))
-        await talk.send(write_to_monitor(TellGrown(size(1024)), 4))
-        await talk.send(write_to_monitor(NotUnderstood(6, "what?"), 6))
-        await talk.send('{"type":"Novelty","id":8}')
-        await talk.send("{}")
+        await talk.send(CheckHealth(), 2)
+        await talk.send(TellGrown(size(1024)), 4)
+        await talk.send(NotUnderstood(6, "what?"), 6)
+        await talk.write('{"type":"Novelty","id":8}')
+        await talk.write("{}")
         said = [await talk.receive() for _ in range(4)]
     assert said == [
         HealthCheck(2),
@@ -158,10 +157,10 @@ async def test_it_answers_every_message_of_an_agent(guest: Guest) -> None:
 async def test_it_agrees_to_a_shrink_that_leaves_room_and_holds_the_database_below_it_meanwhile(guest: Guest) -> None:
     async with AsyncExitStack() as stack:
         talk = await begun(guest, stack)
-        await talk.send(write_to_monitor(AskToShrink(size(512)), 2))
+        await talk.send(AskToShrink(size(512)), 2)
         assert await talk.receive() == DownscaleResult(2, ok=True, status="there is room")
         assert guest.read("memory.high") == str((512 - 100 - (124 - 64)) * MIB), "less kernel, less other programs"
-        await talk.send(write_to_monitor(TellGrown(size(1024)), 4))
+        await talk.send(TellGrown(size(1024)), 4)
         assert await talk.receive() == UpscaleConfirmation(4)
         assert guest.read("memory.high") == "max"
 
@@ -178,7 +177,7 @@ async def test_it_refuses_a_shrink_that_would_hurt(guest: Guest, available: int,
     guest.has(available=available, stalled=stalled)
     async with AsyncExitStack() as stack:
         talk = await begun(guest, stack)
-        await talk.send(write_to_monitor(AskToShrink(size(512)), 2))
+        await talk.send(AskToShrink(size(512)), 2)
         assert await talk.receive() == DownscaleResult(2, ok=False, status=reason)
     assert guest.read("memory.high") == "max"
 
@@ -186,7 +185,7 @@ async def test_it_refuses_a_shrink_that_would_hurt(guest: Guest, available: int,
 async def test_it_reports_a_burst_of_connections(guest: Guest) -> None:
     async with AsyncExitStack() as stack:
         talk = await begun(guest, stack)
-        await talk.send(write_to_monitor(CheckHealth(), 2))
+        await talk.send(CheckHealth(), 2)
         await talk.receive()
         guest.has(processes=20)
         async with asyncio.timeout(DEADLINE):
@@ -267,7 +266,7 @@ async def test_the_newest_agent_is_served_and_the_one_before_is_not(guest: Guest
         second = await begun(guest, stack)
         with pytest.raises(PortError):
             await first.receive()
-        await second.send(write_to_monitor(CheckHealth(), 2))
+        await second.send(CheckHealth(), 2)
         assert await second.receive() == HealthCheck(2)
 
 
@@ -293,5 +292,5 @@ async def test_what_is_no_websocket_is_hung_up_on_and_the_next_is_served(guest: 
         assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
         writer.close()
         talk = await begun(guest, stack)
-        await talk.send(write_to_monitor(CheckHealth(), 2))
+        await talk.send(CheckHealth(), 2)
         assert await talk.receive() == HealthCheck(2)

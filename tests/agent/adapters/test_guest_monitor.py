@@ -12,7 +12,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from agent.adapters.guest_monitor import GuestMonitor
 from agent.core.events import Fault
 from agent.ports import PortError
-from protocol.guest.monitor_messages import LARGEST_MONITOR_MESSAGE, UpscaleRequest
+from protocol.guest.monitor_messages import LARGEST_MONITOR_MESSAGE, CheckHealth, NotUnderstood, UpscaleRequest
 from protocol.units import Seconds
 from tests.fake_clock import settle
 
@@ -86,10 +86,10 @@ async def test_both_agree_on_a_version_and_speak() -> None:
     async with monitor(handler) as url, GuestMonitor(url, DEADLINE).connect() as connection:
         assert connection.version == 1
         assert await connection.receive() == UpscaleRequest(1)
-        await connection.send("hello")
+        await connection.send(CheckHealth(), 2)
         with pytest.raises(PortError, match="the connection to the guest's monitor closed"):
             await connection.receive()
-    assert heard == ["hello"]
+    assert heard == ['{"content":{},"type":"HealthCheck","id":2}']
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ async def test_silent_monitor_times_out_in_greeting() -> None:
 async def shout(url: str) -> None:
     async with GuestMonitor(url, Seconds(0.2)).connect() as connection:
         while True:
-            await connection.send("x" * 1024 * 1024)
+            await connection.send(NotUnderstood(1, "x" * 1024 * 1024), 1)
 
 
 async def test_monitor_that_never_reads_times_out() -> None:

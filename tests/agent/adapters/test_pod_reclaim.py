@@ -21,7 +21,6 @@ from protocol.guest.monitor_messages import (
     TellGrown,
     ToMonitor,
     UpscaleConfirmation,
-    write_to_monitor,
 )
 from protocol.units import Resources
 from tests.agent.cgroups.trees import CONTAINER, MIB, UID, Layout, Tree
@@ -108,7 +107,7 @@ class Agent:
 
     async def ask(self, message: ToMonitor) -> None:
         self.number += 2
-        await self.connection.send(write_to_monitor(message, self.number))
+        await self.connection.send(message, self.number)
         await settle()
 
     async def shrink(self, mem: int = TARGET) -> None:
