@@ -84,10 +84,7 @@ class PodReclaim:
 
     def files(self) -> PodFiles:
         """Locate the cgroup files. Raises ``OSError`` or ``ValueError``."""
-        pod = self._locator.pod(self._pod_uid)
-        container = None if pod is None else pod.container(self._container_id)
-        if pod is None or container is None:
-            raise FileNotFoundError(texts.NO_CGROUP.format(pod=self._pod_uid, container=self._container_id))
+        pod, container = self._locator.container(self._pod_uid, self._container_id)
         pressure = container.file("", "memory.pressure") if pod.is_v2 else None
         return PodFiles(MemoryFiles.of(pod), MemoryFiles.of(container), pressure)
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from agent import texts
+
 _UID: Final = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 _CONTAINER: Final = re.compile(r"[0-9a-f]{16,128}")
 
@@ -86,6 +88,14 @@ class Locator:
                     return ControlGroup(self._root, is_v2, path)
         self._misses += 1
         return None
+
+    def container(self, uid: str, container_id: str) -> tuple[ControlGroup, ControlGroup]:
+        """The cgroups of a pod and of its container. Raises like ``pod``, and ``FileNotFoundError``."""
+        pod = self.pod(uid)
+        container = None if pod is None else pod.container(container_id)
+        if pod is None or container is None:
+            raise FileNotFoundError(texts.NO_CGROUP.format(pod=uid, container=container_id))
+        return pod, container
 
     def _folders(self, top: Path) -> Iterator[str]:
         if self._kubepods is not None:

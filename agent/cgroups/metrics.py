@@ -61,10 +61,7 @@ class CgroupMetrics:
         """See ``MetricsSource``. No file stays open between scrapes."""
 
     def _located(self) -> Callable[[], GuestSample]:
-        pod = self._locator.pod(self._pod_uid)
-        container = None if pod is None else pod.container(self._container_id)
-        if pod is None or container is None:
-            raise FileNotFoundError(texts.NO_CGROUP.format(pod=self._pod_uid, container=self._container_id))
+        pod, container = self._locator.container(self._pod_uid, self._container_id)
         return (_Version2 if pod.is_v2 else _Version1)(pod, container).sample
 
 
