@@ -128,12 +128,15 @@ def login_of(paths: Sequence[Path], context: str = "") -> Login:
 
 
 class FileToken:
-    """A token in a file, read again once it is ``TOKEN_AGE`` old. Raises ``CredentialsError`` if it was never read."""
+    """A token in a file, read again once it is ``TOKEN_AGE`` old; ``first`` until the file can be read, as in kubectl.
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    Raises ``CredentialsError`` if it was never read and there is no ``first``.
+    """
+
+    def __init__(self, path: Path, clock: Clock, first: str = "") -> None:
         self._path = path
         self._clock = clock
-        self._token: str | None = None
+        self._token = first or None
         self._read_at = Instant(float("-inf"))
 
     def __call__(self) -> str:
@@ -151,20 +154,6 @@ class FileToken:
         if not self._token:
             raise CredentialsError(f"{self._path}: the file is empty")
         return self._token
-
-
-class FileOverToken:
-    """The token in a file, or a fixed one as long as that file has never been readable, as in kubectl."""
-
-    def __init__(self, file: FileToken, token: str) -> None:
-        self._file, self._token = file, token
-
-    def __call__(self) -> str:
-        """The token now."""
-        try:
-            return self._file()
-        except CredentialsError:
-            return self._token
 
 
 class PluginToken:
@@ -214,8 +203,7 @@ def _credentials(login: Login, folder: Path, clock: Clock) -> Credentials:
             login = replace(login, certificate=Pem(credential.certificate), key=Pem(credential.key or ""))
     # As in kubectl, the token in a file goes before the one in the kubeconfig.
     elif login.token_path:
-        file = FileToken(folder / login.token_path, clock)
-        token = FileOverToken(file, login.token) if login.token else file
+        token = FileToken(folder / login.token_path, clock, login.token)
     return Credentials(login.server, _tls(login, folder), token)
 
 

@@ -346,6 +346,7 @@ def test_token_file_is_reread_every_minute(tmp_path: Path) -> None:
     token = FileToken(path, clock)
     with pytest.raises(CredentialsError, match="token: No such file or directory"):
         token()
+    assert FileToken(path, clock, "of the kubeconfig")() == "of the kubeconfig"
     path.write_text(" \n")
     with pytest.raises(CredentialsError, match="token: the file is empty"):
         token()
