@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from prometheus_client import disable_created_metrics
+
 from agent.app import run
 from agent.settings import AgentSettings, read_settings
 from protocol.runtime.clock import SystemClock
@@ -23,6 +25,8 @@ def main() -> None:
         sys.stderr.write(f"autoscaler-agent: {error}\n")
         sys.exit(2)
     log_as_json()
+    # Otherwise every stage of the histogram of growths has one more series (``_created``).
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types here
     asyncio.run(_main(settings))
 
 

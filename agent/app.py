@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import httpx2 as httpx
+from prometheus_client import Histogram
 
 from agent import texts
 from agent.adapters.guest_database import GuestDatabase
@@ -28,7 +29,6 @@ from agent.assignments import Assignment, OwnVm, PodContainer
 from agent.cgroups.metrics import CgroupMetrics
 from agent.config import read_policy
 from agent.core.events import Fault
-from agent.core.growth import GrowthTimes
 from agent.core.policy import Policy, Rhythm
 from agent.exporter import explain_guard, routes
 from agent.ports import DatabaseView, PortError, SchedulerClient, TokenSource
@@ -180,7 +180,7 @@ def _maker(  # noqa: PLR0913, PLR0917 - what the agents of one process share
             monitor=GuestMonitor(monitor, MONITOR_DEADLINE).connect if monitor else None,
         )
 
-    def make(assignment: Assignment, policy: Policy, growths: GrowthTimes) -> Runner:
+    def make(assignment: Assignment, policy: Policy, growths: Histogram) -> Runner:
         return Runner(
             assignment,
             ports_of(assignment),

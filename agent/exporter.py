@@ -11,13 +11,12 @@ from typing import Any
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from agent import texts
 from agent.assignments import Assignment
 from agent.core.explain import explain
-from agent.core.growth import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Runner
 from agent.supervisor import Supervisor
@@ -66,7 +65,6 @@ class AgentCollector(Collector):
                     if value is not None:
                         family.add_metric((vm.namespace, vm.name, *filter(None, [label])), value)
             yield family
-        yield _growths(supervisor.growths)
 
 
 def routes(
@@ -112,6 +110,7 @@ def registry_of(supervisor: Supervisor, clock: Clock, messages: Mapping[str, int
     # ``auto_describe`` would collect the metrics at registration.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(AgentCollector(supervisor, clock, messages))
+    registry.register(supervisor.growths)
     describe_process(registry, "autoscaler-agent")
     return registry
 
@@ -289,11 +288,3 @@ def _failing(runner: Runner, now: Instant) -> Values:
     }
     troubles = {about: failure is not None for about, failure in failures.items()}
     return troubles | {"resizing": troubles["resizing"] or is_paused}
-
-
-def _growths(growths: GrowthTimes) -> Metric:
-    text = "Time from a VM's need to its permit, and to its size."
-    family = HistogramMetricFamily("autoscale_agent_growth_seconds", text, labels=("stage",))
-    for stage, buckets, total in growths.histograms():
-        family.add_metric((stage,), buckets, total)
-    return family

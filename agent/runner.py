@@ -18,6 +18,7 @@ from math import ceil, floor
 from typing import Final
 
 from msgspec.structs import replace
+from prometheus_client import Histogram
 
 from agent.assignments import Assignment
 from agent.config import PolicyError, for_pod, read_policy
@@ -25,7 +26,7 @@ from agent.core import events
 from agent.core.actions import Action, AskScheduler, OrderSleep, PatchVm
 from agent.core.advance import advance
 from agent.core.events import Event
-from agent.core.growth import GrowthTimes, PendingGrowth, follow
+from agent.core.growth import PendingGrowth, follow
 from agent.core.plan import plan
 from agent.core.policy import Policy, Rhythm
 from agent.core.sleep.windows import window_now
@@ -86,7 +87,7 @@ class Runner:
         ports: Ports,
         policy: Policy,
         sequence: int,
-        growths: GrowthTimes,
+        growths: Histogram,
         *,
         unit: ComputeUnit | None = None,
         rhythm: Rhythm | None = None,
@@ -138,7 +139,8 @@ class Runner:
         self._notices.take(self.state, event, now)
         advance(self.state, event, now, self._ports.clock.jitter())
         self.pending, ended = follow(self.state, self.pending, now)
-        self._growths.add(ended)
+        for wait in ended:
+            self._growths.labels(wait.stage).observe(wait.took)
         self._changed.set()
         if self.state.vm.seen is not None:
             begins, ends = self._guest_runs, self._guest_sleeps

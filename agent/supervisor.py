@@ -14,14 +14,15 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
+from prometheus_client import Histogram
+
 from agent import texts
 from agent.assignments import Assignment, AssignmentSource
-from agent.core.growth import GrowthTimes
 from agent.core.memory.kills import Kills
 from agent.core.policy import Policy
 from agent.ports import PortError
 from agent.runner import WATCH_BACKOFF, Runner
-from agent.telemetry import LOG
+from agent.telemetry import LOG, growth_times
 from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
@@ -39,7 +40,7 @@ STEADY_WATCH = Seconds(1.0)
 MOST_KILLS: Final = 256
 """Maximum pods whose kills are remembered between containers; a node has about 110 pods."""
 
-Make = Callable[[Assignment, Policy, GrowthTimes], Runner]
+Make = Callable[[Assignment, Policy, Histogram], Runner]
 """Creates the runner of one VM."""
 
 
@@ -49,7 +50,7 @@ class Supervisor:
     def __init__(self, source: AssignmentSource, make: Make, policy: Policy, clock: Clock) -> None:
         self.runners: dict[Assignment, Runner] = {}
         self.crashes = 0
-        self.growths = GrowthTimes()
+        self.growths = growth_times()
         self.is_listed = False
         self.source = source
         self._make = make

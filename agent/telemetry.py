@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from prometheus_client import Histogram
+
 from agent import texts
 from agent.core import events
 from agent.core.actions import AskScheduler, OrderSleep, PatchVm
 from agent.core.events import Event
+from agent.core.growth import WaitStage
 from agent.core.guest import GuestSample
 from agent.core.monitor.monitor_side import printable
 from agent.core.sleep.obstacles import SHOWN
@@ -23,6 +26,20 @@ from protocol.pod_database import pod_of
 from protocol.units import Instant
 
 LOG: Final = logging.getLogger("autoscale.agent")
+
+
+GROWTH_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the buckets in seconds; 5 s is the objective."""
+
+
+def growth_times() -> Histogram:
+    """The waits for growth by stage, in no registry yet."""
+    name, text = "autoscale_agent_growth_seconds", "Time from a VM's need to its permit, and to its size."
+    times = Histogram(name, text, ("stage",), registry=None, buckets=GROWTH_BUCKETS)
+    # Shown from the start, so that the first wait counts as an increase.
+    for stage in WaitStage:
+        times.labels(stage)
+    return times
 
 
 def note(tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant) -> None:

@@ -5,11 +5,8 @@ A wait begins when the need first exceeds the VM's size, and ends when the VM ha
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import accumulate
 from typing import Final
 
 from agent.core.state import State
@@ -81,29 +78,3 @@ def _step(
     # A falling need makes the pending size smaller, and keeps its start. Drop it if the VM has that size.
     left = replace(growth, size=growth.size.at_most(wanted), is_permitted=is_permitted)
     return ([] if left.size.within(has) else [left]), ended
-
-
-BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds of the buckets in seconds; 5 s is the objective."""
-
-
-class GrowthTimes:
-    """Histograms of the waits, by stage."""
-
-    def __init__(self) -> None:
-        # The last bucket is +Inf.
-        self._counts = {stage: [0] * (len(BOUNDS) + 1) for stage in WaitStage}
-        self._sums = dict.fromkeys(WaitStage, 0.0)
-
-    def add(self, waits: Iterable[Wait]) -> None:
-        """Count ended waits."""
-        for wait in waits:
-            # ``bisect_left``, because a bucket includes its bound (``le``).
-            self._counts[wait.stage][bisect_left(BOUNDS, wait.took)] += 1
-            self._sums[wait.stage] += wait.took
-
-    def histograms(self) -> Iterator[tuple[str, list[tuple[str, float]], float]]:
-        """Each stage with its cumulative buckets and the sum of its seconds, in Prometheus' form."""
-        names = [*map(str, BOUNDS), "+Inf"]
-        for stage in WaitStage:
-            yield stage.value, list(zip(names, accumulate(self._counts[stage]), strict=True)), self._sums[stage]

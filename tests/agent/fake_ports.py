@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from agent.assignments import Assignment
 from agent.core.events import Fault
-from agent.core.growth import GrowthTimes
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import ConflictError, DatabaseView, PortError
 from agent.runner import Ports, Runner
-from agent.telemetry import LOG
+from agent.telemetry import LOG, growth_times
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, ObjectName
 from protocol.names import ANNOTATION_SLEEP
@@ -247,7 +246,7 @@ class RunnerFixture:
 
     def __post_init__(self) -> None:
         self.guest = FakeGuest(self.clock)
-        self.database, self.growths = FakeDatabase(), GrowthTimes()
+        self.database, self.growths = FakeDatabase(), growth_times()
         connect = None if self.monitor is None else self.monitor.connect
         ports = Ports(self.guest, self.scheduler, self.vm_api, self.database.look, self.clock, connect)
         self.runner = Runner(ASSIGNMENT, ports, POLICY, 1, self.growths)

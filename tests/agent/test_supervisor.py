@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from prometheus_client import CollectorRegistry, Histogram
+
 from agent.assignments import Assignment, OwnVm, PodContainer
 from agent.core.events import Fault
-from agent.core.growth import GrowthTimes, Wait, WaitStage
+from agent.core.growth import WaitStage
 from agent.core.policy import Policy
 from agent.ports import PortError
 from agent.runner import Ports, Runner
 from agent.supervisor import MOST_KILLS, Supervisor
 from protocol.messages import ObjectName
-from protocol.units import Seconds
 from tests.agent.core.story import POLICY, holding
 from tests.agent.fake_ports import ASSIGNMENT, FakeDatabase, FakeGuest, FakeScheduler, FakeVmApi, Lines
 from tests.fake_clock import FakeClock, settle
@@ -61,11 +62,11 @@ class Agents:
     def __init__(self) -> None:
         self.node, self.clock, self.log = Node(), FakeClock(0.0, jitter=0.0), Lines()
         self.guests: list[FakeGuest] = []
-        self.growths: dict[Assignment, GrowthTimes] = {}
+        self.growths: dict[Assignment, Histogram] = {}
         self.kills = 0.0
         self.supervisor = Supervisor(self.node, self.make, POLICY, self.clock)
 
-    def make(self, assignment: Assignment, policy: Policy, growths: GrowthTimes) -> Runner:
+    def make(self, assignment: Assignment, policy: Policy, growths: Histogram) -> Runner:
         self.guests.append(FakeGuest(self.clock, oom_kills=self.kills))
         self.growths[assignment] = growths
         ports = Ports(self.guests[-1], FakeScheduler(), FakeVmApi(), FakeDatabase().look, self.clock)
@@ -130,10 +131,12 @@ async def test_growth_times_outlive_their_vm() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT, OTHER)
         for assignment, took in ((ASSIGNMENT, 0.5), (OTHER, 7.0)):
-            agents.growths[assignment].add([Wait(WaitStage.SIZE, Seconds(took))])
+            agents.growths[assignment].labels(WaitStage.SIZE).observe(took)
         await agents.node.has(OTHER)
-        _, buckets, total = list(agents.supervisor.growths.histograms())[1]
-        assert (dict(buckets)["0.5"], dict(buckets)["5.0"], dict(buckets)["+Inf"], total) == (1, 1, 2, 7.5)
+        registry = CollectorRegistry()
+        registry.register(agents.supervisor.growths)
+        name, labels = "autoscale_agent_growth_seconds_bucket", {"stage": "size"}
+        assert [registry.get_sample_value(name, labels | {"le": le}) for le in ("0.5", "5.0", "+Inf")] == [1, 1, 2]
 
 
 async def test_failed_list_keeps_runners() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.goal import Goal
-from agent.core.growth import MOST_OPEN, GrowthTimes, PendingGrowth, Wait, WaitStage, follow
+from agent.core.growth import MOST_OPEN, PendingGrowth, Wait, WaitStage, follow
 from protocol.units import Instant, Seconds
 from tests.agent.core.story import Story, cu, settled, vm
 
@@ -133,16 +133,3 @@ def test_open_waits_are_bounded_and_ordered(steps: list[tuple[str, int]]) -> Non
         assert len(waiting.pending) <= MOST_OPEN
         assert [growth.since for growth in waiting.pending] == sorted(growth.since for growth in waiting.pending)
         assert not any(growth.size.within(seen.actual) for growth in waiting.pending)
-
-
-def test_growth_times_are_cumulative_buckets() -> None:
-    times = GrowthTimes()
-    times.add([Wait(WaitStage.PERMIT, Seconds(5.0)), Wait(WaitStage.SIZE, Seconds(400.0))])
-    (permit, *_), (size, *_) = rows = list(times.histograms())
-    assert (permit, size) == ("permit", "size")
-    buckets = [dict(buckets) for _, buckets, _ in rows]
-    assert [(counts["2.5"], counts["5.0"], counts["300.0"], counts["+Inf"]) for counts in buckets] == [
-        (0, 1, 1, 1),
-        (0, 0, 0, 1),
-    ]
-    assert [total for *_, total in rows] == [5.0, 400.0]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.core.growth import BOUNDS
+from agent.telemetry import GROWTH_BUCKETS
 from tests import plain_yaml
 from tests.deploy.manifests import one, pods
 from tests.deploy.monitoring.exposed import Exposed, exposed
@@ -120,7 +120,7 @@ def test_unknown_metric_and_label_are_found() -> None:
 def test_the_objective_of_growths_is_a_bucket() -> None:
     text = "".join(query.expression for query in rule_queries())
     assert set(re.findall(r'stage="size",le="([^"]+)"', text)) == {"5.0"}
-    assert 5.0 in BOUNDS
+    assert 5.0 in GROWTH_BUCKETS
 
 
 def test_alerts_and_runbooks_match() -> None:

@@ -19,10 +19,10 @@ from agent.adapters.neonvm import NeonVm
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.assignments import Assignment
 from agent.core.events import Fault
-from agent.core.growth import GrowthTimes
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import PortError
 from agent.runner import Ports, Runner
+from agent.telemetry import growth_times
 from deploy.local.kubelet.agents import ensure_account
 from deploy.neonvm.ports import GuestPhase
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
@@ -198,7 +198,7 @@ class Agents:
             self._clock,
         )
         policy = replace(POLICY, memory=msgspec.structs.replace(POLICY.memory, target=0.25))
-        runner = Runner(Assignment(vm, name), ports, policy, int(self._clock.wall() * 1e6), GrowthTimes())
+        runner = Runner(Assignment(vm, name), ports, policy, int(self._clock.wall() * 1e6), growth_times())
         self.by_pod[name] = Agent(uid_of(pod), runner, asyncio.ensure_future(runner.run()))
 
     async def _token(self, pod: Json) -> str:
