@@ -31,11 +31,12 @@ from agent.config import read_policy
 from agent.core.events import Fault
 from agent.core.policy import Policy, Rhythm
 from agent.exporter import explain_guard, routes
-from agent.ports import DatabaseView, PortError, SchedulerClient, TokenSource
+from agent.ports import PortError, SchedulerClient, TokenSource
 from agent.runner import Ports, Runner
 from agent.settings import AgentSettings
 from agent.supervisor import Make, Supervisor
 from agent.telemetry import LOG
+from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import (
@@ -214,7 +215,7 @@ def _pod_ports(  # noqa: PLR0913, PLR0917 - a pod's part of the world
     )
 
 
-async def _no_view() -> DatabaseView:
+async def _no_view() -> DatabaseState:
     raise PortError(Fault.GUEST, texts.NO_DATABASE_VIEW)
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Annotated, Protocol
-
-import msgspec
+from typing import Protocol
 
 from agent.core.events import Fault
 from agent.core.guest import GuestSample
 from protocol.codec import PluginResponseView
+from protocol.guest.database import DatabaseState
 from protocol.guest.monitor_messages import FromMonitor, ToMonitor
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Resources, Seconds
@@ -65,25 +64,7 @@ class MetricsSource(Protocol):
         """Close the connection kept between scrapes; another scrape may follow."""
 
 
-NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
-
-
-class DatabaseView(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a postgres. ``sessions`` counts clients; ``oldest_transaction_seconds`` is the age of their oldest open
-    transaction.
-
-    A standby is ``streaming`` while it receives WAL from its primary; ``lag_seconds`` is its replay lag, None if
-    unknown.
-    """
-
-    standby: bool
-    streaming: bool = False
-    lag_seconds: NotNegative | None = None
-    sessions: Annotated[int, msgspec.Meta(ge=0)] = 0
-    oldest_transaction_seconds: NotNegative | None = None
-
-
-DatabaseSource = Callable[[], Awaitable[DatabaseView]]
+DatabaseSource = Callable[[], Awaitable[DatabaseState]]
 """Fetches the database's status from the daemon in the guest. Raises ``PortError``."""
 
 

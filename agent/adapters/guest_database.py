@@ -14,8 +14,9 @@ import msgspec
 from agent import texts
 from agent.adapters.http_errors import no_answer, reason_in
 from agent.core.events import Fault
-from agent.ports import DatabaseView, PortError
+from agent.ports import PortError
 from protocol.field_errors import field_message
+from protocol.guest.database import DatabaseState
 from protocol.units import Seconds
 
 LARGEST: Final = 4096
@@ -29,7 +30,7 @@ class GuestDatabase:
         self._url = url
         self._deadline = deadline
 
-    async def look(self) -> DatabaseView:
+    async def look(self) -> DatabaseState:
         """Fetch the status. Raises ``PortError``."""
         try:
             async with asyncio.timeout(self._deadline):
@@ -38,7 +39,7 @@ class GuestDatabase:
             raise no_answer(texts.DATABASE.format(url=self._url), error, self._deadline) from None
         try:
             # The guest is not trusted, so validate its response; the caller gets a new encoding of it.
-            return msgspec.json.decode(body, type=DatabaseView)
+            return msgspec.json.decode(body, type=DatabaseState)
         except (ValueError, RecursionError) as error:
             raise PortError(
                 Fault.GUEST, texts.DATABASE_UNREADABLE.format(url=self._url, error=field_message(error))

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from agent.assignments import Assignment
 from agent.core.events import Fault
 from agent.core.guest import CpuSeconds, GuestSample
-from agent.ports import ConflictError, DatabaseView, PortError
+from agent.ports import ConflictError, PortError
 from agent.runner import Ports, Runner
 from agent.telemetry import LOG, growth_times
 from protocol.codec import PluginResponseView
+from protocol.guest.database import DatabaseState
 from protocol.messages import AgentRequest, ObjectName
 from protocol.names import ANNOTATION_SLEEP
 from protocol.units import Bytes, ComputeUnit, Resources, Seconds
@@ -110,10 +111,10 @@ class FakeGuest:
 class FakeDatabase:
     """A database that says ``view``; or its guest fails with ``error``."""
 
-    view: DatabaseView = field(default_factory=lambda: DatabaseView(standby=False))
+    view: DatabaseState = field(default_factory=lambda: DatabaseState(is_standby=False))
     error: PortError | None = None
 
-    async def look(self) -> DatabaseView:
+    async def look(self) -> DatabaseState:
         """See ``DatabaseSource``."""
         if self.error is not None:
             raise self.error

@@ -17,8 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.assignments import Assignment, OwnVm
 from agent.core.events import Fault
 from agent.exporter import explain_guard, routes
-from agent.ports import DatabaseView, PortError
+from agent.ports import PortError
 from agent.supervisor import Supervisor
+from protocol.guest.database import DatabaseState
 from protocol.guest.sleep import SleepReport, SleepState
 from protocol.kubernetes.access_reviews import Scope
 from protocol.messages import ObjectName
@@ -26,6 +27,7 @@ from protocol.pod_database import DEFERRED, ResizeObjection
 from protocol.runtime.explaining.explain_access import AccessDenial, Caller
 from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MOST_CONNECTIONS, listening
 from protocol.runtime.serving.http_requests import HttpResponse
+from protocol.units import Seconds
 from tests.agent.core.story import POLICY
 from tests.agent.fake_ports import ASSIGNMENT, RunnerFixture
 from tests.plain_http import plain_client
@@ -209,7 +211,7 @@ async def test_the_database_is_asked_when_the_agent_is(served: Served) -> None:
     fixture, supervisor, http = served
     assert (await http.get("/database")).status_code == 404
     supervisor.runners[ASSIGNMENT] = fixture.runner
-    fixture.database.view = DatabaseView(True, streaming=True, lag_seconds=0.5, sessions=3)
+    fixture.database.view = DatabaseState(True, streaming=True, lag=Seconds(0.5), sessions=3)
     answer = await http.get("/database")
     assert (answer.status_code, answer.json()) == (
         200,

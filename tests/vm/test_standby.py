@@ -13,17 +13,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.ports import DatabaseView
 from deploy.neonvm.addressing import DAEMON_PORT
 from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.qemu.daemon import ask
+from protocol.guest.database import DatabaseState
 from protocol.messages import ObjectName
 from protocol.names import KERNEL_PRIMARY
 from protocol.runtime.clock import SystemClock
 from protocol.units import MilliCpu, Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import drain
-from scheduler_plugin.groups.core.replicas.members import DatabaseState, GroupSpec, Member, Role
+from scheduler_plugin.groups.core.replicas.members import GroupSpec, Member, Role
 from tests.vm.guests import Booted, booted, until, until_running, with_password
 from tests.vm.journeys import Journey
 from vm_image.build import ensure_image
@@ -59,10 +59,10 @@ async def standby_of(primary: Booted, state_dir: Path) -> AsyncIterator[Journey]
         await journey.guest.stop()
 
 
-async def database(guest: Booted) -> DatabaseView:
+async def database(guest: Booted) -> DatabaseState:
     """What the daemon in the guest says of its database."""
 
-    views: list[DatabaseView] = []
+    views: list[DatabaseState] = []
 
     async def dial() -> socket.socket:
         return await guest.network.connect(guest.spec.pod, guest.place.guest_host, DAEMON_PORT)
@@ -70,7 +70,7 @@ async def database(guest: Booted) -> DatabaseView:
     async def is_told() -> bool:
         answer = await ask(dial, "GET", "/database", "", 10.0)
         if answer.status == 200:  # 503 while the database cannot say
-            views.append(msgspec.json.decode(answer.text, type=DatabaseView))
+            views.append(msgspec.json.decode(answer.text, type=DatabaseState))
         return bool(views)
 
     await until(is_told, CATCH_UP_SECONDS, guest.guest)
@@ -101,8 +101,8 @@ async def test_a_standby_reads_what_the_primary_wrote_and_goes_without_a_lost_tr
             await catches_up(primary, journey.here())
             await sessions(journey.here(), 0)  # a session of psql ends a moment after psql
             said = await database(journey.here())
-            assert (said.standby, said.streaming, said.sessions) == (True, True, 0)
-            assert (await database(primary)).standby is False
+            assert (said.is_standby, said.streaming, said.sessions) == (True, True, 0)
+            assert (await database(primary)).is_standby is False
             await survives_a_lost_session(journey.here())
 
             write = asyncio.create_task(primary.pgbench("--client=1", "--time=6", "--rate=10"))
@@ -151,8 +151,7 @@ async def drained(guest: Booted) -> list[str]:
     """Waits as the group's controller does until the standby may go; returns what it waited for."""
     spec, began, reasons = GroupSpec("db", 0, grace=Seconds(60.0)), time.monotonic(), []
     while True:
-        said = await database(guest)
-        state = DatabaseState(said.standby, said.streaming, Seconds(said.lag_seconds or 0.0), said.sessions)
+        state = await database(guest)
         member = Member("db-replica-0", "u", Role.REPLICA, 0, "", available=True, database=state)
         found = drain(member, Seconds(time.monotonic() - began), spec)
         reasons.append(found.because)

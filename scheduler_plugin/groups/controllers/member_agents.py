@@ -14,11 +14,12 @@ from typing import Annotated, Final, Protocol, TypeVar
 import httpx2 as httpx
 import msgspec
 
+from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import JsonObject, name_of, text, uid_of
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import audience_of_agents
 from protocol.units import Bytes, Instant, QuantityError, Seconds
-from scheduler_plugin.groups.core.replicas.members import DatabaseLook, DatabaseState
+from scheduler_plugin.groups.core.replicas.members import DatabaseLook
 from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount, LoadWindow
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
@@ -41,14 +42,6 @@ class MemberAgents(Protocol):
 
     async def cpu_count(self, vm: JsonObject) -> AgentCpuCount | None:
         """CPU time that the agent has counted for the VM since its start."""
-
-
-class _Database(msgspec.Struct, frozen=True, rename="camel"):
-    standby: bool
-    streaming: bool = False
-    lag_seconds: NotNegative | None = None
-    sessions: Annotated[int, msgspec.Meta(ge=0)] = 0
-    oldest_transaction_seconds: NotNegative | None = None
 
 
 class _Metrics(msgspec.Struct, frozen=True):
@@ -74,13 +67,7 @@ class HttpMemberAgents:
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
         """See ``MemberAgents``."""
-        answer = await self._ask(vm, "/database", _Database)
-        if answer is None:
-            return None
-        lag, oldest = (
-            None if span is None else Seconds(span) for span in (answer.lag_seconds, answer.oldest_transaction_seconds)
-        )
-        return DatabaseState(answer.standby, answer.streaming, lag, answer.sessions, oldest)
+        return await self._ask(vm, "/database", DatabaseState)
 
     async def use(self, vm: JsonObject) -> GuestUse:
         """See ``MemberAgents``."""

@@ -7,14 +7,15 @@ import pytest
 
 from agent.adapters.guest_database import LARGEST, GuestDatabase
 from agent.core.events import Fault
-from agent.ports import DatabaseView, PortError
+from agent.ports import PortError
+from protocol.guest.database import DatabaseState
 from protocol.units import Seconds
 from tests.agent.adapters.answering import Chunks, client, silent, unreachable
 
 URL = "http://10.255.255.254:25183/database"
 
 
-async def look(http: httpx.AsyncClient) -> DatabaseView:
+async def look(http: httpx.AsyncClient) -> DatabaseState:
     return await GuestDatabase(http, URL, Seconds(0.05)).look()
 
 
@@ -24,8 +25,8 @@ def saying(body: bytes, status: int = 200) -> httpx.AsyncClient:
 
 async def test_standby_reports_lag_and_sessions() -> None:
     body = b'{"standby": true, "streaming": true, "lagSeconds": 0.25, "sessions": 2, "oldestTransactionSeconds": 1.5}'
-    assert await look(saying(body)) == DatabaseView(True, True, 0.25, 2, 1.5)
-    assert await look(saying(b'{"standby": false, "lagSeconds": null}')) == DatabaseView(False)
+    assert await look(saying(body)) == DatabaseState(True, True, Seconds(0.25), 2, Seconds(1.5))
+    assert await look(saying(b'{"standby": false, "lagSeconds": null}')) == DatabaseState(False)
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Final
 
+from protocol.guest.database import DatabaseState
 from protocol.units import Seconds
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.replicas.members import (
-    DatabaseState,
     GroupSpec,
     Member,
     Role,

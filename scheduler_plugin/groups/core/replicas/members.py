@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from protocol.guest.database import DatabaseState
 from protocol.units import Seconds
 
 # No leading zeros: one name per member.
@@ -40,21 +41,6 @@ class GroupSpec:
     max_lag: Seconds = Seconds(10.0)
     grace: Seconds = Seconds(30.0)
     drain_timeout: Seconds = Seconds(600.0)
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseState:
-    """State of a member's database.
-
-    ``streaming``: it receives changes from the primary. ``lag`` is its replay lag; None if unknown. ``sessions`` counts
-    clients; ``oldest_transaction`` is the age of their oldest open transaction, None if none.
-    """
-
-    is_standby: bool
-    streaming: bool = False
-    lag: Seconds | None = None
-    sessions: int = 0
-    oldest_transaction: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)

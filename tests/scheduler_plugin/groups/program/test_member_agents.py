@@ -5,10 +5,10 @@ from __future__ import annotations
 import httpx2 as httpx
 import pytest
 
+from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.groups.controllers.member_agents import LARGEST, HttpMemberAgents
-from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 

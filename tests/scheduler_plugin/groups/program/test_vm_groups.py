@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import Json, text, whole
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_DRAINING
-from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from tests.scheduler_plugin.groups.objects.sample_group import GUEST
 from tests.scheduler_plugin.groups.program.cluster import Connection, condition_of, decoded
 from tests.scheduler_plugin.groups.program.vm_group_story import FOLLOWED_SOON, Story, story, with_sessions

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
+from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, labels_of, name_of, text
 from protocol.kubernetes.resources import ENDPOINT_SLICES, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.names import ANNOTATION_DRAINING
 from protocol.units import Seconds
 from scheduler_plugin.groups.app import GroupsProgram, PeerPrograms, assemble
-from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 from scheduler_plugin.groups.settings import GroupsLease, GroupsSettings
@@ -131,7 +133,7 @@ def _does(vm: JsonObject) -> str:
 
 def with_sessions(count: int, oldest: float | None = None) -> DatabaseState:
     """A standby that so many clients use."""
-    return replace(STANDBY, sessions=count, oldest_transaction=oldest)  # type: ignore[arg-type]  # seconds
+    return structs.replace(STANDBY, sessions=count, oldest_transaction=oldest)
 
 
 @asynccontextmanager

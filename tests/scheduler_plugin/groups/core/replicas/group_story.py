@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from protocol.guest.database import DatabaseState
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
-from scheduler_plugin.groups.core.replicas.members import DatabaseState, GroupSpec, Member, Role, member_name
+from scheduler_plugin.groups.core.replicas.members import GroupSpec, Member, Role, member_name
 
 SHOP = GroupSpec("shop", replicas=2, max_lag=Seconds(10.0), grace=Seconds(30.0), drain_timeout=Seconds(600.0))
 PRIMARY_ADDRESS = "10.100.128.0"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.guest.database import DatabaseState
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import drain
-from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from tests.scheduler_plugin.groups.core.replicas.group_story import SHOP, replica
 
 

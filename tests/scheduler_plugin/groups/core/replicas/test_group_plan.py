@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
+from protocol.guest.database import DatabaseState
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import plan_group
-from scheduler_plugin.groups.core.replicas.members import DatabaseState, Member, Role, primary_of, replicas_of
+from scheduler_plugin.groups.core.replicas.members import Member, Role, primary_of, replicas_of
 from tests.examples import examples
 from tests.scheduler_plugin.groups.core.replicas.group_story import PRIMARY, SHOP, STANDBY, replica, summary
 
@@ -60,8 +62,8 @@ def test_missing_replicas_take_the_lowest_free_numbers() -> None:
     [
         ({}, "replica-2"),
         ({"available": False}, "replica-0"),
-        ({"database": replace(STANDBY, lag=Seconds(60.0))}, "replica-0"),
-        ({"database": replace(STANDBY, sessions=1)}, "replica-2"),
+        ({"database": structs.replace(STANDBY, lag=Seconds(60.0))}, "replica-0"),
+        ({"database": structs.replace(STANDBY, sessions=1)}, "replica-2"),
     ],
 )
 def test_scale_in_order(changes: dict[str, object], first: str) -> None:
@@ -79,7 +81,7 @@ def test_drained_replica_leaves_endpoint_first() -> None:
     assert planned(*members, replicas=1) == {"drain": ["replica-1"], "serving": ["replica-0"]}
     drains = replica(1, draining=Seconds(6.0), listed=False)
     assert planned(PRIMARY, replica(0), drains, replicas=1) == {"serving": ["replica-0"], "delete": ["replica-1"]}
-    busy = replica(1, draining=Seconds(6.0), database=replace(STANDBY, sessions=1))
+    busy = replica(1, draining=Seconds(6.0), database=structs.replace(STANDBY, sessions=1))
     waits = plan_group(replace(SHOP, replicas=1), [PRIMARY, replica(0), busy], had_primary=True)
     assert (summary(waits), waits.look_again) == ({"serving": ["replica-0"]}, Seconds(1.0))
 
@@ -97,7 +99,7 @@ def test_only_running_databases_are_polled() -> None:
 
 
 def test_draining_replica_returns_first() -> None:
-    drains = replica(1, draining=Seconds(20.0), database=replace(STANDBY, sessions=2))
+    drains = replica(1, draining=Seconds(20.0), database=structs.replace(STANDBY, sessions=2))
     ended = replica(2, draining=Seconds(20.0), available=False)
     assert planned(PRIMARY, replica(0), drains, ended, replicas=2) == {
         "stay": ["replica-1"],
@@ -126,7 +128,9 @@ MEMBERS = st.lists(
         leaving=st.booleans(),
         draining=st.sampled_from([None, Seconds(0.0), Seconds(40.0), Seconds(900.0)]),
         source=st.sampled_from([PRIMARY.address, "10.0.0.9"]),
-        database=st.sampled_from([None, STANDBY, replace(STANDBY, sessions=3), DatabaseState(is_standby=False)]),
+        database=st.sampled_from(
+            [None, STANDBY, structs.replace(STANDBY, sessions=3), DatabaseState(is_standby=False)]
+        ),
     ),
     max_size=6,
     unique_by=lambda member: member.ordinal,

@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
+from protocol.guest.database import DatabaseState
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import SILENCE, hindrance, hindrances
-from scheduler_plugin.groups.core.replicas.members import DatabaseState, Member
+from scheduler_plugin.groups.core.replicas.members import Member
 from tests.scheduler_plugin.groups.core.replicas.group_story import PRIMARY, SHOP, STANDBY, replica
 
 AWAY = replace(PRIMARY, available=False)
-LOST = replace(STANDBY, streaming=False)
+LOST = structs.replace(STANDBY, streaming=False)
 
 
 def behind(seconds: float | None) -> DatabaseState:
-    return replace(STANDBY, lag=None if seconds is None else Seconds(seconds))
+    return structs.replace(STANDBY, lag=None if seconds is None else Seconds(seconds))
 
 
 @pytest.mark.parametrize(
