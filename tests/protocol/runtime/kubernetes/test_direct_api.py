@@ -1,4 +1,4 @@
-"""What the scheduler makes of what a server says over real sockets: done, refused or unknown, and what is kept open."""
+"""Connections to the API server: what is sent over them, how long they are kept, and when they are given up."""
 
 from __future__ import annotations
 
@@ -6,76 +6,28 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from math import isinf
 
 import pytest
 from msgspec.structs import replace
 
-from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
 from protocol.runtime import http_connection
 from protocol.runtime.credentials import Credentials
 from protocol.runtime.keep_alive import KEEPALIVE
-from protocol.runtime.kubernetes import direct_api, large_pages, pool
+from protocol.runtime.kubernetes import pool
 from protocol.runtime.kubernetes.direct_api import DirectApi
 from protocol.runtime.kubernetes.pool import ConnectionPool
 from protocol.units import Instant, Seconds
-from tests.nesting import DEEP_LIST
-
-CALL = ApiCall(
-    "PATCH",
-    "/api/v1/nodes/n1",
-    Seconds(3),
-    query={"a": "b c"},
-    body={"x": 1},
-    content_type="application/merge-patch+json",
-)
-DONE = b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"kind":"Node"}'
-END = b""
-"""In place of an answer: the server ends the connection."""
-
-
-@dataclass(slots=True)
-class Server:
-    """Answers each request with the next of ``answers``; counts connections and keeps what it was asked."""
-
-    answers: list[Sequence[bytes]]
-    address: str = ""
-    asked: list[bytes] = field(default_factory=list)
-    connections: int = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                length = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
-                self.asked.append(head + await reader.readexactly(length))
-                for piece in self.answers.pop(0) if self.answers else [DONE]:
-                    if piece == END:
-                        return
-                    writer.write(piece)
-                    await asyncio.sleep(0)
-        except asyncio.IncompleteReadError:
-            pass
-        finally:
-            writer.close()
+from tests.protocol.runtime.kubernetes.api_server import CALL, DONE, END, LAST_CHUNK, Server, answer, chunks, serving
 
 
 @asynccontextmanager
 async def api(
     *answers: Sequence[bytes], token: str | None = None, most: int = 8
 ) -> AsyncIterator[tuple[DirectApi, Server]]:
-    served = Server(list(answers))
-    listening = await asyncio.start_server(served.serve, "127.0.0.1", 0)
-    async with listening:
-        served.address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        reached = Credentials(f"http://{served.address}/cluster/", True, lambda: token)
-        async with ConnectionPool(reached, most) as connections:
-            yield DirectApi(connections, reached.token, "autoscale-scheduler"), served
-
-
-def answer(status: str, body: bytes = b"", head: bytes = b"") -> list[bytes]:
-    return [b"HTTP/1.1 %s\r\n%sContent-Length: %d\r\n\r\n" % (status.encode(), head, len(body)) + body]
+    async with serving(*answers, token=token) as (reached, served), ConnectionPool(reached, most) as connections:
+        yield DirectApi(connections, reached.token, "autoscale-scheduler"), served
 
 
 async def test_a_call_carries_path_query_token_and_body() -> None:
@@ -89,12 +41,6 @@ async def test_a_call_carries_path_query_token_and_body() -> None:
     ]
 
 
-async def test_without_a_token_none_is_shown() -> None:
-    async with api() as (found, served):
-        await found.call(CALL)
-    assert b"Authorization" not in served.asked[0]
-
-
 async def test_a_path_never_becomes_a_second_line() -> None:
     async with api() as (found, served):
         await found.call(ApiCall("GET", "/a\r\nEvil: yes HTTP/1.1", Seconds(3)))
@@ -102,29 +48,18 @@ async def test_a_path_never_becomes_a_second_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "message"),
+    ("said", "message"),
     [
-        (answer("409 Conflict", b'{"message":"changed"}'), ApiRefusedError, "409: changed"),
-        (answer("404 Not Found", b"<html>"), ApiRefusedError, "404: <html>"),
-        (answer("500 Oh", b'{"message":"broken"}'), ApiUnknownError, "500: broken"),
-        (answer("200 OK", b"[1]"), ApiUnknownError, r"PATCH /api/v1/nodes/n1: UnreadableAnswerError"),
-        ([END], ApiUnknownError, "the server ended the connection"),
-        ([DONE[:-1], END], ApiUnknownError, "the server ended the connection"),
-        ([b"SSH-2.0\r\n\r\n"], ApiUnknownError, "the answer is not HTTP"),
-        (answer("200 OK", b"{}", b"X: y\r\n" * 201), ApiUnknownError, "the answer is not HTTP"),
+        ([END], "the server ended the connection"),
+        ([DONE[:-1], END], "the server ended the connection"),
+        ([b"SSH-2.0\r\n\r\n"], "the answer is not HTTP"),
+        (answer("200 OK", b"{}", b"X: y\r\n" * 201), "the answer is not HTTP"),
     ],
 )
-async def test_failures_say_what_is_known(said: list[bytes], kind: type[Exception], message: str) -> None:
+async def test_answer_that_breaks_off_is_unknown(said: list[bytes], message: str) -> None:
     async with api(said) as (found, _):
-        with pytest.raises(kind, match=message):
+        with pytest.raises(ApiUnknownError, match=message):
             await found.call(CALL)
-
-
-async def test_a_refusal_says_when_to_come_again() -> None:
-    async with api(answer("429 Slow", b"{}", b"Retry-After: 7\r\n")) as (found, _):
-        with pytest.raises(ApiRefusedError) as caught:
-            await found.call(CALL)
-    assert caught.value.refusal.retry_after == Seconds(7.0)
 
 
 async def test_call_past_deadline_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,16 +76,6 @@ async def test_call_past_deadline_is_not_sent(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(ApiUnknownError, match="its time was over before it could be sent"):
             await found.call(replace(CALL, not_after=Instant(2.0)))
     assert served.asked == []
-
-
-async def test_nothing_that_listens_is_unknown() -> None:
-    async with ConnectionPool(Credentials("http://127.0.0.1:1", True, lambda: None), 1) as nowhere:
-        found = DirectApi(nowhere, lambda: None, "test")
-        with pytest.raises(ApiUnknownError, match=r"OSError|ConnectionRefusedError"):
-            await found.call(CALL)
-        with pytest.raises(ApiUnknownError, match=r"OSError|ConnectionRefusedError"):
-            async with found.stream(CALL):
-                pass
 
 
 async def test_slow_call_is_unknown_and_drops_connection() -> None:
@@ -200,7 +125,7 @@ async def test_abandoned_call_returns_its_connection() -> None:
 async def test_long_answer_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "MOST_UNREAD", 1000)
     body = b'{"kind":"%s"}' % (b"x" * 10_000)
-    async with api([*chunks(*(body[at : at + 700] for at in range(0, len(body), 700))), b"0\r\n\r\n"]) as (found, _):
+    async with api([*chunks(*(body[at : at + 700] for at in range(0, len(body), 700))), LAST_CHUNK]) as (found, _):
         assert await found.call(CALL) == {"kind": "x" * 10_000}
 
 
@@ -228,60 +153,13 @@ async def test_long_idle_connection_is_replaced(monkeypatch: pytest.MonkeyPatch)
     assert served.connections == 2
 
 
-def chunks(*pieces: bytes) -> list[bytes]:
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    return [head, *(b"%x\r\n%s\r\n" % (len(piece), piece) if piece else END for piece in pieces)]
-
-
-async def lines(said: list[bytes], silence: float = 3.0) -> list[bytes]:
-    async with (
-        api(said) as (found, _),
-        found.stream(ApiCall("GET", "/", Seconds(silence))) as stream,
-    ):
-        return [line async for line in stream]
-
-
-async def test_lines_are_whole_however_the_bytes_were_cut() -> None:
-    said = [*chunks(b"on", b"e\ntwo\n\nth", b"ree", b"\nincomp", b"lete"), b"0\r\n\r\n"]
-    assert await lines(said) == [b"one", b"two", b"three"]
-
-
-@pytest.mark.parametrize(
-    ("said", "message"), [(chunks(b"one\n", END), "the server ended"), (chunks(b"one\n"), "TimeoutError")]
-)
-async def test_broken_or_silent_stream_is_unknown(said: list[bytes], message: str) -> None:
-    with pytest.raises(ApiUnknownError, match=message):
-        await lines(said, 0.05)
-
-
-async def test_a_refused_stream_says_why() -> None:
-    with pytest.raises(ApiRefusedError, match="410: too old"):
-        await lines(answer("410 Gone", b'{"message":"too old"}'))
-
-
-async def test_a_page_is_taken_apart_object_by_object() -> None:
-    deep = b'{"metadata":{"name":"a"},"spec":' + DEEP_LIST + b"}"
-    body = b'{"metadata":{"resourceVersion":"9","continue":"more"},"items":[%s,{"kind":"Node"}]}' % deep
-    async with api([*chunks(body[:100], body[100:]), b"0\r\n\r\n"]) as (found, _):
-        page = await found.page(CALL)
-    assert (page.version, page.rest, page.objects) == ("9", "more", [{"kind": "Node"}])
-    assert [str(each.name) for each in page.unreadable] == ["/a"]
-
-
-async def test_oversized_page_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_api, "LONGEST_PAGE", 10)
-    monkeypatch.setattr(large_pages, "LONGEST_PAGE", 10)
-    async with api(chunks(b"123456", b"789012")) as (found, _):
-        with pytest.raises(PageTooLargeError, match="more than 10 bytes"):
-            await found.page(CALL)
-
-
 async def test_fast_server_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "MOST_UNREAD", 1000)
     held: list[str] = []
     watch(monkeypatch, held.append)
-    said = [*chunks(*[b"x" * 99 + b"\n"] * 50), b"0\r\n\r\n"]
-    assert await lines([b"".join(said)]) == [b"x" * 99] * 50
+    said = [*chunks(*[b"x" * 99 + b"\n"] * 50), LAST_CHUNK]
+    async with api([b"".join(said)]) as (found, _), found.stream(ApiCall("GET", "/", Seconds(3))) as stream:
+        assert [line async for line in stream] == [b"x" * 99] * 50
     assert held[:2] == ["pause_reading", "resume_reading"]
 
 
@@ -319,15 +197,6 @@ async def test_connect_timeout_is_failure(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(ApiUnknownError, match="TimeoutError"):
             async with DirectApi(pooled, lambda: None, "test").stream(CALL):
                 pass
-
-
-async def test_other_paths_have_answers_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_api, "LONGEST_PAGE", 10)
-    monkeypatch.setattr(large_pages, "LONGEST_PAGE", 10)
-    async with api(answer("200 OK", b"ok" * 10), [END]) as (found, _):
-        assert await found.raw(CALL) == (b"ok" * 10, {})
-        with pytest.raises(ApiUnknownError, match="the server ended the connection"):
-            await found.raw(CALL)
 
 
 @pytest.mark.parametrize("is_patient", [True, False])
