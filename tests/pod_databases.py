@@ -10,10 +10,15 @@ BOUNDS = '{"max": {"cpu": 4, "mem": "8Gi"}, "min": {"cpu": "500m", "mem": "512Mi
 
 
 def pod_database(
-    name: str = "pg-1", namespace: str = "default", node: str = "n1", bounds: str = BOUNDS, **status: object
+    name: str = "pg-1",
+    namespace: str = "default",
+    node: str = "n1",
+    bounds: str = BOUNDS,
+    memory: str = "1Gi",
+    **status: object,
 ) -> dict[str, Any]:
-    """A pod that runs on ``node`` with 1 vCPU and 1Gi."""
-    size = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    """A pod that runs on ``node`` with 1 vCPU and ``memory``."""
+    size = {"requests": {"cpu": "1", "memory": memory}, "limits": {"memory": memory}}
     running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
     container = {"name": "postgres", "state": running, "containerID": "containerd://c1", "resources": size}
     annotations = {ANNOTATION_BOUNDS: bounds} if bounds else {}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -25,7 +23,7 @@ from protocol.kubernetes.access_reviews import Scope
 from protocol.messages import ObjectName
 from protocol.pod_database import DEFERRED, ResizeObjection
 from protocol.runtime.explaining.explain_access import AccessDenial, Caller
-from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MOST_CONNECTIONS, listening
+from protocol.runtime.explaining.probe_server import listening
 from protocol.runtime.serving.http_requests import HttpResponse
 from protocol.units import Seconds
 from tests.agent.core.story import POLICY
@@ -244,30 +242,6 @@ async def test_the_node_form_lists_its_vms(served: Served) -> None:
     assert "autoscale_agent_unreadable_pods 1.0" in (await http.get("/metrics")).text
 
 
-async def raw(port: int, sent: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(sent)
-    received = await reader.read()
-    writer.close()
-    return received
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"GET /nowhere HTTP/1.1\r\n\r\n", b"404 Not Found"),
-        (b"POST /healthz HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
-        (b"hello\r\n\r\n", b"400 Bad Request"),
-        (b"GET /healthz?deep=1 HTTP/1.1\r\n\r\n", b"200 OK"),
-        (b"x" * (2 * LARGEST_HEAD), b""),
-    ],
-)
-async def test_the_listener_answers_only_what_it_serves(served: Served, sent: bytes, status: bytes) -> None:
-    _, _, http = served
-    assert http.base_url.port is not None
-    assert (await raw(http.base_url.port, sent)).partition(b"\r\n")[0].removeprefix(b"HTTP/1.1 ") == status
-
-
 class Refusing:
     """Tells nobody, and notes about which databases was asked."""
 
@@ -307,19 +281,6 @@ async def test_explanations_are_guarded_and_metrics_are_not(alone: Assignment | 
             assert (answer.status_code, answer.json()) == (403, {"error": "not you"})
     assert [scope for _, scope in access.asked] == scopes
     assert {caller for caller, _ in access.asked} == {Caller("Bearer t", "127.0.0.1", "127.0.0.1")}
-
-
-async def test_listener_keeps_only_the_newest_connections() -> None:
-    """Peers that say nothing cannot keep a kubelet's probe out."""
-    async with listening("127.0.0.1", 0, {"/healthz": lambda _: HttpResponse(b"ok\n")}) as port:
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
-        async with plain_client() as http:
-            assert (await http.get(f"http://127.0.0.1:{port}/healthz")).text == "ok\n"
-        async with asyncio.timeout(2):
-            with suppress(ConnectionResetError):
-                assert await idle[0][0].read() == b""
-        for _, writer in idle:
-            writer.close()
 
 
 async def test_objection_is_exported_by_its_verdict(served: Served) -> None:

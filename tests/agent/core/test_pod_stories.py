@@ -25,11 +25,11 @@ from agent.core.pods.pauses import NO_PAUSES, ResizePause, Resource
 from agent.core.vm import Vm, view
 from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGrown, UpscaleConfirmation
 from protocol.messages import Metrics
-from protocol.names import ANNOTATION_BOUNDS, LABEL_ENABLED
 from protocol.pod_database import DEFERRED, ERROR, INFEASIBLE, MEMORY_STEP, ResizeObjection, parse_pod_database
 from protocol.units import Bytes, Instant, Resources
-from protocol.virtual_machine import Bounds, VirtualMachine
+from protocol.virtual_machine import Bounds
 from tests.agent.core.story import GIB, Story, sample
+from tests.pod_databases import pod_database
 
 
 def size(cpu: int | str, mem: str) -> Resources:
@@ -183,32 +183,10 @@ def test_pod_of_odd_size_is_left_alone() -> None:
     ],
 )
 def test_bounds_of_a_pod_in_whole_slots(requests: str, low: str, high: str, bounds: tuple[str, str]) -> None:
-    seen = view(pod_database(requests, low, high), "pg-1")
+    within = f'{{"min": {{"cpu": 1, "mem": "{low}"}}, "max": {{"cpu": 4, "mem": "{high}"}}}}'
+    seen = view(parse_pod_database(pod_database(bounds=within, memory=requests)), "pg-1")
     assert (str(seen.bounds.min.mem), str(seen.bounds.max.mem)) == bounds
     assert (seen.is_pod, seen.ours, seen.resizable, seen.slot_size) == (True, True, True, MEMORY_STEP)
-
-
-def pod_database(requests: str, low: str, high: str) -> VirtualMachine:
-    """A running pod, as its API object says."""
-    bounds = f'{{"min": {{"cpu": 1, "mem": "{low}"}}, "max": {{"cpu": 4, "mem": "{high}"}}}}'
-    resources = {"requests": {"cpu": "1", "memory": requests}}
-    return parse_pod_database(
-        {
-            "metadata": {
-                "namespace": "default",
-                "name": "pg-1",
-                "labels": {LABEL_ENABLED: "true"},
-                "annotations": {ANNOTATION_BOUNDS: bounds},
-            },
-            "spec": {"containers": [{"name": "postgres", "resources": resources}]},
-            "status": {
-                "phase": "Running",
-                "containerStatuses": [
-                    {"name": "postgres", "state": {"running": {"startedAt": "now"}}, "resources": resources}
-                ],
-            },
-        }
-    )
 
 
 def test_deferred_wish_waits_for_room() -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from protocol.runtime.explaining.probe_server import MOST_CONNECTIONS, PER_PEER, listening
+from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MOST_CONNECTIONS, PER_PEER, listening
 from protocol.runtime.serving.http_requests import HttpResponse
 
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -86,3 +86,19 @@ async def test_newest_of_an_address_have_its_places(open_sockets: ExitStack) -> 
         assert await answer(crowd[0]) == b""
         crowd[1].sendall(PROBE)
         assert (await answer(crowd[1])).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /nowhere HTTP/1.1\r\n\r\n", b"404 Not Found"),
+        (b"POST /healthz HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
+        (b"hello\r\n\r\n", b"400 Bad Request"),
+        (b"GET /healthz?deep=1 HTTP/1.1\r\n\r\n", b"200 OK"),
+        (b"x" * (2 * LARGEST_HEAD), b""),
+    ],
+)
+async def test_only_what_it_serves_is_answered(open_sockets: ExitStack, sent: bytes, status: bytes) -> None:
+    async with probed() as port:
+        said = await answer(connected(open_sockets, port, KUBELET, sent))
+    assert said.partition(b"\r\n")[0].removeprefix(b"HTTP/1.1 ") == status
