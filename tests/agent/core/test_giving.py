@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
 
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import Action, AskScheduler, PatchVm
 from agent.core.desired_size import least_size
 from agent.core.events import Answered, Fault, MonitorAnswered, MonitorJoined, MonitorLost, Started
 from agent.core.explain import explain
@@ -31,19 +32,24 @@ COARSE = replace(
 """A policy that gives CPU in steps of eight units."""
 
 
-def passes(story: Story, until: float, cores: float, shrink_to: Resources | None = None) -> list[Resources]:
-    """The sizes that are ordered until then: a look each second, and whatever is asked for is granted."""
-    orders = []
+def plays(
+    story: Story, until: float, cores: float, shrink_to: Resources | None = None
+) -> Iterator[tuple[float, Action]]:
+    """What the agent does until then, and when: a look each second, and whatever is asked for is granted."""
     while story.now < until:
         story.at(story.now + 1).looks(cores=cores)
         while actions := story.acts():
             for action in actions:
+                yield story.now, action
                 if isinstance(action, PatchVm):
-                    orders.append(action.target)
                     story.obeys()
                 elif isinstance(action, AskScheduler):
                     story.happens(Answered(PluginResponse(action.request.resources, UNIT, shrink_to=shrink_to)))
-    return orders
+
+
+def passes(story: Story, until: float, cores: float, shrink_to: Resources | None = None) -> list[Resources]:
+    """The sizes that are ordered until then."""
+    return [action.target for _, action in plays(story, until, cores, shrink_to) if isinstance(action, PatchVm)]
 
 
 def busy_lately(policy: Policy = SLOW) -> Story:
@@ -156,17 +162,8 @@ def test_memory_that_the_monitor_keeps_is_not_offered() -> None:
 
 def requests(story: Story, until: float, cores: float, shrink_to: Resources | None = None) -> list[tuple[float, bool]]:
     """The times of requests that the VM sends for the size that it has, and True for each that offers something."""
-    sent = []
-    while story.now < until:
-        story.at(story.now + 1).looks(cores=cores)
-        while actions := story.acts():
-            for action in actions:
-                if isinstance(action, PatchVm):
-                    story.obeys()
-                elif isinstance(action, AskScheduler):
-                    sent.append((story.now, action.request.needs is not None))
-                    story.happens(Answered(PluginResponse(action.request.resources, UNIT, shrink_to=shrink_to)))
-    return sent
+    done = plays(story, until, cores, shrink_to)
+    return [(at, action.request.needs is not None) for at, action in done if isinstance(action, AskScheduler)]
 
 
 def test_lean_vm_tells_new_offer_at_once() -> None:

@@ -17,9 +17,9 @@ from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.remote.remote_guest import RemoteGuest, RemoteMachine
 from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
 from protocol.kubernetes.objects import Json, child
-from protocol.units import Bytes, MilliCpu, Seconds
+from protocol.units import Bytes, MilliCpu
 from protocol.vm_arguments import encode_dump
-from tests.fake_clock import FakeClock
+from tests.fake_clock import SleepingClock
 from tests.neonvm.remote.asking import Asking
 from tests.neonvm.sample_objects import virtual_machine
 
@@ -96,14 +96,6 @@ class NeonQemu:
         return found | ({"qom-path": f"/machine/peripheral/cpu{core}"} if core in self.added else {})
 
 
-class Hasty(FakeClock):
-    """A clock on which pauses are over at once."""
-
-    async def sleep(self, duration: Seconds) -> None:
-        self._now += duration
-        await asyncio.sleep(0)
-
-
 def guest(runner: NeonRunner, qemu: NeonQemu, *, plugs: bool = True) -> RemoteGuest:
     client = RunnerClient(Asking(runner.answer), PLACE, PollLimiter())
     vm = virtual_machine()
@@ -112,7 +104,7 @@ def guest(runner: NeonRunner, qemu: NeonQemu, *, plugs: bool = True) -> RemoteGu
     pod: Json = {"spec": {"containers": [{"name": "neonvm-runner", "command": words}]}}
     made = booted(pod)
     assert made is not None
-    return RemoteGuest(client, lambda: cast("RemoteMachine", qemu), made, Hasty(), lambda: None)
+    return RemoteGuest(client, lambda: cast("RemoteMachine", qemu), made, SleepingClock(), lambda: None)
 
 
 def has(cpu: str) -> GuestState:

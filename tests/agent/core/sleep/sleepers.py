@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from agent.core.actions import OrderSleep
 from agent.core.events import Scraped, SleepOrdered
+from agent.core.explain import explain
 from agent.core.policy import SleepPolicy
 from agent.core.vm import Vm
 from protocol.guest.sleep import SleepReport, SleepState
@@ -79,3 +80,10 @@ def asleep(size: float = 1) -> Story:
 def orders(story: Story) -> bool:
     """Return True if the agent orders the VM to sleep now."""
     return any(isinstance(action, OrderSleep) for action in story.plans().actions)
+
+
+def why(story: Story) -> str:
+    """What the explanation says of the VM's sleep."""
+    found = explain(story.state, "default/vm-1", story.instant).sleep
+    assert found is not None
+    return str(found["because"])

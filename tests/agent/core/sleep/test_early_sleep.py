@@ -14,7 +14,7 @@ from agent.core.policy import SleepPolicy
 from protocol.guest.sleep import SleepState
 from protocol.messages import PluginResponse
 from protocol.units import ZERO, MilliCpu, Resources, Seconds
-from tests.agent.core.sleep.sleepers import idle, orders, quiet_since, seen, shows
+from tests.agent.core.sleep.sleepers import idle, orders, quiet_since, seen, shows, why
 from tests.agent.core.story import POLICY, UNIT, Story, cu, vm
 
 PATIENT = replace(POLICY, sleep=SleepPolicy(Seconds(400.0)))
@@ -51,12 +51,6 @@ def asked(until: float = 110.0) -> Story:
     story = awake(until)
     assert offer(story) == MAY_SLEEP
     return hears(story)
-
-
-def why(story: Story) -> str:
-    found = explain(story.state, "default/vm-1", story.instant).sleep
-    assert found is not None
-    return str(found["because"])
 
 
 def test_idle_vm_sleeps_early_if_its_node_asks() -> None:

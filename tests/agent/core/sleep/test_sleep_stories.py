@@ -41,14 +41,9 @@ from tests.agent.core.sleep.sleepers import (
     seen,
     settled_sleeper,
     shows,
+    why,
 )
 from tests.agent.core.story import GIB, NETWORK, POD, POLICY, UNIT, Story, cu, patches, vm
-
-
-def why(story: Story) -> str:
-    found = explain(story.state, "default/vm-1", story.instant).sleep
-    assert found is not None
-    return str(found["because"])
 
 
 def test_quiet_vm_is_ordered_to_sleep() -> None:
