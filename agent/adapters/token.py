@@ -10,27 +10,20 @@ from agent.ports import PortError
 
 
 class AgentToken:
-    """The token in a file."""
+    """The token in a file, which is small and on this machine: read each time, because the kubelet replaces it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp: tuple[int, int, int] | None = None
-        self._token = ""
 
     def __call__(self) -> str:
         """The current token. Raises ``PortError`` if the file cannot be read or is empty."""
         try:
-            stat = self._path.stat()
-            # The kubelet swaps a symlink, so a new token has a new inode; size and time catch a file written in place.
-            stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-            if stamp != self._stamp:
-                self._token = self._path.read_text().strip()
-                self._stamp = stamp
+            token = self._path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise PortError(Fault.AGENT, texts.CREDENTIAL_UNREADABLE.format(file=self._path, error=error)) from None
-        if not self._token:
+        if not token:
             raise PortError(Fault.AGENT, texts.CREDENTIAL_EMPTY.format(file=self._path))
-        return self._token
+        return token
 
 
 def no_token() -> None:

@@ -1,4 +1,4 @@
-"""The agent's token: read again when its file has changed, and only then."""
+"""The agent's token: that of its file now."""
 
 from __future__ import annotations
 
