@@ -103,8 +103,8 @@ _IOWAIT: Final = (b"iowait", b"io_wait")
 def read_sample(page: bytes) -> GuestSample:
     """Parse a page of metrics; missing metrics are None. Never raises.
 
-    >>> read_sample(b'node_load1 0.5\\nnode_cpu_seconds_total{cpu="0",mode="user"} 7\\n').cpus
-    {'0': CpuSeconds(busy=7.0, steal=0.0, iowait=0.0, kernel=0.0)}
+    >>> read_sample(b'node_load1 0.5\\nnode_cpu_seconds_total{cpu="0",mode="user"} 7\\n').cpus["0"].busy
+    7.0
     """
     scalars: dict[str, float] = {}
     cpus: dict[bytes, dict[bytes, float]] = {}
