@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from protocol.units import Bytes, Seconds
 
@@ -56,21 +58,24 @@ class TransferStatus(StrEnum):
     COMPLETED = "completed"
 
 
-@dataclass(frozen=True, slots=True)
-class TransferRam:
-    """RAM statistics: ``total`` is the guest's memory, ``transferred`` went over the wire. ``duplicate`` (filled with
-    one byte) and ``normal`` count pages of ``page_size``; ``dirty_rate`` is in pages per second in the last round;
-    ``rounds`` counts dirty-log syncs.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Bytes, pages or milliseconds; never negative, and exact as a float."""
+
+
+class TransferRam(msgspec.Struct, frozen=True, rename="kebab"):
+    """RAM statistics, in QEMU's format and in bytes: ``total`` is the guest's memory, ``transferred`` went over the
+    wire. ``duplicate`` (filled with one byte) and ``normal`` count pages of ``page_size``; ``dirty_pages_rate`` is in
+    pages per second in the last round; ``dirty_sync_count`` counts rounds.
     """
 
-    total: Bytes
-    transferred: Bytes
-    remaining: Bytes
-    duplicate: int
-    normal: int
-    dirty_rate: int
-    rounds: int
-    page_size: Bytes
+    total: Count = 0
+    transferred: Count = 0
+    remaining: Count = 0
+    duplicate: Count = 0
+    normal: Count = 0
+    dirty_pages_rate: Count = 0
+    dirty_sync_count: Count = 0
+    page_size: Count = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _ASLEEP = GuestState(GuestPhase.ASLEEP, MilliCpu(0), Bytes(0))
 def progress_of(total: float, status: TransferStatus = TransferStatus.ACTIVE) -> TransferInfo:
     """A move after ``total`` seconds."""
     mi = 1024**2
-    ram = TransferRam(Bytes(512 * mi), Bytes(100 * mi), Bytes(3 * mi), 1000, 25600, 7, 2, Bytes(4096))
+    ram = TransferRam(512 * mi, 100 * mi, 3 * mi, 1000, 25600, 7, 2, 4096)
     return TransferInfo(status, Seconds(total), Seconds(0.01), Seconds(0.057), ram)
 
 

@@ -158,7 +158,7 @@ async def under_way(journey: Journey) -> None:
 
 
 def moves(info: TransferInfo) -> bool:
-    return info.status is TransferStatus.ACTIVE and info.ram.transferred > Bytes(0)
+    return info.status is TransferStatus.ACTIVE and info.ram.transferred > 0
 
 
 async def answers(journey: Journey) -> None:

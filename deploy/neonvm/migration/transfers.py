@@ -134,15 +134,15 @@ def described(info: TransferInfo) -> tuple[tuple[str, object], ...]:
     """``status.info`` of a migration: milliseconds, bytes and pages, with QEMU's names (pure)."""
     ram = info.ram
     amounts: Json = {
-        "total": ram.total.value,
-        "transferred": ram.transferred.value,
-        "remaining": ram.remaining.value,
+        "total": ram.total,
+        "transferred": ram.transferred,
+        "remaining": ram.remaining,
         "duplicate": ram.duplicate,
         "normal": ram.normal,
-        "normalBytes": ram.normal * ram.page_size.value,
-        "dirtyPagesRate": ram.dirty_rate,
-        "dirtySyncCount": ram.rounds,
-        "pageSize": ram.page_size.value,
+        "normalBytes": ram.normal * ram.page_size,
+        "dirtyPagesRate": ram.dirty_pages_rate,
+        "dirtySyncCount": ram.dirty_sync_count,
+        "pageSize": ram.page_size,
     }
     return (
         ("status", info.status.value),

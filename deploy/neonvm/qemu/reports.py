@@ -8,30 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.transfer_terms import TransferInfo, TransferRam, TransferStatus
+from deploy.neonvm.transfer_terms import Count, TransferInfo, TransferRam, TransferStatus
 from protocol.units import Bytes, Seconds
 
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
-
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Bytes, pages or milliseconds; never negative, and exact as a float."""
-
-
-class _RamProgress(msgspec.Struct, rename="kebab"):
-    total: Count = 0
-    transferred: Count = 0
-    remaining: Count = 0
-    duplicate: Count = 0
-    normal: Count = 0
-    dirty_pages_rate: Count = 0
-    dirty_sync_count: Count = 0
-    page_size: Count = 4096
 
 
 class _Disk(msgspec.Struct):
@@ -47,7 +32,7 @@ class TransferReport(msgspec.Struct, rename="kebab"):
     downtime: Count = 0
     expected_downtime: Count = 0
     error_desc: str = ""
-    ram: _RamProgress = msgspec.field(default_factory=_RamProgress)
+    ram: TransferRam = TransferRam()
     disk: _Disk = msgspec.field(default_factory=_Disk)
 
     @property
@@ -104,7 +89,6 @@ def parse_run_state(answer: object) -> str:
 
 def transfer_info(report: TransferReport) -> TransferInfo:
     """Progress of an active migration."""
-    ram = report.ram
     return TransferInfo(
         # QEMU reports no status before the first migration.
         status=TransferStatus.SETUP if report.status in {"", "none", "setup"} else TransferStatus.ACTIVE,
@@ -112,16 +96,7 @@ def transfer_info(report: TransferReport) -> TransferInfo:
         setup=Seconds(report.setup_time / 1000),
         # Zero until the migration has completed; until then QEMU reports only the expected downtime.
         downtime=Seconds((report.downtime or report.expected_downtime) / 1000),
-        ram=TransferRam(
-            total=Bytes(ram.total),
-            transferred=Bytes(ram.transferred),
-            remaining=Bytes(ram.remaining),
-            duplicate=ram.duplicate,
-            normal=ram.normal,
-            dirty_rate=ram.dirty_pages_rate,
-            rounds=ram.dirty_sync_count,
-            page_size=Bytes(ram.page_size),
-        ),
+        ram=report.ram,
     )
 
 

@@ -81,14 +81,14 @@ class Course:
     def _ram(self, sent: float, remaining: float, rounds: int) -> TransferRam:
         span = self.rounds[rounds - 1].size / self.rate
         return TransferRam(
-            total=self.memory_load.total,
-            transferred=Bytes(int(sent)),
-            remaining=Bytes(int(remaining)),
+            total=self.memory_load.total.value,
+            transferred=int(sent),
+            remaining=int(remaining),
             duplicate=(self.memory_load.total - self.memory_load.used).value // PAGE.value,
             normal=int(sent) // PAGE.value,
-            dirty_rate=int(_dirtied(self.memory_load, span) / span / PAGE.value) if span else 0,
-            rounds=rounds,
-            page_size=PAGE,
+            dirty_pages_rate=int(_dirtied(self.memory_load, span) / span / PAGE.value) if span else 0,
+            dirty_sync_count=rounds,
+            page_size=PAGE.value,
         )
 
 

@@ -26,7 +26,12 @@ ANSWER = {
 def test_expected_downtime_stands_in_for_measured() -> None:
     info = transfer_info(parse_report(ANSWER))
     assert (info.status, info.total, info.setup, info.downtime) == (TransferStatus.ACTIVE, 1.25, 0.04, 0.3)
-    assert (info.ram.total, info.ram.remaining, info.ram.dirty_rate, info.ram.rounds) == (Bytes(1024), Bytes(256), 7, 2)
+    assert (info.ram.total, info.ram.remaining, info.ram.dirty_pages_rate, info.ram.dirty_sync_count) == (
+        1024,
+        256,
+        7,
+        2,
+    )
     measured = parse_report({**ANSWER, "status": "completed", "downtime": 50})
     assert transfer_info(measured).downtime == 0.05
 

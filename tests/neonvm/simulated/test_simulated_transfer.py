@@ -29,14 +29,14 @@ def test_idle_guest_needs_one_pass() -> None:
         setup=Seconds(0.04),
         downtime=Seconds(0.02),
         ram=TransferRam(
-            total=IDLE.total,
-            transferred=IDLE.used,
-            remaining=Bytes(0),
+            total=IDLE.total.value,
+            transferred=IDLE.used.value,
+            remaining=0,
             duplicate=768 * MIB // PAGE.value,
             normal=256 * MIB // PAGE.value,
-            dirty_rate=0,
-            rounds=2,
-            page_size=PAGE,
+            dirty_pages_rate=0,
+            dirty_sync_count=2,
+            page_size=PAGE.value,
         ),
     )
 
@@ -44,9 +44,9 @@ def test_idle_guest_needs_one_pass() -> None:
 def test_progress_is_known_at_any_time() -> None:
     course = Course.of(IDLE, limits())
     first, half = course.at(Seconds(0.0)), course.at(Seconds(0.04 + 0.25))
-    assert (first.status, first.ram.transferred, first.ram.remaining) == (TransferStatus.SETUP, Bytes(0), IDLE.used)
-    assert (half.status, half.ram.rounds) == (TransferStatus.ACTIVE, 1)
-    assert half.ram.remaining.value == pytest.approx(128 * MIB, abs=1)
+    assert (first.status, first.ram.transferred, first.ram.remaining) == (TransferStatus.SETUP, 0, IDLE.used.value)
+    assert (half.status, half.ram.dirty_sync_count) == (TransferStatus.ACTIVE, 1)
+    assert half.ram.remaining == pytest.approx(128 * MIB, abs=1)
 
 
 def test_bandwidth_limits_the_move() -> None:
@@ -60,7 +60,7 @@ def test_busy_guest_needs_more_rounds() -> None:
     assert busy.end is not None
     assert len(busy.rounds) > 2
     assert busy.downtime > Course.of(IDLE, limits()).downtime
-    assert busy.at(Seconds(0.3)).ram.dirty_rate == 4 * 48 * MIB // PAGE.value
+    assert busy.at(Seconds(0.3)).ram.dirty_pages_rate == 4 * 48 * MIB // PAGE.value
 
 
 def test_too_busy_guest_is_throttled_or_fails() -> None:
@@ -81,7 +81,7 @@ def test_move_past_deadline_does_not_end() -> None:
 def test_a_guest_that_uses_nothing_moves_at_once() -> None:
     nothing = Course.of(MemoryLoad(Bytes(MIB), Bytes(0), 1.0), limits(downtime=0.0))
     assert nothing.end == pytest.approx(0.06)
-    assert nothing.at(Seconds(0.05)).ram.dirty_rate == 0
+    assert nothing.at(Seconds(0.05)).ram.dirty_pages_rate == 0
 
 
 burdens = st.tuples(st.integers(0, 2048), st.floats(0, 16)).map(
@@ -97,7 +97,7 @@ def test_sent_bytes_grow_and_downtime_is_bounded(memory_load: MemoryLoad, asked:
     course = Course.of(memory_load, asked)
     now, later = course.at(Seconds(when)), course.at(Seconds(when + 1))
     assert now.ram.transferred <= later.ram.transferred
-    assert now.ram.remaining <= memory_load.used
+    assert now.ram.remaining <= memory_load.used.value
     if course.end is not None:
         assert course.end <= asked.timeout
         assert course.downtime <= asked.downtime_after(course.end) + 0.02

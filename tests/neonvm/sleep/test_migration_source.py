@@ -56,7 +56,7 @@ async def move(tmp_path: Path) -> AsyncIterator[Move]:
 async def test_sleeper_runs_in_target(move: Move) -> None:
     """Its image is gone before it runs there, and the frames that were kept for it are there."""
     info = await move.transfer().run()
-    assert (info.status, info.ram.transferred) == (TransferStatus.COMPLETED, Bytes(len(MEMORY)))
+    assert (info.status, info.ram.transferred) == (TransferStatus.COMPLETED, len(MEMORY))
     assert (move.target.loaded, move.target.run_state, move.target.had_image) == (MEMORY, "running", [False])
     log = move.target.log
     assert log.index("migrate-incoming") < log.index("give put-in") < log.index("cont")
