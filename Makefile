@@ -15,7 +15,8 @@ WORKERS = -n $(shell nproc) --maxprocesses 8 --dist worksteal
 PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/agent/cgroups/test_formats.py \
 	tests/replay/test_working_sets.py tests/scenarios \
 	tests/scheduler_plugin tests/deploy/images \
-	$(addprefix tests/neonvm/sleep/test_,$(addsuffix .py,asleep_page connections frame_filter frame_filter_properties frames recorded streams))
+	$(addprefix tests/neonvm/sleep/test_,$(addsuffix .py,asleep_page connections frame_filter frame_filter_properties frames recorded)) \
+	tests/neonvm/qemu/test_streams.py
 # They play days, and counting branches meanwhile takes a quarter of an hour: played by themselves.
 UNCOUNTED := tests/scheduler_plugin/groups/lags
 # For `make test TEST_ARGS='$(NOT_PURE)'` after `make coverage`: each test is played once.

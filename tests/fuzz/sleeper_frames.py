@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from deploy.neonvm.qemu.streams import FrameStream, cabled, redirected
 from deploy.neonvm.sleep.connections import MAX_CONNECTIONS, MAX_QUEUED
 from deploy.neonvm.sleep.frame_filter import filter_frame
-from deploy.neonvm.sleep.streams import CableStream, FrameStream, cabled, redirected
 from tests.fuzz.mutations import damaged_text
 from tests.neonvm.sleep.test_recorded import recording
 from tests.neonvm.sleep.wire import GUEST, memory, words_sum
@@ -56,4 +56,4 @@ def judged(frames: list[tuple[bytes, float]]) -> None:
 
 def streamed(stream: bytes) -> object:
     """The frames of a stream, whose kind is its first byte."""
-    return CableStream().read(stream[1:]) if stream[:1] == b"c" else FrameStream().read(stream[1:])
+    return FrameStream(is_cable=stream[:1] == b"c").read(stream[1:])

@@ -22,9 +22,9 @@ from deploy.neonvm.objects.runner_policy import deciding_part, new_policy, polic
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.reports import parse_report, transfer_info
+from deploy.neonvm.qemu.streams import BrokenStreamError
 from deploy.neonvm.simulated.simulated_load import LoadError, parse_recording
 from deploy.neonvm.sleep.asleep_page import asleep_response
-from deploy.neonvm.sleep.streams import BrokenStreamError
 from protocol.codec import MalformedMessageError, decode_request, decode_response
 from protocol.durations import DurationError, parse_duration
 from protocol.floors import decode_floor

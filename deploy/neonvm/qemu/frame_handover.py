@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -24,6 +23,7 @@ from typing import Final
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_command import DEAF, FLAT_NETDEV
+from deploy.neonvm.qemu.streams import redirected
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
@@ -32,8 +32,6 @@ HAND: Final = "hand"
 TAKE: Final = "take"
 SOCKET: Final = "handed"
 PUT_IN: Final = "put-in"
-# Big-endian, as QEMU's redirector reads it: length of the frame with its virtio-net header, and of the header.
-_HEAD: Final = struct.Struct("!II")
 _PAUSE: Final = Seconds(0.02)
 _LOOKS: Final = 50
 
@@ -167,7 +165,7 @@ async def put_in(machine: Machine, frames: Iterable[tuple[bytes, bytes]], clock:
     """Inject ``frames``, each a virtio-net header and the frame, as if they came from the network. A paused guest
     receives them when it runs. May be repeated. Raises ``GuestError``.
     """
-    stream = b"".join(_HEAD.pack(len(header) + len(frame), len(header)) + header + frame for header, frame in frames)
+    stream = b"".join(redirected(header, frame) for header, frame in frames)
     if not stream:
         return
     # An earlier attempt may have left them.

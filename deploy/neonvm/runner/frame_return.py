@@ -15,9 +15,9 @@ from typing import Final
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.frame_handover import SourceFilters
 from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.streams import BrokenStreamError, FrameStream
 from deploy.neonvm.runner.flat_tap import FlatTap
 from deploy.neonvm.runner.returned_frames import ReturnedFrames
-from deploy.neonvm.sleep.streams import BrokenStreamError, FrameStream
 from deploy.neonvm.tap import header_size
 from protocol.units import Seconds
 

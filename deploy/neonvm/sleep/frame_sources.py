@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from deploy.neonvm.sleep.streams import BrokenStreamError, CableStream, FrameStream, cabled
+from deploy.neonvm.qemu.streams import BrokenStreamError, FrameStream, cabled
 from deploy.neonvm.tap import header_size
 
 Frame = tuple[bytes, bytes]
@@ -131,12 +131,12 @@ def _attach(descriptor: int, program: bytes) -> None:
     fcntl.ioctl(descriptor, _ATTACH_FILTER, struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer)))
 
 
-class DivertedFrames:
-    """Frames that QEMU's ``filter-redirector`` writes to a socket. It is one-way, so answers go to ``place``."""
+class _SocketSource:
+    """A socket of QEMU."""
 
-    def __init__(self, end: socket.socket, place: FramePlace) -> None:
+    def __init__(self, end: socket.socket, stream: FrameStream) -> None:
         end.setblocking(False)
-        self._end, self._place, self._stream = end, place, FrameStream()
+        self._end, self._stream = end, stream
 
     def fileno(self) -> int:
         """Descriptor of the socket."""
@@ -145,36 +145,38 @@ class DivertedFrames:
     def read(self) -> list[Frame]:
         """Read several frames."""
         try:
-            return self._stream.read(_received(self._end))
-        except BrokenStreamError as error:
-            raise SourceClosedError from error
+            part = self._end.recv(_PART)
+            frames = self._stream.read(part)
+        except BlockingIOError:
+            raise
+        except (OSError, BrokenStreamError) as error:
+            raise SourceClosedError(str(error)) from error
+        if not part:
+            raise SourceClosedError
+        return frames
+
+    def close(self) -> None:
+        """Close the socket; a hub then accepts the next connection."""
+        self._end.close()
+
+
+class DivertedFrames(_SocketSource):
+    """Frames that QEMU's ``filter-redirector`` writes to a socket. It is one-way, so answers go to ``place``."""
+
+    def __init__(self, end: socket.socket, place: FramePlace) -> None:
+        super().__init__(end, FrameStream())
+        self._place = place
 
     def write(self, frame: bytes) -> None:
         """Write to the attachment, while QEMU reads it."""
         self._place.write(frame)
 
-    def close(self) -> None:
-        """Close the socket."""
-        self._end.close()
 
-
-class Cable:
-    """Connection to a hub."""
+class Cable(_SocketSource):
+    """Connection to a hub. Its frames have no offload header."""
 
     def __init__(self, end: socket.socket) -> None:
-        end.setblocking(False)
-        self._end, self._stream = end, CableStream()
-
-    def fileno(self) -> int:
-        """Descriptor of the socket."""
-        return self._end.fileno()
-
-    def read(self) -> list[Frame]:
-        """Read several frames; none has an offload header."""
-        try:
-            return [(b"", frame) for frame in self._stream.read(_received(self._end))]
-        except BrokenStreamError as error:
-            raise SourceClosedError from error
+        super().__init__(end, FrameStream(is_cable=True))
 
     def write(self, frame: bytes) -> None:
         """Send a frame. A partial write shuts the connection down, because the hub could not resynchronize."""
@@ -182,10 +184,6 @@ class Cable:
         with suppress(OSError):
             if self._end.send(data) < len(data):
                 self._end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Disconnect; the hub then accepts the next connection."""
-        self._end.close()
 
 
 class CableSocket:
@@ -211,16 +209,3 @@ class CableSocket:
     def header_size(self) -> int:
         """0: a hub carries bare frames."""
         return 0
-
-
-def _received(end: socket.socket) -> bytes:
-    """Read once. Raises ``BlockingIOError`` and ``SourceClosedError``."""
-    try:
-        part = end.recv(_PART)
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        raise SourceClosedError(str(error)) from error
-    if not part:
-        raise SourceClosedError
-    return part

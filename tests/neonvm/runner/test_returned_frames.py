@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from deploy.neonvm.addressing import RETURNED_MAC, flat_mac
 from deploy.neonvm.network.announcement import announcement
+from deploy.neonvm.qemu.streams import FrameStream
 from deploy.neonvm.runner.flat_tap import FlatTap
 from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.returned_frames import ReturnedFrames
-from deploy.neonvm.sleep.streams import FrameStream
 from protocol.units import Seconds
 from tests.neonvm.qemu.test_frame_handover import Filtering
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.neonvm.qemu.streams import LONGEST, FrameStream, cabled, redirected
 from deploy.neonvm.sleep.frame_sources import Cable, CableSocket, FrameSource, SourceClosedError
 from deploy.neonvm.sleep.frames import ACK, FIN, PSH, SYN
 from deploy.neonvm.sleep.sleeper import Sleeper
-from deploy.neonvm.sleep.streams import LONGEST, CableStream, cabled, redirected
 from protocol.runtime.clock import SystemClock
 from protocol.units import Instant
 from tests.fake_clock import FakeClock, settle
@@ -65,10 +65,11 @@ async def sleeper(place: Place) -> Sleeper:
 
 async def answers(end: socket.socket, count: int) -> list[bytes]:
     """The frames that come out of a cable."""
-    stream, frames = CableStream(), list[bytes]()
+    stream, frames = FrameStream(is_cable=True), list[bytes]()
     async with asyncio.timeout(5):
         while len(frames) < count:
-            frames += stream.read(await asyncio.get_running_loop().sock_recv(end, 65536))
+            part = await asyncio.get_running_loop().sock_recv(end, 65536)
+            frames += [frame for _, frame in stream.read(part)]
     return frames
 
 

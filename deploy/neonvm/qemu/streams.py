@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-# Network byte order.
+# Network byte order: length of header and frame together, and of the header, which a cable's frames do not have.
 _HEAD: Final = struct.Struct("!II")
 _LENGTH: Final = struct.Struct("!I")
 LONGEST: Final = 128 * 1024
@@ -19,19 +19,21 @@ class BrokenStreamError(ValueError):
 
 
 class FrameStream:
-    """Decoder for ``filter-redirector``: total length, offload header length, header and frame."""
+    """Decoder for the stream of a ``filter-redirector``, or of ``-netdev stream`` if it ``is_cable``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_cable: bool = False) -> None:
+        self._head = _LENGTH if is_cable else _HEAD
         self._rest = b""
 
     def read(self, part: bytes) -> list[tuple[bytes, bytes]]:
         """Feed bytes; return offload header and frame of each complete frame. Raises ``BrokenStreamError``."""
         frames, stream, at = list[tuple[bytes, bytes]](), self._rest + part, 0
-        while len(stream) >= at + _HEAD.size:
-            length, header = _HEAD.unpack_from(stream, at)
+        while len(stream) >= at + self._head.size:
+            # A cable's frames have no header.
+            length, header, *_ = *self._head.unpack_from(stream, at), 0
             if header > min(length, _LONGEST_HEADER) or length > LONGEST:
                 raise BrokenStreamError
-            start, end = at + _HEAD.size, at + _HEAD.size + length
+            start, end = at + self._head.size, at + self._head.size + length
             # Incomplete: wait for the next read.
             if len(stream) < end:
                 break
@@ -50,32 +52,10 @@ def redirected(header: bytes, frame: bytes) -> bytes:
     return _HEAD.pack(len(header) + len(frame), len(header)) + header + frame
 
 
-class CableStream:
-    """Decoder for ``-netdev stream``: length and frame."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def read(self, part: bytes) -> list[bytes]:
-        """Feed bytes; return the complete frames. Raises ``BrokenStreamError``."""
-        frames, stream, at = list[bytes](), self._rest + part, 0
-        while len(stream) >= at + _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(stream, at)
-            if length > LONGEST:
-                raise BrokenStreamError
-            start, end = at + _LENGTH.size, at + _LENGTH.size + length
-            if len(stream) < end:
-                break
-            frames.append(stream[start:end])
-            at = end
-        self._rest = stream[at:]
-        return frames
-
-
 def cabled(frame: bytes) -> bytes:
     """Encode a frame for ``-netdev stream``.
 
-    >>> CableStream().read(cabled(b"frame"))
-    [b'frame']
+    >>> FrameStream(is_cable=True).read(cabled(b"frame"))
+    [(b'', b'frame')]
     """
     return _LENGTH.pack(len(frame)) + frame
