@@ -12,8 +12,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Annotated, Final, Protocol, runtime_checkable
 from urllib.parse import urlsplit
+
+import msgspec
 
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.messages import ObjectName
@@ -214,13 +216,12 @@ class FellAsleep:
     sessions: int
 
 
-@dataclass(frozen=True, slots=True)
-class Woken:
+class Woken(msgspec.Struct, frozen=True):
     """Result of a wake. ``fault`` is why the guest had to boot from its disk, without its sessions; empty if it
     resumed. ``took`` is measured from the first frame, or the order, until the guest ran.
     """
 
-    took: Seconds
+    took: Annotated[Seconds, msgspec.Meta(ge=0, lt=2**31)]
     fault: str = ""
 
 

@@ -139,23 +139,25 @@ async def ask(dial: Dial, method: str, path: str, body: Body, seconds: float) ->
         async with asyncio.timeout(seconds):
             connection = await dial()
             text = body if isinstance(body, str) else body()
-            return _parsed(await _exchange(connection, _request(method, path, text)))
+            return _parsed(await exchange(connection, _request(method, path, text), _LARGEST_ANSWER))
     except TimeoutError as error:
         raise GuestError(f"no response from the guest to {method} {path} within {seconds:g} s") from error
     except OSError as error:
         raise GuestError(f"cannot connect to the guest for {method} {path}: {error}") from error
 
 
-async def _exchange(connection: socket.socket, request: bytes) -> bytes:
+async def exchange(connection: socket.socket, request: bytes, largest: int) -> bytes:
+    """Send ``request`` and return what the guest sends until it closes the connection, at most ``2 * largest`` bytes:
+    it is not trusted. Raises ``OSError``.
+    """
     reader, writer = await asyncio.open_connection(sock=connection)
     try:
         writer.write(request)
         await writer.drain()
-        answer = b""
-        # The guest is not trusted: bound the size of its response.
-        while len(answer) < _LARGEST_ANSWER and (part := await reader.read(_LARGEST_ANSWER)):
+        answer = bytearray()
+        while len(answer) < largest and (part := await reader.read(largest)):
             answer += part
-        return answer
+        return bytes(answer)
     finally:
         writer.close()
 

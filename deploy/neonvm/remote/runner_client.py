@@ -18,7 +18,6 @@ from deploy.neonvm.ports import GuestError, SleepRefusedError, TransferError, Tr
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from deploy.neonvm.runner.runner_api import (
-    Awake,
     Certificate,
     CertificateRequest,
     CpuChange,
@@ -198,8 +197,8 @@ class RunnerClient:
 
     async def wake(self, sleeps: int) -> Woken:
         """Resume the guest from sleep number ``sleeps``. Raises ``GuestError``."""
-        awake = self._read("/wake", await self._long_poll("PUT", "/wake", _SLEEP_SECONDS, SleepNumber(sleeps)), Awake)
-        return Woken(Seconds(awake.took), one_line(awake.fault))
+        woken = self._read("/wake", await self._long_poll("PUT", "/wake", _SLEEP_SECONDS, SleepNumber(sleeps)), Woken)
+        return Woken(woken.took, one_line(woken.fault))
 
     async def _ask(
         self, method: str, path: str, body: msgspec.Struct | None = None, seconds: float = _ORDER_SECONDS

@@ -15,7 +15,7 @@ PUT /disk                  {"address": IP}: the source sends a sleeping guest's 
 PUT /announce              redirects frames for the VM on the flat network to this pod
 PUT /sleep                 {"sleeps": N}: put the guest to sleep (``Slept``), idempotent; 409 and the reason if it
                            keeps running, also if it has not slept N times before; without a body for any N
-PUT /wake                  {"sleeps": N}: resume the guest from its Nth sleep (``Awake``); 409 if N is not its last
+PUT /wake                  {"sleeps": N}: resume the guest from its Nth sleep (``Woken``); 409 if N is not its last
 GET /woken                 long poll until the sleeping guest must wake: sender and reason in one line; 409 if it is
                            not asleep, 503 when superseded by a newer request
 """
@@ -103,13 +103,6 @@ class SleepNumber(msgspec.Struct):
     """The number of sleeps of the guest when it was ordered to sleep, or to wake."""
 
     sleeps: int
-
-
-class Awake(msgspec.Struct):
-    """The guest runs again, after ``took`` seconds. ``fault`` is the reason why it had to boot; empty if it resumed."""
-
-    took: Annotated[float, msgspec.Meta(ge=0, lt=2**31)]
-    fault: str
 
 
 class RunnerApi:
@@ -227,8 +220,7 @@ class RunnerApi:
         return _json(Slept(fell_asleep.saved.value, fell_asleep.sessions, self._runner.sleep.sleeps))
 
     async def _put_wake(self, body: bytes) -> HttpResponse:
-        woken = await self._runner.wake(msgspec.json.decode(body, type=SleepNumber).sleeps)
-        return _json(Awake(woken.took, woken.fault))
+        return _json(await self._runner.wake(msgspec.json.decode(body, type=SleepNumber).sleeps))
 
     async def _woken(self, _: bytes) -> HttpResponse:
         return _text(f"{await self._runner.sleep.woken()}\n")

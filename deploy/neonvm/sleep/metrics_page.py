@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from deploy.neonvm.ports import GuestSpec, NetworkError, PodSockets
+from deploy.neonvm.qemu.daemon import exchange
 
 _SECONDS: Final = 5.0
 _LARGEST: Final = 256 * 1024
@@ -20,22 +21,9 @@ async def fetch_metrics_page(spec: GuestSpec, sockets: PodSockets) -> bytes:
     try:
         async with asyncio.timeout(_SECONDS):
             connection = await sockets.connect(spec.pod, url.hostname or "", url.port or 80)
-            reader, writer = await asyncio.open_connection(sock=connection)
-            try:
-                writer.write(request)
-                await writer.drain()
-                answer = await _all(reader)
-            finally:
-                writer.close()
+            answer = await exchange(connection, request, _LARGEST + 1)
     except (OSError, TimeoutError, NetworkError):
         return b""
     head, _, page = answer.partition(b"\r\n\r\n")
-    return page if head.split(b"\r\n", 1)[0].split()[1:2] == [b"200"] else b""
-
-
-async def _all(reader: asyncio.StreamReader) -> bytes:
-    # The guest is not trusted, so the response is bounded.
-    answer = bytearray()
-    while len(answer) <= _LARGEST and (part := await reader.read(_LARGEST)):
-        answer += part
-    return bytes(answer) if len(answer) <= _LARGEST else b""
+    is_page = len(answer) <= _LARGEST and head.split(b"\r\n", 1)[0].split()[1:2] == [b"200"]
+    return page if is_page else b""
