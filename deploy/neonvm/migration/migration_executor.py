@@ -52,7 +52,7 @@ class MigrationExecutor:
         if todo.adopt_target and target is not None and facts.vm is not None:
             owners: Json = {"metadata": {"ownerReferences": [owner_reference(VIRTUAL_MACHINES, facts.vm)]}}
             self._deps.pods.learn(await self._deps.client.merge_patch(PODS, name_of(target), owners))
-        if "conditions" in await self._report(migration, dict(todo.status)):
+        if "conditions" in await self._report(migration, todo.status):
             await self._record_wait(todo, facts)
         if todo.own_source and facts.source is not None:
             await self._own(facts.source, migration)
@@ -148,7 +148,7 @@ class MigrationExecutor:
         return bool(listed.objects)
 
     async def _record_wait(self, todo: MigrationPlan, facts: MoveFacts) -> None:
-        for condition in items(dict(todo.status), "conditions"):
+        for condition in items(todo.status, "conditions"):
             if (reason := text(condition, "reason")) in WAITS:
                 await self._record(facts, f"Migration{reason}", text(condition, "message"), WARNING)
 

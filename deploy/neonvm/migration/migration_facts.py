@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -35,7 +35,7 @@ class TransferState:
     sending: Sending = Sending.NOT_BEGUN
     reason: str = ""
     story: str = ""
-    info: tuple[tuple[str, object], ...] = ()
+    info: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class MigrationPlan:
 
     add_finalizer: bool = False
     adopt_target: bool = False
-    status: tuple[tuple[str, object], ...] = ()
+    status: Json = field(default_factory=dict)
     own_source: bool = False
     create_target: bool = False
     send: bool = False
@@ -107,9 +107,7 @@ def why_unplaced(target: Json | None) -> str:
 
 def figures(transfer: TransferState) -> str:
     """Duration, downtime and bytes sent, for messages; empty if unknown."""
-    info = dict(transfer.info)
-    ram = info.get("ram")
-    if not info or not isinstance(ram, dict):
+    if not (info := transfer.info):
         return ""
-    mebibytes = int(ram.get("transferred", 0)) >> 20  # bytes to MiB
+    mebibytes = whole(info, "ram", "transferred") >> 20  # bytes to MiB
     return texts.FIGURES.format(total=info["totalTimeMs"], downtime=info["downtimeMs"], mebibytes=mebibytes)

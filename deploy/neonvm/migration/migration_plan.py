@@ -168,7 +168,7 @@ def _transfer(facts: MoveFacts) -> MigrationPlan:
     if facts.target_role in _MOVED_IN or _names(facts, "targetPodName"):
         return _arrived(facts)
     if facts.transfer.sending is Sending.ACTIVE:
-        return MigrationPlan(cancel=_broken(facts) is not None, status=tuple(_info(facts).items()))
+        return MigrationPlan(cancel=_broken(facts) is not None, status=_info(facts))
     # Another process may have started the transfer, which may be almost done.
     if facts.transfer.sending is Sending.NOT_BEGUN and _has_source(facts):
         return _resume_transfer(facts)
@@ -298,9 +298,9 @@ def _failed(facts: MoveFacts, why: Reasoned) -> MigrationPlan:
 
 
 def _info(facts: MoveFacts) -> Json:
-    return {"info": dict(facts.transfer.info)} if facts.transfer.info else {}
+    return {"info": facts.transfer.info} if facts.transfer.info else {}
 
 
 def _status(facts: MoveFacts, value: str, why: Reasoned, **status: object) -> MigrationPlan:
     new_condition = condition(facts.migration, CONDITION, value, *why)
-    return MigrationPlan(status=(*status.items(), ("conditions", [new_condition])))
+    return MigrationPlan(status={**status, "conditions": [new_condition]})

@@ -130,7 +130,7 @@ class Transfers:
                 on_change()
 
 
-def described(info: TransferInfo) -> tuple[tuple[str, object], ...]:
+def described(info: TransferInfo) -> Json:
     """``status.info`` of a migration: milliseconds, bytes and pages, with QEMU's names (pure)."""
     ram = info.ram
     amounts: Json = {
@@ -144,10 +144,10 @@ def described(info: TransferInfo) -> tuple[tuple[str, object], ...]:
         "dirtySyncCount": ram.dirty_sync_count,
         "pageSize": ram.page_size,
     }
-    return (
-        ("status", info.status.value),
-        ("totalTimeMs", round(info.total * 1000)),
-        ("setupTimeMs", round(info.setup * 1000)),
-        ("downtimeMs", round(info.downtime * 1000)),
-        ("ram", amounts),
-    )
+    return {
+        "status": info.status.value,
+        "totalTimeMs": round(info.total * 1000),
+        "setupTimeMs": round(info.setup * 1000),
+        "downtimeMs": round(info.downtime * 1000),
+        "ram": amounts,
+    }

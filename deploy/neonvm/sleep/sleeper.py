@@ -66,10 +66,6 @@ class Sleeper:
         self._end = end
         self._listen()
 
-    def stop_reading(self) -> None:
-        """Stop reading; QEMU reads the network attachment."""
-        self.read_from(None)
-
     async def call(self) -> str:
         """Wait for a frame that needs the guest; return sender and reason in one line."""
         await self.woken.wait()
@@ -80,7 +76,7 @@ class Sleeper:
         if self._diverted_end is not None:
             await self._clock.wait(self._diverted_end, Instant(self._clock.now() + _SETTLED_WITHIN))
         # After a flood some are unread, and a FIN that is acknowledged later would not be replayed.
-        self.stop_reading()
+        self.close()
 
     def queued_frames(self, header_size: int | None = None) -> list[Frame]:
         """The frames to replay to the guest, with offload headers of ``header_size`` bytes (None: the attachment's
@@ -89,7 +85,7 @@ class Sleeper:
         return self._state.frames.all(self._place.header_size() if header_size is None else header_size)
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop reading; QEMU reads the network attachment."""
         self.read_from(None)
 
     def _listen(self) -> None:

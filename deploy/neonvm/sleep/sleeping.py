@@ -14,9 +14,10 @@ from deploy.neonvm.ports import FellAsleep, GuestError, Woken
 from deploy.neonvm.qemu.frame_handover import diverting, put_in, stop_diverting
 from deploy.neonvm.qemu.machine import Machine, retried
 from deploy.neonvm.qemu.qemu_command import EMPTY
+from deploy.neonvm.sleep.frame_sources import Frame
 from deploy.neonvm.sleep.image import SleepImage
 from deploy.neonvm.sleep.saving import load
-from deploy.neonvm.sleep.suspend import Frame, StandIn
+from deploy.neonvm.sleep.suspend import StandIn
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Protocol, TypeVar
 
@@ -21,15 +22,13 @@ from deploy.neonvm.qemu.daemon import GuestDaemon
 from deploy.neonvm.qemu.frame_handover import SourceFilters, put_in, stop_diverting
 from deploy.neonvm.qemu.machine import Machine, plug_memory, retried
 from deploy.neonvm.sleep.connections import MAX_CONNECTIONS
+from deploy.neonvm.sleep.frame_sources import Frame
 from deploy.neonvm.sleep.image import SleepImage
 from deploy.neonvm.sleep.saving import flush, save
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Seconds
 
 Result = TypeVar("Result")
-
-Frame = tuple[bytes, bytes]
-"""Offload header (virtio-net) and frame."""
 
 _SPARE_SECONDS: Final = 15.0
 _FREEZE_SECONDS: Final = 12.0
@@ -117,7 +116,7 @@ class Suspend:
             sessions = await self._unless_woken(self._freeze())
             undo_freeze.pop_all()
         undo.push_async_callback(self._thaw_if_alive)
-        undo.push_async_callback(self._insist, self._continue)
+        undo.push_async_callback(self._insist, partial(self.machine.call, "cont"))
         await self._unless_woken(self.machine.call("stop"))
         undo.callback(self.image.delete)
         saved = await self._unless_woken(save(self.machine, self.image))
@@ -134,7 +133,7 @@ class Suspend:
             unless_prepared.enter_context(theirs)
             unless_prepared.callback(ours.close)
             # Until frames are diverted, the filters only delay them.
-            unless_prepared.push_async_callback(self._retried, self._stop_diverting)
+            unless_prepared.push_async_callback(self._retried, partial(stop_diverting, self.machine))
             await filters.prepare(theirs)
             unless_prepared.pop_all()
             theirs.close()
@@ -159,17 +158,11 @@ class Suspend:
 
     async def _undivert(self) -> None:
         """Give the datapath back to the guest, and replay the queued frames."""
-        await self._insist(self._stop_diverting)
+        await self._insist(partial(stop_diverting, self.machine))
         # Frames may still be in flight to us, among them FINs that we have acknowledged.
         await self.stand_in.drained()
         # Without them the guest still runs, and senders retransmit most of them.
-        await self._retried(self._replay)
-
-    async def _stop_diverting(self) -> None:
-        await stop_diverting(self.machine)
-
-    async def _replay(self) -> None:
-        await put_in(self.machine, self.stand_in.queued_frames(), self.clock)
+        await self._retried(lambda: put_in(self.machine, self.stand_in.queued_frames(), self.clock))
 
     async def _freeze(self) -> int:
         answer = await self.daemon.ask("PUT", "/freeze", seconds=_FREEZE_SECONDS)
@@ -194,9 +187,6 @@ class Suspend:
         # QEMU may have been killed, and its owner should not wait for all attempts before it starts the guest again.
         if self.machine.alive:
             await self.thaw()
-
-    async def _continue(self) -> None:
-        await self.machine.call("cont")
 
     async def _unless_woken(self, step: Coroutine[object, object, Result]) -> Result:
         """Return the result of ``step``. Raises ``SleepRefusedError`` as soon as a frame needs the guest."""

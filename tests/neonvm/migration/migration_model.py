@@ -258,7 +258,7 @@ class MigrationModel(FakeApi):
         if todo.adopt_target and facts.target is not None and facts.vm is not None:
             owner = [owner_reference(VIRTUAL_MACHINES, facts.vm)]
             self._patch(self.pods, facts.target, metadata={"ownerReferences": owner}, checked=False)
-        changed = {key: value for key, value in todo.status if child(found, "status").get(key) != value}
+        changed = {key: value for key, value in todo.status.items() if child(found, "status").get(key) != value}
         if changed:
             self._patch(self.migrations, found, status=changed, checked="phase" in changed)
         if todo.create_target and facts.vm is not None:

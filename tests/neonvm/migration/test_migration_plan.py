@@ -36,7 +36,7 @@ NO_ROOM = "0/2 nodes are available: 2 Insufficient cpu."
 UNSCHEDULED: Json = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": NO_ROOM}
 PLACED: Json = {**ADMITTED, "targetNode": "n2"}
 SENT: Json = {**PLACED, "phase": "Running", "targetPodIP": "10.0.0.10"}
-INFO = (("totalTimeMs", 1200), ("downtimeMs", 57), ("ram", {"transferred": 3 << 20}))
+INFO: Json = {"totalTimeMs": 1200, "downtimeMs": 57, "ram": {"transferred": 3 << 20}}
 ACTIVE, DONE = TransferState(Sending.ACTIVE), TransferState(Sending.DONE, info=INFO)
 CANCELLED = TransferState(Sending.FAILED, "Cancelled", "the migration was cancelled")
 LEFT = runner("Succeeded", {"reason": "Migrated"})
@@ -85,16 +85,16 @@ def pending(status: Json = ADMITTED, /, **known: object) -> MoveFacts:
 
 
 def status(made: MigrationPlan) -> Json:
-    return {key: value for key, value in made.status if key != "conditions"}
+    return {key: value for key, value in made.status.items() if key != "conditions"}
 
 
 def says(made: MigrationPlan) -> tuple[object, object, object]:
-    (said,) = items(dict(made.status), "conditions")
+    (said,) = items(made.status, "conditions")
     return said["status"], said["reason"], said["message"]
 
 
 def rest(made: MigrationPlan) -> MigrationPlan:
-    return replace(made, status=())
+    return replace(made, status={})
 
 
 NOTHING = MigrationPlan()
@@ -207,7 +207,7 @@ def test_move_continues_after_lost_first_write() -> None:
 
 def test_progress_is_reported() -> None:
     made = plan_migration(facts(migration(SENT), transfer=TransferState(Sending.ACTIVE, info=INFO)))
-    assert made == MigrationPlan(status=(("info", dict(INFO)),))
+    assert made == MigrationPlan(status={"info": INFO})
 
 
 def test_removed_finalizer_is_restored() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.daemon import DaemonResponse
-from deploy.neonvm.sleep.suspend import Frame
+from deploy.neonvm.sleep.frame_sources import Frame
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from tests.neonvm.qemu.fakes import FakeMachine

@@ -118,7 +118,7 @@ async def test_long_frame_of_the_old_end_is_read_whole(sleeper: Sleeper) -> None
     query = CLIENT.frame(ACK | PSH, b"Q" * 60_000)
     theirs.send(redirected(b"", query) + redirected(b"", LEAVING))
     theirs.close()
-    sleeper.stop_reading()
+    sleeper.close()
     assert [frame for _, frame in sleeper.queued_frames()] == [query, LEAVING]
     sleeper.close()
 
@@ -127,7 +127,7 @@ async def test_sleeper_reads_again_after_it_stopped(sleeper: Sleeper, place: Pla
     """A QEMU that could not be started gives the place back."""
     sleeper.read_network()
     place.opened[0].send(cabled(CLIENT.question()) + cabled(LEAVING))
-    sleeper.stop_reading()
+    sleeper.close()
     assert place.opened[0].recv(100) != b""
     sleeper.read_network()
     place.opened[1].send(cabled(OTHER))

@@ -134,7 +134,7 @@ async def test_kernels_keepalives_are_answered(world: World) -> None:
         await asyncio.sleep(2.5 + 2 * UNANSWERED)
         assert state(client) == ESTABLISHED
         assert not world.sleeper.woken.is_set()
-        world.sleeper.stop_reading()
+        world.sleeper.close()
         async with asyncio.timeout(20):
             while state(client) == ESTABLISHED:  # noqa: ASYNC110 - the kernel tells nobody
                 await asyncio.sleep(0.02)
@@ -180,7 +180,7 @@ async def test_broadcasts_are_left_to_the_kernel(world: World) -> None:
             neighbour.send(frame)
         # The namespace's own kernel may ask something of everybody meanwhile.
         assert 50 <= int(await world.output("cat", COUNTS)) - int(before) < 60
-        world.sleeper.stop_reading()
+        world.sleeper.close()
         with suppress(BlockingIOError):
             while True:
                 os.read(world.tap, 4096)
