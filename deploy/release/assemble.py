@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
-from deploy.images.building.oci_archive import blob_path
+from deploy.images.building.oci_archive import add_file, blob_path
 from deploy.images.formats import oci
 from deploy.images.inputs.checkout import Checkout
 from deploy.release import documents, push_images
@@ -210,19 +210,11 @@ def _pack(path: Path, files: Mapping[str, Path]) -> Path:
             for name, source in sorted(files.items()):
                 with source.open("rb") as content:
                     # Only the script is executable.
-                    _add(
-                        archive, f"{path.stem}/{name}", source.stat().st_size, content, 0o755 if name == PUSH else 0o644
-                    )
+                    mode = 0o755 if name == PUSH else 0o644
+                    add_file(archive, f"{path.stem}/{name}", source.stat().st_size, content, mode)
             sums = documents.checksums(_digests(files))
-            _add(archive, f"{path.stem}/{SUMS}", len(sums), io.BytesIO(sums))
+            add_file(archive, f"{path.stem}/{SUMS}", len(sums), io.BytesIO(sums))
         half.rename(path)
     finally:
         half.unlink(missing_ok=True)
     return path
-
-
-def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes], mode: int = 0o644) -> None:
-    """Adds a file without its time and owner, so that equal releases are equal to the byte."""
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = size, mode
-    archive.addfile(info, content)

@@ -88,7 +88,4 @@ def _content(image: Image, maker: LayerMaker, layers: Sequence[StoredLayer]) -> 
         labels={name: value for name, value in labels.items() if value},
         created=checkout.created,
     )
-    configuration = oci.config(run, (layer.facts for layer in layers))
-    descriptor = oci.Descriptor.of(oci.CONFIG, configuration)
-    document = oci.manifest(descriptor, (layer.facts for layer in layers), run.labels)
-    return Contents(maker.platform.debian, configuration, document, tuple(layers))
+    return Contents.of(run, layers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -25,6 +25,14 @@ class Contents:
     manifest: bytes
     layers: tuple[StoredLayer, ...]
 
+    @classmethod
+    def of(cls, run: oci.RunConfig, layers: Sequence[StoredLayer]) -> Contents:
+        """The image of ``layers`` with the configuration ``run``."""
+        facts = [layer.facts for layer in layers]
+        config = oci.config(run, facts)
+        manifest = oci.manifest(oci.Descriptor.of(oci.CONFIG, config), facts, run.labels)
+        return cls(run.architecture, config, manifest, tuple(layers))
+
     @property
     def manifest_descriptor(self) -> oci.Descriptor:
         """The manifest's entry in an index."""
@@ -43,11 +51,11 @@ def write_archive(path: Path, image: Contents, reference: str) -> None:
     try:
         with tarfile.open(half, "w", format=tarfile.PAX_FORMAT) as archive:
             for name, content in _documents(image, reference):
-                _add(archive, name, len(content), io.BytesIO(content))
+                add_file(archive, name, len(content), io.BytesIO(content))
             # Layers with equal content share a blob.
             for layer in {layer.facts.descriptor.digest: layer for layer in image.layers}.values():
                 with layer.path.open("rb") as packed:
-                    _add(archive, blob_path(layer.facts.descriptor.digest), layer.facts.descriptor.size, packed)
+                    add_file(archive, blob_path(layer.facts.descriptor.digest), layer.facts.descriptor.size, packed)
         half.rename(path)
     finally:
         half.unlink(missing_ok=True)
@@ -71,7 +79,8 @@ def _documents(image: Contents, reference: str) -> Iterator[tuple[str, bytes]]:
     yield blob_path(image.manifest_descriptor.digest), image.manifest
 
 
-def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None:
+def add_file(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes], mode: int = 0o644) -> None:
+    """Add a file without its time and owner, so that equal inputs give equal archives."""
     info = tarfile.TarInfo(name)
-    info.size = size
+    info.size, info.mode = size, mode
     archive.addfile(info, content)

@@ -79,14 +79,10 @@ def image_set(builder: Builder, add_ons: Sequence[str], report: Report) -> Path:
 
 def write_image(image: ProgramImage, path: Path, report: Report) -> None:
     """Write the image's archive."""
-    platform = native_platform()
     files = image.files
     key = layer_key(f"{file.path} {file.mode} {file.target}\n".encode() + file.content for file in files.values())
     layer = stored_layer(key, lambda: files, report)
-    configuration = oci.config(image.run_config(platform.debian), [layer.facts])
-    descriptor = oci.Descriptor.of(oci.CONFIG, configuration)
-    document = oci.manifest(descriptor, [layer.facts], {})
-    write_archive(path, Contents(platform.debian, configuration, document, (layer,)), image.name)
+    write_archive(path, Contents.of(image.run_config(native_platform().debian), [layer]), image.name)
 
 
 def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[ProgramImage]:

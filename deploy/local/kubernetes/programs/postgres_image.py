@@ -33,13 +33,11 @@ def postgres_image(folder: Path, report: Report) -> Path:
     base = inputs_of(ensure_image(report))
     key = layer_key((b"postgres in a pod", base.encode(), repr((_LEFT_OUT, _ACCOUNTS)).encode()))
     layer = stored_layer(key, lambda: tree((*_files(ensure_base(report)), *_ACCOUNTS)), report)
-    debian = native_platform().debian
     environment = {"LANG": "C.UTF-8", "PATH": f"{_PROGRAMS}:/usr/sbin:/usr/bin"}
-    run = oci.RunConfig(debian, user=f"{POSTGRES_UID}:{POSTGRES_UID}", environment=environment)
-    configuration = oci.config(run, [layer.facts])
-    document = oci.manifest(oci.Descriptor.of(oci.CONFIG, configuration), [layer.facts], {})
+    user = f"{POSTGRES_UID}:{POSTGRES_UID}"
+    run = oci.RunConfig(native_platform().debian, user=user, environment=environment)
     path = folder / "postgresql.tar"
-    write_archive(path, Contents(debian, configuration, document, (layer,)), POSTGRES_IMAGE)
+    write_archive(path, Contents.of(run, [layer]), POSTGRES_IMAGE)
     return path
 
 
