@@ -74,7 +74,7 @@ def vm_mapping(case: Case) -> object:
         return "rejected"
     if not isinstance(case.expected, Mapping):
         return "accepted"
-    spec = guest_of_vm(vm, vm.name, _NETWORK, Path("pg"), address="", kernel_arguments="", ignores="")
+    spec = guest_of_vm(vm, vm.name, _NETWORK, Path("pg"))
     return {name: understood(_PARTS, name, "part of a guest")[1](spec) for name in case.expected}
 
 

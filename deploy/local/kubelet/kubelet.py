@@ -115,7 +115,7 @@ class Kubelet(GuestHost):
         ended = self._ended.get(uid_of(pod))
         # The pod has ended, but the cache does not show it yet: report it again, do not start it again.
         if ended is not None:
-            await self._write(pod, ended)
+            await write_status(self._deps.client, pod, ended)
         else:
             await self._begin(name, pod, pod_tasks)
 
@@ -125,10 +125,11 @@ class Kubelet(GuestHost):
         # A pod without a VM only reserves room: it is reported as running, and nothing is started.
         if vm_name is None:
             if pod_phase(pod) != "Running":
-                await self._write(pod, running_status(pod, "", now))
+                await write_status(self._deps.client, pod, running_status(pod, "", now))
         # Started by an earlier process, whose guests ended with it.
         elif pod_phase(pod) == "Running":
-            await self._write(pod, failed_status("the guest was lost: the cluster's process was restarted", now))
+            lost = "the guest was lost: the cluster's process was restarted"
+            await write_status(self._deps.client, pod, failed_status(lost, now))
         else:
             await self._begin_vm(name, pod, ObjectName(name.namespace, vm_name), pod_tasks)
 
@@ -138,12 +139,10 @@ class Kubelet(GuestHost):
             # `Sandbox` rejects a missing VM with an error for the pod's status.
             sandbox = Sandbox(pod, vm_object or {}, self._deps)
         except (ArgumentsError, InvalidObjectError) as error:
-            await self._write(pod, failed_status(f"{vm}: {error}", timestamp(self._deps.clock.wall())))
+            failed = failed_status(f"{vm}: {error}", timestamp(self._deps.clock.wall()))
+            await write_status(self._deps.client, pod, failed)
             return
         self._sandboxes[name] = sandbox, pod_tasks.create_task(self._run_sandbox(name, sandbox))
-
-    async def _write(self, pod: Json, status: Json) -> None:
-        await write_status(self._deps.client, pod, status)
 
     async def _run_sandbox(self, name: ObjectName, sandbox: Sandbox) -> None:
         try:

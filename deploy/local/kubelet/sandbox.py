@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from deploy.kube.client import ApiClient
 from deploy.local.kubelet.agents import EXPLAIN_TOKEN, AgentFiles, AgentRun, run_agent, sidecar
@@ -80,7 +80,7 @@ class Sandbox:
         self._name = name_of(pod)
         vm_as_booted = {**vm, "spec": booted_spec(pod)}
         machine = machine_of(vm_as_booted)
-        self._machine = replace(machine, use=machine_for(machine).clip(machine_of(vm).use))
+        self._machine = structs.replace(machine, use=machine_for(machine).clip(machine_of(vm).use))
         self._kernel_arguments = kernel_arguments(vm_as_booted)
         self._ignores = annotations_of(vm).get(ANNOTATION_SLEEP_IGNORES, "")
         self._secret = password_secret(vm_as_booted)
@@ -207,15 +207,9 @@ class Sandbox:
 
     async def _guest_spec(self, pod_network: ports.PodNetwork) -> ports.GuestSpec:
         vm = self._machine
-        return guest_of_vm(
-            vm,
-            self._name,
-            pod_network,
-            vm_folder(self._deps.state, vm.name, vm.uid),
-            address=await self._deps.network.vm_address(vm.name),
-            kernel_arguments=self._kernel_arguments,
-            ignores=self._ignores,
-        )
+        spec = guest_of_vm(vm, self._name, pod_network, vm_folder(self._deps.state, vm.name, vm.uid))
+        address = await self._deps.network.vm_address(vm.name)
+        return replace(spec, address=address, kernel_arguments=self._kernel_arguments, ignores=self._ignores)
 
 
 async def _has_moved(source: ports.Guest, target: ports.Guest) -> bool:

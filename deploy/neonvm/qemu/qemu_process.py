@@ -228,11 +228,6 @@ class QemuProcess(Monitor):
         """True if QEMU runs and its guest has not failed."""
         return self._process.returncode is None and not self._watch.done()
 
-    @property
-    def pid(self) -> int:
-        """QEMU's process ID."""
-        return self._process.pid
-
     async def failed(self) -> str:
         """Wait until the guest has failed or QEMU has exited; return a short reason."""
         # Cancelling one caller must not end the watch for all others.

@@ -6,7 +6,6 @@ Orders come from the controller alone (``deploy.neonvm.access``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -146,7 +145,7 @@ class PodRunner:
     async def status(self) -> RunnerStatus:
         """The guest's status; if a migration has paused it, with its last known size. Raises ``GuestError``."""
         # The controller must see a guest paused by a migration, or it would not resume the migration of a dead leader.
-        size = await self._state(self._guest.standing)
+        size = await self._state(is_last_enough=True)
         (name, why), fell_asleep = self._accelerator, self.sleep.fell_asleep or FellAsleep(Bytes(0), 0)
         return RunnerStatus(
             size.phase.value,
@@ -164,15 +163,14 @@ class PodRunner:
 
     async def state(self) -> GuestState:
         """The guest's state. Raises ``GuestError``."""
-        return await self._state(_unknown)
+        return await self._state(is_last_enough=False)
 
-    async def _state(self, last: Callable[[], Awaitable[GuestState | None]]) -> GuestState:
-        """The result of ``last``, or the guest's current state if that is None."""
+    async def _state(self, *, is_last_enough: bool) -> GuestState:
         # Do not poll a guest that is asleep or falling asleep: its QEMU comes and goes.
         if (asleep := self.sleep.state()) is not None:
             return asleep
         await self._guest.arrived()
-        state = await last() or await self._guest.state()
+        state = (await self._guest.standing() if is_last_enough else None) or await self._guest.state()
         # It may have fallen asleep meanwhile.
         return self.sleep.state() or state
 
@@ -343,7 +341,3 @@ class PodRunner:
         """Raises ``GuestError`` if the guest is asleep."""
         if self.sleep.is_on:
             raise GuestError(texts.SLEEPS)
-
-
-async def _unknown() -> None:
-    return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -135,11 +135,8 @@ def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, 
         attachments=(*flat, f"ports:{_forwards(told.spec)}"),
         mtu=mtu,
     )
-    return guest_of_vm(
-        machine,
-        told.pod,
-        network,
-        images,
+    return replace(
+        guest_of_vm(machine, told.pod, network, images),
         address=told.address if tap is not None else "",
         kernel_arguments=told.kernel_arguments,
         ignores=told.ignores,
@@ -169,19 +166,8 @@ def _forwards(spec: Json) -> str:
     return ",".join([*forwards, *for_the_pod])
 
 
-def guest_of_vm(  # noqa: PLR0913 - what a pod has for its guest
-    vm: VirtualMachine,
-    pod: ObjectName,
-    network: PodNetwork,
-    state_dir: Path,
-    *,
-    address: str,
-    kernel_arguments: str,
-    ignores: str,
-    monitors: Sequence[Path] = (),
-    console: Path | None = None,
-) -> GuestSpec:
-    """The guest of ``vm`` in ``pod``. The rest is as in ``GuestSpec``."""
+def guest_of_vm(vm: VirtualMachine, pod: ObjectName, network: PodNetwork, state_dir: Path) -> GuestSpec:
+    """The guest of ``vm`` in ``pod``, without an address."""
     return GuestSpec(
         vm=vm.name,
         pod=pod,
@@ -191,11 +177,7 @@ def guest_of_vm(  # noqa: PLR0913 - what a pod has for its guest
         mem_min=vm.bounds.min.mem,
         mem_max=vm.bounds.max.mem,
         mem_use=vm.use.mem,
-        address=address,
+        address="",
         network=network,
         state_dir=state_dir,
-        kernel_arguments=kernel_arguments,
-        monitors=monitors,
-        console=console,
-        ignores=ignores,
     )

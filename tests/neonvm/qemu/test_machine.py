@@ -140,7 +140,7 @@ async def test_migration_pause_is_no_failure(tmp_path: Path) -> None:
 async def test_killed_process_fails_at_once(tmp_path: Path) -> None:
     machine = await QemuProcess.launch("db", program(_PLAYED), tmp_path / "log")
     waiting = asyncio.ensure_future(machine.failed())
-    os.kill(machine.pid, signal.SIGKILL)
+    os.kill(machine._process.pid, signal.SIGKILL)
     async with asyncio.timeout(1):
         assert await waiting == "QEMU was killed by SIGKILL"
     assert not machine.alive
