@@ -20,11 +20,9 @@ Route = tuple[str, str]
 _PROBES: Final[frozenset[Route]] = frozenset({("GET", "/ready"), ("GET", "/healthz")})
 _OF_AGENTS: Final[frozenset[Route]] = _PROBES | {("GET", "/database")}
 _AS_NEONVMS: Final[frozenset[Route]] = _OF_AGENTS | {
-    ("GET", "/cpu"),
     ("GET", "/cpu_current"),
     ("GET", "/status"),
     ("POST", "/cpu_change"),
-    ("PUT", "/cpu"),
 }
 """The API of NeonVM's own runner, and reads that reveal no more than it. No migrations."""
 

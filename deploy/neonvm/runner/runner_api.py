@@ -1,8 +1,7 @@
 """The API of a runner pod, at port 25183; ``access.callers`` has the permissions of its callers.
 
 POST /introduce            {"authorities": PEM}: CAs of the clients to accept; returns {"token": of this pod}
-GET, PUT /cpu              the guest's CPU in thousandths, as a bare number
-GET /cpu_current           the same in NeonVM's format: {"vcpus": 1} or {"vcpus": "250m"}, key case-insensitive
+GET /cpu_current           the guest's CPU in NeonVM's format: {"vcpus": 1} or {"vcpus": "250m"}, key case-insensitive
 POST /cpu_change           set the CPU, in NeonVM's format; the response is as for /cpu_current, or empty
 GET /ready                 200 once the guest runs and its database answers, 503 before
 GET /healthz               200 as long as this program runs
@@ -152,14 +151,6 @@ class RunnerApi:
                 self._probed = now, await self._ready(b"")
             return self._probed[1]
 
-    async def _cpu(self, _: bytes) -> HttpResponse:
-        # The reader parses the body as a number and takes no line break.
-        return _text(str((await self._runner.state()).cpu.value))
-
-    async def _put_cpu(self, body: bytes) -> HttpResponse:
-        has = await self._runner.set_cpu(MilliCpu(int(body)))
-        return await self._cpu(b"") if has is None else _text(str(has.value))
-
     async def _cpu_current(self, _: bytes) -> HttpResponse:
         return _json({"vcpus": cpu_to_wire((await self._runner.state()).cpu)})
 
@@ -227,8 +218,6 @@ class RunnerApi:
 
 
 _ROUTES: Final[Mapping[tuple[str, str], Callable[[RunnerApi, bytes], Awaitable[HttpResponse]]]] = {
-    ("GET", "/cpu"): RunnerApi._cpu,
-    ("PUT", "/cpu"): RunnerApi._put_cpu,
     ("GET", "/cpu_current"): RunnerApi._cpu_current,
     ("POST", "/cpu_change"): RunnerApi._cpu_change,
     ("GET", "/ready"): RunnerApi._ready,

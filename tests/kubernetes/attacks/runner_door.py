@@ -53,7 +53,8 @@ async def _at_the_ports(pod: SecuredPod) -> dict[Door, str]:
 
 
 async def _resized(pod: SecuredPod, context: object) -> str:
-    answer = await pod.ask(context, "PUT", "/cpu", 2500)  # type: ignore[arg-type]  # a context, or none at all
+    order = {"vcpus": 2.5}
+    answer = await pod.ask(context, "POST", "/cpu_change", order)  # type: ignore[arg-type]  # a context, or none at all
     return doors.TLS if answer is None else {200: "", 403: doors.NOT_CONTROLLER}.get(answer.status, str(answer.status))
 
 

@@ -124,15 +124,15 @@ async def test_new_authorities_reach_a_pod_that_runs(pod: SecuredPod) -> None:
     shown = [showing()]
     known = RunnerConnections(lambda: shown[-1], reviews.pod_of)
     (await known.api(pod.place)).close()
-    assert await pod.ask(showing(by="next").context, "GET", "/cpu") is None
+    assert await pod.ask(showing(by="next").context, "GET", "/cpu_current") is None
     shown.append(showing(trusted=both))
     (await known.api(pod.place)).close()
     shown.append(showing(by="next", trusted=pem("next")))
     (await known.api(pod.place)).close()
-    answer = await pod.ask(showing(by="next").context, "GET", "/cpu")
+    answer = await pod.ask(showing(by="next").context, "GET", "/cpu_current")
     assert answer is not None
     assert answer.status == 200
-    assert await pod.ask(showing().context, "GET", "/cpu") is None, "the old one is trusted no more"
+    assert await pod.ask(showing().context, "GET", "/cpu_current") is None, "the old one is trusted no more"
 
 
 async def test_authorities_that_cannot_be_read_change_nothing(pod: SecuredPod) -> None:
@@ -144,7 +144,7 @@ async def test_authorities_that_cannot_be_read_change_nothing(pod: SecuredPod) -
     answer = await pod.ask(showing().context, "POST", "/introduce", {"authorities": pem("theirs")})
     assert answer is not None
     assert answer.status == 503
-    assert await pod.ask(showing().context, "GET", "/cpu")
+    assert await pod.ask(showing().context, "GET", "/cpu_current")
 
 
 async def test_a_monitor_is_used_through_tls(pod: SecuredPod) -> None:

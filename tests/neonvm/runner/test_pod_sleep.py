@@ -217,7 +217,7 @@ async def test_sleeping_guest_takes_no_orders(pod: Pod) -> None:
     await asleep(pod)
     given = {"move": "m1", "certificate": "", "authority": ""}
     orders: list[tuple[str, str, object]] = [
-        ("PUT", "/cpu", b"2500"),
+        ("POST", "/cpu_change", {"vcpus": 2.5}),
         ("GET", "/database", None),
         ("POST", "/handover", {"move": "m1", "decision": "open"}),
         ("POST", "/handover", {"move": "m1", "decision": "given"}),
@@ -227,7 +227,7 @@ async def test_sleeping_guest_takes_no_orders(pod: Pod) -> None:
     with pytest.raises(GuestError, match="is asleep"):
         await pod.runner.set_password("secret")
     assert pod.runner.decisions.open_move == ""
-    assert await answered(pod, "GET", "/cpu") == (200, "0")
+    assert await answered(pod, "GET", "/cpu_current") == (200, {"vcpus": 0})
     states = pod.runner.known_standing(), await pod.runner.standing()
     assert states == (GateState(sleeps=True, most_plugged=MOST),) * 2
 

@@ -18,7 +18,6 @@ from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.pod_runner import Ending
 from deploy.neonvm.runner.qmp_gate import GateState
 from deploy.neonvm.texts.runner import MOVED_AWAY
-from protocol.runtime.serving.http_requests import HttpResponse
 from protocol.units import Seconds
 from tests.neonvm.qemu.fakes import FakeGuestDaemon
 from tests.neonvm.runner.one_pod import Pod, running, scripted_daemon
@@ -34,16 +33,6 @@ async def daemon() -> AsyncIterator[FakeGuestDaemon]:
 async def pod(tmp_path: Path, daemon: FakeGuestDaemon) -> AsyncIterator[Pod]:
     async with running(Pod(tmp_path, daemon)) as made:
         yield made
-
-
-async def test_the_cpu_is_a_bare_number(pod: Pod) -> None:
-    assert await pod.ask("GET", "/cpu") == HttpResponse(b"1000", content_type="text/plain")
-    pod.daemon.answers |= {"PUT /cpu 2500": (200, "1500"), "GET /cpu": (200, "2500")}
-    assert await pod.ask("PUT", "/cpu", b"2500") == HttpResponse(b"1500", content_type="text/plain")
-    assert pod.daemon.asked[-1] == "PUT /cpu 2500"
-    pod.daemon.answers["PUT /cpu 2500"] = (200, "")
-    assert await pod.ask("PUT", "/cpu", b"2500") == HttpResponse(b"2500", content_type="text/plain")
-    assert pod.daemon.asked[-2:] == ["PUT /cpu 2500", "GET /cpu"], "a daemon that says nothing is asked"
 
 
 async def test_neonvms_controller_asks_in_its_own_words(pod: Pod) -> None:
@@ -78,12 +67,12 @@ async def test_a_pod_is_ready_once_its_database_answers(pod: Pod) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
-        ("PUT", "/cpu", b"much", 400),
-        ("PUT", "/cpu", b"9000", 503),
+        ("POST", "/cpu_change", b'{"vcpus": "much"}', 400),
+        ("POST", "/cpu_change", b'{"vcpus": 9}', 503),
         ("POST", "/cpu_change", b"{}", 400),
         ("POST", "/cpu_change", b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}", 400),
         ("POST", "/handover", b'{"move": "m", "decision": "ours"}', 400),
-        ("DELETE", "/cpu", b"", 405),
+        ("DELETE", "/cpu_change", b"", 405),
         ("GET", "/secrets", b"", 404),
     ],
 )
@@ -99,7 +88,7 @@ async def test_whose_the_guest_is_is_decided_once(pod: Pod) -> None:
     assert [await decide("m1", each) for each in ("open", "kept", "given", "open")] == ["open", "kept", "kept", "kept"]
     assert [await decide("m2", each) for each in ("given", "kept")] == ["given", "given"]
     assert await decide("m3", "kept") == "given"
-    assert (await pod.ask("PUT", "/cpu", b"2500")).status == 503
+    assert (await pod.ask("POST", "/cpu_change", {"vcpus": 2.5})).status == 503
 
 
 def test_late_order_of_earlier_move_is_ignored() -> None:
