@@ -60,10 +60,7 @@ Layer = Packages | Wheels | ImageSources | GuestDisk | GuestKernel
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image. ``starts`` is the ``module:function`` of its program, which has the image's name.
-
-    ``allowed`` are exceptions from the forbidden file names.
-    """
+    """One image. ``starts`` is the ``module:function`` of its program, which has the image's name."""
 
     name: str
     title: str
@@ -71,7 +68,6 @@ class Image:
     starts: str = ""
     ports: tuple[int, ...] = ()
     user: str = NON_ROOT
-    allowed: tuple[str, ...] = ()
 
     @property
     def is_guest(self) -> bool:

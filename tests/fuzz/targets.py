@@ -203,7 +203,7 @@ def _configuration(body: bytes) -> object:
 
 
 def _load(text: str) -> object:
-    return parse_recording(text, repeat=True)
+    return parse_recording(text)
 
 
 TEMPLATE: Final = parse_injector(samples.INJECTOR.decode()).template()

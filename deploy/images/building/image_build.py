@@ -62,7 +62,7 @@ def check(image: Image, platform: Platform, files: Tree) -> None:
     problems = contents.unresolved(files, platform.debian)
     # A guest's image needs a busybox with a shell.
     if not image.is_guest:
-        problems += [f"{path} is forbidden" for path in contents.forbidden(files, image.allowed)]
+        problems += [f"{path} is forbidden" for path in contents.forbidden(files)]
         problems += [f"{path} is setuid or setgid" for path in contents.privileged(files)]
     if problems:
         raise BuildError(f"invalid contents of image {image.name}: {'; '.join(problems[:8])}")

@@ -58,10 +58,11 @@ def without_unused_libraries(files: Tree, lower: Tree) -> dict[str, File]:
     return {path: file for path, file in files.items() if not _is_shared(file) or file.name in reachable}
 
 
-def forbidden(files: Tree, allowed: Iterable[str] = ()) -> list[str]:
+def forbidden(files: Tree) -> list[str]:
     """Paths of forbidden files in a service's image."""
-    names = FORBIDDEN.difference(allowed)
-    return sorted(path for path, file in files.items() if file.name in names and file.kind is not PathType.DIRECTORY)
+    return sorted(
+        path for path, file in files.items() if file.name in FORBIDDEN and file.kind is not PathType.DIRECTORY
+    )
 
 
 def privileged(files: Tree) -> list[str]:

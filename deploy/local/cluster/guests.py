@@ -59,7 +59,7 @@ def load_of(name: str, vms: int = 0) -> Callable[[ObjectName], Load]:
         return lambda vm: waves(zlib.crc32(str(vm).encode()) % period, period)
     try:
         # Spreadsheets write a byte order mark.
-        recorded = parse_recording(Path(name).read_text(encoding="utf-8-sig"), repeat=True)
+        recorded = parse_recording(Path(name).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeError, LoadError) as error:
         raise StepFailedError(f"the load {name!r} is not idle, waves or a readable recording: {error}") from error
     return lambda _: recorded

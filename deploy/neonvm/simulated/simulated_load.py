@@ -103,12 +103,11 @@ def _after(age: Seconds, span: float) -> Seconds:
     return Seconds(max(age + span, nextafter(age, inf)))
 
 
-def parse_recording(text: str, *, repeat: bool) -> Load:
+def parse_recording(text: str) -> Load:
     """A load from a CSV with columns ``seconds``, ``cpu_cores`` and ``mem_bytes``, as ``autoscale replay`` reads them.
 
     ``cpu`` and ``mem`` are other names of the last two. The memory is a quantity, and may be missing. Times count from
-    the first one. With ``repeat`` it repeats after its last step, which is as long as the one before. Raises
-    ``LoadError``.
+    the first one. It repeats after its last step, which is as long as the one before. Raises ``LoadError``.
     """
     rows = csv.DictReader(io.StringIO(text))
     try:
@@ -122,7 +121,7 @@ def parse_recording(text: str, *, repeat: bool) -> Load:
         raise LoadError(f"line {rows.line_num} of the recording: {error}") from None
     # Times may be since 1970.
     steps = [replace(step, at=Seconds(step.at - steps[0].at)) for step in steps]
-    if not repeat or len(steps) < 2:
+    if len(steps) < 2:
         return Load(steps)
     return Load(steps, Seconds(2 * steps[-1].at - steps[-2].at))
 

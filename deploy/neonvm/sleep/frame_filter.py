@@ -73,7 +73,7 @@ class FrameVerdict:
 @dataclass(frozen=True, slots=True)
 class SleeperAddress:
     """A sleeping guest's IPv4 address and MAC in wire format, its database ports, and the network's MTU in bytes (at
-    least 68). Packets from ``quiet_networks`` and source ports ``quiet_ports`` never wake it.
+    least 68). Packets from ``quiet_networks`` never wake it.
     """
 
     ip: bytes
@@ -81,7 +81,6 @@ class SleeperAddress:
     ports: frozenset[int]
     mtu: int = 1500
     quiet_networks: Sequence[IPv4Network] = ()
-    quiet_ports: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, address: str, ports: Iterable[int], mtu: int = 1500) -> SleeperAddress:
@@ -95,8 +94,6 @@ class SleeperAddress:
 
     def is_quiet(self, segment: Segment) -> bool:
         """Return True if the sender never wakes the guest."""
-        if segment.source_port in self.quiet_ports:
-            return True
         source = int.from_bytes(segment.source, "big")
         return any(source & int(net.netmask) == int(net.network_address) for net in self.quiet_networks)
 

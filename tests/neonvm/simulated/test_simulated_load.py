@@ -61,19 +61,18 @@ def test_recording_repeats_after_last_step() -> None:
         LoadStep(Seconds(0), Demand(0.5, Bytes(256 * 1024**2))),
         LoadStep(Seconds(60), Demand(3, Bytes(1024**3))),
     )
-    assert parse_recording(text, repeat=False) == Load(list(steps))
-    assert parse_recording(text, repeat=True) == Load(list(steps), Seconds(120))
-    assert parse_recording("seconds,cpu,mem\n0,1,1Gi\n", repeat=True).period is None
+    assert parse_recording(text) == Load(list(steps), Seconds(120))
+    assert parse_recording("seconds,cpu,mem\n0,1,1Gi\n").period is None
 
 
 def test_recording_of_replay_is_a_load() -> None:
     """``autoscale replay`` and ``simulate`` take these columns; memory may be missing there."""
     steps = (LoadStep(Seconds(0), Demand(0.5, Bytes(300_000_000))), LoadStep(Seconds(60), Demand(3, Bytes(1))))
     text = "seconds,cpu_cores,mem_bytes\n0,0.5,300000000\n60,3,1\n"
-    assert parse_recording(text, repeat=False) == Load(list(steps))
+    assert parse_recording(text).steps == list(steps)
     since_1970 = "CPU_cores, seconds\n0.5,1790000000\n3,1790000060\n"
-    assert [step.at for step in parse_recording(since_1970, repeat=False).steps] == [Seconds(0), Seconds(60)]
-    idle = parse_recording("seconds,cpu_cores\n0,0.5\n", repeat=False).at(Seconds(0))
+    assert [step.at for step in parse_recording(since_1970).steps] == [Seconds(0), Seconds(60)]
+    idle = parse_recording("seconds,cpu_cores\n0,0.5\n").at(Seconds(0))
     assert idle == Demand(0.5, IDLE_MEMORY)
 
 
@@ -90,4 +89,4 @@ def test_recording_of_replay_is_a_load() -> None:
 )
 def test_bad_recording_names_the_line(text: str, message: str) -> None:
     with pytest.raises(LoadError, match=message):
-        parse_recording(text, repeat=False)
+        parse_recording(text)

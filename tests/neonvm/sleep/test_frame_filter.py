@@ -270,11 +270,6 @@ def test_quiet_source_never_wakes() -> None:
     assert other.judged(remembered, other.frame(SYN)).action is WAKE
 
 
-def test_quiet_port_never_wakes() -> None:
-    checker = replace(CLIENT, to=replace(GUEST, quiet_ports=frozenset({CLIENT.source_port})))
-    assert answer(checker.judged(memory(), checker.frame(SYN))).flags == RST | ACK
-
-
 def test_quiet_source_may_end_its_session() -> None:
     remembered = memory()
     for now in (1.0, 2.0):
