@@ -7,18 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import yaml
-
-from protocol.kubernetes.api import ApiUnknownError
-from protocol.kubernetes.conditions import holds
-
-try:
-    from yaml import CSafeLoader as _Loader
-except ImportError:  # PyYAML built without libyaml: slower, but the same otherwise
-    from yaml import SafeLoader as _Loader  # type: ignore[assignment]
-
 from deploy.kube.client import ApiClient
 from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
+from protocol.kubernetes.api import ApiUnknownError
+from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, name_of, node_of
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
@@ -26,6 +18,7 @@ from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
+from protocol.yaml_text import read_documents
 
 _DEPLOY: Final = Path(__file__).resolve().parents[2]
 # Resolved: kubectl does not follow a symbolic link to a folder.
@@ -45,7 +38,7 @@ def definitions() -> tuple[Json, ...]:
         document
         for folder in CRD_FOLDERS
         for file in sorted(folder.glob("*.yaml"))
-        for document in yaml.load_all(file.read_text(), Loader=_Loader)
+        for document in read_documents(file.read_text())
     )
     # Files may hold other kinds too, and a trailing `---` gives an empty document.
     return tuple(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from deploy.neonvm.ports import NetworkError
+from deploy.owned_process import completed
 
 _SECONDS: Final = 20.0
 # All other commands belong to iproute2.
@@ -16,26 +17,16 @@ _PACKAGES: Final = {"nft": "nftables"}
 async def run(*command: str, lines: Iterable[str] = ()) -> str:
     """Run ``command`` with ``lines`` as stdin; return its stdout. Raises ``NetworkError``."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
+        async with asyncio.timeout(_SECONDS):
+            code, output, errors = await completed(*command, typed="".join(f"{line}\n" for line in lines))
     except FileNotFoundError as error:
         package = _PACKAGES.get(command[0], "iproute2")
         raise NetworkError(f"{command[0]} is not installed; on Debian: sudo apt-get install {package}") from error
-    text = "".join(f"{line}\n" for line in lines).encode()
-    try:
-        async with asyncio.timeout(_SECONDS):
-            printed, complaint = await process.communicate(text)
     except TimeoutError as error:
         raise NetworkError(f"`{' '.join(command)}` did not end within {_SECONDS:.0f} s") from error
-    finally:
-        # After a timeout or cancellation: it must not change anything later.
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise NetworkError(f"`{' '.join(command)}` failed: {complaint.decode(errors='replace').strip()}")
-    return printed.decode()
+    if code:
+        raise NetworkError(f"`{' '.join(command)}` failed: {errors}")
+    return output
 
 
 async def ip_in(namespace: str, *lines: str) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Hypervisor
+from deploy.owned_process import completed
 from vm_image.build import FIRST_LINE, GuestImage
 
 # Seconds: timeout of a trial, poll interval of its console, and time until a timeout is retried.
@@ -135,11 +136,8 @@ def _host() -> list[str]:
 
 async def _version(arguments: Sequence[str]) -> str:
     program = next(word for word in arguments if word.startswith("qemu-system-"))
-    process = await asyncio.create_subprocess_exec(
-        program, "--version", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await process.communicate()
-    return output.decode(errors="replace").partition("\n")[0]
+    _, output, _ = await completed(program, "--version")
+    return output.partition("\n")[0]
 
 
 def _remembered(file: Path) -> BootVerdict | None:

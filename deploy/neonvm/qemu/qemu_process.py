@@ -27,6 +27,7 @@ from deploy.neonvm.qemu.reports import (
     parse_run_state,
     parse_timestamp,
 )
+from deploy.owned_process import completed
 
 _CALL_SECONDS: Final = 10.0
 """QEMU responds within a second or two even with an emulated guest under full load; longer is a hang."""
@@ -163,13 +164,10 @@ class Qemu:
     async def make_disk(self, disk: Path, base: Path) -> None:
         """Create a qcow2 overlay of a ``.raw`` or ``.qcow2`` file. Raises ``GuestError``."""
         half = disk.with_suffix(".new")
-        process = await asyncio.create_subprocess_exec(
-            "qemu-img", "create", "-q", "-f", "qcow2", "-F", base.suffix.removeprefix("."), "-b", str(base), str(half),
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        _, complaint = await process.communicate()
-        if process.returncode:
-            raise GuestError(f"cannot create disk {disk}: {complaint.decode(errors='replace').strip()}")
+        options = ("-q", "-f", "qcow2", "-F", base.suffix.removeprefix("."), "-b", str(base))
+        code, _, errors = await completed("qemu-img", "create", *options, str(half))
+        if code:
+            raise GuestError(f"cannot create disk {disk}: {errors}")
         # Renamed last, so that an interrupted call leaves no partial disk.
         half.rename(disk)
 

@@ -22,6 +22,7 @@ from deploy.local.kubernetes.plan.installation_plan import (
 )
 from deploy.local.kubernetes.programs.ensure import run_build
 from deploy.local.kubernetes.programs.images import InstallationParts
+from deploy.owned_process import completed
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.resources import DAEMON_SETS, DEPLOYMENTS, PODS
 from protocol.runtime.clock import Clock
@@ -120,21 +121,9 @@ async def _not_rolled_out(client: ApiClient, installation: Installation) -> list
 
 async def kubectl(kubeconfig: Path, parts: InstallationParts, *arguments: str, typed: str = "") -> str:
     """Run kubectl and return its output. Raises ``InstallationError`` with its error."""
-    process = await asyncio.create_subprocess_exec(
-        # The kernel kills kubectl with this process.
-        *("setpriv", "--pdeathsig", "KILL", "--", parts.kubectl, f"--kubeconfig={kubeconfig}", *arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        output, error = await process.communicate(typed.encode())
-    finally:
-        # This task was cancelled.
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise InstallationError(f"kubectl {arguments[0]}: {error.decode(errors='replace').strip()}")
-    return output.decode(errors="replace")
+    # The kernel kills kubectl with this process.
+    command = ("setpriv", "--pdeathsig", "KILL", "--", parts.kubectl, f"--kubeconfig={kubeconfig}")
+    code, output, errors = await completed(*command, *arguments, typed=typed)
+    if code:
+        raise InstallationError(f"kubectl {arguments[0]}: {errors}")
+    return output

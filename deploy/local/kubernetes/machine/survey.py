@@ -14,6 +14,7 @@ from typing import Final
 from deploy.local.kubernetes.machine import control_groups
 from deploy.local.kubernetes.plan.requirements import PACKAGES, MachineReport
 from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
+from deploy.owned_process import completed
 from protocol.units import Bytes, MilliCpu, Resources
 
 # sbin is often not in PATH, and CNI plugins never are.
@@ -87,19 +88,10 @@ async def _without_nftables() -> str:
 async def _run(*command: str, typed: str = "") -> str:
     """Run a command; return its error, empty on success."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        code, _, errors = await completed(*command, typed=typed)
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
-    _, stderr = await process.communicate(typed.encode())
-    if not process.returncode:
+    if not code:
         return ""
     # The first clause only: `mount`, for example, continues with guesses.
-    return (
-        " ".join(stderr.decode(errors="replace").split()).partition(", ")[0]
-        or f"{command[0]}: exit code {process.returncode}"
-    )
+    return " ".join(errors.split()).partition(", ")[0] or f"{command[0]}: exit code {code}"
