@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,21 +32,13 @@ class MemoryLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
-    """Sends ``size`` bytes from ``since`` on; ``sent`` bytes were sent before."""
-
-    since: Seconds
-    size: float
-    sent: float
-
-
-@dataclass(frozen=True, slots=True)
 class Course:
-    """The whole migration, computed in advance. ``end`` is None if it times out."""
+    """The whole migration, computed in advance: ``size`` bytes in ``rounds``. ``end`` is None if it times out."""
 
     memory_load: MemoryLoad
     rate: float
-    rounds: tuple[_Round, ...]
+    size: float
+    rounds: int
     end: Seconds | None
     downtime: Seconds
 
@@ -56,57 +46,42 @@ class Course:
     def of(cls, memory_load: MemoryLoad, limits: TransferLimits) -> Course:
         """The migration of ``memory_load`` under ``limits``."""
         rate = float(min(WIRE, limits.bandwidth).value)
-        rounds = tuple(_rounds(memory_load, rate, limits))
-        last = rounds[-1]
-        rest = last.size / rate
-        end = last.since + rest + _SWITCH
+        # The first round sends all memory in use; zero pages are only counted.
+        rounds, since, sent, rest = 1, _SETUP, 0.0, float(memory_load.used.value)
+        # Once the rest fits into the downtime limit, the guest is paused until it has been sent.
+        while (rounds == 1 or rest / rate > limits.downtime_after(since)) and since + rest / rate < limits.timeout:
+            span = rest / rate
+            since, sent = Seconds(since + span), sent + rest
+            rest = _dirtied(memory_load, span) * (1 - (_brake(rounds) if limits.auto_converge else 0.0))
+            rounds += 1
+        end = since + rest / rate + _SWITCH
         # A guest that dirties memory faster than it can be sent converges only if it is throttled.
-        converges = len(rounds) > 1 and rest <= limits.downtime_after(last.since) and end <= limits.timeout
-        return cls(memory_load, rate, rounds, Seconds(end) if converges else None, Seconds(rest + _SWITCH))
+        converges = rounds > 1 and rest / rate <= limits.downtime_after(since) and end <= limits.timeout
+        downtime = Seconds(rest / rate + _SWITCH)
+        return cls(memory_load, rate, sent + rest, rounds, Seconds(end) if converges else None, downtime)
 
     def at(self, elapsed: Seconds) -> TransferInfo:
         """Progress after ``elapsed`` seconds (>= 0)."""
-        number = max(0, bisect_right(self.rounds, elapsed, key=lambda step: step.since) - 1)
-        current = self.rounds[number]
-        sent = min(current.size, max(0.0, elapsed - current.since) * self.rate)
+        has_ended = self.end is not None and elapsed >= self.end
         status = TransferStatus.SETUP if elapsed < _SETUP else TransferStatus.ACTIVE
+        sent = min(self.size, max(0.0, elapsed - _SETUP) * self.rate)
+        ram = TransferRam(
+            total=self.memory_load.total.value,
+            transferred=int(sent),
+            remaining=min(self.memory_load.used.value, int(self.size - sent)),
+            duplicate=(self.memory_load.total - self.memory_load.used).value // PAGE.value,
+            normal=int(sent) // PAGE.value,
+            dirty_pages_rate=int(_dirtied(self.memory_load, 1.0)) // PAGE.value,
+            dirty_sync_count=self.rounds if has_ended else 1,
+            page_size=PAGE.value,
+        )
         return TransferInfo(
-            status=status if self.end is None or elapsed < self.end else TransferStatus.COMPLETED,
+            status=TransferStatus.COMPLETED if has_ended else status,
             total=elapsed if self.end is None else min(elapsed, self.end),
             setup=_SETUP,
             downtime=self.downtime,
-            ram=self._ram(current.sent + sent, current.size - sent, number + 1),
+            ram=ram,
         )
-
-    def _ram(self, sent: float, remaining: float, rounds: int) -> TransferRam:
-        span = self.rounds[rounds - 1].size / self.rate
-        return TransferRam(
-            total=self.memory_load.total.value,
-            transferred=int(sent),
-            remaining=int(remaining),
-            duplicate=(self.memory_load.total - self.memory_load.used).value // PAGE.value,
-            normal=int(sent) // PAGE.value,
-            dirty_pages_rate=int(_dirtied(self.memory_load, span) / span / PAGE.value) if span else 0,
-            dirty_sync_count=rounds,
-            page_size=PAGE.value,
-        )
-
-
-def _rounds(memory_load: MemoryLoad, rate: float, limits: TransferLimits) -> Iterator[_Round]:
-    """Rounds up to the one that fits into the downtime limit, or to the timeout."""
-    # The first round sends all memory in use; zero pages are only counted.
-    current = _Round(_SETUP, float(memory_load.used.value), 0.0)
-    number = 0
-    while True:
-        yield current
-        number += 1
-        span = current.size / rate
-        since = Seconds(current.since + span)
-        # Once the rest fits into the downtime limit, the guest is paused until it has been sent.
-        if (number > 1 and span <= limits.downtime_after(current.since)) or since >= limits.timeout:
-            return
-        changed = _dirtied(memory_load, span) * (1 - (_brake(number) if limits.auto_converge else 0.0))
-        current = _Round(since, changed, current.sent + current.size)
 
 
 def _dirtied(memory_load: MemoryLoad, span: float) -> float:

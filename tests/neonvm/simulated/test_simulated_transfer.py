@@ -58,7 +58,7 @@ def test_bandwidth_limits_the_move() -> None:
 def test_busy_guest_needs_more_rounds() -> None:
     busy = Course.of(MemoryLoad(IDLE.total, IDLE.used, 4.0), limits())
     assert busy.end is not None
-    assert len(busy.rounds) > 2
+    assert busy.rounds > 2
     assert busy.downtime > Course.of(IDLE, limits()).downtime
     assert busy.at(Seconds(0.3)).ram.dirty_pages_rate == 4 * 48 * MIB // PAGE.value
 
