@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer import BadParameter
 
-from deploy.local.cluster.control import ClusterForwards, ControlResponse, ServiceForwards, control_endpoint
+from deploy.local.cluster.control import ClusterForwards, ControlResponse, control_endpoint
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubeconfigs import kubeconfig, tokened
@@ -107,10 +107,11 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
     folder, network = ClusterFolder.of(name), Exposing()
     folder.write_spec(ClusterSpec(kubernetes="1.36"))
     folder.kubeconfig.write_text(kubeconfig("http://127.0.0.1:1", b"", "control-plane", tokened("token")))
-    services = ServiceForwards(InProcess().client(), lambda host, port: connected(tcp_socket(), host, port))
+    client = InProcess().client()
+    forwards = ClusterForwards(client, lambda host, port: connected(tcp_socket(), host, port), network.expose)
     with folder.locked():
         async with (
-            control_endpoint(folder, ClusterForwards(network.expose, services), ControlResponse, {}),
+            control_endpoint(folder, forwards, ControlResponse, {}),
             open_site(find_cluster(ClusterFlags(name))) as site,
         ):
             vm: Json = {"status": {"extraNetIP": "10.111.0.9", "podIP": "10.244.1.2"}}

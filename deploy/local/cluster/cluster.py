@@ -92,12 +92,10 @@ class Cluster:
             network=network.description, guests=guests.description, agents=agents_run, host=host
         )
         actions = {control.STOP_KUBELET: runtime.stop_kubelet, control.START_KUBELET: runtime.start_kubelet}
-        services = control.ServiceForwards(client, connect)
-        stack.push_async_callback(services.close)
+        forwards = control.ClusterForwards(client, connect, network.expose)
+        stack.push_async_callback(forwards.close)
         status = partial(self._status, response, agents, runtime)
-        await stack.enter_async_context(
-            control.control_endpoint(self._folder, control.ClusterForwards(network.expose, services), status, actions)
-        )
+        await stack.enter_async_context(control.control_endpoint(self._folder, forwards, status, actions))
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
         if self._beside:

@@ -12,7 +12,6 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address
 from typing import Final
@@ -65,21 +64,31 @@ class ExposedCluster:
 _NO_NETWORK: Final = "the VMs' flat network is not installed: kubectl apply -f deploy/kubernetes/neonvm-network.yaml"
 
 
-class ServiceForwards:
-    """Forwards loopback ports to Services; ``dial`` connects to the addresses in their EndpointSlices."""
+class ClusterForwards:
+    """Forwards loopback ports into the cluster: by ``expose`` to an IP of its network, and to headless Services, to the
+    addresses in whose EndpointSlices ``dial`` connects.
+    """
 
-    def __init__(self, client: ApiClient, dial: Dial) -> None:
+    def __init__(self, client: ApiClient, dial: Dial, expose: Callable[[str, int], Awaitable[int]]) -> None:
         self._client = client
         self._dial = dial
+        self._expose = expose
         self._forwarder = Forwarder(dial)
         self._turns: dict[ObjectName, int] = {}
 
-    async def open(self, service: ObjectName) -> int:
+    async def open(self, ask: ControlRequest) -> int:
+        """The loopback port forwarded to the request's target. Raises ``NetworkError``."""
+        if ask.ask != EXPOSE_SERVICE:
+            return await self._expose(ask.target, ask.port)
+        namespace, _, name = ask.target.partition("/")
+        return await self.open_service(ObjectName(namespace, name))
+
+    async def open_service(self, service: ObjectName) -> int:
         """The loopback port forwarded to the Service."""
         return await self._forwarder.lead(service, partial(self._connect, service))
 
     async def close(self) -> None:
-        """Close all connections and ports."""
+        """Close all connections and ports of Services."""
         await self._forwarder.close()
 
     async def _connect(self, service: ObjectName) -> socket.socket:
@@ -157,21 +166,6 @@ START_KUBELET: Final = "start-kubelet"
 
 Actions = Mapping[str, Callable[[str], None]]
 """Actions by name; they are called with the request's ``target`` and may raise ``LookupError``."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterForwards:
-    """Port forwards into the cluster: to an IP of its network, or to a Service."""
-
-    expose: Callable[[str, int], Awaitable[int]]
-    services: ServiceForwards
-
-    async def open(self, ask: ControlRequest) -> int:
-        """The loopback port forwarded to the request's target. Raises ``NetworkError``."""
-        if ask.ask != EXPOSE_SERVICE:
-            return await self.expose(ask.target, ask.port)
-        namespace, _, name = ask.target.partition("/")
-        return await self.services.open(ObjectName(namespace, name))
 
 
 @asynccontextmanager

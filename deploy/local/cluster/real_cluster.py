@@ -10,6 +10,7 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -207,8 +208,6 @@ class RealCluster:
 
     async def _serve_control(self, stack: AsyncExitStack, client: ApiClient, nodes: list[Node]) -> None:
         by_name = {node.plan.name: node for node in nodes}
-        services = control.ServiceForwards(client, lambda host, port: self._network.connect(None, host, port))
-        stack.push_async_callback(services.close)
 
         def node_named(name: str) -> Node:
             if name not in by_name:
@@ -224,7 +223,9 @@ class RealCluster:
         await client.ensure(IP_ADDRESSES, "", client_claim(cluster_plan.VM_VISITOR, first_node))
         exposed = control.ExposedCluster(self._network, first_node)
         stack.push_async_callback(exposed.close)
-        ways = control.ClusterForwards(exposed.expose, services)
+        dial = partial(self._network.connect, None)
+        ways = control.ClusterForwards(client, dial, exposed.expose)
+        stack.push_async_callback(ways.close)
         await stack.enter_async_context(
             control.control_endpoint(self._folder, ways, lambda: self._status(nodes), actions)
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -87,11 +87,8 @@ class GateServer:
     ) -> None:
         """Serve QMP for ``sleeper`` while it is asleep."""
         writer.write(_GREETING)
-        rest = ""
         with sleeper.on_event("MIGRATION", lambda: writer.write(_CHANGED)):
-            while (part := early or await reader.read(_CHUNK)) and len(rest) <= _LONGEST:
-                early = b""
-                messages, rest = split(rest + part.decode(errors="replace"))
+            async for messages in _commands(early, reader):
                 for message in messages:
                     # QEMU runs again; the client gets it with its next connection.
                     if self._pod.sleeper is not sleeper:
@@ -111,10 +108,7 @@ class GateServer:
     async def _pass_on(
         self, early: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_qemu: asyncio.StreamWriter
     ) -> None:
-        rest = ""
-        while part := early or await reader.read(_CHUNK):
-            early = b""
-            messages, rest = split(rest + part.decode(errors="replace"))
+        async for messages in _commands(early, reader):
             for message in messages:
                 why = await self._refusal(message)
                 if why:
@@ -123,9 +117,6 @@ class GateServer:
                 else:
                     # Serialized again, so that QEMU parses exactly what the gate has checked.
                     to_qemu.write(json.dumps(message).encode() + b"\r\n")
-            # Too long without a complete command: not QMP.
-            if len(rest) > _LONGEST:
-                return
             await to_qemu.drain()
             await writer.drain()
 
@@ -138,6 +129,16 @@ class GateServer:
             return refusal(message, await self._pod.standing())
         except GuestError as error:
             return str(error)
+
+
+async def _commands(early: bytes, reader: asyncio.StreamReader) -> AsyncIterator[list[object]]:
+    """The commands in each part of a client's input, which begins with ``early``."""
+    rest = ""
+    # Too long without a complete command: not QMP.
+    while len(rest) <= _LONGEST and (part := early or await reader.read(_CHUNK)):
+        early = b""
+        messages, rest = split(rest + part.decode(errors="replace"))
+        yield messages
 
 
 def split(said: str) -> tuple[list[object], str]:

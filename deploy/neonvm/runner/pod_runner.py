@@ -6,7 +6,7 @@ Orders come from the controller alone (``deploy.neonvm.access``).
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 import msgspec
@@ -205,17 +205,9 @@ class PodRunner:
         has_arrived = await self._guest.arrived()
         # A guest that was sent is paused, so it has a last known size.
         has_sent = has_arrived and await self._guest.standing() is not None
-        receives, move = self._receives and not has_arrived, self.decisions.open_move
-        certified_move = self._has_credentials_for
-        return GateState(
-            is_given=self.decisions.is_given,
-            receives=receives,
-            has_sent=has_sent,
-            is_open=bool(move),
-            has_certificate=bool(certified_move) and (receives or certified_move == move),
-            sleeps=self.sleep.is_on,
-            most_plugged=self._guest.most_plugged.value,
-        )
+        receives, standing = self._receives and not has_arrived, self.known_standing()
+        has_certificate = standing.has_certificate or (receives and bool(self._has_credentials_for))
+        return replace(standing, receives=receives, has_sent=has_sent, has_certificate=has_certificate)
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Set the guest's CPU; return what it then reports. Raises ``GuestError``."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -17,7 +18,6 @@ from deploy.local.cluster.control import (
     ClusterForwards,
     ControlResponse,
     NoAnswerError,
-    ServiceForwards,
     ask_cluster,
     control_endpoint,
 )
@@ -31,7 +31,8 @@ from tests.neonvm.in_process import InProcess
 async def folder(tmp_path: Path) -> AsyncIterator[ClusterFolder]:
     opened = ClusterFolder("test", tmp_path)
     network = LoopbackNetwork("test-control", "a test")
-    services = ServiceForwards(InProcess().client(), lambda host, port: network.connect(None, host, port))
+    dial = partial(network.connect, None)
+    forwards = ClusterForwards(InProcess().client(), dial, network.expose)
     stopped: list[str] = []
 
     def stop(node: str) -> None:
@@ -43,7 +44,7 @@ async def folder(tmp_path: Path) -> AsyncIterator[ClusterFolder]:
         return ControlResponse(host=",".join(stopped))
 
     actions = {"stop-kubelet": stop, "start-kubelet": stop}
-    async with control_endpoint(opened, ClusterForwards(network.expose, services), status, actions):
+    async with control_endpoint(opened, forwards, status, actions):
         yield opened
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from deploy.kube.client import ApiClient
-from deploy.local.cluster.control import ServiceForwards
+from deploy.local.cluster.control import ClusterForwards
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import ENDPOINT_SLICES
@@ -40,8 +40,12 @@ def slice_of(port: int, **ready: bool) -> Json:
     }
 
 
+async def to_no_address(host: str, port: int) -> int:
+    raise AssertionError(host, port)
+
+
 @asynccontextmanager
-async def forwarding() -> AsyncIterator[tuple[ApiClient, ServiceForwards, int]]:
+async def forwarding() -> AsyncIterator[tuple[ApiClient, ClusterForwards, int]]:
     """Two endpoints that say who they are, on one port of two addresses; and a client of the API."""
     with listening(tcp_socket(), "127.0.0.2", 0) as probe:
         port: int = probe.getsockname()[1]
@@ -51,7 +55,7 @@ async def forwarding() -> AsyncIterator[tuple[ApiClient, ServiceForwards, int]]:
     async def dial(host: str, at: int) -> socket.socket:
         return await connected(tcp_socket(), host, at)
 
-    forwards = ServiceForwards(client, dial)
+    forwards = ClusterForwards(client, dial, to_no_address)
     try:
         yield client, forwards, port
     finally:
@@ -73,20 +77,20 @@ async def reached(port: int, times: int) -> list[str]:
 async def test_connections_go_to_ready_replicas() -> None:
     async with forwarding() as (client, forwards, port):
         await client.create(ENDPOINT_SLICES, "default", slice_of(port, a2=True, a3=True))
-        way = await forwards.open(SERVICE)
+        way = await forwards.open_service(SERVICE)
         assert await reached(way, 4) == ["127.0.0.2", "127.0.0.3"] * 2
         drains = slice_of(port, a2=False, a3=True)
         await client.merge_patch(ENDPOINT_SLICES, SERVICE, {"endpoints": drains["endpoints"]})
         assert await reached(way, 2) == ["127.0.0.3"] * 2
-        assert await forwards.open(SERVICE) == way
+        assert await forwards.open_service(SERVICE) == way
 
 
 async def test_silent_endpoint_is_skipped() -> None:
     async with forwarding() as (client, forwards, port):
         await client.create(ENDPOINT_SLICES, "default", slice_of(port, a4=True, a3=True))
-        assert await reached(await forwards.open(SERVICE), 2) == ["127.0.0.3"] * 2
+        assert await reached(await forwards.open_service(SERVICE), 2) == ["127.0.0.3"] * 2
 
 
 async def test_a_connection_ends_where_no_endpoint_is_ready() -> None:
     async with forwarding() as (_, forwards, _port):
-        assert await reached(await forwards.open(SERVICE), 1) == [""]
+        assert await reached(await forwards.open_service(SERVICE), 1) == [""]
