@@ -138,24 +138,24 @@ def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -
         "AGENT_MODE": "sidecar",
         "VM_NAMESPACE": vm.namespace,
         "VM_NAME": vm.name,
-        "METRICS_URL": network.metrics_url,
-        "DATABASE_URL": f"http://{network.guest_host}:{network.port_for(DAEMON_PORT)}{network.asked('/database')}",
-        "MONITOR_URL": f"ws://{network.guest_host}:{network.port_for(MONITOR_PORT)}/monitor",
+        **_guest_urls(network.guest_host, network),
     }
     return AgentRun(pod, network, files, form)
 
 
 def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> AgentRun:
     """The agent of all VMs on ``node``; it reaches guests at their pods' IPs."""
-    form = {
-        "AGENT_MODE": "node",
-        "NODE_NAME": node,
-        # The agent fills in {pod_ip} for each VM.
-        "METRICS_URL": f"http://{{pod_ip}}:{network.port_for(METRICS_PORT)}/metrics",
-        "DATABASE_URL": f"http://{{pod_ip}}:{network.port_for(DAEMON_PORT)}{network.asked('/database')}",
-        "MONITOR_URL": f"ws://{{pod_ip}}:{network.port_for(MONITOR_PORT)}/monitor",
-    }
+    # The agent fills in {pod_ip} for each VM.
+    form = {"AGENT_MODE": "node", "NODE_NAME": node, **_guest_urls("{pod_ip}", network)}
     return AgentRun(pod, network, files, form)
+
+
+def _guest_urls(host: str, network: PodNetwork) -> dict[str, str]:
+    return {
+        "METRICS_URL": f"http://{host}:{network.port_for(METRICS_PORT)}/metrics",
+        "DATABASE_URL": f"http://{host}:{network.port_for(DAEMON_PORT)}{network.asked('/database')}",
+        "MONITOR_URL": f"ws://{host}:{network.port_for(MONITOR_PORT)}/monitor",
+    }
 
 
 async def run_agent(run: AgentRun, client: ApiClient, clock: Clock, supervisor: ProcessSupervisor) -> None:

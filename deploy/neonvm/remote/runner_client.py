@@ -6,7 +6,7 @@ Runners are not trusted: size and duration of a response are bounded, and it may
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -153,7 +153,7 @@ class RunnerClient:
         ``SilentError`` if the runner stops responding.
         """
         # The runner itself fails if the target stops reading.
-        sending = asyncio.ensure_future(self._long_poll("PUT", "/disk", None, DiskPlace(address)))
+        sending = asyncio.ensure_future(self._ask("PUT", "/disk", DiskPlace(address), None, is_long=True))
         silent = 0
         try:
             while not (await asyncio.wait((sending,), timeout=_DISK_LOOK))[0]:
@@ -180,7 +180,7 @@ class RunnerClient:
         # An open pod's address is not authenticated, and NeonVM's own runner does not support sleep.
         if self.endpoint.is_open:
             raise SleepRefusedError(texts.OPEN_RUNNER_AWAKE)
-        answer = await self._long_poll("PUT", "/sleep", _SLEEP_SECONDS, SleepNumber(sleeps))
+        answer = await self._ask("PUT", "/sleep", SleepNumber(sleeps), _SLEEP_SECONDS, is_long=True)
         if answer.status == _UNKNOWN_PATH:
             raise SleepRefusedError(texts.OLD_RUNNER_AWAKE)
         if answer.status == _CONFLICT:
@@ -191,33 +191,30 @@ class RunnerClient:
         """Wait until the sleeping guest must wake; return the reason in one line. Raises ``SilentError`` after
         ``seconds``, and ``GuestError`` if the guest is not asleep.
         """
-        answer = await self._long_poll("GET", "/woken", seconds)
+        answer = await self._ask("GET", "/woken", None, seconds, is_long=True)
         self._body("/woken", answer)
         return _line(answer)
 
     async def wake(self, sleeps: int) -> Woken:
         """Resume the guest from sleep number ``sleeps``. Raises ``GuestError``."""
-        woken = self._read("/wake", await self._long_poll("PUT", "/wake", _SLEEP_SECONDS, SleepNumber(sleeps)), Woken)
+        answer = await self._ask("PUT", "/wake", SleepNumber(sleeps), _SLEEP_SECONDS, is_long=True)
+        woken = self._read("/wake", answer, Woken)
         return Woken(woken.took, one_line(woken.fault))
 
     async def _ask(
-        self, method: str, path: str, body: msgspec.Struct | None = None, seconds: float = _ORDER_SECONDS
+        self,
+        method: str,
+        path: str,
+        body: msgspec.Struct | None = None,
+        seconds: float | None = _ORDER_SECONDS,
+        *,
+        is_long: bool = False,
     ) -> RunnerHttpResponse:
+        send = self.requests.long_poll if is_long else self.requests.ask
         content = msgspec.json.encode(body) if body is not None else b""
-        return await self._send(self.requests.ask(self.endpoint, method, path, content), path, seconds)
-
-    async def _long_poll(
-        self, method: str, path: str, seconds: float | None, body: msgspec.Struct | None = None
-    ) -> RunnerHttpResponse:
-        content = msgspec.json.encode(body) if body is not None else b""
-        return await self._send(self.requests.long_poll(self.endpoint, method, path, content), path, seconds)
-
-    async def _send(
-        self, request: Awaitable[RunnerHttpResponse], path: str, seconds: float | None
-    ) -> RunnerHttpResponse:
         try:
             async with asyncio.timeout(seconds):
-                answer = await request
+                answer = await send(self.endpoint, method, path, content)
         except TimeoutError:
             raise SilentError(texts.RUNNER_SILENT.format(who=self.who)) from None
         # UnicodeError and OverflowError: invalid addresses and ports, which come from the pod.
