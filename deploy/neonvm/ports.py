@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Annotated, Final, Protocol, runtime_checkable
-from urllib.parse import urlsplit
 
 import msgspec
 
+from deploy.neonvm.addressing import METRICS_PORT
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Seconds
@@ -89,8 +89,8 @@ class PodNetwork:
     """A pod's place in the network.
 
     ``address`` reaches the pod from every node. ``enter`` is the command prefix that runs a program inside the pod's
-    network (empty if the pod shares the machine's). ``metrics_url`` is where a program in the pod finds the
-    guest's node_exporter. ``api_host`` is where programs in the pod find the control plane. ``attachments`` names
+    network (empty if the pod shares the machine's). ``guest_host`` is where programs in the pod reach the
+    guest. ``api_host`` is where programs in the pod find the control plane. ``attachments`` names
     what a guest plugs its interfaces into: taps, or the hub's socket. ``moved_ports`` are the ports that programs in
     this network bind in place of their usual ones, which another program of the machine has taken. ``mtu`` is the
     flat network's in bytes, 0 if it is the usual one. ``token`` is None if only this user's programs, or those of
@@ -99,7 +99,7 @@ class PodNetwork:
 
     address: str
     enter: Sequence[str]
-    metrics_url: str
+    guest_host: str
     api_host: str
     attachments: Sequence[str]
     moved_ports: Mapping[int, int] = field(default_factory=dict)
@@ -115,9 +115,9 @@ class PodNetwork:
         return self.moved_ports.get(port, port)  # only ports that were taken are moved
 
     @property
-    def guest_host(self) -> str:
-        """The host in ``metrics_url``: where programs in the pod reach the guest."""
-        return urlsplit(self.metrics_url).hostname or self.address
+    def metrics_url(self) -> str:
+        """URL of the guest's node_exporter, for programs in the pod."""
+        return f"http://{self.guest_host}:{self.port_for(METRICS_PORT)}/metrics"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ async def pod(api: InProcess) -> Json:
 async def test_full_disk_does_not_end_pod(tmp_path: Path) -> None:
     api, clock = InProcess(), FakeClock()
     (tmp_path / "file").touch()
-    network = PodNetwork("10.1.0.1", (), "http://10.1.0.1:9100/metrics", "10.1.255.1", ())
+    network = PodNetwork("10.1.0.1", (), "10.1.0.1", "10.1.255.1", ())
     run = sidecar(await pod(api), ObjectName("default", "db"), network, AgentFiles(tmp_path / "file" / "pod"))
     means = NodeDependencies(api.client(), PlainNetwork(), FakeGuests(), clock, tmp_path, None)
     attended = asyncio.ensure_future(keep_agent_running(run, means, lambda _: None))

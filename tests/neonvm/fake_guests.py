@@ -245,7 +245,7 @@ class PlainNetwork(LoopbackNetwork):
             self._count += 1
             self.plugged[pod] = f"10.1.0.{self._count}"
         address = self.plugged[pod]
-        return PodNetwork(address, (), f"http://{address}:9100/metrics", "10.1.255.1", ())
+        return PodNetwork(address, (), address, "10.1.255.1", ())
 
     async def remove_pod(self, pod: ObjectName) -> None:
         self.plugged.pop(pod, None)

@@ -87,7 +87,7 @@ def _guest_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     return fields | ({"memorySlots": plain(given["slots"])} if "slots" in given else {})
 
 
-_NETWORK: Final = PodNetwork("10.100.1.0", (), "http://10.100.1.0:9100/metrics", "10.100.0.1", ())
+_NETWORK: Final = PodNetwork("10.100.1.0", (), "10.100.1.0", "10.100.0.1", ())
 _IMAGE: Final = GuestImage(Path("vmlinuz"), Path("initrd"), Path("rootfs"))
 _ACCELERATOR: Final = Accelerator("tcg", (), "", "no matter which")
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.neonvm.addressing import METRICS_PORT, USUAL_PORTS
+from deploy.neonvm.addressing import USUAL_PORTS
 from deploy.neonvm.network.addresses import AddressPool
 from deploy.neonvm.network.sockets import Forwarder, connected, listening, tcp_socket, who_listens
 from deploy.neonvm.ports import NetworkError, PodNetwork
@@ -89,7 +89,7 @@ class LoopbackNetwork:
             self._plugged[pod] = PodNetwork(
                 address=address,
                 enter=(),
-                metrics_url=f"http://{address}:{self.port_for(METRICS_PORT)}/metrics",
+                guest_host=address,
                 api_host=self._up().block.address(_CONTROL),
                 attachments=(),
                 moved_ports=self._up().ports.moved,

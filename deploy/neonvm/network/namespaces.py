@@ -25,7 +25,6 @@ from deploy.neonvm.addressing import (
     LINK_POD,
     LINK_POD_MAC,
     LINK_PREFIX,
-    METRICS_PORT,
     flat_mac,
 )
 from deploy.neonvm.network import netns
@@ -123,7 +122,7 @@ class NamespaceNetwork:
         network = PodNetwork(
             address=address,
             enter=_enter(place),
-            metrics_url=f"http://{LINK_GUEST}:{METRICS_PORT}/metrics",
+            guest_host=LINK_GUEST,
             api_host=CONTROL,
             attachments=(f"fd:{self._taps[pod]}", "tap:link0"),
         )

@@ -130,7 +130,7 @@ def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, 
     network = PodNetwork(
         address=told.address,
         enter=(),
-        metrics_url=f"http://127.0.0.1:{METRICS_PORT}/metrics",
+        guest_host="127.0.0.1",
         api_host="",
         attachments=(*flat, f"ports:{_forwards(told.spec)}"),
         mtu=mtu,

@@ -110,9 +110,7 @@ async def receiver(world: World) -> tuple[QemuGuest, Target]:
     """A process for the same guest in another pod."""
     machine = Target()
     machine.reads.set()
-    network = PodNetwork(
-        "10.100.1.1", (), "http://10.255.255.254:9100/metrics", "10.100.0.1", ("unix:/hub", "tap:link0")
-    )
+    network = PodNetwork("10.100.1.1", (), "10.255.255.254", "10.100.0.1", ("unix:/hub", "tap:link0"))
     spec = spec_in(world.disk.parent, pod=ObjectName("default", "db-y"), network=network)
     made_by = QemuTools(IMAGE, TCG, world.daemon, SteppedClock(), FakeHypervisor(machine))
     target = QemuGuest(spec, made_by)

@@ -31,13 +31,13 @@ async def test_pod_keeps_its_place_while_plugged(network: LoopbackNetwork) -> No
     assert place == PodNetwork(
         address=f"{block}.1.0",
         enter=(),
-        metrics_url=f"http://{block}.1.0:{network.port_for(9100)}/metrics",
+        guest_host=f"{block}.1.0",
         api_host=f"{block}.0.1",
         attachments=(),
         moved_ports=place.moved_ports,
     )
     assert await network.add_pod("a", POD) == place
-    assert place.guest_host == place.address
+    assert place.metrics_url == f"http://{block}.1.0:{network.port_for(9100)}/metrics"
     assert (await network.add_pod("a", VM)).address == f"{block}.1.1"
     assert await network.vm_address(VM) == await network.vm_address(VM) == f"{block}.128.0"
 

@@ -24,7 +24,7 @@ def spec_in(state_dir: Path, **changes: object) -> GuestSpec:
     network = PodNetwork(
         address="10.100.1.0",
         enter=("nsenter", "--net=/run/netns/pod", "--"),
-        metrics_url="http://10.255.255.254:9100/metrics",
+        guest_host="10.255.255.254",
         api_host="10.100.0.1",
         attachments=("tap:flat0", "tap:link0"),
     )
