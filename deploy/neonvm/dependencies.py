@@ -71,9 +71,7 @@ class GuestHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ControllerDependencies:
-    """Dependencies of the controllers. ``suffix`` draws the random end of a pod's name. With ``sidecars`` the plain pod
-    has the agent as a container.
-    """
+    """Dependencies of the controllers. ``suffix`` draws the random end of a pod's name."""
 
     client: ApiClient
     vms: Informer
@@ -82,6 +80,5 @@ class ControllerDependencies:
     guest_host: GuestHost
     events: EventRecorder
     clock: Clock
-    sidecars: bool
     suffix: Callable[[], str] = random_suffix
     form: PodForm = as_planned

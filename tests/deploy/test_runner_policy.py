@@ -14,7 +14,7 @@ from tests.neonvm.sample_objects import virtual_machine
 
 (POLICY,) = documents("deploy/kubernetes/neonvm-policy.yaml")
 SIZE = Resources(MilliCpu(1000), Bytes(2**30))
-RUNNER = Peer("default", labels_of(runner_pod(virtual_machine(), "db-x", SIZE, False)))
+RUNNER = Peer("default", labels_of(runner_pod(virtual_machine(), "db-x", SIZE)))
 CONTROLLER = shipped("Deployment", "neonvm-controller")
 ANOTHER = Peer("default", {"app": "client"})
 PEERS = {

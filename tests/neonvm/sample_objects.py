@@ -46,7 +46,7 @@ def runner(phase: str = "Running", status: Json | None = None, *, leaving: bool 
 
 def made_with(vm: Json) -> list[Json]:
     """The containers of a pod that was made for ``vm``."""
-    return items(runner_pod(vm, "db-x", WANTED, sidecar=False), "spec", "containers")
+    return items(runner_pod(vm, "db-x", WANTED), "spec", "containers")
 
 
 def has(cpu: str, mem: str, phase: GuestPhase = GuestPhase.RUNNING) -> GuestState:

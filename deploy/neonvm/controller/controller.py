@@ -312,7 +312,7 @@ class NeonVmController:
             self._deps.pods.learn(await self._deps.client.merge_patch(PODS, name_of(pod), {"metadata": metadata}))
 
     async def _create_pod(self, vm: Json, machine: VirtualMachine) -> None:
-        pod = self._deps.form(vm, runner_pod(vm, text(vm, "status", "podName"), machine.use, self._deps.sidecars))
+        pod = self._deps.form(vm, runner_pod(vm, text(vm, "status", "podName"), machine.use))
         if not await self._is_current(vm):
             return
         with Tolerating(RefusalKind.ALREADY_EXISTS):

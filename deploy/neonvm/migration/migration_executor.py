@@ -106,7 +106,7 @@ class MigrationExecutor:
         return changed
 
     async def _create_target(self, migration: Json, vm: Json, source: Json | None) -> None:
-        pod = self._deps.form(vm, target_pod(migration, vm, machine_of(vm).use, self._deps.sidecars))
+        pod = self._deps.form(vm, target_pod(migration, vm, machine_of(vm).use))
         pod = with_guest_of(pod, source or {})
         # The name is already in the status, so a second attempt finds the pod of the first.
         with Tolerating(RefusalKind.ALREADY_EXISTS):

@@ -81,8 +81,8 @@ def pod_labels(vm: JsonObject) -> dict[str, str]:
     return {**_APP, **labels_of(vm), LABEL_VM_NAME: name_of(vm).name}
 
 
-def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
-    """The pod that runs ``vm``; with the agent as a ``sidecar`` if the VM lets itself be resized (S4.3)."""
+def runner_pod(vm: Json, pod_name: str, use: Resources) -> Json:
+    """The pod that runs ``vm``."""
     vm_name = name_of(vm)
     spec = child(vm, "spec")
     labels: Json = {**pod_labels(vm)}
@@ -107,12 +107,12 @@ def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
             # The controller makes a new pod instead: a container that restarts would boot the guest unnoticed.
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
-            "containers": _containers(vm, sidecar),
+            "containers": [_runner(vm)],
         },
     }
 
 
-def _containers(vm: Json, sidecar: bool) -> list[Json]:
+def _runner(vm: Json) -> Json:
     runner: Json = {
         "name": RUNNER_CONTAINER,
         "image": text(vm, "spec", "guest", "rootDisk", "image") or RUNNER_CONTAINER,
@@ -124,10 +124,16 @@ def _containers(vm: Json, sidecar: bool) -> list[Json]:
     }
     if resources := child(vm, "spec", "podResources"):
         runner["resources"] = resources
-    if not sidecar or labels_of(vm).get(LABEL_ENABLED) != "true":
-        return [runner]
+    return runner
+
+
+def with_agent(vm: Json, pod: Json) -> Json:
+    """``pod`` with the agent as a sidecar if ``vm`` lets itself be resized (S4.3): a ``PodForm``."""
+    if labels_of(vm).get(LABEL_ENABLED) != "true":
+        return pod
     agent: Json = {"name": AGENT, "image": AGENT, "ports": [{"name": "http", "containerPort": 9101}]}
-    return [runner, agent]
+    spec = child(pod, "spec")
+    return {**pod, "spec": {**spec, "containers": [*items(spec, "containers"), agent]}}
 
 
 def _arguments(vm: Json) -> list[str]:

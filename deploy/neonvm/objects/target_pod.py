@@ -21,9 +21,9 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def target_pod(migration: Json, vm: Json, use: Resources, sidecar: bool) -> Json:
+def target_pod(migration: Json, vm: Json, use: Resources) -> Json:
     """The pod named by the migration's status; it belongs to the migration until the VM has arrived in it."""
-    pod = runner_pod(vm, text(migration, "status", "targetPodName"), use, sidecar)
+    pod = runner_pod(vm, text(migration, "status", "targetPodName"), use)
     spec = child(pod, "spec")
     affinity = {**child(spec, "affinity"), "nodeAffinity": _node_affinity(migration, vm)}
     metadata = {**child(pod, "metadata"), "ownerReferences": [owner_reference(MIGRATIONS, migration)]}

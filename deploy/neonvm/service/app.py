@@ -77,8 +77,6 @@ class ControllerService:
             guest_host=self.guests,
             events=EventRecorder(deps.client, "neonvm-controller", deps.clock),
             clock=deps.clock,
-            # `RunnerForm` adds the agent itself, as a native sidecar.
-            sidecars=False,
             form=self._pod,
         )
         self._vms = NeonVmController(controllers)

@@ -47,7 +47,7 @@ GREEDY: Document = {
 
 def created(form: RunnerForm, **spec: Any) -> Document:
     vm = merge_patch(MINE, {"spec": spec})
-    pod: Document = form(vm, runner_pod(vm, "mine-2", machine_of(vm).use, sidecar=False))
+    pod: Document = form(vm, runner_pod(vm, "mine-2", machine_of(vm).use))
     pod["metadata"]["ownerReferences"] = owner(VIRTUAL_MACHINES, "mine")
     return pod
 

@@ -152,9 +152,7 @@ def pod(name: str, node: str = "", namespace: str = HOME, account: str = "defaul
 
 def runner(of: Obj, name: str = "") -> Obj:
     """The pod of a VM as the controller makes it, and once a node runs it where no ``name`` is given."""
-    made: Obj = RunnerForm("neonvm-runner")(
-        of, runner_pod(of, name or of["status"]["podName"], machine_of(of).use, False)
-    )
+    made: Obj = RunnerForm("neonvm-runner")(of, runner_pod(of, name or of["status"]["podName"], machine_of(of).use))
     made["metadata"]["ownerReferences"] = owner(VIRTUAL_MACHINES, of["metadata"]["name"])
     if not name:
         made["spec"] |= {"nodeName": of["status"]["node"], "serviceAccountName": "vm-agent"}

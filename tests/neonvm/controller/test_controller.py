@@ -15,6 +15,7 @@ from deploy.local.apiserver.server import admin_tokens, build
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies, HostedGuest
 from deploy.neonvm.objects.booted import booted
+from deploy.neonvm.objects.pods import with_agent
 from deploy.neonvm.ports import (
     GuestError,
     GuestPhase,
@@ -123,7 +124,7 @@ class Site:
                 events=EventRecorder(self.client, "test", self.clock),
                 clock=self.clock,
                 suffix=lambda: next(self._names),
-                sidecars=True,
+                form=with_agent,
             )
         )
 

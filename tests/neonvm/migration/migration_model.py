@@ -239,7 +239,7 @@ class MigrationModel(FakeApi):
         if changed:
             self._patch(self.vms, vm, status=changed, checked=bool(changed.keys() & {"phase", "podName"}))
         if todo.create_pod and self._is_current(vm):
-            self._create_pod(runner_pod(vm, text(vm, "status", "podName"), Resources(SIZE.cpu, SIZE.mem), False))
+            self._create_pod(runner_pod(vm, text(vm, "status", "podName"), Resources(SIZE.cpu, SIZE.mem)))
         if todo.delete_pod and facts.pod is not None:
             self._delete(self.pods, name_of(facts.pod).name)
         for stray in todo.strays:
@@ -262,7 +262,7 @@ class MigrationModel(FakeApi):
         if changed:
             self._patch(self.migrations, found, status=changed, checked="phase" in changed)
         if todo.create_target and facts.vm is not None:
-            self._create_pod(target_pod(found, facts.vm, Resources(SIZE.cpu, SIZE.mem), False))
+            self._create_pod(target_pod(found, facts.vm, Resources(SIZE.cpu, SIZE.mem)))
         if todo.send and facts.source is not None and facts.target is not None and uid not in self.transfers:
             self._begin(uid, name_of(facts.source).name, name_of(facts.target).name)
         if todo.delete_target and facts.target is not None:

@@ -48,9 +48,7 @@ def test_it_takes_no_places_of_the_node() -> None:
     assert made(resources=wanted)["resources"] == {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}, "claims": []}
     vm = virtual_machine()
     vm["spec"] = {**child(vm, "spec"), "podResources": wanted, "extraNetwork": {"enable": True}}
-    pod = RunnerForm("runner:1", "autoscaling.neon.tech/guest-devices")(
-        vm, runner_pod(vm, "db-x", WANTED, sidecar=False)
-    )
+    pod = RunnerForm("runner:1", "autoscaling.neon.tech/guest-devices")(vm, runner_pod(vm, "db-x", WANTED))
     (runner,) = items(pod, "spec", "containers")
     places = {"autoscaling.neon.tech/flat-network": "1", "autoscaling.neon.tech/guest-devices": "1"}
     assert runner["resources"] == {"limits": {"cpu": "1", **places}, "requests": {"cpu": "1"}, "claims": []}
@@ -91,7 +89,7 @@ def test_whether_or_not_the_pod_has_an_agent() -> None:
     vm = {**vm, "spec": {**child(vm, "spec"), "extraInitContainers": [{**PLAIN, "volumeMounts": mounts}]}}
     sidecar: Json = {"containers": [{"name": "autoscaler-agent"}], "volumes": [{"name": "autoscale-identity"}]}
     for form in (RunnerForm("runner:1"), RunnerForm("runner:1", sidecar=sidecar)):
-        pod: dict[str, Any] = form(vm, runner_pod(vm, "db-1", WANTED, sidecar=False))
+        pod: dict[str, Any] = form(vm, runner_pod(vm, "db-1", WANTED))
         (mine,) = (each for each in pod["spec"]["initContainers"] if each["name"] == "mine")
         assert mine["volumeMounts"] == []
 
@@ -129,5 +127,5 @@ def test_guest_ports_use_no_host_ports() -> None:
     vm = virtual_machine()
     guest = {**child(vm, "spec", "guest"), "ports": [{"port": 5432, "hostPort": 5432, "hostIP": "10.0.0.1"}]}
     vm = {**vm, "spec": {**child(vm, "spec"), "guest": guest}}
-    pod: dict[str, Any] = RunnerForm("runner:1")(vm, runner_pod(vm, "db-1", WANTED, sidecar=False))
+    pod: dict[str, Any] = RunnerForm("runner:1")(vm, runner_pod(vm, "db-1", WANTED))
     assert all(set(each) <= {"name", "containerPort", "protocol"} for each in pod["spec"]["containers"][0]["ports"])

@@ -30,7 +30,7 @@ def vm(**spec: object) -> Json:
 
 
 def pod(of: Json, form: RunnerForm = FORM) -> dict[str, Any]:
-    return cast("dict[str, Any]", form(of, runner_pod(of, "db-x", machine_of(of).use, sidecar=False)))
+    return cast("dict[str, Any]", form(of, runner_pod(of, "db-x", machine_of(of).use)))
 
 
 def test_kubernetes_knows_every_field() -> None:
@@ -179,7 +179,7 @@ def test_target_pod_waits_for_incoming_guest() -> None:
         "spec": {},
         "status": {"targetPodName": "db-y", "sourceNode": "n1"},
     }
-    made = FORM(vm(), target_pod(migration, vm(), machine_of(vm()).use, sidecar=False))
+    made = FORM(vm(), target_pod(migration, vm(), machine_of(vm()).use))
     (runner,) = cast("list[Any]", child(made, "spec")["containers"])
     assert {"name": "RECEIVE_MIGRATION", "value": "true"} in runner["env"]
     assert cast("Any", made)["metadata"]["ownerReferences"] == [owner_reference(MIGRATIONS, migration)]
@@ -264,6 +264,6 @@ def test_pod_knows_who_does_not_wake_it() -> None:
 
 
 def _environment_of(vm_object: Json) -> list[Any]:
-    made = FORM(vm_object, runner_pod(vm_object, "db-x", machine_of(vm_object).use, sidecar=False))
+    made = FORM(vm_object, runner_pod(vm_object, "db-x", machine_of(vm_object).use))
     (runner,) = cast("list[Any]", child(made, "spec")["containers"])
     return cast("list[Any]", runner["env"])

@@ -24,7 +24,7 @@ def vm(spec: Json | None = None, **metadata: object) -> Json:
 
 
 def pod(of: Json) -> Json:
-    return runner_pod(of, "db-x", machine_of(of).use, sidecar=False)
+    return runner_pod(of, "db-x", machine_of(of).use)
 
 
 def test_pod_annotations_match_neonvm_controller() -> None:

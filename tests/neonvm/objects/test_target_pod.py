@@ -47,7 +47,7 @@ def node(name: str, **labels: str) -> Json:
 
 
 def test_target_pod_has_recorded_name_and_owner() -> None:
-    made, own = target_pod(migration(), vm(), WANTED, sidecar=True), runner_pod(vm(), "db-y", WANTED, sidecar=True)
+    made, own = target_pod(migration(), vm(), WANTED), runner_pod(vm(), "db-y", WANTED)
     assert migration_of(made) == "move"
     assert (migration_of(own), text(made, "metadata", "name")) == ("", "db-y")
     for part in ("labels", "annotations"):
@@ -56,13 +56,13 @@ def test_target_pod_has_recorded_name_and_owner() -> None:
 
 
 def test_it_goes_anywhere_but_to_the_source() -> None:
-    made = target_pod(migration(), vm(), WANTED, sidecar=False)
+    made = target_pod(migration(), vm(), WANTED)
     assert terms_of(made) == [{"matchFields": [ELSEWHERE]}]
     assert [refusal(made, node(name)) is None for name in ("n1", "n2")] == [False, True]
 
 
 def test_target_may_share_node_on_request() -> None:
-    made = target_pod(migration(preventMigrationToSameHost=False), vm(), WANTED, sidecar=False)
+    made = target_pod(migration(preventMigrationToSameHost=False), vm(), WANTED)
     assert "affinity" not in child(made, "spec")
 
 
@@ -84,7 +84,7 @@ def test_target_may_share_node_on_request() -> None:
     ],
 )
 def test_vm_and_migration_affinity_are_combined(spec: Json, of_vm: Json, takes: list[str]) -> None:
-    made = target_pod(migration(**spec), vm(**of_vm), WANTED, sidecar=False)
+    made = target_pod(migration(**spec), vm(**of_vm), WANTED)
     nodes = {
         "n1": node("n1", disk="fast", zone="a"),
         "fast-a": node("fast-a", disk="fast", zone="a"),
@@ -97,7 +97,7 @@ def test_vm_and_migration_affinity_are_combined(spec: Json, of_vm: Json, takes: 
 def test_preferences_and_other_affinity_are_kept() -> None:
     theirs, ours = {"weight": 1}, {"weight": 2}
     affinity = {"nodeAffinity": {PREFERRED: [theirs]}, "podAffinity": {PREFERRED: []}}
-    made = target_pod(migration(nodeAffinity={PREFERRED: [ours]}), vm(affinity=affinity), WANTED, sidecar=False)
+    made = target_pod(migration(nodeAffinity={PREFERRED: [ours]}), vm(affinity=affinity), WANTED)
     found = child(made, "spec", "affinity")
     assert cast("Json", found["nodeAffinity"])[PREFERRED] == [theirs, ours]
     assert found["podAffinity"] == {PREFERRED: []}

@@ -56,7 +56,7 @@ def ours(form: RunnerForm | None = None, *, ports: Sequence[int] = (9100,)) -> J
     vm = virtual_machine()
     guest = {**child(vm, "spec", "guest"), "ports": [{"port": port} for port in ports]}
     vm = {**vm, "spec": {**child(vm, "spec"), "guest": guest}}
-    return (form or RunnerForm("example.invalid/runner"))(vm, runner_pod(vm, "db-1", WANTED, sidecar=False))
+    return (form or RunnerForm("example.invalid/runner"))(vm, runner_pod(vm, "db-1", WANTED))
 
 
 def review(pod: Any, **request: Any) -> bytes:
