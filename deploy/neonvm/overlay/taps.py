@@ -159,8 +159,6 @@ class PodResources:
             except grpc.aio.AioRpcError as error:
                 details = GRPC_ERROR.format(code=error.code().name, details=error.details())
                 raise NetworkError(texts.POD_UNKNOWN.format(device=device, error=details)) from error
-            except MalformedResponseError as error:
-                raise NetworkError(str(error)) from error
         return pods[0] if len(pods) == 1 else None
 
 
@@ -179,18 +177,14 @@ MESSAGES: Final = message_classes("podresources.v1", _MESSAGES, "proto3")
 """Message classes by name."""
 
 
-class MalformedResponseError(ValueError):
-    """The kubelet's response cannot be decoded."""
-
-
 def pods_with_device(response: bytes, resource: str, device: str) -> list[ObjectName]:
-    """The pods that have ``device`` of ``resource``. Raises ``MalformedResponseError``."""
+    """The pods that have ``device`` of ``resource``. Raises ``NetworkError``."""
     # Any: the class is created at run time.
     message: Any = MESSAGES["ListPodResourcesResponse"]()
     try:
         message.ParseFromString(response)
     except DecodeError as error:
-        raise MalformedResponseError(texts.BAD_ANSWER.format(error=error)) from None
+        raise NetworkError(texts.BAD_ANSWER.format(error=error)) from None
     return [
         ObjectName(pod.namespace, pod.name)
         for pod in message.pod_resources

@@ -20,7 +20,6 @@ from deploy.neonvm.devices.wire import MalformedPluginMessageError, requested_de
 from deploy.neonvm.overlay.taps import (
     LIST,
     MESSAGES,
-    MalformedResponseError,
     PodResources,
     TapSockets,
     grant_sockets,
@@ -88,7 +87,7 @@ async def test_device_belongs_to_kubelets_pod(
 
 @given(st.binary(max_size=200))
 def test_garbage_of_a_kubelet_is_refused_or_empty(answer: bytes) -> None:
-    with suppress(MalformedResponseError):
+    with suppress(NetworkError):
         assert all(isinstance(each, ObjectName) for each in pods_with_device(answer, RESOURCE, "place-3"))
     with suppress(MalformedPluginMessageError):
         assert all(isinstance(each, list) for each in requested_devices(answer))
