@@ -1,6 +1,6 @@
 """HTTP client of a scheduler extender, as kube-scheduler with ``nodeCacheCapable: true``.
 
-Any status except 200 is an ``ExtenderError``. JSON keys are the Go field names.
+Any status except 200 is an ``ExtenderError``.
 """
 
 from __future__ import annotations
@@ -13,38 +13,11 @@ import msgspec
 
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
+from scheduler_plugin.web.extender_messages import ExtenderBindingResult, ExtenderFilterResult, HostPriority
 
 
 class ExtenderError(Exception):
     """The extender did not answer, sent an invalid response, or refused the request; the message says which."""
-
-
-class FilterResult(msgspec.Struct, frozen=True):
-    """Response to ``filter``; unset fields are null."""
-
-    # The names of Go's `ExtenderFilterResult`, which has no JSON tags.
-    NodeNames: list[str] | None = None
-    FailedNodes: dict[str, str] | None = None
-    FailedAndUnresolvableNodes: dict[str, str] | None = None
-    Error: str = ""
-
-    @property
-    def refusals(self) -> dict[str, str]:
-        """Reason of each refused node."""
-        return {**(self.FailedNodes or {}), **(self.FailedAndUnresolvableNodes or {})}
-
-
-class HostScore(msgspec.Struct, frozen=True):
-    """One entry of the response to ``prioritize``; ``Score`` is 0-10."""
-
-    Host: str
-    Score: int
-
-
-class BindResult(msgspec.Struct, frozen=True):
-    """Response to ``bind``; an empty error means bound."""
-
-    Error: str = ""
 
 
 ResponseT = TypeVar("ResponseT")
@@ -56,15 +29,15 @@ class Extender:
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
 
-    async def filter(self, pod: Json, nodes: Sequence[str]) -> FilterResult:
+    async def filter(self, pod: Json, nodes: Sequence[str]) -> ExtenderFilterResult:
         """Filter ``nodes`` for ``pod``. Raises ``ExtenderError``, also if the response has a node not in ``nodes``."""
         # `nodeCacheCapable: true` means that only node names are sent.
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
-        result = await self._post("/filter", body, FilterResult)
-        if result.Error:
-            raise ExtenderError(result.Error)
+        result = await self._post("/filter", body, ExtenderFilterResult)
+        if result.error:
+            raise ExtenderError(result.error)
         # An error in kube-scheduler too.
-        if unknown := set(result.NodeNames or ()) - set(nodes):
+        if unknown := set(result.node_names or ()) - set(nodes):
             raise ExtenderError(f"extender filter returned a node that was not in the request: {min(unknown)}")
         return result
 
@@ -72,14 +45,14 @@ class Extender:
         """Scores of ``nodes``; empty if the extender fails, as kube-scheduler ignores these errors."""
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
         try:
-            return {score.Host: score.Score for score in await self._post("/prioritize", body, list[HostScore])}
+            return {score.host: score.score for score in await self._post("/prioritize", body, list[HostPriority])}
         except ExtenderError:
             return {}
 
     async def bind(self, pod: ObjectName, uid: str, node: str) -> None:
         """Bind ``pod`` to ``node``. Raises ``ExtenderError`` with the extender's reason."""
         body = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": uid, "Node": node}
-        if error := (await self._post("/bind", body, BindResult)).Error:
+        if error := (await self._post("/bind", body, ExtenderBindingResult)).error:
             raise ExtenderError(error)
 
     async def _post(self, verb: str, body: Mapping[str, object], result: type[ResponseT]) -> ResponseT:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
 
 from deploy.kube.client import ApiClient
 from deploy.kube.events import WARNING, EventRecorder
@@ -35,8 +34,6 @@ from protocol.runtime.clock import Clock
 from scheduler_plugin.constraints.cluster_view import PlacedPod
 
 _log = logging.getLogger(__name__)
-
-EXTENDER_WEIGHT: Final = 1
 
 
 class SchedulingLoop:
@@ -104,8 +101,8 @@ class SchedulingLoop:
         feasible = [node_name for node_name in sorted(nodes) if node_name not in refused]
         if feasible:
             result = await self._extender.filter(pod, feasible)
-            refused |= result.refusals
-            feasible = list(result.NodeNames or ())
+            refused |= {**(result.failed_nodes or {}), **(result.failed_and_unresolvable_nodes or {})}
+            feasible = list(result.node_names or ())
         if not feasible:
             # Without such a pod, a new placement need not wake the queue.
             if pod_rules.AFFINITY in refused.values():
@@ -115,7 +112,7 @@ class SchedulingLoop:
         # Like kube-scheduler, skip scoring if only one node is left.
         scores = await self._extender.prioritize(pod, feasible) if len(feasible) > 1 else {}
         preferences = {node_name: rules.preference(node_name) for node_name in feasible}
-        return pod_rules.winner(feasible, scores, EXTENDER_WEIGHT, preferences, self._pick)
+        return pod_rules.winner(feasible, scores, preferences, self._pick)
 
     def _pick(self, best: Sequence[str]) -> str:
         return best[int(self._clock.jitter() * len(best))]

@@ -97,7 +97,6 @@ MAX_AFFINITY_SCORE: Final = 200
 def winner(
     feasible: Sequence[str],
     scores: Mapping[str, int],
-    weight: int,
     preferences: Mapping[str, int],
     pick: Callable[[Sequence[str]], str],
 ) -> str:
@@ -107,7 +106,7 @@ def winner(
     in kube-scheduler.
     """
     affinity_scores = _normalize({node: preferences.get(node, 0) for node in feasible})
-    totals = {node: scores.get(node, 0) * weight * EXTENDER_SCORE_FACTOR + affinity_scores[node] for node in feasible}
+    totals = {node: scores.get(node, 0) * EXTENDER_SCORE_FACTOR + affinity_scores[node] for node in feasible}
     best = max(totals.values())
     return pick([node for node in feasible if totals[node] == best])
 
