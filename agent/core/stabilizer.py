@@ -37,8 +37,8 @@ class Stabilizer:
     _mem: Pipeline = field(init=False)
     _last: Instant | None = None
     _wanted: Resources = NOTHING
-    _steady_until: Instant = UNSTEADY
-    """Observations equal to the last one change nothing before this time."""
+    steady_until: Instant = UNSTEADY
+    """Observations equal to the last one change nothing before this time; see ``repeat``."""
     _has_skipped: bool = False
     _began: Instant | None = None
     _recent: deque[tuple[Instant, Resources]] = field(default_factory=deque)
@@ -61,8 +61,8 @@ class Stabilizer:
         # The pipelines treat ``kept`` like a need. It never exceeds the ordered size, so it causes no growth.
         wanted = need.at_least(kept)
         is_repeated = self.target is not None and wanted == self._wanted and has == self.asked_with
-        if is_repeated and now < self._steady_until:
-            self._last, self._has_skipped = now, True
+        if is_repeated and now < self.steady_until:
+            self.repeat(now)
             return
         if self._has_skipped and self._last is not None and self.asked_with is not None:
             # Of the skipped observations the pipelines need only the last one.
@@ -70,7 +70,11 @@ class Stabilizer:
         self._last = now
         self._look(wanted, has, now)
         # Most guests of a fleet are idle, and their samples do not change for minutes.
-        self._steady_until = self._steady_from(now) if is_repeated else UNSTEADY
+        self.steady_until = self._steady_from(now) if is_repeated else UNSTEADY
+
+    def repeat(self, now: Instant) -> None:
+        """Feed the last observation again at ``now``, before ``steady_until``."""
+        self._last, self._has_skipped = now, True
 
     def _look(self, wanted: Resources, has: Resources, now: Instant) -> None:
         self._remember(wanted, now)
@@ -92,7 +96,7 @@ class Stabilizer:
         if self.target is None or self._began is None or now - self._began < RECENT:
             return None
         # Fast path: this is called often, and the need has not changed.
-        if now < self._steady_until:
+        if now < self.steady_until:
             return self._wanted
         return Resources.most(need for _, need in self._recent)
 
@@ -129,7 +133,7 @@ class Stabilizer:
         ]
 
     def _begin(self) -> None:
-        self._began, self._steady_until, self._has_skipped = None, UNSTEADY, False
+        self._began, self.steady_until, self._has_skipped = None, UNSTEADY, False
         self._recent.clear()
         self._cpu, self._mem = self.smoothing.cpu.start(), self.smoothing.memory.start()
 

@@ -22,15 +22,13 @@ from scheduler_plugin.planner.planner import Planner, completed
 from scheduler_plugin.planner.victims import Now, Victim
 from scripts.autoscale.simulate.fleet import SimulationSettings
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
-from scripts.autoscale.simulate.simulated_vm import NAMESPACE, SimulatedVm
+from scripts.autoscale.simulate.simulated_vm import NAMESPACE, NEVER, SimulatedVm
 
 NO_MIGRATION: Final = "none"
 Loads = tuple[list[float], list[float]]
 """The demand in vCPUs and the memory in use in bytes of every VM."""
 
 REPEAT_WINDOW: Final = Seconds(3600.0)
-NEVER: Final = Instant(float("-inf"))
-
 
 LOAD_STEP: Final = 0.5
 """Loads within this many vCPUs count as equal if the least loaded go first."""

@@ -20,7 +20,7 @@ from scripts.autoscale.simulate.migration_model import NO_MIGRATION, Loads, Simu
 from scripts.autoscale.simulate.recording_grid import Flags, Ints
 from scripts.autoscale.simulate.run_statistics import Figures, RunStatistics
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
-from scripts.autoscale.simulate.simulated_vm import SimulatedVm, agent_policy
+from scripts.autoscale.simulate.simulated_vm import NEVER, SimulatedVm, agent_policy
 from scripts.autoscale.simulate.vm_table import UNIT
 
 
@@ -151,6 +151,8 @@ class Run:
         now = Instant(step * self._fleet.settings.step)
         cores, mem, is_new = self._fleet.table.at(step - self.warm_up)
         demand, used = cores.tolist(), mem.tolist()
+        for index in np.flatnonzero(is_new).tolist():
+            self._vms[index].rests_until = NEVER
         arrived = self._arrive(step - 1, now)
         self._wake_denied()
         self._wake_asked(now)
@@ -209,10 +211,15 @@ class Run:
         self._random.shuffle(due)
         acted = []
         for index in due:
-            vm = vms[index]
+            vm, is_short = vms[index], index in self._short
+            # Most VMs of a node that is short: not even reading the guest would change anything.
+            if is_short and now < vm.rests_until:
+                self._random.random()
+                vm.rested_at = now
+                continue
             size = vm.use
-            if vm.observe(demand[index], used[index], now) or vm.is_waiting or index in self._short:
-                # Drawn even if it is not used, so that no agent's silence changes the luck of others.
+            if vm.observe(demand[index], used[index], now) or vm.is_waiting or is_short:
+                # Drawn even if it is not used, as above, so that no agent's silence changes the luck of others.
                 jitter = self._random.random()
                 if not vm.would_repeat(now) or cluster.is_asked(vm):
                     vm.act(cluster, now, jitter)

@@ -19,6 +19,7 @@ from agent.core.policy import Policy, Smoothing, Timing
 from agent.core.state import REGRET, TOO_SOON, Giving, State, begin
 from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
+from protocol.smoothing.stage import FOR_EVER
 from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
@@ -51,6 +52,8 @@ NAMESPACE: Final = "fleet"
 MOST_ROUNDS: Final = 8
 """An agent that still acts after this many rounds within one instant is broken."""
 
+NEVER: Final = Instant(float("-inf"))
+
 RESTART: Final = 1_000_000
 """The step in sequence numbers from one agent of a VM to the next."""
 
@@ -63,7 +66,7 @@ def agent_policy(step: Seconds) -> Policy:
     )
 
 
-Situation = tuple[object, ...]
+Need = tuple[object, Resources | None, Resources | None]
 
 
 class ModelledCluster(Protocol):
@@ -103,8 +106,9 @@ class SimulatedVm:
     it needed at the last observation, so that time alone may change its size. ``most`` is its bound in compute units.
     ``moved_for_room``: it was denied when its last move began, and has not grown since.
     ``began`` is when its agent did, ``observed`` what the last observation was made from, ``aimed`` the target by which
-    ``is_off_target`` was found, ``silence`` all that its agent's last request followed from if that and the answer
-    changed nothing; None before.
+    ``wanted`` (in compute units) and ``is_off_target`` were found. Its agent's last request, which
+    followed from ``silence``, changed nothing, and until ``silent_until`` only another need of its guest can change
+    that. Until ``rests_until`` nothing can while the demand stays the same, as it last did at ``rested_at``.
     """
 
     index: int
@@ -126,8 +130,12 @@ class SimulatedVm:
     began: Instant = Instant(0.0)
     observed: tuple[float, float, Resources, Resources] | None = None
     aimed: Resources | None = None
+    wanted: int = 1
     is_off_target: bool = False
-    silence: Situation | None = None
+    silence: Need | None = None
+    silent_until: Instant = NEVER
+    rests_until: Instant = NEVER
+    rested_at: Instant | None = None
 
     def __post_init__(self) -> None:
         self.name = ObjectName(NAMESPACE, f"vm-{self.index}")
@@ -139,11 +147,12 @@ class SimulatedVm:
         self.pod = pod
         # A new agent does not know the last one, and its sequence numbers must still be higher.
         self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * RESTART)
-        self.began, self.observed, self.aimed, self.silence = now, None, None, None
+        self.began, self.observed, self.aimed, self.rested_at = now, None, None, None
         self.seen(now)
 
     def seen(self, now: Instant) -> None:
         """The agent sees the VM's object as it is."""
+        self.silent_until = self.rests_until = NEVER
         advance(self.state, VmSeen(self._view()), now, 0.0)
 
     @property
@@ -168,6 +177,9 @@ class SimulatedVm:
     def observe(self, cores: float, mem: float, now: Instant) -> bool:
         """The agent observes its guest. True if it may have to act."""
         guest, use = self.state.guest, self.use
+        if self.rested_at is not None:
+            guest.stabilizer.repeat(self.rested_at)
+            self.rested_at = None
         made_from = (cores, mem, use, guest.had or use)
         # An uneventful observation calls only the two functions inside `advance`, `goal` and `Stabilizer.observe`,
         # since it runs for every agent in every step; a test compares both forms.
@@ -185,14 +197,15 @@ class SimulatedVm:
         # The stabilizer keeps its target while nothing changes, and most guests do not change in most steps.
         if target is not self.aimed:
             self.aimed, self.may_shrink = target, _units(need) < _units(use)
-            wanted = min(max(1, _units(target)), self.most)
-            self.is_off_target = wanted * UNIT.cpu.value != use.cpu.value or wanted * UNIT.mem.value != use.mem.value
+            self.wanted = self._bounded(target)
+            self.is_off_target = not _has(use, self.wanted)
         # A plan is made only if the target differs from the size, or if a denied request may be withdrawn.
         return self.is_off_target or self.is_denied
 
     def act(self, cluster: ModelledCluster, now: Instant, jitter: float) -> None:
         """Carries out the agent's plans until they change nothing any more."""
         side, before_all, offers, asks = self.state.scheduler, self._situation(now), False, False
+        self.silent_until = self.rests_until = NEVER
         for _ in range(MOST_ROUNDS):
             actions, before = plan(self.state, now).actions, (side.ceiling, side.compute_unit, side.migrate)
             for action in actions:
@@ -208,25 +221,49 @@ class SimulatedVm:
             if not is_news and not any(isinstance(action, PatchVm) for action in actions):
                 # Until then the ledger may reserve what the agent before was answered: the next request ends that.
                 is_settled = now - self.began >= SETTLE + self.policy.timing.scrape
-                is_silent = is_settled and asks and not offers and self._situation(now) == before_all
-                self.silence = before_all if is_silent else None
+                is_bound = offers or self.is_waiting or side.giving.shrink_to is not None
+                if is_settled and asks and not is_bound and self._situation(now) == before_all:
+                    # With time alone, only these change.
+                    changes = (side.giving.lean_until, side.giving.offers_from)
+                    self.silent_until = min((at for at in changes if at > now), default=FOR_EVER)
+                    self.silence = self._need(now)
                 return
         raise RuntimeError(f"the agent of {self.name} does not settle: {plan(self.state, now)}")
 
     def would_repeat(self, now: Instant) -> bool:
         """Return True if the agent would only send its last request again, which offered and changed nothing."""
-        # One that waits hears the end of its migration only by asking.
-        return not self.is_waiting and self.silence is not None and self.silence == self._situation(now)
+        giving, stabilizer = self.state.scheduler.giving, self.state.guest.stabilizer
+        recent = stabilizer.just_needed(now)
+        if now >= self.silent_until or recent is None:
+            return False
+        # If requests are not due in every step, another load moves the time of the next one, which may say more.
+        if self.policy.timing.scrape < self.policy.timing.tick and self.silence != self._need(now):
+            return False
+        # A lean VM keeps what it has if its policy would give it more, until it needs more.
+        least = self._bounded(recent)
+        is_right = not self.is_off_target or (giving.is_lean(now) and least < self.wanted and _has(self.use, least))
+        if not is_right or (least < _units(self.use) and giving.offers(now)):
+            return False
+        self.rests_until = min(self.silent_until, stabilizer.steady_until)
+        return True
 
-    def _situation(self, now: Instant) -> Situation:
-        """All that a plan depends on, but when the next request is due: that is in every step."""
-        side, stabilizer = self.state.scheduler, self.state.guest.stabilizer
+    def _need(self, now: Instant) -> Need:
+        """All that a plan depends on and that comes from the guest."""
+        stabilizer = self.state.guest.stabilizer
+        return self.observed, stabilizer.target, stabilizer.just_needed(now)
+
+    def _situation(self, now: Instant) -> tuple[object, ...]:
+        """All other things that a plan depends on, but when the next request is due."""
+        side = self.state.scheduler
         giving = side.giving
         return (
-            *(self.observed, self.version, self.is_migrating, stabilizer.target, stabilizer.just_needed(now)),
-            *(giving.is_lean(now), giving.offers(now), giving.shrink_to),
-            *(self.state.ceiling, side.denial, side.migrate, side.knows_load),
+            *(self.version, self.is_waiting, giving.is_lean(now), giving.offers(now), giving.shrink_to),
+            *(self.state.ceiling, side.denial, side.knows_load),
         )
+
+    def _bounded(self, need: Resources) -> int:
+        """The compute units that cover ``need``, within the VM's bounds."""
+        return min(max(1, _units(need)), self.most)
 
     def _patch(self, patch: PatchVm, cluster: ModelledCluster, now: Instant, jitter: float) -> None:
         self.use = patch.target
@@ -243,6 +280,10 @@ class SimulatedVm:
             resizable=not self.is_migrating,
             recorded_permit=self.permit,
         )
+
+
+def _has(use: Resources, units: int) -> bool:
+    return units * UNIT.cpu.value == use.cpu.value and units * UNIT.mem.value == use.mem.value
 
 
 def _units(amounts: Resources) -> int:

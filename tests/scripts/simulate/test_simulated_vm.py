@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from random import Random
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
@@ -18,7 +20,7 @@ from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Bytes, Instant, Seconds
 from protocol.virtual_machine import Bounds
 from scripts.autoscale.simulate.run import WakeSchedule, recheck_delays
-from scripts.autoscale.simulate.simulated_vm import SWAPPING, Gifts, SimulatedVm, agent_policy, observe_guest
+from scripts.autoscale.simulate.simulated_vm import NEVER, SWAPPING, Gifts, SimulatedVm, agent_policy, observe_guest
 from scripts.autoscale.simulate.vm_table import SLOT, UNIT
 
 STEP = Seconds(15.0)
@@ -217,7 +219,7 @@ def test_while_it_migrates_an_agent_changes_nothing_and_asks_for_nothing_more() 
 
 
 def test_agent_is_silent_while_it_would_repeat_itself() -> None:
-    """An agent with the right size asks once; a load, a window that has passed or a new object make it ask again."""
+    """An agent with the right size asks once, whatever load it could report; a need or a new object end its silence."""
     vm, cluster = a_vm(), Generous()
     for step in range(4):
         vm.observe(0.8, 2.5 * GIB, Instant(step * STEP))
@@ -227,11 +229,50 @@ def test_agent_is_silent_while_it_would_repeat_itself() -> None:
     now = Instant(4 * STEP)
     vm.observe(0.8, 2.5 * GIB, now)
     assert (vm.would_repeat(now), cluster.asked[-1].needs) == (True, None)
-    vm.observe(0.2, 2.5 * GIB, now)
+    vm.observe(0.2, 2.4 * GIB, now)
+    assert vm.would_repeat(now)
+    vm.observe(0.8, 4.0 * GIB, now)
     assert not vm.would_repeat(now)
     vm.observe(0.8, 2.5 * GIB, now)
     cluster.changed(vm, now)
     assert not vm.would_repeat(now)
+
+
+class Greedy(Generous):
+    """A scheduler whose node is short now and then, and asks for all that a VM offers."""
+
+    def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
+        response = super().ask(vm, request, now)
+        return replace(response, shrink_to=request.needs if now % 600.0 < 60.0 else None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_silent_agent_plans_its_last_request(seed: int) -> None:
+    """Silence is an agent's own plan, and an agent that rests through it misses nothing."""
+    vm, twin, cluster, unheard = a_vm(8), a_vm(8), Greedy(), Greedy()
+    before, silent, rested = (0.0, 0.0), 0, 0
+    for step, demand in enumerate(some_demand(seed, 1200)):
+        now = Instant(step * STEP)
+        if demand != before:
+            before, vm.rests_until = demand, NEVER
+        twin.observe(*demand, now)
+        if now < vm.rests_until:
+            vm.rested_at, rested = now, rested + 1
+            assert twin.would_repeat(now)
+            continue
+        vm.observe(*demand, now)
+        if vm.would_repeat(now):
+            silent += 1
+            last, planned = cluster.asked[-1], plan(vm.state, now).actions
+            assert [action.request for action in planned if isinstance(action, AskScheduler)] == [
+                replace(last, metrics=ANY, sequence=ANY)
+            ]
+            assert (len(planned), last.needs) == (1, None)
+        else:
+            vm.act(cluster, now, 0.0)
+            twin.act(unheard, now, 0.0)
+        assert (vm.use, vm.state.guest.stabilizer.target) == (twin.use, twin.state.guest.stabilizer.target)
+    assert min(silent, rested) > 20
 
 
 def test_agent_that_offers_room_is_never_silent() -> None:
