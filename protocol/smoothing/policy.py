@@ -32,7 +32,7 @@ class SmoothingPolicyError(ValueError):
 class Pipeline:
     """A policy at work on one resource of one VM."""
 
-    __slots__ = ("_at_once", "_last", "_stages", "_steps", "_values")
+    __slots__ = ("_at_once", "_last", "_skipped_at", "_stages", "_steady_until", "_steps", "_target", "_values")
 
     def __init__(self, stages: Sequence[Stage], at_once: bool) -> None:
         self._stages = tuple(stages)
@@ -40,9 +40,25 @@ class Pipeline:
         self._values = [0.0] * len(stages)
         self._at_once = at_once
         self._last: Sample | None = None
+        self._target, self._steady_until = 0.0, UNSTEADY
+        self._skipped_at: Instant | None = None
 
     def target(self, now: Instant, sample: Sample) -> float:
         """The target of the resource, in vCPUs or bytes; ``now`` never goes back."""
+        is_repeated = sample == self._last
+        # One resource of a guest often stays the same while the other changes.
+        if is_repeated and now < self._steady_until:
+            self._skipped_at = now
+            return self._target
+        if self._skipped_at is not None and self._last is not None:
+            # Of the skipped samples the stages need only the last one.
+            self._run(self._skipped_at, self._last)
+            self._skipped_at = None
+        self._target = self._run(now, sample)
+        self._steady_until = self.steady_until(now) if is_repeated else UNSTEADY
+        return self._target
+
+    def _run(self, now: Instant, sample: Sample) -> float:
         value, values = min(LARGEST, sample.value), self._values
         for index, step in enumerate(self._steps):
             values[index] = value = min(LARGEST, step(now, value, sample))
@@ -55,6 +71,8 @@ class Pipeline:
 
         Of the samples until then all but the latest may be left out: later targets are the same.
         """
+        if self._skipped_at is not None:
+            return self._steady_until
         steady = FOR_EVER
         for stage in self._stages:
             steady = min(steady, stage.steady_until(now))

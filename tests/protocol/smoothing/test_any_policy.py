@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.smoothing.policy import SmoothingPolicyError, parse_policy
 from protocol.smoothing.spec import SPECS
-from protocol.smoothing.stage import LARGEST, Sample
+from protocol.smoothing.stage import LARGEST, Sample, Stage
 from protocol.units import Bytes, Instant, MilliCpu
 
 levels = st.sampled_from([0, 1e-30, "1n", 0.25, 1, 3, "1Gi", 1e30, "1e30", "999999999999999999999Ei"])
@@ -71,6 +71,9 @@ def test_steady_pipeline_needs_only_the_latest_sample(
         policy = parse_policy({"resource": resource, "stages": document})
     except SmoothingPolicyError:
         return
+    stages: list[Stage] = []
+    for _, spec in policy.stages:
+        stages.append(spec.build(stages))
     every, lazy, now, latest = policy.start(), policy.start(), 0.0, 0.0
     for seen, times in rounds:
         for pause, need, current in seen:
@@ -80,10 +83,19 @@ def test_steady_pipeline_needs_only_the_latest_sample(
                 if now >= steady_until:
                     target, steady_until = lazy.target(Instant(now), sample), lazy.steady_until(Instant(now))
                     latest = now
-                assert every.target(Instant(now), sample) == target
+                assert every.target(Instant(now), sample) == target == through(stages, resource, Instant(now), sample)
             if latest != now:
                 lazy.target(Instant(now), sample)
             assert lazy.explain() == every.explain()
+            assert [step.reason for step in every.explain()] == [stage.explain() for stage in stages]
+
+
+def through(stages: list[Stage], resource: str, now: Instant, sample: Sample) -> float:
+    """The target of a pipeline that skips no stage."""
+    value = min(LARGEST, sample.value)
+    for stage in stages:
+        value = min(LARGEST, stage.step(now, value, sample))
+    return max(value, sample.value) if resource == "memory" else value
 
 
 @pytest.mark.parametrize(
