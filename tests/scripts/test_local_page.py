@@ -104,12 +104,27 @@ async def test_a_recorder_that_fails_is_told_and_the_command_goes_on(tmp_path: P
         assert (await said_on(console)).startswith("nothing is recorded any more: ")
 
 
-class Broken:
-    """An empty cluster, whose scheduler is asked in a way that none may be."""
+async def test_what_a_user_may_not_list_is_said(tmp_path: Path, console: Console) -> None:
+    """Migrations are missing without a word: not every cluster knows them."""
+    site: Any = Broken("/nodes", "/virtualmachinemigrations")
+    async with recording(site.client.api, site, tmp_path / "history.sqlite", console):
+        said = await said_on(console)
+        while "any more" not in said:
+            said += await said_on(console)
+    assert said.splitlines()[:-1] == ["not recorded: the API server refuses to list nodes"]
 
-    def __init__(self) -> None:
-        empty = httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": []})
-        transport = httpx.MockTransport(lambda _: empty)
+
+class Broken:
+    """An empty cluster, whose scheduler is asked in a way that none may be, and which forbids lists at ``paths``."""
+
+    def __init__(self, *paths: str) -> None:
+        empty = {"metadata": {"resourceVersion": "1"}, "items": []}
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            is_forbidden = request.url.path.endswith(paths)
+            return httpx.Response(403 if is_forbidden else 200, json={"reason": "Forbidden"} if is_forbidden else empty)
+
+        transport = httpx.MockTransport(answer)
         self.client = ApiClient(HttpApi(httpx.AsyncClient(base_url="http://api", transport=transport), lambda: None))
 
     async def of_scheduler(self, path: str) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from deploy.kube.informer import WatchLog
 from protocol.kubernetes.api import KubernetesApi
+from protocol.kubernetes.resources import MIGRATIONS
 from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
@@ -41,12 +42,22 @@ async def recording(  # noqa: PLR0913, PLR0917 - each is a setting of its own
 ) -> AsyncIterator[Recorder]:
     """Records a cluster into ``path`` within the context. A recorder that ends early logs that, and fails nothing."""
     clock = SystemClock()
-    looks = ClusterLooks(api, sources, clock, WatchLog())
+    looks = ClusterLooks(api, sources, clock, _RecordedKinds())
     with warnings_on(console):
         async with background(looks.run()):
             recorder = Recorder(path, looks, clock, labels=labels, interval=Seconds(interval))
             async with background(recorder.run(), _say_ended):
                 yield recorder
+
+
+class _RecordedKinds(WatchLog):
+    """Warns of what is not recorded, which costs would otherwise lack without a word."""
+
+    def watch_missing(self, kind: str) -> None:
+        """See ``WatchReport``."""
+        # A cluster may not know migrations; all have the other kinds.
+        if kind != MIGRATIONS.plural:
+            LOG.warning("not recorded", extra={"reason": f"the API server refuses to list {kind}"})
 
 
 @contextmanager
