@@ -110,7 +110,8 @@ def by_vm(node: Json) -> dict[str, Json]:
 
 
 def _shown(cells: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(visible(cell) or UNKNOWN for cell in cells)
+    # A tab would shift the columns behind it.
+    return tuple(visible(cell.replace("\t", " ")) or UNKNOWN for cell in cells)
 
 
 def phase_of(vm: Json) -> str:

@@ -87,7 +87,7 @@ def test_a_sentence_is_cut_between_words(sentence: str, width: int, shown: str) 
 
 
 def test_what_a_terminal_would_obey_is_not_printed() -> None:
-    assert vm_row(vm("db"), {"because": "\x1b]0;x\x07"}, {}, None).cells[-1] == "␛]0;x␇"
+    assert vm_row(vm("db"), {"because": "\x1b]0;x\x07\ty"}, {}, None).cells[-1] == "␛]0;x␇ y"
 
 
 def test_a_vm_is_shown_with_what_is_known_of_it() -> None:
