@@ -86,7 +86,7 @@ class TlsAcceptor:
             self._of_peer[peer] += 1
             task = asyncio.create_task(self._shake_hands(connection))
             self._pending[task] = peer, loop.time()
-            task.add_done_callback(partial(self._ended, connection, peer))
+            task.add_done_callback(partial(self._ended, connection))
 
     def _has_place(self, peer: str) -> bool:
         if self._of_peer[peer] >= MOST_OF_PEER:
@@ -101,8 +101,17 @@ class TlsAcceptor:
             if count <= self._of_peer[peer] + 1:
                 return False
             oldest = next(task for task, (address, _) in self._pending.items() if address == crowded)
+        # Waiting connections are accepted before the task ends: the next must displace another.
+        self._free(oldest)
         oldest.cancel()
         return True
+
+    def _free(self, task: asyncio.Task[None]) -> None:
+        """Give back the place of a handshake."""
+        peer, _ = self._pending.pop(task)
+        self._of_peer[peer] -= 1
+        if not self._of_peer[peer]:
+            del self._of_peer[peer]
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         try:
@@ -117,12 +126,10 @@ class TlsAcceptor:
         except OSError:  # of the client, or of TLS: nobody was let in
             connection.close()
 
-    def _ended(self, connection: socket.socket, peer: str, task: asyncio.Task[None]) -> None:
+    def _ended(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         """The handshake is over; one that was cancelled may not even have begun."""
-        del self._pending[task]
-        self._of_peer[peer] -= 1
-        if not self._of_peer[peer]:
-            del self._of_peer[peer]
+        if task in self._pending:
+            self._free(task)
         # The task may have been cancelled before its first step: then nothing else closes the socket.
         if task.cancelled():
             connection.close()

@@ -128,6 +128,26 @@ def test_few_peers_do_not_keep_others_out(loop: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_burst_takes_no_more_places(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that wait are accepted in one go, before the handshake that gives way to the first has ended."""
+    monkeypatch.setattr(tls_acceptor, "MOST", 4)
+    monkeypatch.setattr(tls_acceptor, "DISPLACED_AFTER", 100.0)
+
+    async def story() -> None:
+        async with served(tmp_path, Limits(handshake=Seconds(5.0))) as ask:
+            silent = [asyncio.create_task(ask(f"127.0.0.{2 + number % 2}", silent=True)) for number in range(4)]
+            await asyncio.sleep(0.3)
+            silent += [asyncio.create_task(ask(f"127.0.1.{number}", silent=True)) for number in range(1, 5)]
+            await asyncio.sleep(0.3)
+            assert [each.done() for each in silent].count(False) == 4
+            for each in silent:
+                each.cancel()
+            await asyncio.wait(silent)
+
+    on(loop, story())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_listener_ends_while_handshakes_are_under_way(loop: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with served(tmp_path) as ask:
