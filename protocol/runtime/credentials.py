@@ -144,9 +144,9 @@ class FileToken:
         # Projected tokens are rotated on disk; a minute is well within their overlap.
         if self._token is None or self._clock.now() - self._read_at >= TOKEN_AGE:
             try:
-                # An empty file is one that is just being written: the last token stays.
-                self._token = self._path.read_text().strip() or self._token
-                self._read_at = self._clock.now()
+                # An empty file is one that is just being written: the last token stays until the next call.
+                if read := self._path.read_text().strip():
+                    self._token, self._read_at = read, self._clock.now()
             except (OSError, UnicodeDecodeError) as error:
                 # The last token may be valid for longer than the file is missing.
                 if self._token is None:
