@@ -6,7 +6,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.units import (
@@ -60,6 +60,7 @@ def test_units_cover_from_below_and_from_above(value: int, step: int) -> None:
 
 
 @given(counts, st.floats(0, 4))
+@example(1000, 0.7)
 def test_fraction_is_decimal_and_rounds_down(value: int, fraction: float) -> None:
     exact = Fraction(Decimal(repr(fraction)))
     whole = MilliCpu(value * exact.numerator // exact.denominator)

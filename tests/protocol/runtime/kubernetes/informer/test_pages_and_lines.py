@@ -48,6 +48,15 @@ async def test_invalid_watch_event_is_retried(line: bytes, said: str) -> None:
     assert told[3:] == [said]
 
 
+@pytest.mark.parametrize("code", [403, 429, 500])
+async def test_refused_watch_resumes_without_list(code: int) -> None:
+    """A server that is overloaded must not have to list everything again."""
+    api = Pages(b'{"type": "ERROR", "object": {"code": %d}}' % code)
+    await story_of(api, FakeClock(), 0.3)
+    watches = [query["resourceVersion"] for query in api.queries[2:]]
+    assert (set(watches), len(watches) > 1) == ({"9"}, True)
+
+
 async def test_malformed_event_forces_relist() -> None:
     api = Pages(b"no event")
     await story_of(api, FakeClock(), 0.3)
