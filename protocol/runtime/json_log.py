@@ -27,9 +27,10 @@ _FIELDS: Final = frozenset({"ts", "level", "logger", "msg"})
 _LONGEST: Final = 16 * 1024
 _SECRETS: Final = re.compile(
     r"(?<=Bearer )[\w.~+/=-]+"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|(?=\"|$))"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|(?=\"|$))",
+    re.DOTALL,
 )
-"""In an encoded line: what follows ``Bearer``, and keys in PEM. No match contains a quotation mark."""
+"""In a text or an encoded line: what follows ``Bearer``, and keys in PEM. No match contains a quotation mark."""
 
 STEERING: Final = r"\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """A regular expression's range of characters that JSON leaves as they are: controls that terminals obey, and marks that
@@ -67,12 +68,11 @@ class JsonFormatter(logging.Formatter):
                 # A field of the caller's must not replace one of ours.
                 line[f"{name}_" if name in _FIELDS else name] = _cut(name, value)
         if record.exc_info:
-            # The end of a traceback names the error.
-            line["error"] = self.formatException(record.exc_info)[-_LONGEST:]
+            line["error"] = _end(self.formatException(record.exc_info))
         elif record.exc_text:
-            line["error"] = record.exc_text[-_LONGEST:]
+            line["error"] = _end(record.exc_text)
         if record.stack_info:
-            line["stack"] = self.formatStack(record.stack_info)[-_LONGEST:]
+            line["stack"] = _end(self.formatStack(record.stack_info))
         return without_steering(without_secrets(_encoded(line)))
 
 
@@ -115,10 +115,15 @@ def log_as_json(level: str = "info", stream: TextIO | None = None) -> None:
 
 def _cut(name: str, value: object) -> object:
     # A field may quote a tenant: before validation, a name in a pod has any length.
-    if not isinstance(value, str) or len(value) <= _LONGEST:
+    if not isinstance(value, str):
         return value
-    # The end of a traceback names the error. Elsewhere the end could begin within a token.
-    return value[-_LONGEST:] if name == "error" else value[:_LONGEST]
+    return _end(value) if name == "error" else value[:_LONGEST]
+
+
+def _end(text: str) -> str:
+    """The end of a traceback, which names the error."""
+    # It could begin within a secret, which then no longer looks like one.
+    return text if len(text) <= _LONGEST else without_secrets(text)[-_LONGEST:]
 
 
 def _message(record: logging.LogRecord) -> str:

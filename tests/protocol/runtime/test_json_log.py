@@ -83,6 +83,15 @@ def test_long_fields_are_cut(stream: io.StringIO) -> None:
     assert (str(line["reason"])[:8], str(line["error"])[-10:]) == ("account ", "by nothing")
 
 
+@pytest.mark.parametrize("secret", [token_text("t"), "Bearer opaque-token", pair("server")[1].decode()])
+def test_cut_reveals_no_secret(stream: io.StringIO, secret: str) -> None:
+    """What is left of a token or key no longer looks like one."""
+    LOGGER.error("crashed", extra={"error": "said " + secret + " x" * (8 * 1024 - len(secret) // 2 + 2)})
+    (line,) = lines(stream)
+    middle = len(secret) // 2
+    assert secret[middle : middle + 20] not in str(line["error"])
+
+
 def test_log_line_steers_no_terminal(stream: io.StringIO) -> None:
     """JSON escapes control characters up to U+001F alone; texts of tenants are logged, and people read logs."""
     hostile = "\x1b[2J\x7f\x9b31m\u202eevil"
