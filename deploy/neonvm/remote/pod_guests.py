@@ -42,7 +42,6 @@ from protocol.units import MilliCpu, Resources, Seconds
 _WORKERS: Final = 4
 _RETRY: Final = Seconds(5.0)
 """Pause before a guest is polled again after an internal error."""
-_SHOWN: Final = 300
 PACE: Final = Pace(
     booting=Backoff(Seconds(0.5), Seconds(4.0)), running=Seconds(30.0), silent=Backoff(Seconds(2.0), Seconds(60.0))
 )
@@ -218,7 +217,7 @@ class PodGuests:
             except* Exception as faults:  # noqa: BLE001 - one guest must not end the controller of all others
                 _log.exception(texts.GUEST_NOT_FOLLOWED, extra={"object": str(name)})
                 # Shown on the VM, whose size may be stale until the next poll.
-                resizer.has_failed(texts.OWN_FAULT.format(error=faults.exceptions[0])[:_SHOWN])
+                resizer.has_failed(texts.OWN_FAULT.format(error=faults.exceptions[0]))
             await self._deps.clock.sleep(_RETRY)
 
     def _clients(self, name: ObjectName, pod: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:

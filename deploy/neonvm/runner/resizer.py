@@ -9,6 +9,7 @@ from typing import Final
 
 from deploy.neonvm.ports import CPU, MEMORY, GuestError, GuestPhase, GuestState, ResizableGuest
 from deploy.neonvm.runner.sleep_orders import SleepOrders
+from deploy.neonvm.texts.lines import one_line
 from protocol.backoff import Backoff
 from protocol.guest.sleep import SLEEPING, SleepReport
 from protocol.runtime.clock import Clock
@@ -291,6 +292,8 @@ class Resizer:
             self._on_change()
 
     def _say(self, about: str, fault: str) -> None:
+        # A guest's pod is not trusted, and its words go into the VM's status.
+        fault = one_line(fault)
         # Listeners write to the API server, so they are called for changes only.
         if fault == self._faults.get(about, ""):
             return

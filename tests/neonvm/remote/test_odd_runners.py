@@ -132,6 +132,25 @@ async def test_runner_that_never_answers_is_named(tmp_path: Path) -> None:
         assert made.status["phase"] == "Pending"
 
 
+async def test_fault_of_runner_is_one_short_line(tmp_path: Path) -> None:
+    """The words of any pod came into the VM's status whole: up to 64 KiB of a runner, 10 MiB of a QEMU."""
+    async with world(tmp_path) as made:
+
+        def endless(own: httpx.Response) -> httpx.Response:
+            return httpx.Response(200, json={**own.json(), "phase": "x" * 60_000})
+
+        answering(made, {"/status": endless})
+        made.start()
+        await made.create_vm()
+
+        def messages() -> list[str]:
+            said = items(made.status, "conditions")
+            return [text(each, "message") for each in said if text(each, "reason") == "RunnerUnreachable"]
+
+        await made.until(lambda: bool(messages()))
+        assert [(len(each) <= 300, "unknown phase" in each) for each in messages()] == [(True, True)]
+
+
 async def test_failed_guest_loop_restarts(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         answers: Answers = {"/cpu_change": our_fault}
