@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -77,8 +77,9 @@ class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
 class ExtenderBindingArgs(msgspec.Struct, frozen=True):
     """Pod to bind, and its node."""
 
-    pod_name: str = msgspec.field(name="PodName")
-    pod_namespace: str = msgspec.field(name="PodNamespace")
+    # An empty name would make the path of the pod that of all pods.
+    pod_name: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="PodName")
+    pod_namespace: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="PodNamespace")
     pod_uid: str = msgspec.field(name="PodUID")
     node: str = msgspec.field(name="Node")
 

@@ -133,6 +133,8 @@ async def test_malformed_calls_say_what_is_wrong(cluster: FakeCluster) -> None:
         assert await asked(scheduler, "prioritize", {}) == (400, {"error": missing})
         assert await asked(scheduler, "preempt", b"[") == (400, {"error": "document: expected object, got array"})
         assert (await asked(scheduler, "bind", b"{}"))[1]["Error"].startswith("PodName: ")
+        nameless = {"PodName": "", "PodNamespace": "default", "PodUID": "pod-p", "Node": "n1"}
+        assert (await scheduler.verb("bind", nameless))["Error"].startswith("PodName: ")
 
 
 async def test_no_answer_before_initial_list(cluster: FakeCluster) -> None:
