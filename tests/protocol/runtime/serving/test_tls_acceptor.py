@@ -6,7 +6,7 @@ import asyncio
 import gc
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tests.protocol.runtime.serving.test_listeners import free_address, hello, l
 from tests.scheduler_plugin.certificates import files
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+TWO_PEERS = ("127.0.0.2", "127.0.0.3") * 2
 
 
 def on(loop: str, story: Coroutine[None, None, None]) -> None:
@@ -65,20 +66,31 @@ async def served(
         await task
 
 
+@asynccontextmanager
+async def silent_from(
+    ask: Callable[..., Coroutine[None, None, str]], peers: Iterable[str], settle: float = 0.3
+) -> AsyncIterator[list[asyncio.Task[str]]]:
+    """Connections from ``peers`` that begin no TLS; those that have not ended by then end with the block."""
+    silent = [asyncio.create_task(ask(peer, silent=True)) for peer in peers]
+    await asyncio.sleep(settle)
+    try:
+        yield silent
+    finally:
+        for each in silent:
+            each.cancel()
+        await asyncio.wait(silent)
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_silent_peer_does_not_keep_others_out(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_acceptor, "MOST_OF_PEER", 4)
 
     async def story() -> None:
         async with served(tmp_path, Limits(handshake=Seconds(5.0))) as ask:
-            silent = [asyncio.create_task(ask("127.0.0.2", silent=True)) for _ in range(4)]
-            await asyncio.sleep(0.1)
-            assert await ask("127.0.0.2", silent=True) == "", "it has no more places"
-            assert await ask() == "200 OK"
-            assert not any(each.done() for each in silent)
-            for each in silent:
-                each.cancel()
-            await asyncio.wait(silent)
+            async with silent_from(ask, ["127.0.0.2"] * 4, 0.1) as silent:
+                assert await ask("127.0.0.2", silent=True) == "", "it has no more places"
+                assert await ask() == "200 OK"
+                assert not any(each.done() for each in silent)
             await asyncio.sleep(0.1)
             assert await ask("127.0.0.2") == "200 OK", "the places are free again"
 
@@ -92,17 +104,13 @@ def test_handshake_that_has_had_its_time_gives_way(loop: str, tmp_path: Path, mo
     monkeypatch.setattr(tls_acceptor, "DISPLACED_AFTER", 100.0)
 
     async def story() -> None:
-        async with served(tmp_path, Limits(handshake=Seconds(5.0))) as ask:
-            silent = [asyncio.create_task(ask(f"127.0.0.{number}", silent=True)) for number in range(2, 6)]
-            await asyncio.sleep(0.3)
+        peers = [f"127.0.0.{number}" for number in range(2, 6)]
+        async with served(tmp_path, Limits(handshake=Seconds(5.0))) as ask, silent_from(ask, peers) as silent:
             assert await ask() == "", "all places are taken by fresh ones"
             monkeypatch.setattr(tls_acceptor, "DISPLACED_AFTER", 0.0)
             assert await ask() == "200 OK"
             await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
             assert sum(each.done() for each in silent) == 1
-            for each in silent:
-                each.cancel()
-            await asyncio.wait(silent)
 
     on(loop, story())
 
@@ -114,15 +122,10 @@ def test_few_peers_do_not_keep_others_out(loop: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr(tls_acceptor, "DISPLACED_AFTER", 100.0)
 
     async def story() -> None:
-        async with served(tmp_path, Limits(handshake=Seconds(5.0))) as ask:
-            silent = [asyncio.create_task(ask(f"127.0.0.{2 + number % 2}", silent=True)) for number in range(4)]
-            await asyncio.sleep(0.3)
+        async with served(tmp_path, Limits(handshake=Seconds(5.0))) as ask, silent_from(ask, TWO_PEERS) as silent:
             assert await ask() == "200 OK"
             await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
             assert sum(each.done() for each in silent) == 1
-            for each in silent:
-                each.cancel()
-            await asyncio.wait(silent)
 
     on(loop, story())
 
@@ -135,14 +138,9 @@ def test_burst_takes_no_more_places(loop: str, tmp_path: Path, monkeypatch: pyte
 
     async def story() -> None:
         async with served(tmp_path, Limits(handshake=Seconds(5.0))) as ask:
-            silent = [asyncio.create_task(ask(f"127.0.0.{2 + number % 2}", silent=True)) for number in range(4)]
-            await asyncio.sleep(0.3)
-            silent += [asyncio.create_task(ask(f"127.0.1.{number}", silent=True)) for number in range(1, 5)]
-            await asyncio.sleep(0.3)
-            assert [each.done() for each in silent].count(False) == 4
-            for each in silent:
-                each.cancel()
-            await asyncio.wait(silent)
+            others = [f"127.0.1.{number}" for number in range(1, 5)]
+            async with silent_from(ask, TWO_PEERS) as before, silent_from(ask, others) as after:
+                assert [each.done() for each in (*before, *after)].count(False) == 4
 
     on(loop, story())
 
