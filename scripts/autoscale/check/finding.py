@@ -103,6 +103,11 @@ class Check:
         """Explanation for the page: the docstring of the judge."""
         return " ".join((self.judge.__doc__ or "").split())
 
+    def result(self, facts: CheckFacts) -> CheckResult:
+        """The verdict as a result. Raises ``UnseenError``."""
+        verdict = self.judge(facts)
+        return CheckResult(problems=[verdict]) if isinstance(verdict, CheckProblem) else verdict
+
 
 def check_of(  # noqa: PLR0913 - the parts of a check
     section: CheckSection, name: str, title: str, remedy: str, when: When = When.AFTER, *, is_fatal: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from scripts.autoscale.check.facts import CheckFacts, UnseenError
-from scripts.autoscale.check.finding import Check, CheckProblem, CheckResult, CheckSection, Finding, Level, When
+from scripts.autoscale.check.finding import Check, CheckProblem, CheckSection, Finding, Level, When
 from scripts.autoscale.check.judges import (
     access,
     admission_refusals,
@@ -55,10 +55,9 @@ def judged(facts: CheckFacts, *, before: bool) -> Iterator[Finding]:
 
 def _finding(check: Check, facts: CheckFacts) -> Finding:
     try:
-        verdict = check.judge(facts)
+        result = check.result(facts)
     except UnseenError as unseen:
         return Finding(check.id, check.section, check.title, Level.SKIPPED, str(unseen), page=page(check))
-    result = CheckResult(problems=[verdict]) if isinstance(verdict, CheckProblem) else verdict
     if not result.problems:
         return Finding(check.id, check.section, check.title, Level.OK, result.said, page=page(check))
     # The worst problem comes first: it gives the line its level, its text and its remedy.

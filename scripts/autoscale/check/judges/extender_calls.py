@@ -116,8 +116,7 @@ def _leads_to_us(url: str) -> bool:
 def is_in_force(facts: CheckFacts) -> CheckResult:
     """kube-scheduler reads its configuration only when it starts, and the configuration has changed since."""
     # A restart would not help before the configuration is right.
-    configured = is_configured.judge(facts)
-    if isinstance(configured, CheckProblem) or configured.problems:
+    if is_configured.result(facts).problems:
         raise UnseenError("fix the configuration first")
     changed = [
         at
