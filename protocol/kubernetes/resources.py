@@ -49,8 +49,10 @@ class Resource:
         """
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
 
-    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+    def path(self, namespace: str = "", name: str | None = None, subresource: str = "") -> str:
         """The path of the collection, of one object, or of a subresource; names are escaped.
+
+        Raises ``ValueError`` if ``name`` is empty: that would be the path of the collection.
 
         >>> PODS.path()
         '/api/v1/pods'
@@ -61,6 +63,8 @@ class Resource:
         >>> NODES.path(name="..")
         '/api/v1/nodes/%2E%2E'
         """
+        if name == "":
+            raise ValueError(f"a {self.kind} without a name has no path")
         # Without a namespace, a namespaced kind is listed over all namespaces.
         scope = ("namespaces", namespace) if self.namespaced and namespace else ()
         parts = (*scope, self.plural, *(part for part in (name, subresource) if part))

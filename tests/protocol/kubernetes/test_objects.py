@@ -68,6 +68,9 @@ def test_paths_are_those_of_the_api() -> None:
     assert resources.VIRTUAL_MACHINES.path("ns", "db") == "/apis/vm.neon.tech/v1/namespaces/ns/virtualmachines/db"
     assert resources.NODES.path("ignored", "n1") == "/api/v1/nodes/n1"
     assert resources.LEASES.path("kube-system") == "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+    # Without this check, deleting an object without a name would delete the whole collection.
+    with pytest.raises(ValueError, match="a Lease without a name"):
+        resources.LEASES.path("kube-system", "")
 
 
 _LABELS = {"app": "web", "tier": "front"}
