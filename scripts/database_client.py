@@ -98,8 +98,13 @@ class DatabaseSession:
     async def _start(cls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, password: str) -> DatabaseSession:
         session = cls(reader, writer, password)
         settings = b"user\0postgres\0database\0postgres\0\0"
-        session._writer.write(struct.pack("!ii", len(settings) + 8, _PROTOCOL_3) + settings)
-        await session._until_ready()
+        try:
+            session._writer.write(struct.pack("!ii", len(settings) + 8, _PROTOCOL_3) + settings)
+            await session._until_ready()
+        except BaseException:
+            # Also on cancellation: nobody else has the connection, and its session would stay open in the database.
+            session.close()
+            raise
         return session
 
     def begin(self, query: str) -> None:
