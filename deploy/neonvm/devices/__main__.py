@@ -68,7 +68,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 def _ready(registration: Registration) -> tuple[bool, str]:
-    return (True, "ok") if registration.is_registered else (False, texts.NOT_FOLLOWED)
+    return (True, "ok") if registration.is_registered else (False, texts.NOT_CONNECTED)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ def present_devices(names: Sequence[str], drivers: Path = DRIVERS) -> list[str]:
 class Plugin:
     """Offers ``count`` devices of a resource. ``watchers`` is the number of connected kubelets.
 
-    ``grant`` gets the requested device IDs of each container and returns what each gets; it may raise ``OSError``.
+    ``grant`` receives the device IDs that each container requests, and returns a ``Grant`` for each; it may raise
+    ``OSError``.
     """
 
     def __init__(self, count: int, grant: Callable[[list[list[str]]], Iterable[Grant]]) -> None:
@@ -58,7 +59,7 @@ class Plugin:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def options(self, _: bytes, __: Context) -> bytes:
-        """No optional calls."""
+        """The plugin's options: it has no optional calls."""
         return NO_OPTIONS
 
     async def list_and_watch(self, _: bytes, __: Context) -> AsyncIterator[bytes]:

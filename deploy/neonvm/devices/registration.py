@@ -49,7 +49,9 @@ class DeviceOffer:
 
 
 class Registration:
-    """Registers ``plugin`` until ``run`` is cancelled. ``registered`` gets ``done`` or ``failed`` for each attempt."""
+    """Keeps ``plugin`` registered until ``run`` is cancelled. ``registered`` is called with ``done`` or ``failed``
+    after each attempt.
+    """
 
     def __init__(self, offer: DeviceOffer, plugin: Plugin, clock: Clock, registered: Callable[[str], None]) -> None:
         self._offer = offer
@@ -66,7 +68,7 @@ class Registration:
         return self._registered_with is not None and self._plugin.watchers > 0
 
     async def run(self) -> Never:
-        """Register the plugin, and again whenever necessary."""
+        """Register the plugin, and register it again whenever necessary."""
         retries = Retries(_BACKOFF)
         try:
             while True:
@@ -77,7 +79,7 @@ class Registration:
                 except (RegistrationError, OSError) as error:
                     pause = retries.failed(self._clock.jitter())
                     self._count("failed")
-                    LOG.warning(texts.NOT_TAKEN, extra={"reason": str(error)})
+                    LOG.warning(texts.REGISTRATION_FAILED, extra={"reason": str(error)})
                 await self._clock.sleep(pause)
         finally:
             await self._stop_server()
@@ -134,7 +136,7 @@ class Registration:
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:
-    """Identity of a socket, which differs from that of an earlier one at the same path; None if it does not exist."""
+    """Identity of a socket, different from that of an earlier socket at the same path; None if it does not exist."""
     try:
         stat = socket.stat()
     except FileNotFoundError:

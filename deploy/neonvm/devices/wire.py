@@ -1,6 +1,6 @@
 """Messages of the kubelet's device plugin API v1beta1 (pure).
 
-Our devices are only units to request: there are more of them than pods, and none is a particular device file.
+Our devices are only units that pods can request: there are more of them than pods, and none stands for a device file.
 """
 
 from __future__ import annotations
