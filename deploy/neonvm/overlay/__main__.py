@@ -103,7 +103,7 @@ async def _offer(network: NodeNetwork, sockets: TapSockets, registration: Regist
 def _ready(network: NodeNetwork, registration: Registration) -> tuple[bool, str]:
     if not network.is_up:
         return False, network_texts.NOT_UP.format(reason=network.reason)
-    return (True, "ok") if registration.is_registered else (False, devices.NOT_FOLLOWED)
+    return (True, "ok") if registration.is_registered else (False, devices.NOT_CONNECTED)
 
 
 if __name__ == "__main__":

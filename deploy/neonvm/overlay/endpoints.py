@@ -36,7 +36,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class FlatObjects:
-    """Objects of the cluster. ``vms`` and ``claims`` are by name."""
+    """Objects of the cluster; ``vms`` and ``claims`` are keyed by name."""
 
     claims: Mapping[ObjectName, Json]
     vms: Mapping[ObjectName, Json]

@@ -22,7 +22,7 @@ PORT: Final = 8479
 TAP_PREFIX: Final = "nv"
 TABLE: Final = "neonvm"
 COUNTERS: Final = ("foreign", "spoofed", "misdirected", "flooded")
-"""Reasons of drops. ``foreign``: VXLAN packets whose source node does not run the sender's VM."""
+"""Reasons for drops. ``foreign``: VXLAN packets whose source node does not run the sender's VM."""
 
 Elements = Mapping[str, frozenset[str]]
 """The elements of each set, by ``family table set``."""
@@ -44,7 +44,7 @@ delete table inet {TABLE}
 table inet {TABLE} {{
   set nodes {{ type ipv4_addr; }}
   set underlay {{ type ifname; }}
-  set places {{ typeof ip saddr . {_INNER_SOURCE}; }}
+  set tunnel_sources {{ typeof ip saddr . {_INNER_SOURCE}; }}
   counter foreign {{ }}
 
   # Guests must not fill the node's conntrack table, through br_netfilter or through the tunnel's source ports.
@@ -67,15 +67,15 @@ table inet {TABLE} {{
   # A node that masquerades pods' packets must not forward these under its own IP.
   chain forwarded {{
     type filter hook forward priority -150; policy accept;
-    udp dport {PORT} ip daddr @nodes goto passed_on
+    udp dport {PORT} ip daddr @nodes goto between_nodes
   }}
-  chain passed_on {{
+  chain between_nodes {{
     ip saddr != @nodes counter name foreign drop
     iifname != @underlay fib saddr . iif oif missing counter name foreign drop
   }}
   chain tunnel {{
     iifname != @underlay fib saddr . iif oif missing counter name foreign drop
-    ip saddr . {_INNER_SOURCE} @places accept
+    ip saddr . {_INNER_SOURCE} @tunnel_sources accept
     ip saddr @nodes {_INNER_SOURCE} 0x{RETURNED_MAC.replace(":", "")} accept
     counter name foreign drop
   }}
@@ -87,8 +87,8 @@ table bridge {TABLE} {{
   set macs {{ type ifname . ether_addr; }}
   set known {{ type ether_addr . ipv4_addr; }}
   set clients {{ type ipv4_addr; }}
-  map spaces {{ type ipv4_addr : mark; }}
-  set members {{ type mark . ipv4_addr; }}
+  map namespace_marks {{ type ipv4_addr : mark; }}
+  set namespace_members {{ type mark . ipv4_addr; }}
   set broadcasts {{ type ifname; size 4096; flags dynamic, timeout; timeout 10s; }}
   counter spoofed {{ }}
   counter misdirected {{ }}
@@ -104,13 +104,13 @@ table bridge {TABLE} {{
     ether saddr {RETURNED_MAC} iifname . ether daddr @macs goto addressed
     iifname . ether saddr != @macs counter name spoofed drop
     ether daddr & 01:00:00:00:00:00 != 00:00:00:00:00:00 goto to_many
-    goto from_itself
+    goto own_source
   }}
   chain to_many {{
     update @broadcasts {{ iifname limit rate over {_BROADCASTS} }} counter name flooded drop
-    goto from_itself
+    goto own_source
   }}
-  chain from_itself {{
+  chain own_source {{
     ether type 0x8035 ether daddr ff:ff:ff:ff:ff:ff accept
     iifname . arp saddr ip @taps arp saddr ether . arp saddr ip @known goto addressed
     udp sport 67 counter name spoofed drop
@@ -145,8 +145,8 @@ table bridge {TABLE} {{
     ip daddr @clients goto delivered
     arp saddr ip @clients goto delivered
     arp daddr ip @clients goto delivered
-    meta mark set ip saddr map @spaces meta mark . ip daddr @members goto delivered
-    meta mark set arp saddr ip map @spaces meta mark . arp daddr ip @members goto delivered
+    meta mark set ip saddr map @namespace_marks meta mark . ip daddr @namespace_members goto delivered
+    meta mark set arp saddr ip map @namespace_marks meta mark . arp daddr ip @namespace_members goto delivered
     counter name misdirected drop
   }}
   chain delivered {{
@@ -183,30 +183,30 @@ def elements(
 ) -> Elements:
     """Elements of the sets.
 
-    ``taps``: the IP of each tap of this node. ``peers``: the IPs of the other nodes, by name. ``isolated``: VMs cannot
-    reach other namespaces. ``underlay``: interfaces exempt from the reverse path check of nodes' packets.
+    ``taps`` are the IPs of this node's taps by interface name, ``peers`` the IPs of the other nodes by node name. If
+    ``isolated``, VMs cannot reach other namespaces. ``underlay`` interfaces are exempt from the reverse path check.
     """
     all_endpoints = list(endpoints)
-    spaces = _namespace_marks(all_endpoints, isolated)
+    marks = _namespace_marks(all_endpoints, isolated)
     return {
         f"inet {TABLE} nodes": frozenset(address for peer in peers.values() for address in peer),
         # Quoted: an interface name may be an nft keyword or start with a digit.
         f"inet {TABLE} underlay": frozenset(f'"{interface}"' for interface in underlay),
-        f"inet {TABLE} places": frozenset(_tunnel_sources(all_endpoints, peers)),
+        f"inet {TABLE} tunnel_sources": frozenset(_tunnel_sources(all_endpoints, peers)),
         f"bridge {TABLE} taps": frozenset(f'"{tap}" . {address}' for tap, address in taps.items()),
         f"bridge {TABLE} macs": frozenset(f'"{tap}" . {flat_mac(address)}' for tap, address in taps.items()),
         f"bridge {TABLE} known": frozenset(
             f"{_mac_and_number(endpoint.address)[0]} . {endpoint.address}" for endpoint in all_endpoints
         ),
         f"bridge {TABLE} clients": frozenset(endpoint.address for endpoint in all_endpoints if not endpoint.namespace),
-        f"bridge {TABLE} spaces": frozenset(f"{address} : {number}" for address, number in spaces.items()),
-        f"bridge {TABLE} members": frozenset(f"{number} . {address}" for address, number in spaces.items()),
+        f"bridge {TABLE} namespace_marks": frozenset(f"{address} : {number}" for address, number in marks.items()),
+        f"bridge {TABLE} namespace_members": frozenset(f"{number} . {address}" for address, number in marks.items()),
     }
 
 
 @lru_cache(maxsize=2**17)
 def _mac_and_number(address: str) -> tuple[str, int]:
-    """An IP's MAC, and the IP as a number; cached, because every change needs them for all VMs."""
+    """The MAC of an IP, and the IP as a number; cached, because every change needs them for all VMs."""
     return flat_mac(address), int(IPv4Address(address))
 
 
@@ -228,19 +228,21 @@ def _namespace_marks(all_endpoints: Iterable[Endpoint], isolated: bool) -> dict[
     return {address: number for addresses, number in lowest for address in addresses}
 
 
-def full_ruleset(wanted: Elements) -> list[str]:
+def full_ruleset(desired: Elements) -> list[str]:
     """Commands for ``nft -f`` that replace all rules and sets in one transaction."""
-    return [_RULES, *set_changes({}, wanted)]
+    return [_RULES, *set_changes({}, desired)]
 
 
-def set_changes(before: Elements, wanted: Elements) -> list[str]:
-    """Commands for ``nft -f`` that change the sets from ``before`` to ``wanted``."""
+def set_changes(loaded: Elements, desired: Elements) -> list[str]:
+    """Commands for ``nft -f`` that change the sets from ``loaded`` to ``desired``."""
     # Deletions first: a map accepts one mark per IP.
     removed = [
-        line for name in wanted for line in _element_lines("delete", name, before.get(name, frozenset()) - wanted[name])
+        line
+        for name in desired
+        for line in _element_lines("delete", name, loaded.get(name, frozenset()) - desired[name])
     ]
     return removed + [
-        line for name in wanted for line in _element_lines("add", name, wanted[name] - before.get(name, frozenset()))
+        line for name in desired for line in _element_lines("add", name, desired[name] - loaded.get(name, frozenset()))
     ]
 
 

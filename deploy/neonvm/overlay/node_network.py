@@ -60,8 +60,8 @@ _CONCURRENT: Final = 4
 class NodeNetworkDependencies:
     """Dependencies of ``NodeNetwork``.
 
-    ``caches`` are informers of the resources in ``WATCHED``. ``holder`` returns the pod that has a device ID.
-    ``isolated`` and ``underlay`` are as in ``fence.elements``. ``dropped`` gets the kernel's counters.
+    ``caches`` are informers of the resources in ``WATCHED``. ``holder`` returns the pod to which the kubelet allocated
+    a device ID. ``isolated`` and ``underlay`` are as in ``fence.elements``. ``dropped`` receives the kernel's counters.
     """
 
     client: ApiClient
@@ -106,7 +106,7 @@ class NodeNetwork:
                 self.up.set()
             except (NetworkError, msgspec.DecodeError) as error:
                 self.reason, pause = str(error), _RETRY
-                LOG.warning(texts.NOT_KEPT_UP, extra={"reason": str(error)})
+                LOG.warning(texts.MAINTENANCE_FAILED, extra={"reason": str(error)})
             await self._deps.clock.wait(self._changed, Instant(self._deps.clock.now() + pause))
             # Changes come in bursts.
             await self._deps.clock.sleep(_DEBOUNCE)
@@ -132,18 +132,18 @@ class NodeNetwork:
     async def _fence(self, links: list[dict[str, object]]) -> None:
         """Load the rules if they are missing, and update their sets. Raises ``NetworkError``."""
         taps = {name: address for name, address in tap_addresses(links).items() if address}
-        wanted = elements(self._endpoints(), taps, self._peers(), self._deps.isolated, self._deps.underlay)
+        desired = elements(self._endpoints(), taps, self._peers(), self._deps.isolated, self._deps.underlay)
         if self._loaded is not None and not await self._is_fenced():
             LOG.warning(texts.FENCE_REMOVED)
             self._loaded = None
         # If nft fails, the loaded state is unknown: the next round loads everything.
-        before, self._loaded = self._loaded, None
-        if lines := full_ruleset(wanted) if before is None else set_changes(before, wanted):
+        loaded, self._loaded = self._loaded, None
+        if lines := full_ruleset(desired) if loaded is None else set_changes(loaded, desired):
             try:
                 await run("nft", "-f", "-", lines=lines)
             except NetworkError as error:
                 raise NetworkError(texts.RULES_REFUSED.format(error=error)) from error
-        self._loaded = wanted
+        self._loaded = desired
 
     async def _is_fenced(self) -> bool:
         """Return False if our tables were removed, for example by a reload of the node's firewall."""
@@ -194,7 +194,7 @@ class NodeNetwork:
         return bool(lines)
 
     async def _pod(self, name: ObjectName) -> Json | None:
-        """Raises ``NetworkError``."""
+        """Read the pod from the API server; None if it does not exist. Raises ``NetworkError``."""
         try:
             # The kubelet may report a deleted pod for a while.
             with Tolerating(RefusalKind.NOT_FOUND):
@@ -204,7 +204,7 @@ class NodeNetwork:
         return None
 
     async def serve(self, device: str, connection: socket.socket) -> None:
-        """Send its tap to the pod that has ``device``, retrying until the pod may have one. Raises ``OSError``."""
+        """Send the pod that has ``device`` its tap; retry until a VM's status names the pod. Raises ``OSError``."""
         while True:
             async with self._slots:
                 try:
@@ -212,7 +212,7 @@ class NodeNetwork:
                         return
                 except NetworkError as error:
                     extra = {"device": device, "reason": str(error)}
-                    LOG.warning(texts.NOT_PLUGGED_IN, extra=extra)
+                    LOG.warning(texts.TAP_NOT_HANDED_OUT, extra=extra)
             await self._deps.clock.sleep(_RETRY)
 
     async def _serve(self, device: str, connection: socket.socket) -> bool:
@@ -223,11 +223,11 @@ class NodeNetwork:
         if pod is None or not address or text(pod, "spec", "nodeName") != self._node.name:
             LOG.debug(texts.NO_VM, extra={"device": device, "pod": str(holder or "")})
             return False
-        await self._plug_in(uid_of(pod), address, connection)
-        LOG.info(texts.PLUGGED_IN, extra={"pod": str(holder), "address": address})
+        await self._hand_out(uid_of(pod), address, connection)
+        LOG.info(texts.TAP_HANDED_OUT, extra={"pod": str(holder), "address": address})
         return True
 
-    async def _plug_in(self, uid: str, address: str, connection: socket.socket) -> None:
+    async def _hand_out(self, uid: str, address: str, connection: socket.socket) -> None:
         name = tap_name(uid)
         descriptor = open_tap(name)
         try:

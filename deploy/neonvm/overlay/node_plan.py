@@ -1,7 +1,7 @@
 """Commands that create and update the flat network's links and forwarding entries on one node (pure).
 
 A bridge connects the taps of the node's VMs with one VXLAN device. Both learn MACs, but only from frames that pass the
-filter: a migrated VM is followed at once, and nobody else can claim its MAC.
+filter: the MAC of a migrated VM is relearned at once, and nobody else can claim it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NETWORK_ID: Final = 4097
 
 # Bytes that VXLAN adds: outer IPv4 20, UDP 8, VXLAN 8, inner Ethernet 14.
 _OVERHEAD: Final = 50
-# The VXLAN device's FDB entry for broadcast and unknown destinations.
-_EVERYBODY: Final = "00:00:00:00:00:00"
+# MAC of the VXLAN device's FDB entries for broadcast and unknown destinations.
+_DEFAULT_MAC: Final = "00:00:00:00:00:00"
 # IFNAMSIZ without the terminating zero.
 _LONGEST_NAME: Final = 15
 
@@ -102,27 +102,29 @@ def peers(nodes: Iterable[Json], here: str) -> dict[str, frozenset[str]]:
 
 
 def fdb_changes(
-    present: Iterable[Mapping[str, object]],
+    entries: Iterable[Mapping[str, object]],
     peers: Mapping[str, frozenset[str]],
     endpoints: Iterable[Endpoint],
     here: str,
 ) -> list[str]:
-    """Commands for ``bridge -batch`` that forward frames to the nodes of their ``endpoints``."""
-    tunnel, ports = _tables(present)
-    everybody = frozenset(address for addresses in peers.values() for address in addresses)
-    lines = _flooding(tunnel.pop(_EVERYBODY, set()), everybody)
-    wanted = {flat_mac(endpoint.address): endpoint.nodes for endpoint in endpoints}
-    for mac in sorted(tunnel.keys() | wanted.keys()):
-        nodes = wanted.get(mac, ())
+    """Commands for ``bridge -batch`` that change the FDB from ``entries``, so that frames for each of ``endpoints`` go
+    to its nodes. ``here`` is this node.
+    """
+    tunnel, ports = _tables(entries)
+    all_peers = frozenset(address for addresses in peers.values() for address in addresses)
+    lines = _flooding(tunnel.pop(_DEFAULT_MAC, set()), all_peers)
+    desired = {flat_mac(endpoint.address): endpoint.nodes for endpoint in endpoints}
+    for mac in sorted(tunnel.keys() | desired.keys()):
+        nodes = desired.get(mac, ())
         allowed = [address for node in nodes if node != here for address in sorted(peers.get(node, ()))]
-        has = tunnel.get(mac, set())
+        current = tunnel.get(mac, set())
         # Keep learned entries that the API confirms: they follow a migrated VM at once.
-        lines += [f"fdb del {mac} dev {TUNNEL} dst {stale} self" for stale in sorted(has - {*allowed})]
-        if allowed and not has & {*allowed}:
+        lines += [f"fdb del {mac} dev {TUNNEL} dst {stale} self" for stale in sorted(current - {*allowed})]
+        if allowed and not current & {*allowed}:
             # `dynamic`: learning may replace the entry when the VM is migrated.
             lines.append(f"fdb append {mac} dev {TUNNEL} dst {allowed[0]} self dynamic")
-    for mac in sorted(ports.keys() | wanted.keys()):
-        nodes = wanted.get(mac, ())
+    for mac in sorted(ports.keys() | desired.keys()):
+        nodes = desired.get(mac, ())
         if mac not in ports and nodes and nodes[0] in peers:
             # The bridge does not flood unknown MACs into the tunnel.
             lines.append(f"fdb add {mac} dev {TUNNEL} master static")
@@ -132,16 +134,16 @@ def fdb_changes(
     return lines
 
 
-def _flooding(has: Set[str], wanted: Set[str]) -> list[str]:
-    template = f"fdb {{verb}} {_EVERYBODY} dev {TUNNEL} dst {{peer}} self"
-    added = [template.format(verb="append", peer=peer) for peer in sorted(wanted - has)]
-    return [*added, *(template.format(verb="del", peer=peer) for peer in sorted(has - wanted))]
+def _flooding(current: Set[str], desired: Set[str]) -> list[str]:
+    template = f"fdb {{verb}} {_DEFAULT_MAC} dev {TUNNEL} dst {{peer}} self"
+    added = [template.format(verb="append", peer=peer) for peer in sorted(desired - current)]
+    return [*added, *(template.format(verb="del", peer=peer) for peer in sorted(current - desired))]
 
 
-def _tables(present: Iterable[Mapping[str, object]]) -> tuple[dict[str, set[str]], dict[str, str]]:
+def _tables(entries: Iterable[Mapping[str, object]]) -> tuple[dict[str, set[str]], dict[str, str]]:
     """The node IPs of each MAC in the tunnel's FDB, and the port of each MAC in the bridge's FDB."""
     tunnel, ports = dict[str, set[str]](), dict[str, str]()
-    for entry in present:
+    for entry in entries:
         mac = str(entry.get("mac"))
         if mac == RETURNED_MAC:
             continue  # never a destination

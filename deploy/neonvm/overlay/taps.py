@@ -1,7 +1,7 @@
 """The sockets at which runner pods get their taps.
 
 Each device ID of the device plugin has a folder with a socket, which the kubelet mounts read-only into one pod only. So
-the socket identifies the caller: the kubelet's PodResources API (v1) says which pod has which device ID. The kernel
+the socket identifies the caller: the kubelet's PodResources API (v1) reports the device IDs of each pod. The kernel
 removes a tap when its last descriptor is closed.
 """
 
@@ -71,7 +71,7 @@ class TapSockets:
             task.cancel()
         # The ID comes from the kubelet and becomes a path that is deleted.
         if not is_device_id(device):
-            raise OSError(texts.NO_PLACE.format(device=device))
+            raise OSError(texts.INVALID_DEVICE.format(device=device))
         folder = self._root / device
         _remove(folder)
         folder.mkdir(mode=0o755)
@@ -102,9 +102,9 @@ class TapSockets:
             try:
                 connection, _ = await loop.sock_accept(listener)
             except OSError as error:
-                # For example too many open files; the pod retries. Logged once in a row.
+                # For example too many open files; the pod retries. Only the first of consecutive failures is logged.
                 if not is_failing:
-                    LOG.warning(texts.CALL_LOST, extra={"device": device, "reason": str(error)})
+                    LOG.warning(texts.ACCEPT_FAILED, extra={"device": device, "reason": str(error)})
                 is_failing = True
                 await asyncio.sleep(_PAUSE)
                 continue
@@ -184,7 +184,7 @@ def pods_with_device(response: bytes, resource: str, device: str) -> list[Object
     try:
         message.ParseFromString(response)
     except DecodeError as error:
-        raise NetworkError(texts.BAD_ANSWER.format(error=error)) from None
+        raise NetworkError(texts.BAD_RESPONSE.format(error=error)) from None
     return [
         ObjectName(pod.namespace, pod.name)
         for pod in message.pod_resources

@@ -179,7 +179,7 @@ NO_CERTIFICATE: Final = "no certificate for runner pods yet"
 MANIFESTS_MISSING: Final = "Secret {secret} not found: apply the manifests"
 REVIEW_FAILED: Final = "TokenReview of the pod's token failed: {error}"
 
-# Log lines; what each is about stands in the fields of the entry
+# Log lines; the object of each is in the entry's fields
 
 GUEST_NOT_FOLLOWED: Final = "internal error while polling a guest; retrying"
 MOVE_FAULT: Final = "internal error during a migration; retrying"

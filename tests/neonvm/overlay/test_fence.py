@@ -50,13 +50,13 @@ def test_changes_lead_to_what_is_wanted(before: list[Endpoint], after: list[Endp
 def test_numbers_tell_namespaces_apart(found: list[Endpoint], isolated: bool) -> None:
     """Two VMs are members of one another's number exactly if they may talk; clients have none."""
     held = elements(found, {}, PEERS, isolated)
-    numbers = dict(each.split(" : ") for each in held["bridge neonvm spaces"])
+    numbers = dict(each.split(" : ") for each in held["bridge neonvm namespace_marks"])
     vms = [each for each in found if each.namespace]
     assert numbers.keys() == {each.address for each in vms}
     assert all(0 < int(number) < 2**32 for number in numbers.values())
     for one in vms:
         for other in vms:
-            is_member = f"{numbers[one.address]} . {other.address}" in held["bridge neonvm members"]
+            is_member = f"{numbers[one.address]} . {other.address}" in held["bridge neonvm namespace_members"]
             assert is_member == (one.namespace == other.namespace or not isolated)
 
 
@@ -72,7 +72,7 @@ def test_tunnel_takes_a_vm_only_from_its_nodes(found: list[Endpoint]) -> None:
         for address in addresses
         if node in each.nodes
     }
-    assert held["inet neonvm places"] == expected
+    assert held["inet neonvm tunnel_sources"] == expected
     assert held["bridge neonvm known"] == {f"{flat_mac(each.address)} . {each.address}" for each in found}
     assert held["bridge neonvm clients"] == {each.address for each in found if not each.namespace}
     assert held["bridge neonvm taps"] == {'"nv0123456789abc" . 10.111.0.1'}

@@ -198,8 +198,8 @@ async def test_changes_alone_are_loaded(node: Node, commands: Commands) -> None:
     await node.network.renew()
     assert commands.loads[1][3:] == (
         f"delete element bridge neonvm known {{ 52:54:00:6f:00:07 . {ADDRESS} }}",
-        f"delete element bridge neonvm spaces {{ {ADDRESS} : 175046663 }}",
-        f"delete element bridge neonvm members {{ 175046663 . {ADDRESS} }}",
+        f"delete element bridge neonvm namespace_marks {{ {ADDRESS} : 175046663 }}",
+        f"delete element bridge neonvm namespace_members {{ 175046663 . {ADDRESS} }}",
     )
 
 
