@@ -85,7 +85,7 @@ class ClusterForwards:
 
     async def open_service(self, service: ObjectName) -> int:
         """The loopback port forwarded to the Service."""
-        return await self._forwarder.lead(service, partial(self._connect, service))
+        return await self._forwarder.forward(service, partial(self._connect, service))
 
     async def close(self) -> None:
         """Close all connections and ports of Services."""

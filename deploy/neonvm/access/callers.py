@@ -9,8 +9,8 @@ from typing import Final
 
 CONTROLLER: Final = "neonvm-controller"
 AGENT: Final = "autoscaling-agent"
-"""Per-node agents; they only read ``/database``. A sidecar agent asks the guest directly."""
-NOBODY: Final = ""
+"""Per-node agents; they only read ``/database``. A sidecar agent queries the guest directly."""
+ANONYMOUS: Final = ""
 """A caller without a certificate, such as a kubelet's probe."""
 ANYONE: Final = "*"
 """Any caller of a pod without a CA, created by NeonVM's own controller."""
@@ -18,23 +18,23 @@ ANYONE: Final = "*"
 Route = tuple[str, str]
 
 _PROBES: Final[frozenset[Route]] = frozenset({("GET", "/ready"), ("GET", "/healthz")})
-_OF_AGENTS: Final[frozenset[Route]] = _PROBES | {("GET", "/database")}
-_AS_NEONVMS: Final[frozenset[Route]] = _OF_AGENTS | {
+_AGENT_ROUTES: Final[frozenset[Route]] = _PROBES | {("GET", "/database")}
+_NEONVM_ROUTES: Final[frozenset[Route]] = _AGENT_ROUTES | {
     ("GET", "/cpu_current"),
     ("GET", "/status"),
     ("POST", "/cpu_change"),
 }
-"""The API of NeonVM's own runner, and reads that reveal no more than it. No migrations."""
+"""The API of NeonVM's own runner, and reads that reveal no more than it does. No migrations."""
 
-_MAY: Final = {NOBODY: _PROBES, AGENT: _OF_AGENTS, ANYONE: _AS_NEONVMS}
-
-
-def may_ask(who: str, method: str, path: str) -> bool:
-    """Return True if caller ``who`` may make this request. Unknown callers have the rights of a probe."""
-    return who == CONTROLLER or (method, path) in _MAY.get(who, _PROBES)
+_ALLOWED: Final = {ANONYMOUS: _PROBES, AGENT: _AGENT_ROUTES, ANYONE: _NEONVM_ROUTES}
 
 
-def may_use_monitor(who: str) -> bool:
-    """Return True if caller ``who`` may connect to QEMU's monitor, through the gate that filters commands."""
+def may_request(caller: str, method: str, path: str) -> bool:
+    """Return True if ``caller`` may make this request. Unknown callers have the rights of a probe."""
+    return caller == CONTROLLER or (method, path) in _ALLOWED.get(caller, _PROBES)
+
+
+def may_use_monitor(caller: str) -> bool:
+    """Return True if ``caller`` may connect to QEMU's monitor, through the gate that filters commands."""
     # NeonVM's own controller has no certificate, and its runner's monitor is open to everyone.
-    return who in {CONTROLLER, ANYONE}
+    return caller in {CONTROLLER, ANYONE}

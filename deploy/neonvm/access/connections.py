@@ -1,7 +1,7 @@
 """The controller's connections to runner pods, which verify the pod's identity first.
 
-Another pod may have got a pod's IP. So the controller first asks for the pod's token, which the API server reviews, and
-then pins the TLS key of that connection. Nothing else is sent before that.
+Another pod may have been assigned a pod's IP. So the controller first requests the pod's token, which the API server
+reviews, and then pins the TLS key of that connection. Nothing else is sent before that.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ import msgspec
 
 from deploy.neonvm.access.keys import Introduced, Introduction, fingerprint
 from deploy.neonvm.access.long_poll import LongPollConnection
-from deploy.neonvm.network.sockets import connected, copy_stream, tcp_socket
+from deploy.neonvm.network.sockets import connected, copy_stream, tcp_socket, until_one_ends
 from deploy.neonvm.texts import controller as texts
 
 CONNECT_SECONDS: Final = 3.0
-_MOST: Final = 256
+_MAX_REQUESTS: Final = 256
 """Concurrent requests; more than ``PollLimiter`` allows, so orders never wait for polls of unresponsive pods."""
-_OPENING: Final = 64
+_MAX_HANDSHAKES: Final = 64
 """Concurrent handshakes of long polls: a new leader opens one for each sleeping VM, and a thousand handshakes at once
 would time out.
 """
-_OPENING_AGAIN: Final = 16
+_MAX_RETRIED_HANDSHAKES: Final = 16
 """The same for pods that were unreachable last time, so that they do not delay the others."""
-_MOST_BYTES: Final = 256 * 1024
+_MAX_BODY: Final = 256 * 1024
+"""Bytes of a response's body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +77,20 @@ def _head(text: str) -> tuple[int, dict[str, str]]:
 async def _body(reader: asyncio.StreamReader, length: str | None) -> bytes:
     """The body: ``length`` bytes, or until the end of the stream."""
     if length is not None:
-        if int(length) > _MOST_BYTES:
+        if int(length) > _MAX_BODY:
             raise ValueError(texts.ANSWER_TOO_LONG)
         return await reader.readexactly(int(length))
     body = b""
-    while part := await reader.read(_MOST_BYTES):
+    while part := await reader.read(_MAX_BODY):
         body += part
-        if len(body) > _MOST_BYTES:
+        if len(body) > _MAX_BODY:
             raise ValueError(texts.ANSWER_TOO_LONG)
     return body
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerEndpoint:
-    """A runner pod: its name in messages, its uid, IP and ports. ``is_open``: it has no TLS."""
+    """A runner pod: its name in messages, its uid, IP and ports. ``is_open``: its ports do not use TLS."""
 
     name: str
     uid: str
@@ -108,7 +109,7 @@ class ClientIdentity:
 
 
 class ImpostorError(OSError):
-    """Another program than the pod's runner has its IP."""
+    """A program other than the pod's runner answers at its IP."""
 
 
 @dataclass(slots=True)
@@ -140,8 +141,8 @@ class RunnerAccess(Protocol):
 class RunnerConnections:
     """Connections to runner pods with mutual authentication.
 
-    ``identity`` is called for each connection. ``pod_of`` returns the uid of the pod that a token is bound to, empty if
-    the API server rejects the token; it raises ``OSError``.
+    ``identity`` is called for each connection. ``pod_of`` returns the uid of the pod to which a token is bound, empty
+    if the API server rejects the token; it raises ``OSError``.
     """
 
     def __init__(self, identity: Callable[[], ClientIdentity], pod_of: Callable[[str], Awaitable[str]]) -> None:
@@ -149,10 +150,10 @@ class RunnerConnections:
         self._pod_of = pod_of
         self._verified: dict[str, tuple[bytes, str]] = {}
         self._bridges: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(_MOST)
-        self._opening = asyncio.Semaphore(_OPENING)
-        self._opening_again = asyncio.Semaphore(_OPENING_AGAIN)
-        self._unreached: set[str] = set()
+        self._slots = asyncio.Semaphore(_MAX_REQUESTS)
+        self._handshakes = asyncio.Semaphore(_MAX_HANDSHAKES)
+        self._retried_handshakes = asyncio.Semaphore(_MAX_RETRIED_HANDSHAKES)
+        self._unreachable: set[str] = set()
 
     def forget(self, uid: str) -> None:
         """Drop the state of a deleted pod."""
@@ -160,7 +161,7 @@ class RunnerConnections:
         self._unreached.discard(uid)
 
     async def ask(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """Send a request to the runner's API. Raises ``OSError``, ``ImpostorError`` if another pod has the IP."""
+        """Send a request to the runner's API. Raises ``OSError``: ``ImpostorError`` if another program answers."""
         async with self._slots:
             try:
                 # Connections are not reused: another pod may have the IP at the next request.
@@ -173,7 +174,7 @@ class RunnerConnections:
                 streams.close()
 
     async def long_poll(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """As ``ask``, for responses that may take days: without a limit on their number, and with little memory."""
+        """Like ``ask``, for responses that may take days: any number may be pending, at little memory each."""
         connection = await self._open_long_poll(runner)
         reader = asyncio.StreamReader()
         feeding = asyncio.create_task(connection.feed(reader))
@@ -187,7 +188,7 @@ class RunnerConnections:
             connection.close()
 
     async def _open_long_poll(self, runner: RunnerEndpoint) -> LongPollConnection:
-        async with self._opening_again if runner.uid in self._unreached else self._opening:
+        async with self._retried_handshakes if runner.uid in self._unreachable else self._handshakes:
             try:
                 connection = await self._open_and_verify(runner)
             except TimeoutError as error:
@@ -232,7 +233,7 @@ class RunnerConnections:
             # QMP has no introduction; the API uses the same key.
             (await self.api(runner)).close()
         streams = await _connect(runner.address, runner.monitor, self._identity().context)
-        # Another pod may have got the IP since.
+        # The IP may belong to another pod by now.
         if _key(streams) != self._verified.get(runner.uid, (b"", ""))[0]:
             streams.close()
             raise _impostor(runner)
@@ -284,13 +285,8 @@ async def _connect(address: str, port: int, context: ssl.SSLContext | None) -> S
 
 async def _relay(streams: Streams, theirs: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=theirs)
-    pairs = ((reader, streams.writer), (streams.reader, writer))
-    copies = [asyncio.create_task(copy_stream(*pair)) for pair in pairs]
     try:
-        await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+        await until_one_ends(copy_stream(reader, streams.writer), copy_stream(streams.reader, writer))
     finally:
-        for task in copies:
-            task.cancel()
-        await asyncio.gather(*copies, return_exceptions=True)
         streams.close()
         writer.close()

@@ -16,7 +16,7 @@ import msgspec
 from deploy.neonvm.texts import runner as texts
 from protocol.runtime.certificates.issuing import CertificateForm, common_name, new_key, show
 
-_ALWAYS: Final = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+_VALIDITY: Final = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 """A pod's key is trusted because of its token, so its certificate need not expire."""
 
 
@@ -27,11 +27,11 @@ class RunnerKey:
     """
 
     def __init__(self, name: str, authorities: str) -> None:
-        self._own = CertificateForm(common_name(name), *_ALWAYS).self_signed(new_key())
+        self._own = CertificateForm(common_name(name), *_VALIDITY).self_signed(new_key())
         self._context = self._trusting(authorities)
 
     def trust(self, authorities: str) -> None:
-        """Replace the CAs, for new connections. Raises ``ValueError``."""
+        """Replace the CAs for new connections. Raises ``ValueError``."""
         self._context = self._trusting(authorities)
 
     def context(self) -> ssl.SSLContext:
@@ -69,7 +69,7 @@ def fingerprint(connection: ssl.SSLObject | ssl.SSLSocket) -> bytes:
 
 
 def client_name(connection: ssl.SSLObject | None) -> str:
-    """The common name of the peer's verified certificate; empty without one, or if it has several."""
+    """The common name of the peer's verified certificate; empty if it has none or several, or if there is none."""
     peer = connection.getpeercert() if connection is not None else None
     subject = peer.get("subject", ()) if peer else ()
     names = [pair[1] for part in subject for pair in part if pair[0] == "commonName"]

@@ -1,6 +1,6 @@
-"""A TLS connection for long polls that takes 19 KiB while idle.
+"""A TLS connection for long polls that uses 19 KiB of memory while idle.
 
-asyncio's TLS streams take 283 KiB, and the controller has a pending long poll for every sleeping VM.
+asyncio's TLS streams use 283 KiB, and the controller has a pending long poll for every sleeping VM.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from deploy.neonvm.access.keys import fingerprint
-from deploy.neonvm.network.sockets import connected, notice_loss, tcp_socket
+from deploy.neonvm.network.sockets import connected, enable_keepalive, tcp_socket
 
 _Done = TypeVar("_Done")
 
@@ -32,7 +32,7 @@ class LongPollConnection:
         plain = await connected(tcp_socket(), address, port)
         try:
             # A lost response would leave the caller waiting forever.
-            notice_loss(plain)
+            enable_keepalive(plain)
             connection = cls(context.wrap_socket(plain, do_handshake_on_connect=False))
         except BaseException:
             plain.close()

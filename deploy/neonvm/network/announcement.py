@@ -1,7 +1,7 @@
-"""The RARP frame by which bridges learn the port of a VM (pure). QEMU sends it once a migrated guest runs.
+"""The RARP frame from which bridges learn the port of a VM (pure). QEMU sends it once a migrated guest runs.
 
-Sent earlier, when the guest stops on the source, it redirects frames to the target, where they are queued. A frame lost
-on the source costs its sender a retransmission timeout of 0.2 s.
+If it is sent earlier, when the guest stops on the source, frames already go to the target and are queued there. A frame
+lost on the source costs its sender a retransmission timeout of 0.2 s.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _SHORTEST: Final = 60
 
 def is_announcement(frame: bytes, mac: bytes) -> bool:
     """Return True if ``frame`` announces ``mac``."""
-    # The source MAC and the type behind it.
+    # The source MAC and the EtherType after it.
     return frame[6:14] == mac + _RARP
 
 
 def announcement(mac: str) -> bytes:
     """A RARP request of ``mac`` for itself; bridges learn its port, and hosts ignore it."""
     address = bytes.fromhex(mac.replace(":", ""))
-    nowhere = bytes(4)
-    frame = _BROADCAST + address + _RARP + _REQUEST_REVERSE + address + nowhere + address + nowhere
+    unspecified = bytes(4)
+    frame = _BROADCAST + address + _RARP + _REQUEST_REVERSE + address + unspecified + address + unspecified
     return frame.ljust(_SHORTEST, b"\0")

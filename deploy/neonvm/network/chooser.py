@@ -30,8 +30,8 @@ any state.
 
 
 async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) -> LocalNetwork:
-    """The network for ``cluster``; its ``description`` has the reason. Raises ``NetworkError`` with a remedy for a kind
-    that does not work on this host.
+    """The network for ``cluster``; its ``description`` gives the reason for the choice. Raises ``NetworkError`` with a
+    remedy for a kind that does not work on this host.
     """
     match kind:
         case NetworkKind.AUTO if not real_guests:
@@ -58,7 +58,7 @@ async def namespaces_fault(cluster: str) -> str | None:
     """The reason why network namespaces with bridges and taps do not work on this host; None if a trial succeeds."""
     if os.geteuid() != 0:
         return "not running as root"
-    # Capabilities, kernel modules or tools may be missing. Named after the cluster, so that two trials do not collide.
+    # Even root may lack capabilities, kernel modules or tools. Named after the cluster, so that trials do not collide.
     trial = NamespaceNetwork(f"trial-{hashlib.sha256(cluster.encode()).hexdigest()[:8]}", "a trial")
     try:
         await trial.up()

@@ -1,4 +1,4 @@
-"""Runs ``ip`` and ``nft``. The process has always ended when the call returns, also on cancellation."""
+"""Runs ``ip``, ``bridge`` and ``nft``. The process has ended when the call returns, even on cancellation."""
 
 from __future__ import annotations
 

@@ -39,18 +39,18 @@ _BASE: Final = (
 
 
 class HubNetwork(LoopbackNetwork):
-    """Guests are connected to a hub, all else uses loopback addresses. ``why`` is the reason in its description."""
+    """Guests are connected to a hub; everything else uses loopback addresses. ``reason`` is part of the description."""
 
-    def __init__(self, cluster: str, why: str, hypervisor: Hypervisor) -> None:
-        super().__init__(cluster, why)
+    def __init__(self, cluster: str, reason: str, hypervisor: Hypervisor) -> None:
+        super().__init__(cluster, reason)
         self._hypervisor = hypervisor
         self._hub: Machine | None = None
         self._sockets = _socket_folder(cluster)
-        # Any user of the machine can connect to loopback addresses, so the guests' daemons require a token.
+        # Any user of the host can connect to loopback addresses, so the guests' daemons require a token.
         self._token = DaemonToken(secrets.token_hex(16), self._sockets / "token")
         self._flat = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
         self._cables = AddressPool("cables", "0.0.0.1", "0.0.255.255")
-        self._plugged_in: dict[ObjectName, PodNetwork] = {}
+        self._hub_pods: dict[ObjectName, PodNetwork] = {}
         self._exposed: dict[tuple[str, int], int] = {}
 
     @property
@@ -73,27 +73,27 @@ class HubNetwork(LoopbackNetwork):
             raise
 
     async def down(self) -> None:
-        """Stop the hub and remove its sockets, also those of a crashed run."""
+        """Stop the hub and remove its sockets, including those of a crashed run."""
         if self._hub is not None:
             await self._hub.end()
             self._hub = None
-        self._plugged_in.clear()
+        self._hub_pods.clear()
         self._exposed.clear()
         shutil.rmtree(self._sockets, ignore_errors=True)
         await super().down()
 
     async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
         """Allocate a loopback address for the pod, and a hub port for its guest."""
-        if pod in self._plugged_in:
-            return self._plugged_in[pod]
+        if pod in self._hub_pods:
+            return self._hub_pods[pod]
         network = await super().add_pod(node, pod)
-        self._cables.take(pod)
-        cable = f"c{self._cables.number(pod)}"
+        self._cables.allocate(pod)
+        cable = f"c{self._cables.index(pod)}"
         path = self._sockets / cable
-        end = {"type": "stream", "id": cable, "server": True, "addr": {"type": "unix", "path": str(path)}}
+        backend = {"type": "stream", "id": cable, "server": True, "addr": {"type": "unix", "path": str(path)}}
         try:
-            await self._qmp("netdev_add", end)
-            # Wait: a frame to a socket that is not listening yet would crash the hub.
+            await self._qmp("netdev_add", backend)
+            # A frame to a socket that is not listening yet would crash the hub.
             await self._wait_listening(cable, path)
             await self._qmp("netdev_add", {"type": "hubport", "id": f"hub-{cable}", "hubid": 0, "netdev": cable})
         except BaseException:
@@ -105,14 +105,14 @@ class HubNetwork(LoopbackNetwork):
         # The flat interface is connected to the hub; the private link is a user-mode network of the guest's QEMU.
         ports = ":".join(str(network.port_for(port)) for port in LINK_PORTS)
         link = f"forward:{network.address}:{ports}"
-        self._plugged_in[pod] = replace(network, attachments=(f"unix:{path}", link), token=self._token)
-        return self._plugged_in[pod]
+        self._hub_pods[pod] = replace(network, attachments=(f"unix:{path}", link), token=self._token)
+        return self._hub_pods[pod]
 
     async def remove_pod(self, pod: ObjectName) -> None:
         """Remove the pod's hub port."""
-        if self._plugged_in.pop(pod, None) is None:
+        if self._hub_pods.pop(pod, None) is None:
             return
-        cable = f"c{self._cables.number(pod)}"
+        cable = f"c{self._cables.index(pod)}"
         await self._qmp("netdev_del", {"id": f"hub-{cable}"})
         await self._qmp("netdev_del", {"id": cable})
         (self._sockets / cable).unlink(missing_ok=True)
@@ -121,14 +121,14 @@ class HubNetwork(LoopbackNetwork):
 
     async def vm_address(self, vm: ObjectName) -> str:
         """The VM's IP on the flat network; reach it with ``expose``."""
-        return self._flat.take(vm)
+        return self._flat.allocate(vm)
 
     async def release_vm(self, vm: ObjectName) -> None:
         """Release a VM's IP."""
         self._flat.release(vm)
 
     async def expose(self, target: str, port: int) -> int:
-        """A loopback port forwarded to ``target:port``, through the hub if that is a guest."""
+        """A loopback port forwarded to ``target:port``, through the hub if ``target`` is a guest."""
         if ip_address(target).is_loopback:
             return await super().expose(target, port)
         if (target, port) not in self._exposed:
@@ -141,7 +141,7 @@ class HubNetwork(LoopbackNetwork):
         return self._exposed[target, port]
 
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
-        """Connect to ``host:port``, through the hub if that is on the flat network."""
+        """Connect to ``host:port``, through the hub if ``host`` is on the flat network."""
         if ip_address(host).is_loopback:
             return await super().connect(pod, host, port)
         return await super().connect(pod, "127.0.0.1", await self.expose(host, port))

@@ -1,7 +1,7 @@
 """Pods as loopback addresses, for simulated guests, and for everything except the guests of a hub.
 
-Each pod has its own IP in 127.0.0.0/8, so all pods can use the same ports. But a program of the machine that listens on
-all addresses, such as node_exporter on 9100, takes its port on every loopback address; such ports are replaced.
+Each pod has its own IP in 127.0.0.0/8, so all pods can use the same ports. But a program on the host that listens on
+all addresses, such as node_exporter on 9100, occupies its port on every loopback address; such ports are replaced.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class _Allocations:
 
 
 class LoopbackNetwork:
-    """A network of loopback addresses, and its ``PodSockets``. ``why`` is the reason in its description."""
+    """A network of loopback addresses, and its ``PodSockets``. ``reason`` is part of the description."""
 
-    def __init__(self, cluster: str, why: str) -> None:
+    def __init__(self, cluster: str, reason: str) -> None:
         self._cluster = cluster
-        self._why = why
+        self._reason = reason
         self._allocations: _Allocations | None = None
         self._nodes: set[str] = set()
-        self._plugged: dict[ObjectName, PodNetwork] = {}
+        self._pod_networks: dict[ObjectName, PodNetwork] = {}
         self._forwarder = Forwarder(self._dial)
 
     @property
     def description(self) -> str:
         """One line for users."""
         taken = self._allocations.ports.description if self._allocations is not None else ""
-        return f"nodes are names and pods are loopback addresses ({'; '.join(filter(None, (self._why, taken)))})"
+        return f"nodes are names and pods are loopback addresses ({'; '.join(filter(None, (self._reason, taken)))})"
 
     async def up(self) -> None:
         """Allocate a block of addresses. Raises ``NetworkError``."""
@@ -60,7 +60,7 @@ class LoopbackNetwork:
                 # Pods and VMs each get half of the block; .0.1 is the control plane's.
                 AddressPool("pods", block.address("1.0"), block.address("127.255")),
                 AddressPool("VMs", block.address("128.0"), block.address("255.252")),
-                # Tried at an address of the block that nothing else gets.
+                # Probed at an address of the block that is never allocated.
                 PortMap.probe(block.address("255.253"), USUAL_PORTS),
             )
         except BaseException:
@@ -70,7 +70,7 @@ class LoopbackNetwork:
     async def down(self) -> None:
         """Release the block."""
         await self._forwarder.close()
-        self._plugged.clear()
+        self._pod_networks.clear()
         self._nodes.clear()
         if self._allocations is not None:
             self._allocations.block.close()
@@ -84,9 +84,9 @@ class LoopbackNetwork:
         """Allocate an address for the pod."""
         if node not in self._nodes:
             raise NetworkError(f"cannot add {pod} to {node}: no such node")
-        if pod not in self._plugged:
-            address = self._up().pods.take(pod)
-            self._plugged[pod] = PodNetwork(
+        if pod not in self._pod_networks:
+            address = self._up().pods.allocate(pod)
+            self._pod_networks[pod] = PodNetwork(
                 address=address,
                 enter=(),
                 guest_host=address,
@@ -94,16 +94,16 @@ class LoopbackNetwork:
                 attachments=(),
                 moved_ports=self._up().ports.moved,
             )
-        return self._plugged[pod]
+        return self._pod_networks[pod]
 
     async def remove_pod(self, pod: ObjectName) -> None:
         """Release the pod's address."""
-        if self._plugged.pop(pod, None) is not None:
+        if self._pod_networks.pop(pod, None) is not None:
             self._up().pods.release(pod)
 
     async def vm_address(self, vm: ObjectName) -> str:
         """The VM's address in the block."""
-        return self._up().vms.take(vm)
+        return self._up().vms.allocate(vm)
 
     async def release_vm(self, vm: ObjectName) -> None:
         """Release a VM's address."""
@@ -141,9 +141,9 @@ class LoopbackNetwork:
         return await connected(tcp_socket(), host, port)
 
     def _network_of(self, pod: ObjectName) -> PodNetwork:
-        if pod not in self._plugged:
+        if pod not in self._pod_networks:
             raise NetworkError(f"{pod} is not on the network")
-        return self._plugged[pod]
+        return self._pod_networks[pod]
 
     def _up(self) -> _Allocations:
         if self._allocations is None:
@@ -197,7 +197,7 @@ _REPLACEMENTS: Final = range(61000, 65536)
 
 @dataclass(frozen=True, slots=True)
 class PortMap:
-    """``moved``: replacement of each usual port that is taken. ``taken``: the programs that use them."""
+    """``moved`` has the replacement of each usual port that is taken, ``taken`` the program that uses it."""
 
     moved: Mapping[int, int]
     taken: Mapping[int, str]

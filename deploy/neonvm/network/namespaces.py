@@ -47,27 +47,27 @@ _BRIDGE: Final = ("link set lo up", "link add br0 type bridge mcast_snooping 0",
 
 
 class NamespaceNetwork:
-    """A network of namespaces, and its ``PodSockets``. ``why`` is the reason in its description."""
+    """A network of namespaces, and its ``PodSockets``. ``reason`` is part of the description."""
 
-    def __init__(self, cluster: str, why: str) -> None:
+    def __init__(self, cluster: str, reason: str) -> None:
         if not CLUSTER_NAME.fullmatch(cluster):
             raise NetworkError(
                 f"a cluster's name is lower-case letters, digits and hyphens, at most 40; not {cluster!r}"
             )
-        # All names start with the cluster's, so that the next run can clean up after a crash.
+        # All names start with the cluster's name, so that the next run can clean up after a crash.
         self._prefix = _prefix(cluster)
-        self._why = why
+        self._reason = reason
         self._pods = AddressPool("pods", "10.100.1.0", "10.100.127.255")
         self._vms = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
         self._nodes: dict[str, int] = {}
-        self._plugged: dict[ObjectName, tuple[str, PodNetwork]] = {}
+        self._pod_networks: dict[ObjectName, tuple[str, PodNetwork]] = {}
         self._taps: dict[ObjectName, int] = {}
         self._forwarder = Forwarder(partial(self.connect, None))
 
     @property
     def description(self) -> str:
         """One line for users."""
-        return f"nodes are network namespaces on one bridge ({self._why})"
+        return f"nodes are network namespaces on one bridge ({self._reason})"
 
     async def up(self) -> None:
         """Clean up after a crashed run of the same cluster, then create the switch. Raises ``NetworkError``."""
@@ -80,17 +80,17 @@ class NamespaceNetwork:
             raise
 
     async def down(self) -> None:
-        """Kill all processes in the cluster's namespaces, and delete those."""
+        """Kill all processes in the cluster's namespaces and delete the namespaces."""
         await self._forwarder.close()
         self._close_taps(list(self._taps))
-        self._plugged.clear()
+        self._pod_networks.clear()
         self._nodes.clear()
         faults: list[str] = []
         for name in _names(self._prefix):
             try:
                 await _remove(name)
             except NetworkError as error:
-                faults.append(str(error))  # go on with the others
+                faults.append(str(error))  # continue with the others
         if faults:
             raise NetworkError("; ".join(faults))
 
@@ -98,53 +98,53 @@ class NamespaceNetwork:
         """Create a namespace with a bridge, connected to the switch by a veth pair."""
         if node in self._nodes:
             return
-        place, number = self._node(node), len(self._nodes)
-        await self._make(place, self._switch, f"n{number}", ())
+        namespace, number = self._node(node), len(self._nodes)
+        await self._make(namespace, self._switch, f"n{number}", ())
         self._nodes[node] = number
 
     async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
         """Create a namespace with an address and two taps for a guest: flat network and private link."""
-        if pod in self._plugged:
-            return self._plugged[pod][1]
+        if pod in self._pod_networks:
+            return self._pod_networks[pod][1]
         if node not in self._nodes:
             raise NetworkError(f"cannot add {pod} to {node}: no such node")
-        address, place = self._pods.take(pod), self._pod(pod)
+        address, namespace = self._pods.allocate(pod), self._pod(pod)
         try:
-            await self._make(place, self._node(node), f"p{self._pods.number(pod)}", _guest_side(address))
+            await self._make(namespace, self._node(node), f"p{self._pods.index(pod)}", _guest_side(address))
             # Kept open, so that the tap queues frames while the guest has no QEMU.
-            self._taps[pod] = netns.made_in(place, lambda: open_tap(_FLAT))
+            self._taps[pod] = netns.call_in(namespace, lambda: open_tap(_FLAT))
         except BaseException as error:
-            await _remove(place)
+            await _remove(namespace)
             self._pods.release(pod)
             if isinstance(error, OSError):
                 raise NetworkError(f"cannot open a tap for {pod}: {error}") from error
             raise
         network = PodNetwork(
             address=address,
-            enter=_enter(place),
+            enter=_enter(namespace),
             guest_host=LINK_GUEST,
             api_host=CONTROL,
             attachments=(f"fd:{self._taps[pod]}", "tap:link0"),
         )
-        self._plugged[pod] = node, network
+        self._pod_networks[pod] = node, network
         return network
 
     async def remove_pod(self, pod: ObjectName) -> None:
         """Kill the processes in the pod's namespace and delete it."""
-        if pod not in self._plugged:
+        if pod not in self._pod_networks:
             return
-        node, _ = self._plugged.pop(pod)
+        node, _ = self._pod_networks.pop(pod)
         self._close_taps([pod])
         # The kernel deletes the interfaces of a namespace asynchronously; delete the veth peer now, so that its name
         # can be reused.
         with suppress(NetworkError):
-            await ip_in(self._node(node), f"link del p{self._pods.number(pod)}")
+            await ip_in(self._node(node), f"link del p{self._pods.index(pod)}")
         await _remove(self._pod(pod))
         self._pods.release(pod)
 
     async def vm_address(self, vm: ObjectName) -> str:
         """The VM's address on the flat network."""
-        return self._vms.take(vm)
+        return self._vms.allocate(vm)
 
     async def release_vm(self, vm: ObjectName) -> None:
         """Release a VM's address."""
@@ -154,12 +154,12 @@ class NamespaceNetwork:
         """Add an address on a bridge of a node, from which ``connect_joined`` connects, with the MAC of a flat-network
         address. Raises ``NetworkError`` if the node has no such bridge.
         """
-        place = f"{self._prefix}joined"
+        namespace = f"{self._prefix}joined"
         # Only one bridge can be joined; repeated calls do nothing.
-        if place not in _names(place):
+        if namespace not in _names(namespace):
             mac = flat_mac(address.partition("/")[0])
             lines = (f"link set up0 mtu {mtu}", f"link set br0 address {mac}", f"address add {address} dev br0")
-            await self._make(place, self._node(node), "joined", lines, bridge)
+            await self._make(namespace, self._node(node), "joined", lines, bridge)
 
     async def connect_joined(self, host: str, port: int) -> socket.socket:
         """Connect from the address of ``join``. Raises ``OSError``."""
@@ -193,13 +193,13 @@ class NamespaceNetwork:
 
     async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
         """Listen in the pod's namespace, or in the switch if ``pod`` is None."""
-        host = CONTROL if pod is None else self._place(pod).address
+        host = CONTROL if pod is None else self._network_of(pod).address
         return listening(self._socket(pod), host, port)
 
     @contextmanager
     def announcing(self, pod: ObjectName, vm: str) -> Iterator[Callable[[], None]]:
-        """Within the context, the callback announces the VM from the pod, so that all bridges learn its port."""
-        self._place(pod)
+        """Yield a callback that announces the VM from the pod, so that all bridges learn its port."""
+        self._network_of(pod)
         frame = announcement(flat_mac(vm))
         try:
             raw = netns.frames_in(self._pod(pod), "br0")
@@ -213,15 +213,17 @@ class NamespaceNetwork:
         with raw:
             yield announce
 
-    async def _make(self, place: str, upstream: str, port: str, more: Sequence[str], bridge: str = "br0") -> None:
+    async def _make(
+        self, namespace: str, upstream: str, port: str, commands: Sequence[str], bridge: str = "br0"
+    ) -> None:
         """Create a namespace whose bridge is connected to ``bridge`` of ``upstream``; delete it on failure."""
         cable = f"link add up0 type veth peer name {port} netns {upstream}"
         try:
-            await run("ip", "netns", "add", place)
-            await ip_in(place, *_BRIDGE, cable, "link set up0 master br0 addrgenmode none up", *more)
+            await run("ip", "netns", "add", namespace)
+            await ip_in(namespace, *_BRIDGE, cable, "link set up0 master br0 addrgenmode none up", *commands)
             await ip_in(upstream, f"link set {port} master {bridge} addrgenmode none up")
         except BaseException:
-            await _remove(place)
+            await _remove(namespace)
             raise
 
     def _close_taps(self, pods: Sequence[ObjectName]) -> None:
@@ -231,13 +233,13 @@ class NamespaceNetwork:
     def _socket(self, pod: ObjectName | None) -> socket.socket:
         if pod is None:
             return netns.socket_in(self._switch)
-        self._place(pod)
+        self._network_of(pod)
         return netns.socket_in(self._pod(pod))
 
-    def _place(self, pod: ObjectName) -> PodNetwork:
-        if pod not in self._plugged:
+    def _network_of(self, pod: ObjectName) -> PodNetwork:
+        if pod not in self._pod_networks:
             raise NetworkError(f"{pod} is not on the network")
-        return self._plugged[pod][1]
+        return self._pod_networks[pod][1]
 
     @property
     def _switch(self) -> str:
@@ -277,7 +279,7 @@ def _guest_side(address: str) -> Sequence[str]:
 
 
 def _enter(namespace: str) -> Sequence[str]:
-    # Not `ip netns exec`, which remounts /sys and so hides the cgroups.
+    # Not `ip netns exec`, which remounts /sys and thereby hides the cgroups.
     return ("nsenter", f"--net={netns.RUN / namespace}", "--")
 
 
@@ -288,7 +290,7 @@ def _digest(text: str) -> str:
 def _names(prefix: str) -> list[str]:
     if not netns.RUN.is_dir():
         return []
-    names = [place.name for place in netns.RUN.iterdir() if place.name.startswith(prefix)]
+    names = [namespace.name for namespace in netns.RUN.iterdir() if namespace.name.startswith(prefix)]
     # Pods first, so that no running pod loses its uplink.
     return sorted(names, key=lambda name: (not name.startswith(f"{prefix}pod."), name))
 

@@ -1,7 +1,7 @@
 """Opens sockets in another network namespace.
 
-A socket stays in the namespace in which it was created. The thread enters the namespace, creates the socket and
-returns, without an await in between. ``setns`` affects only the calling thread.
+A socket stays in the namespace in which it was created. The thread enters the namespace, creates the socket and leaves
+it again, without an await in between. ``setns`` affects only the calling thread.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ T = TypeVar("T")
 
 def socket_in(namespace: str) -> socket.socket:
     """A non-blocking TCP socket in the named namespace. Raises ``OSError``."""
-    return _unblocked(made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)))
+    return _non_blocking(call_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)))
 
 
 def icmp_in(namespace: str) -> socket.socket:
     """A non-blocking raw ICMP socket in the named namespace. Raises ``OSError``."""
-    return _unblocked(made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)))
+    return _non_blocking(
+        call_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP))
+    )
 
 
 def frames_in(namespace: str, interface: str) -> socket.socket:
     """A non-blocking packet socket that sends Ethernet frames from an interface in the named namespace, and receives
     none. Closing it takes some milliseconds. Raises ``OSError``.
     """
-    raw = _unblocked(made_in(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)))
+    raw = _non_blocking(call_in(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)))
     try:
         # Protocol 0: the socket only sends, and the kernel copies no frames to it.
         raw.bind((interface, 0))
@@ -48,13 +50,13 @@ def frames_in(namespace: str, interface: str) -> socket.socket:
     return raw
 
 
-def _unblocked(opened: socket.socket) -> socket.socket:
+def _non_blocking(opened: socket.socket) -> socket.socket:
     opened.setblocking(False)
     return opened
 
 
-def made_in(namespace: str, make: Callable[[], T]) -> T:
-    """The result of ``make``, called in the named namespace. Raises ``OSError``."""
+def call_in(namespace: str, function: Callable[[], T]) -> T:
+    """Call ``function`` in the named namespace and return its result. Raises ``OSError``."""
     # thread-self, because only this thread changes its namespace.
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -62,7 +64,7 @@ def made_in(namespace: str, make: Callable[[], T]) -> T:
         try:
             _enter(there)
             try:
-                return make()
+                return function()
             finally:
                 # Always, because this is the thread of the event loop.
                 _enter(home)

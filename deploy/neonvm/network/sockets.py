@@ -11,7 +11,7 @@ import errno
 import random
 import re
 import socket
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ _BACKLOG: Final = 128
 # Lower ports are often used by other programs.
 _FIRST_PORT: Final = 10240
 _TRIES: Final = 20
-_ALIVE: Final = (
+_KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
@@ -30,9 +30,9 @@ _ALIVE: Final = (
 )
 
 
-def notice_loss(connection: socket.socket) -> None:
+def enable_keepalive(connection: socket.socket) -> None:
     """Enable TCP keepalive, so that ``connection`` fails within 25 seconds after its peer's node is gone."""
-    for option in _ALIVE:
+    for option in _KEEPALIVE:
         connection.setsockopt(*option)
 
 
@@ -67,18 +67,18 @@ def listening(unbound: socket.socket, host: str, port: int) -> socket.socket:
 
 
 def free_port() -> int:
-    """One of ``free_ports``."""
+    """A free port of 127.0.0.1; see ``free_ports``."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
     """Free ports of 127.0.0.1, for programs that bind them a moment later.
 
-    They are outside the kernel's ephemeral range if possible, so that no outgoing connection takes one meanwhile.
+    They are below the kernel's ephemeral range if possible, so that no outgoing connection takes one in the meantime.
     """
-    handed_out_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    others = range(_FIRST_PORT, max(handed_out_from, _FIRST_PORT))
-    candidates = random.sample(others, min(len(others), count + _TRIES)) + [0] * count
+    ephemeral_start = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    lower_ports = range(_FIRST_PORT, max(ephemeral_start, _FIRST_PORT))
+    candidates = random.sample(lower_ports, min(len(lower_ports), count + _TRIES)) + [0] * count
     ports: list[int] = []
     with ExitStack() as probes:
         for candidate in candidates:
@@ -113,13 +113,13 @@ def inodes_listening(table: str, port: int) -> Iterator[str]:
 
 def who_listens(port: int, proc: Path = Path("/proc")) -> str:
     """The program that listens on ``port``, as ``name (pid N)``, or the command that finds it."""
-    wanted = set[str]()
+    inodes = set[str]()
     for name in ("tcp", "tcp6"):
         table = proc / "net" / name
         # There is no tcp6 on a machine without IPv6.
         if table.exists():
-            wanted.update(inodes_listening(table.read_text(), port))
-    process = next((folder for folder in proc.glob("[0-9]*") if wanted and _has_socket(folder, wanted)), None)
+            inodes.update(inodes_listening(table.read_text(), port))
+    process = next((folder for folder in proc.glob("[0-9]*") if inodes and _has_socket(folder, inodes)), None)
     if process is not None:
         # It may have ended meanwhile.
         with suppress(OSError):
@@ -145,7 +145,7 @@ _CHUNK: Final = 64 * 1024
 
 
 class Forwarder:
-    """Forwards loopback ports; each target, or key, keeps its port."""
+    """Forwards loopback ports into another network. Each target, or key, keeps its port."""
 
     def __init__(self, dial: Dial) -> None:
         self._dial = dial
@@ -153,10 +153,10 @@ class Forwarder:
 
     async def open(self, target: str, port: int) -> int:
         """The loopback port forwarded to ``target:port``."""
-        return await self.lead((target, port), lambda: self._dial(target, port))
+        return await self.forward((target, port), lambda: self._dial(target, port))
 
-    async def lead(self, key: Hashable, dial: Callable[[], Awaitable[socket.socket]]) -> int:
-        """The loopback port of ``key``; each connection to it is forwarded to a new one from ``dial``."""
+    async def forward(self, key: Hashable, dial: Callable[[], Awaitable[socket.socket]]) -> int:
+        """The loopback port of ``key``; each connection to it is relayed to a new one from ``dial``."""
         if key not in self._open:
 
             async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -167,7 +167,7 @@ class Forwarder:
 
     async def close(self) -> None:
         """Close all connections and ports."""
-        # A target opened meanwhile gets a new port.
+        # A target that is opened while these close gets a new port.
         closing, self._open = self._open, {}
         for serving in closing.values():
             await serving.close()
@@ -181,6 +181,17 @@ async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, insi
             both.create_task(_copy_all(inner_reader, writer))
     finally:
         inner_writer.close()
+
+
+async def until_one_ends(*works: Coroutine[object, object, None]) -> None:
+    """Run ``works`` concurrently until one of them ends, and cancel the others. Their exceptions are ignored."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def copy_stream(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.access.door import Door, Tls
+from deploy.neonvm.access.authenticated_listener import AuthenticatedListener, Tls
 from deploy.neonvm.access.keys import PodIdentity, RunnerKey
 from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT
 from deploy.neonvm.guests.qemu_guest import QemuGuest
@@ -128,7 +128,8 @@ async def run(told: RunnerArguments) -> Ending:
     gate = GateServer(spec, runner)
     async with AsyncExitStack() as open_ports:
         for port, serve in ((api_port, RunnerApi(runner, identity).serve), (qmp_port, gate.serve)):
-            open_ports.push_async_callback(Door(listening(tcp_socket(), "0.0.0.0", port), serve, tls).close)
+            listener = AuthenticatedListener(listening(tcp_socket(), "0.0.0.0", port), serve, tls)
+            open_ports.push_async_callback(listener.close)
         passwords = asyncio.create_task(keep_password(runner, partial(from_file, _PASSWORD), SystemClock()))
         # Callbacks run in reverse order: first cancel the password task, then close the ports.
         open_ports.callback(passwords.cancel)

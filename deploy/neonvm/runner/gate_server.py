@@ -9,10 +9,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from deploy.neonvm.access.callers import may_use_monitor
-from deploy.neonvm.network.sockets import copy_stream
+from deploy.neonvm.network.sockets import copy_stream, until_one_ends
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.runner.qmp_gate import WHILE_MOVING, GateState, refusal
@@ -58,7 +58,8 @@ class GateServer:
             # Notice a disconnect while waiting, because the connections per client are limited.
             await asyncio.wait((turn, leaving), return_when=asyncio.FIRST_COMPLETED)
             # A stream has one reader at a time.
-            await _ended(leaving)
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
             if turn.done() and (sleeper := self._pod.sleeper) is not None:
                 await self._answer_for(sleeper, bytes(early), reader, writer)
             elif turn.done():
@@ -73,14 +74,11 @@ class GateServer:
         self, monitor: Path, early: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         from_qemu, to_qemu = await asyncio.open_unix_connection(monitor)
-        answers = asyncio.create_task(copy_stream(from_qemu, writer))
-        orders = asyncio.create_task(self._pass_on(early, reader, writer, to_qemu))
         try:
             # When either side disconnects, end both directions.
-            await asyncio.wait((answers, orders), return_when=asyncio.FIRST_COMPLETED)
+            await until_one_ends(copy_stream(from_qemu, writer), self._pass_on(early, reader, writer, to_qemu))
         finally:
             to_qemu.close()
-            await _ended(answers, orders)
 
     async def _answer_for(
         self, sleeper: Machine, early: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -171,9 +169,3 @@ async def _collect(reader: asyncio.StreamReader, early: bytearray) -> None:
     """Buffer a client's input before its turn, until it disconnects or exceeds the limit."""
     while len(early) <= _LONGEST and (part := await reader.read(_CHUNK)):
         early += part
-
-
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

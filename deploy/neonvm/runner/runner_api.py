@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from deploy.neonvm.access.callers import NOBODY, may_ask
+from deploy.neonvm.access.callers import ANONYMOUS, may_request
 from deploy.neonvm.access.keys import Introduced, Introduction, PodIdentity
 from deploy.neonvm.ports import GuestError, SleepRefusedError
 from deploy.neonvm.qemu.machine import Decided
@@ -119,15 +119,15 @@ class RunnerApi:
         while (request := await read_request(reader, _LARGEST_BODY)) is not None:
             await write_response(writer, await self.answer(who, *request))
             # A probe must not occupy a connection that the controller may need.
-            if who == NOBODY:
+            if who == ANONYMOUS:
                 return
 
     async def answer(self, who: str, method: str, target: str, body: bytes) -> HttpResponse:
         """The response to one request."""
         path = urlsplit(target).path
-        if not may_ask(who, method, path):
+        if not may_request(who, method, path):
             return _text(texts.CONTROLLER_ONLY, HTTPStatus.FORBIDDEN)
-        if (who, path) == (NOBODY, "/ready"):
+        if (who, path) == (ANONYMOUS, "/ready"):
             return await self._probe()
         route = _ROUTES.get((method, path))
         if route is None:

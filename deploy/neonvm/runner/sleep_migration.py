@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.neonvm.addressing import MIGRATION_PORT
-from deploy.neonvm.network.sockets import listening, notice_loss
+from deploy.neonvm.network.sockets import enable_keepalive, listening
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.daemon import GuestDaemon
 from deploy.neonvm.qemu.machine import Machine
@@ -150,7 +150,7 @@ def _dial(host: str, port: int, context: ssl.SSLContext) -> socket.socket:
     plain = socket.create_connection((host, port), _DIAL_SECONDS)
     try:
         # The sending thread has no timeout, so the kernel must detect a dead peer.
-        notice_loss(plain)
+        enable_keepalive(plain)
         end = context.wrap_socket(plain, server_hostname=TARGET_NAME)
         end.settimeout(None)
     except BaseException:

@@ -20,8 +20,8 @@ from typing import Any, Final, cast
 
 import httpx2 as httpx
 
+from deploy.neonvm.access.authenticated_listener import AuthenticatedListener, Tls
 from deploy.neonvm.access.callers import may_use_monitor
-from deploy.neonvm.access.door import Door, Tls
 from deploy.neonvm.access.keys import PodIdentity, RunnerKey
 from deploy.neonvm.ports import GuestPhase, GuestState
 from deploy.neonvm.runner.gate_server import split
@@ -188,7 +188,7 @@ class Kubelet:
     pods: dict[str, RunnerPod] = field(default_factory=dict)
     _free: list[str] = field(default_factory=list)
     _servers: list[asyncio.Server] = field(default_factory=list)
-    _doors: list[Door] = field(default_factory=list)
+    _doors: list[AuthenticatedListener] = field(default_factory=list)
 
     async def run(self) -> None:
         """Looks after all pods for ever."""
@@ -219,7 +219,7 @@ class Kubelet:
         made.has_gate = pod["spec"]["containers"][0]["command"][0] != "runner"
         api = (RunnerApi if made.has_gate else NeonsRunner)(cast("PodRunner", made), identity)
         for port, serve in ((RUNNER, api.serve), (QMP, made.qmp)):
-            self._doors.append(Door(self.place.listening(address, port), serve, tls))
+            self._doors.append(AuthenticatedListener(self.place.listening(address, port), serve, tls))
         for port, plain in ((METRICS, made.metrics), (MONITOR, made.monitor.serve)):
             self._servers.append(await asyncio.start_server(plain, sock=self.place.listening(address, port)))
         ready = [{"name": "neonvm-runner", "ready": True, "restartCount": 0, "image": "r", "imageID": "r", "state": {}}]

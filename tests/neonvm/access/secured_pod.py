@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from deploy.neonvm.access.authenticated_listener import AuthenticatedListener
 from deploy.neonvm.access.callers import CONTROLLER
 from deploy.neonvm.access.connections import (
     ClientIdentity,
@@ -20,7 +21,6 @@ from deploy.neonvm.access.connections import (
     RunnerHttpResponse,
     Streams,
 )
-from deploy.neonvm.access.door import Door
 from deploy.neonvm.access.keys import PodIdentity, RunnerKey, client_context
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.runner.gate_server import GateServer
@@ -81,8 +81,8 @@ class SecuredPod:
 
     pod: Pod
     key: RunnerKey
-    api: Door
-    gate: Door
+    api: AuthenticatedListener
+    gate: AuthenticatedListener
     monitor: Monitor
     token: Path
 
@@ -151,7 +151,7 @@ async def secured_pod(folder: Path, number: int = 1) -> AsyncIterator[SecuredPod
         async with running(pod):
             gate = GateServer([path, path], pod.runner)
             doors = [
-                Door(listening(tcp_socket(), "127.0.0.1", 0), serve, key.context)
+                AuthenticatedListener(listening(tcp_socket(), "127.0.0.1", 0), serve, key.context)
                 for serve in (pod.api.serve, gate.serve)
             ]
             try:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.neonvm.access.authenticated_listener import PER_ADDRESS
 from deploy.neonvm.access.callers import AGENT, CONTROLLER
-from deploy.neonvm.access.door import PER_ADDRESS
 from tests.neonvm.access.secured_pod import GREETING, SecuredPod, pem, secured_pod, showing, stranger
 
 MOVE = {"move": "m1", "decision": "open"}
@@ -166,8 +166,8 @@ async def test_connections_that_have_proven_themselves_keep_their_places(pod: Se
 
 
 async def test_caller_without_certificate_is_disconnected(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploy.neonvm.access.door.PROOF_SECONDS", 0.05)
-    monkeypatch.setattr("deploy.neonvm.access.door.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("deploy.neonvm.access.authenticated_listener.AUTHENTICATION_SECONDS", 0.05)
+    monkeypatch.setattr("deploy.neonvm.access.authenticated_listener.PROBE_SECONDS", 0.05)
     silent = await asyncio.open_connection("127.0.0.1", pod.api.port)
     unsaid = await pod.connected(stranger())
     async with asyncio.timeout(2.0):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.neonvm.access.authenticated_listener import AuthenticatedListener
 from deploy.neonvm.access.connections import ImpostorError, RunnerConnections, RunnerEndpoint, RunnerHttpResponse
-from deploy.neonvm.access.door import Door
 from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from protocol.runtime.serving.tcp_listener import TcpListener
@@ -39,7 +39,7 @@ async def own_runner(serve: Serve) -> AsyncIterator[tuple[RunnerConnections, Run
         else:
             await serve(who, reader, writer)
 
-    door = Door(listening(tcp_socket(), "127.0.0.1", 0), introduced, RunnerKey("db-x", pem()).context)
+    door = AuthenticatedListener(listening(tcp_socket(), "127.0.0.1", 0), introduced, RunnerKey("db-x", pem()).context)
     try:
         yield connections(Reviews()), RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", door.port, 1)
     finally:
@@ -70,7 +70,7 @@ async def test_answer_comes_once_there_is_one(pod: SecuredPod) -> None:
 
 
 async def test_waiting_takes_no_place(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploy.neonvm.access.connections._MOST", 1)
+    monkeypatch.setattr("deploy.neonvm.access.connections._MAX_REQUESTS", 1)
     known = connections(Reviews())
     await slept(pod, known)
     waiting = await woken(pod, known)
@@ -82,7 +82,7 @@ async def test_waiting_takes_no_place(pod: SecuredPod, monkeypatch: pytest.Monke
 
 async def test_newer_waits_make_room(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five times as many as one name may have connections: each ends the one before it."""
-    monkeypatch.setattr("deploy.neonvm.access.door.PROVEN", 4)
+    monkeypatch.setattr("deploy.neonvm.access.authenticated_listener.MAX_AUTHENTICATED", 4)
     known = connections(Reviews())
     await slept(pod, known)
     waiting = [await woken(pod, known) for _ in range(20)]
@@ -92,8 +92,8 @@ async def test_newer_waits_make_room(pod: SecuredPod, monkeypatch: pytest.Monkey
 
 
 async def test_unreachable_pods_delay_no_others(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploy.neonvm.access.connections._OPENING", 1)
-    monkeypatch.setattr("deploy.neonvm.access.connections._OPENING_AGAIN", 1)
+    monkeypatch.setattr("deploy.neonvm.access.connections._MAX_HANDSHAKES", 1)
+    monkeypatch.setattr("deploy.neonvm.access.connections._MAX_RETRIED_HANDSHAKES", 1)
     monkeypatch.setattr("deploy.neonvm.access.connections.CONNECT_SECONDS", 0.2)
     known = connections(Reviews())
 

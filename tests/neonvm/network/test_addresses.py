@@ -12,40 +12,40 @@ from deploy.neonvm.ports import NetworkError
 
 def test_key_keeps_address_until_release() -> None:
     pool = AddressPool("pods", "10.0.0.1", "10.0.0.9")
-    first = pool.take("a")
-    pool.take("b")
-    assert (first, pool.take("a"), pool.number("a")) == ("10.0.0.1", "10.0.0.1", 0)
+    first = pool.allocate("a")
+    pool.allocate("b")
+    assert (first, pool.allocate("a"), pool.index("a")) == ("10.0.0.1", "10.0.0.1", 0)
 
 
 def test_released_address_is_reused_last() -> None:
     pool = AddressPool("pods", "10.0.0.1", "10.0.0.3")
-    pool.take("a")
+    pool.allocate("a")
     pool.release("a")
-    assert [pool.take(key) for key in "bcd"] == ["10.0.0.2", "10.0.0.3", "10.0.0.1"]
+    assert [pool.allocate(key) for key in "bcd"] == ["10.0.0.2", "10.0.0.3", "10.0.0.1"]
 
 
 def test_addresses_that_are_still_owned_are_passed_over() -> None:
     pool = AddressPool("pods", "10.0.0.1", "10.0.0.3")
     for key in "abc":
-        pool.take(key)
+        pool.allocate(key)
     pool.release("c")
-    assert pool.take("d") == "10.0.0.3"
+    assert pool.allocate("d") == "10.0.0.3"
 
 
 def test_exhausted_pool_names_what_is_missing() -> None:
     pool = AddressPool("pods", "10.0.0.1", "10.0.0.1")
-    pool.take("a")
+    pool.allocate("a")
     with pytest.raises(NetworkError, match="all 1 addresses for pods are taken"):
-        pool.take("b")
+        pool.allocate("b")
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 7)), max_size=60))
 def test_no_two_keys_ever_share_an_address(orders: list[tuple[bool, int]]) -> None:
     pool = AddressPool("pods", "10.0.0.1", "10.0.0.8")
     owned: dict[int, str] = {}
-    for take, key in orders:
-        if take:
-            address = pool.take(key)
+    for allocate, key in orders:
+        if allocate:
+            address = pool.allocate(key)
             assert owned.get(key, address) == address
             owned[key] = address
         else:

@@ -191,7 +191,7 @@ def inside(namespace: str, *command: str, given: str = "") -> str:
 
 def udp_from(namespace: str, receiver: str, words: bytes) -> None:
     """One datagram to the tunnel's port, with a plain socket."""
-    made = netns.made_in(PREFIX + namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    made = netns.call_in(PREFIX + namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     with made:
         made.sendto(words, (receiver, 8479))
 
@@ -206,7 +206,7 @@ def raw_udp_from(namespace: str, sender: str, receiver: str, words: bytes) -> No
         (40000).to_bytes(2, "big") + (8479).to_bytes(2, "big") + (8 + len(words)).to_bytes(2, "big") + bytes(2) + words
     )
     head = bytes.fromhex("4500") + (20 + len(udp)).to_bytes(2, "big") + bytes.fromhex("0000000040110000")
-    with netns.made_in(PREFIX + namespace, make) as made:
+    with netns.call_in(PREFIX + namespace, make) as made:
         made.sendto(head + IPv4Address(sender).packed + IPv4Address(receiver).packed + udp, (receiver, 0))
 
 
@@ -226,7 +226,7 @@ async def flat_world(
         return await run("ip", "netns", "exec", _here.get(), *command, lines=lines)
 
     def opened(name: str, make: Callable[[str], int] = tap.open_tap) -> int:
-        return netns.made_in(_here.get(), lambda: make(name))
+        return netns.call_in(_here.get(), lambda: make(name))
 
     monkeypatch.setattr(node_network, "run", run_here)
     monkeypatch.setattr(node_network, "open_tap", opened)

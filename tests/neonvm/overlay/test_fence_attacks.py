@@ -176,7 +176,7 @@ async def test_guest_does_not_reach_its_node(world: FlatWorld) -> None:
     """Frames for a group of 802.1D are handed to the node past the bridge's rules."""
     one, _ = await world.both()
     bridge = inside("a", "cat", "/sys/class/net/neonvm0/address").strip()
-    with netns.made_in(f"{PREFIX}a", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as node:
+    with netns.call_in(f"{PREFIX}a", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as node:
         node.bind(("0.0.0.0", 1001))
         node.setblocking(False)
         for target in (*ADDRESSES.values(), "224.0.0.1"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.access.callers import NOBODY
+from deploy.neonvm.access.callers import ANONYMOUS
 from deploy.neonvm.ports import GuestError, SleepRefusedError
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.remote.move_end import MigrationAuthority
@@ -187,7 +187,7 @@ async def test_probes_neither_wake_nor_fail(pod: Pod) -> None:
     calls = list(pod.hypervisor.machine.calls)
 
     async def probed() -> list[int]:
-        replies = [await pod.api.answer(NOBODY, "GET", path, b"") for path in ("/ready", "/healthz")]
+        replies = [await pod.api.answer(ANONYMOUS, "GET", path, b"") for path in ("/ready", "/healthz")]
         return [reply.status for reply in [*replies, await pod.ask("GET", "/ready"), await pod.ask("GET", "/status")]]
 
     assert await probed() == [200] * 4

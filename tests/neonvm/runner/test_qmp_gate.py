@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.neonvm.access.callers import AGENT, CONTROLLER, NOBODY
+from deploy.neonvm.access.callers import AGENT, ANONYMOUS, CONTROLLER
 from deploy.neonvm.access.connections import Streams
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
@@ -253,7 +253,7 @@ async def test_a_controller_speaks_with_qemu_and_hears_refusals(tmp_path: Path) 
     assert qemu.heard == [b'{"execute": "query-status"}'] * 2
 
 
-@pytest.mark.parametrize("who", [NOBODY, AGENT])
+@pytest.mark.parametrize("who", [ANONYMOUS, AGENT])
 async def test_others_get_no_monitor(who: str, tmp_path: Path) -> None:
     qemu, monitor = Qemu(), tmp_path / "monitor"
     async with await asyncio.start_unix_server(qemu.serve, monitor):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.neonvm.network.netns import frames_in, made_in
+from deploy.neonvm.network.netns import call_in, frames_in
 from deploy.neonvm.sleep.frame_filter import TERMINATE
 from deploy.neonvm.sleep.frame_sources import Tap
 from deploy.neonvm.sleep.frames import Segment, parse
@@ -62,7 +62,7 @@ class World:
         """A connection that was open before the guest fell asleep; its keepalives begin after a second, and it gives up
         ``UNANSWERED`` seconds after each of two.
         """
-        client = made_in(NAMESPACE, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        client = call_in(NAMESPACE, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         client.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
         for queue, seq in ((RECEIVES, 5000), (SENDS, 9000)):
             client.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR_QUEUE, queue)
@@ -87,7 +87,7 @@ def tap() -> Iterator[int]:
     """The guest's end of a tap, whose other end has an address in a namespace of its own."""
     ip("netns", "add", NAMESPACE)
     try:
-        descriptor = made_in(NAMESPACE, opened_tap)
+        descriptor = call_in(NAMESPACE, opened_tap)
         for command in ("addr add 10.100.0.1/16 dev t0", "link set t0 up", "link set lo up"):
             ip("-n", NAMESPACE, *command.split())
         yield descriptor

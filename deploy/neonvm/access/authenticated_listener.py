@@ -12,33 +12,34 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from deploy.neonvm.access.callers import ANYONE, NOBODY
+from deploy.neonvm.access.callers import ANONYMOUS, ANYONE
 from deploy.neonvm.access.keys import client_name
-from deploy.neonvm.network.sockets import notice_loss
+from deploy.neonvm.network.sockets import enable_keepalive
 from protocol.runtime.serving.tcp_listener import ConnectionLimits, StreamPair, TcpListener, streams
 
 ServeCaller = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """Serves the connection of the named caller; may raise ``OSError``."""
 Tls = Callable[[], ssl.SSLContext]
 
-UNPROVEN: Final = 128
+MAX_UNAUTHENTICATED: Final = 128
 PER_ADDRESS: Final = 8
-HANDSHAKES: Final = 20.0
+HANDSHAKE_RATE: Final = 20.0
 """Per second and IP; a controller opens a connection for each request, a few per second."""
-AT_ONCE: Final = 40.0
+HANDSHAKE_BURST: Final = 40.0
 """Burst of handshakes per IP."""
-PROVEN: Final = 64
+MAX_AUTHENTICATED: Final = 64
 """Authenticated connections per name; a controller has one for each request and one for each migration."""
-PROOF_SECONDS: Final = 5.0
+AUTHENTICATION_SECONDS: Final = 5.0
 PROBE_SECONDS: Final = 10.0
-_REMEMBERED: Final = 1024
+_MAX_BUDGETS: Final = 1024
+"""IPs with a handshake budget that is not full; above this number, those whose budget is full again are dropped."""
 
 
-class Door(TcpListener):
-    """One listening port. Without ``tls``, all callers are ``ANYONE``."""
+class AuthenticatedListener(TcpListener):
+    """One listening port; ``serve`` is called with each caller's name. Without ``tls``, all callers are ``ANYONE``."""
 
     def __init__(self, listener: socket.socket, serve: ServeCaller, tls: Tls | None) -> None:
-        super().__init__([listener], self._authorize, ConnectionLimits(PER_ADDRESS, UNPROVEN))
+        super().__init__([listener], self._authorize, ConnectionLimits(PER_ADDRESS, MAX_UNAUTHENTICATED))
         self._serve_caller = serve
         self._tls = tls
         self._authenticated: Counter[str] = Counter()
@@ -47,9 +48,9 @@ class Door(TcpListener):
     async def opened(self, connection: socket.socket, address: str) -> StreamPair:
         """See ``TcpListener``; the TLS handshake authenticates the caller."""
         # Close connections of a controller whose node is gone.
-        notice_loss(connection)
+        enable_keepalive(connection)
         # Includes the wait for a handshake, so a flood from one IP times out.
-        async with asyncio.timeout(PROOF_SECONDS):
+        async with asyncio.timeout(AUTHENTICATION_SECONDS):
             if self._tls is None:
                 return await streams(connection)
             # A handshake costs a millisecond of CPU.
@@ -61,27 +62,26 @@ class Door(TcpListener):
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()
-            wait = self._full_at.get(address, 0.0) - now - AT_ONCE / HANDSHAKES
+            wait = self._full_at.get(address, 0.0) - now - HANDSHAKE_BURST / HANDSHAKE_RATE
             if wait <= 0:
                 break
             await asyncio.sleep(wait)
-        # Drop IPs whose budget is full again.
-        if len(self._full_at) >= _REMEMBERED:
+        if len(self._full_at) >= _MAX_BUDGETS:
             self._full_at = {other: until for other, until in self._full_at.items() if until > now}
-        self._full_at[address] = max(self._full_at.get(address, now), now) + 1 / HANDSHAKES
+        self._full_at[address] = max(self._full_at.get(address, now), now) + 1 / HANDSHAKE_RATE
 
     async def _authorize(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        who = ANYONE if self._tls is None else client_name(writer.get_extra_info("ssl_object"))
-        if who == NOBODY:
+        caller = ANYONE if self._tls is None else client_name(writer.get_extra_info("ssl_object"))
+        if caller == ANONYMOUS:
             # A probe: it stays among the unauthenticated connections.
             async with asyncio.timeout(PROBE_SECONDS):
-                await self._serve_caller(who, reader, writer)
+                await self._serve_caller(caller, reader, writer)
             return
-        if self._authenticated[who] >= PROVEN:
+        if self._authenticated[caller] >= MAX_AUTHENTICATED:
             return
         self.keep()
-        self._authenticated[who] += 1
+        self._authenticated[caller] += 1
         try:
-            await self._serve_caller(who, reader, writer)
+            await self._serve_caller(caller, reader, writer)
         finally:
-            self._authenticated[who] -= 1
+            self._authenticated[caller] -= 1

@@ -11,9 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.access import door as door_module
+from deploy.neonvm.access import authenticated_listener as listener_module
+from deploy.neonvm.access.authenticated_listener import (
+    HANDSHAKE_BURST,
+    HANDSHAKE_RATE,
+    MAX_UNAUTHENTICATED,
+    PER_ADDRESS,
+    AuthenticatedListener,
+)
 from deploy.neonvm.access.connections import Streams
-from deploy.neonvm.access.door import AT_ONCE, HANDSHAKES, PER_ADDRESS, UNPROVEN, Door
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from tests.neonvm.access.secured_pod import secured_pod, stranger
 
@@ -21,15 +27,15 @@ STRANGER, KUBELET = "127.0.0.2", "127.0.0.99"
 
 
 @dataclass
-class CountingDoor:
-    """A door that counts the handshakes it begins, each of which fails at once."""
+class CountingListener:
+    """A listener that counts the handshakes it begins, each of which fails at once."""
 
     begun: int = 0
     has_begun: asyncio.Event = field(default_factory=asyncio.Event)
-    door: Door = field(init=False)
+    listener: AuthenticatedListener = field(init=False)
 
     def __post_init__(self) -> None:
-        self.door = Door(listening(tcp_socket(), "0.0.0.0", 0), _unserved, self.tls)
+        self.listener = AuthenticatedListener(listening(tcp_socket(), "0.0.0.0", 0), _unserved, self.tls)
 
     def tls(self) -> ssl.SSLContext:
         self.begun += 1
@@ -37,7 +43,7 @@ class CountingDoor:
         raise ssl.SSLError("it fails")
 
     async def called_from(self, source: str) -> asyncio.StreamWriter:
-        _, writer = await asyncio.open_connection("127.0.0.1", self.door.port, local_addr=(source, 0))
+        _, writer = await asyncio.open_connection("127.0.0.1", self.listener.port, local_addr=(source, 0))
         return writer
 
     async def serves(self, source: str) -> bool:
@@ -56,30 +62,30 @@ async def _unserved(_: str, __: asyncio.StreamReader, ___: asyncio.StreamWriter)
 
 
 @pytest.fixture
-async def counting() -> AsyncIterator[CountingDoor]:
-    made = CountingDoor()
+async def counting() -> AsyncIterator[CountingListener]:
+    made = CountingListener()
     yield made
-    await made.door.close()
+    await made.listener.close()
 
 
-async def test_flood_of_one_address_costs_few_handshakes(counting: CountingDoor) -> None:
+async def test_flood_of_one_address_costs_few_handshakes(counting: CountingListener) -> None:
     """Another address, such as a kubelet's, is served meanwhile; the flooding one again once it has stopped."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while loop.time() < began + 1.0:
         (await counting.called_from(STRANGER)).close()
-    assert counting.begun <= AT_ONCE + HANDSHAKES * (loop.time() - began) + 1
+    assert counting.begun <= HANDSHAKE_BURST + HANDSHAKE_RATE * (loop.time() - began) + 1
     assert await counting.serves(KUBELET)
-    await asyncio.sleep((PER_ADDRESS + 1) / HANDSHAKES)
+    await asyncio.sleep((PER_ADDRESS + 1) / HANDSHAKE_RATE)
     assert await counting.serves(STRANGER)
 
 
-async def test_addresses_of_the_past_are_forgotten(counting: CountingDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_module, "_REMEMBERED", 3)
+async def test_addresses_of_the_past_are_forgotten(counting: CountingListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "_MAX_BUDGETS", 3)
     for number in range(2, 12):
         assert await counting.serves(f"127.0.0.{number}")
-        await asyncio.sleep(2 / HANDSHAKES)
-    assert len(counting.door._full_at) <= 3
+        await asyncio.sleep(2 / HANDSHAKE_RATE)
+    assert len(counting.listener._full_at) <= 3
 
 
 async def test_silent_crowd_of_many_addresses_displaces_itself(tmp_path: Path) -> None:
@@ -90,7 +96,8 @@ async def test_silent_crowd_of_many_addresses_displaces_itself(tmp_path: Path) -
             return Streams(*await asyncio.open_connection("127.0.0.1", pod.api.port, local_addr=(source, 0)))
 
         slow = await called_from(KUBELET)
-        crowd = [await called_from(f"127.0.0.{2 + number // PER_ADDRESS}") for number in range(UNPROVEN + PER_ADDRESS)]
+        count = MAX_UNAUTHENTICATED + PER_ADDRESS
+        crowd = [await called_from(f"127.0.0.{2 + number // PER_ADDRESS}") for number in range(count)]
         async with asyncio.timeout(5):
             await slow.writer.start_tls(stranger())
             assert (await slow.ask("GET", "/healthz", b"")).status == 200
