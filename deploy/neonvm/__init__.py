@@ -1,1 +1,1 @@
-"""VMs as such: NeonVM's controllers, the guests themselves, and the networks that they are plugged into."""
+"""The VM runtime: NeonVM's controllers, runner pods, guests, and their networks."""

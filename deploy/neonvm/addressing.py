@@ -1,6 +1,6 @@
-"""The fixed addresses and ports of a guest's two networks (pure).
+"""Fixed addresses and ports of a guest's two networks (pure).
 
-Every VM has one address on the flat network, which decides its MAC, and a private link to its pod.
+A VM has an address on the flat network, from which its MAC is derived, and a private link to its pod.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ from typing import Final
 
 FLAT_PREFIX: Final = 16
 LINK_GUEST: Final = "10.255.255.254"
-"""Where a pod reaches the node_exporter and the daemon of its guest (S4.3)."""
+"""The guest's address on the private link, at which the pod reaches its node_exporter and daemon (S4.3)."""
 LINK_POD: Final = "10.255.255.253"
 LINK_POD_MAC: Final = "02:00:0a:ff:ff:fd"
-"""The same in every pod, so that a guest's neighbour table stays valid when the guest moves."""
+"""The same in every pod, so that the guest's neighbour table stays valid when it is migrated."""
 RETURNED_MAC: Final = "02:00:0a:ff:ff:fc"
-"""No machine has it: it is the source of the frames that a guest's old place returns to the network."""
+"""Source MAC of frames that a migration's source pod returns to the network. No machine has it."""
 LINK_PREFIX: Final = 30
 DAEMON_PORT: Final = 25183
 RUNNER_PORT: Final = 25183
-"""Where a runner pod's own API is, at the pod's address."""
+"""The runner's API, at the pod's address."""
 QMP_PORT: Final = 20183
 GUEST_DAEMON_PORT: Final = 25184
-"""Where programs in a runner pod, and only they, reach the daemon in its guest."""
+"""Port of 127.0.0.1 in a runner pod that is forwarded to the guest's daemon."""
 THAW_PORT: Final = 25185
-"""A guest that wakes takes the time and the order to go on at this port; in a runner pod, that of 127.0.0.1."""
+"""The guest's port for setting its clock and thawing its database; also a forwarded port of 127.0.0.1 in the pod."""
 MIGRATION_PORT: Final = 20187
-"""Where the target of a migration between two pods receives its guest."""
+"""Port at which the target pod of a migration receives the guest."""
 METRICS_PORT: Final = 9100
 LINK_PORTS: Final = (METRICS_PORT, DAEMON_PORT, THAW_PORT)
-"""What a pod reaches of its guest over a private link that forwards ports."""
+"""The guest's ports that a private link of the kind ``forward`` forwards."""
 MONITOR_PORT: Final = 10301
-"""Where the vm-monitor of a guest listens, ours and NeonVM's."""
-# A network that shares the machine's ports moves one of these if another program has taken it.
+"""Port of the vm-monitor in a guest, ours or NeonVM's."""
+# A network that shares the host's ports replaces those that another program uses.
 USUAL_PORTS: Final = (METRICS_PORT, 9101, DAEMON_PORT, THAW_PORT, 6443, 10294, 10297, 10298, 10299)
-"""What programs of a cluster listen on: guests, agents, API server, groups and scheduler."""
+"""Ports of a local cluster's programs: guests, agents, API server, groups and scheduler."""
 
 
 def flat_mac(address: str) -> str:
-    """The MAC of the VM with this flat address: the same wherever it runs, and no other VM's."""
-    # 52:54:00 is QEMU's usual prefix. A cluster's flat addresses differ in the last three octets only.
+    """The MAC of the VM with this flat-network address: unique, and the same on every node."""
+    # 52:54:00 is QEMU's prefix. A cluster's flat-network addresses differ only in the last three octets.
     return "52:54:00:" + ":".join(f"{octet:02x}" for octet in IPv4Address(address).packed[1:])

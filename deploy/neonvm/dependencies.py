@@ -1,4 +1,4 @@
-"""Dependencies of NeonVM's controllers: the API, its caches, and the guests of this process."""
+"""Dependencies of NeonVM's controllers: the API, its caches, and the host of the guests."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from protocol.runtime.clock import Clock
 _LETTERS: Final = string.ascii_lowercase + string.digits
 
 PodForm = Callable[[Json, Json], Json]
-"""Turns a VM and the plain pod of its plan into the pod that the cluster needs."""
+"""Returns the pod to create for a VM, given the VM and its plain pod."""
 
 
-def as_planned(vm: Json, pod: Json) -> Json:  # noqa: ARG001 - a PodForm
-    """The plain pod: a kubelet of ours knows what to do with it."""
+def unchanged_pod(vm: Json, pod: Json) -> Json:  # noqa: ARG001 - a PodForm
+    """A ``PodForm`` that returns the plain pod, for our own kubelet."""
     return pod
 
 
 def random_suffix() -> str:
-    """Five letters and digits, as Kubernetes appends to generated names."""
+    """Five letters and digits, like the suffix of ``generateName``."""
     return "".join(random.choices(_LETTERS, k=5))
 
 
 @dataclass(frozen=True, slots=True)
 class HostedGuest:
-    """The guest of one pod. ``resizer`` is None if it does not run here, or only receives. Nothing is known about it
-    before ``is_known``. ``hindrance`` says why it cannot be moved, in one line; empty if nothing known prevents it.
-    ``moves_asleep``: it can be moved while it sleeps, too. ``fault`` is why it is not known yet; empty if it is, or if
-    nobody has asked it.
+    """The guest of one pod. ``resizer`` is None if it does not run here, waits for an incoming migration, or has not
+    been polled yet (``is_known``). ``hindrance`` is the reason why it cannot be migrated, in one line; empty if there
+    is none. ``moves_asleep``: it can be migrated without waking it. ``fault`` is the error of the last poll while it is
+    not known.
     """
 
     resizer: Resizer | None = None
@@ -52,26 +52,26 @@ class HostedGuest:
 
 
 class GuestHost(Protocol):
-    """The guests that run here, by their pods; the kubelet's side."""
+    """The guests of the cluster's pods, on the kubelet's side."""
 
     def guest(self, pod: Json | None) -> HostedGuest:
-        """The guest of that very pod, which an earlier pod of the same name is not."""
+        """The guest of the pod with this name and uid."""
 
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
+        """Migrate the guest of one pod to another. Raises and is cancelled as ``Guest.send``."""
 
     async def vm_address(self, vm: Json) -> str:
-        """The VM's address on the flat network; empty if it is not on it. Raises ``ApiError`` and the like."""
+        """The VM's address on the flat network; empty if it is not on it. Raises ``ApiError`` and ``GuestError``."""
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
-        """Releases the address and the disk of a VM that is gone for good."""
+        """Release the address and the disk of a deleted VM."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerDependencies:
-    """Dependencies of the controllers. ``suffix`` draws the random end of a pod's name."""
+    """Dependencies of the controllers. ``suffix`` returns a random suffix for a pod's name."""
 
     client: ApiClient
     vms: Informer
@@ -81,4 +81,4 @@ class ControllerDependencies:
     events: EventRecorder
     clock: Clock
     suffix: Callable[[], str] = random_suffix
-    form: PodForm = as_planned
+    form: PodForm = unchanged_pod

@@ -1,7 +1,7 @@
-"""Ports of the NeonVM runtime to the machine it runs on: guests, and their places in a network.
+"""Ports of the NeonVM runtime to its host: guests, and their network.
 
-QEMU and simulated guests are adapters behind these Protocols, so faults can be injected here and every mode shares one
-code path.
+QEMU and simulated guests are adapters of these Protocols, so all modes share one code path, and tests can inject
+faults.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from protocol.units import Bytes, MilliCpu, Seconds
 
 
 class GuestPhase(StrEnum):
-    """Phase of a guest; one that receives exists, but does not run until another is sent to it."""
+    """Phase of a guest. ``RECEIVING``: it waits for an incoming migration and does not run yet."""
 
     BOOTING = "Booting"
     RECEIVING = "Receiving"
     RUNNING = "Running"
     ASLEEP = "Asleep"
-    """Its memory is in a file and its process has ended; something stands for it in its network."""
+    """Its memory is in a file, its process has exited, and a stand-in answers for it on the network."""
     WAKING = "Waking"
-    """Asleep, and needed by a client."""
+    """Asleep, and a client needs it."""
     STOPPED = "Stopped"
 
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
-"""The resources of a guest, each resized by itself."""
+"""The resources of a guest, which are resized independently."""
 
 
 class PodRole(Enum):
@@ -59,7 +59,7 @@ class PodRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GuestState:
-    """Present size and phase of a guest, as the hypervisor and the guest report them."""
+    """Current size and phase of a guest, as reported by the hypervisor and the guest."""
 
     phase: GuestPhase
     cpu: MilliCpu
@@ -68,7 +68,7 @@ class GuestState:
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """Speed class of a guest: on the host's own CPU or emulated, and why, in one line."""
+    """Whether a guest is hardware-accelerated or emulated, and the reason in one line."""
 
     is_on: bool
     reason: str
@@ -76,25 +76,24 @@ class Acceleration:
 
 @dataclass(frozen=True, slots=True)
 class DaemonToken:
-    """Token of the daemon in a guest: ``word`` at the end of each request's path, and the ``file`` from which the
-    guest knows it. For networks in which all users of the machine reach a guest.
+    """Token of the daemon in a guest: ``value`` is sent as the query of each request, and the guest reads it from
+    ``file``. For networks in which every user of the host can reach a guest.
     """
 
-    word: str
+    value: str
     file: Path
 
 
 @dataclass(frozen=True, slots=True)
 class PodNetwork:
-    """A pod's place in the network.
+    """The network of a pod.
 
-    ``address`` reaches the pod from every node. ``enter`` is the command prefix that runs a program inside the pod's
-    network (empty if the pod shares the machine's). ``guest_host`` is where programs in the pod reach the
-    guest. ``api_host`` is where programs in the pod find the control plane. ``attachments`` names
-    what a guest plugs its interfaces into: taps, or the hub's socket. ``moved_ports`` are the ports that programs in
-    this network bind in place of their usual ones, which another program of the machine has taken. ``mtu`` is the
-    flat network's in bytes, 0 if it is the usual one. ``token`` is None if only this user's programs, or those of
-    the pod, reach the guest's daemon.
+    ``address`` is the pod's, reachable from every node. ``enter`` is the command prefix that runs a program inside the
+    pod's network (empty if the pod shares the host's). Programs in the pod reach the guest at ``guest_host`` and the
+    control plane at ``api_host``. ``attachments`` are the backends of the guest's interfaces: taps, or the hub's
+    socket. ``moved_ports`` maps usual ports that another program of the host uses to their replacements. ``mtu`` is the
+    flat network's in bytes, 0 for the default. ``token`` is None if only this user's programs, or those of the pod, can
+    reach the guest's daemon.
     """
 
     address: str
@@ -106,13 +105,13 @@ class PodNetwork:
     mtu: int = 0
     token: DaemonToken | None = None
 
-    def asked(self, path: str) -> str:
+    def daemon_path(self, path: str) -> str:
         """``path`` of the guest's daemon, with the token if it needs one."""
-        return path if self.token is None else f"{path}?{self.token.word}"
+        return path if self.token is None else f"{path}?{self.token.value}"
 
     def port_for(self, port: int) -> int:
         """Port in this network of a program whose usual port is ``port``."""
-        return self.moved_ports.get(port, port)  # only ports that were taken are moved
+        return self.moved_ports.get(port, port)
 
     @property
     def metrics_url(self) -> str:
@@ -122,15 +121,15 @@ class PodNetwork:
 
 @dataclass(frozen=True, slots=True)
 class GuestSpec:
-    """Everything that is fixed for the life of one guest, and the size with which it starts.
+    """Fixed properties of one guest, and its size at the start.
 
-    ``address`` is the VM's own on the flat network (S4.12): it stays with the VM wherever it
-    runs, unlike ``network.address``, which is its pod's. ``state_dir`` holds the VM's disk and logs and is made by
-    the guest; a guest that starts on the same directory again has the same disk. ``kernel_arguments`` are the VM's own
-    words on the kernel command line. ``address`` is empty for a VM that is not on the flat network.
+    ``address`` is the VM's on the flat network, which it keeps when it is migrated (S4.12); empty if it is not on it.
+    ``network.address`` is its pod's. The guest creates ``state_dir`` for the VM's disk and logs; a guest that is
+    started again in the same directory has the same disk. ``kernel_arguments`` are the VM's additions to the kernel
+    command line.
 
-    ``monitors`` are sockets at which QEMU offers further monitors, and ``console`` a pipe that takes what the guest
-    says in place of a file. ``ignores`` are addresses whose packets do not wake a sleeping guest
+    ``monitors`` are paths of additional QEMU monitor sockets. ``console`` is a pipe for the console's output, None for
+    a file. ``ignores`` are addresses whose packets do not wake a sleeping guest
     (``protocol.guest.sleep.ignored_networks``).
     """
 
@@ -151,74 +150,73 @@ class GuestSpec:
 
 
 class TransferFault(StrEnum):
-    """The reason why a move failed."""
+    """The reason why a migration failed."""
 
     TIMED_OUT = "TimedOut"
     TARGET_LOST = "TargetLost"
-    """The receiving end died, or could not take what it was sent."""
+    """The target exited, or could not load the state that it received."""
     SOURCE_LOST = "SourceLost"
     REFUSED = "Refused"
-    """One end would not begin."""
+    """One end refused to start the migration."""
 
 
 class ResizableGuest(Protocol):
-    """One guest, as far as its size goes. Every call may raise ``GuestError``; all may be repeated safely."""
+    """A guest that can be resized. Every method may raise ``GuestError``; all are idempotent."""
 
     async def state(self) -> GuestState:
-        """The guest's present size."""
+        """The guest's current size and phase."""
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest this much CPU: whole CPUs online, and a quota for the fraction. Returns what it then says
-        that it has; None if it must be asked (see ``state``).
+        """Set the guest's CPU: whole CPUs are onlined, and a quota limits the fraction. Return the CPU that it then
+        reports, None if it reports none (see ``state``).
         """
 
     async def set_memory(self, use: Bytes) -> None:
-        """Asks the guest to have this much memory; shrinking may stop part of the way (see ``state``)."""
+        """Request this memory size; the guest may free only part of the difference (see ``state``)."""
 
     async def ended(self) -> str:
-        """Returns once a guest that was started has stopped or cannot go on, and says why, in one line for people. A
-        guest that cannot go on may still hold all it had: ``stop`` releases it. Raises ``GuestError`` if it was never
-        started.
+        """Wait until a started guest has stopped or failed; return the reason in one line for users. A failed guest
+        may still hold its resources until ``stop``. Raises ``GuestError`` if it was never started.
         """
 
 
 class Guest(ResizableGuest, Protocol):
-    """One guest, with its life."""
+    """One guest, with its lifecycle."""
 
     async def start(self) -> None:
-        """Starts the guest; returns once it has been launched, long before it has booted."""
+        """Start the guest; return once its process runs, long before it has booted."""
 
     async def receive(self) -> None:
-        """Launches the guest empty and standing still, for another pod's guest of the same VM to be sent to. It uses
-        the VM's disk only once it runs. ``stop`` ends it like any other.
+        """Prepare for an incoming migration from another pod of the same VM. The guest uses the VM's disk only once it
+        runs.
         """
 
     async def send(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Moves this running guest into ``target``, which receives and was made by the same ``Guests``.
+        """Migrate this guest to ``target``, which was prepared with ``receive`` and created by the same ``Guests``.
 
-        Returns once the target runs and this one has stopped for good. ``progress`` is called about once a
-        second. The two never run at once. Raises ``TransferError``; an end that does not run afterwards has stopped.
-        Cancelling stops the target and leaves this one running, unless the target had already been started: the caller
-        then asks the ``state`` of both.
+        Returns once the target runs and this one has stopped for good; the two never run at the same time. ``progress``
+        is called about once a second. Raises ``TransferError``; an end that does not run afterwards has stopped.
+        Cancellation stops the target and leaves this one running, unless the target was already told to run: the
+        ``state`` of both shows which.
         """
 
     async def stop(self) -> None:
-        """Ends the guest and releases all it held. Returns when it is gone."""
+        """Stop the guest and release its resources; return when it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class FellAsleep:
-    """Result of falling asleep: size of the saved memory, and number of open database sessions."""
+    """Result of falling asleep: the size of the saved memory, and the number of open database sessions."""
 
     saved: Bytes
     sessions: int
 
 
 class Woken(msgspec.Struct, frozen=True):
-    """Result of a wake. ``fault`` is why the guest had to boot from its disk, without its sessions; empty if it
-    resumed. ``took`` is measured from the first frame, or the order, until the guest ran.
+    """Result of a wake. ``fault`` is the reason why the guest had to boot from its disk and lost its sessions; empty if
+    it resumed. ``took`` is the time from the first frame, or the order, until the guest ran.
     """
 
     took: Annotated[Seconds, msgspec.Meta(ge=0, lt=2**31)]
@@ -246,7 +244,7 @@ class SleepingGuest(Protocol):
 
 
 class GuestError(Exception):
-    """A guest could not carry out a request; the message says what and why."""
+    """A request to a guest failed; the message has the request and the reason."""
 
 
 class SleepRefusedError(GuestError):
@@ -254,7 +252,7 @@ class SleepRefusedError(GuestError):
 
 
 class TransferError(GuestError):
-    """A guest could not be moved; the message explains, and says which end runs."""
+    """A migration failed; the message has the reason, and which end runs."""
 
     def __init__(self, fault: TransferFault, story: str) -> None:
         super().__init__(story)
@@ -262,29 +260,28 @@ class TransferError(GuestError):
 
 
 class Guests(Protocol):
-    """Makes guests of one kind (QEMU, or simulated)."""
+    """Factory of guests (QEMU or simulated)."""
 
     def create(self, spec: GuestSpec) -> Guest:
-        """A guest that is ready to be started. Touches nothing yet."""
+        """Create a guest without starting it; no side effects."""
 
 
 class PodSockets(Protocol):
-    """Sockets of this process that live in a pod's network; every ``LocalNetwork`` offers them. A pod of None
-    means the control plane's place in the network; ports are the usual ones. Both raise ``OSError`` as sockets do, and
-    ``NetworkError`` for a pod that is not plugged in.
+    """Sockets of this process in the network of a pod, or of the control plane if ``pod`` is None. Ports are the usual
+    ones. ``connect`` and ``listen`` raise ``OSError``, and ``NetworkError`` if the pod is not on the network.
     """
 
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
-        """A non-blocking TCP connection to ``host:port`` as a program in the pod would make it."""
+        """A non-blocking TCP connection from the pod to ``host:port``."""
 
     async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
-        """A listening non-blocking TCP socket on the pod's own address (of the control plane: on ``api_host``)."""
+        """A non-blocking TCP socket that listens on the pod's address (for the control plane: on ``api_host``)."""
 
     def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:
-        """Yields a function that redirects all frames for the VM with the flat address ``vm`` to ``pod``, where they
-        wait for the guest. Calling it takes no time and never fails.
+        """Yield a function that redirects frames for the VM with the flat-network address ``vm`` to ``pod``, where they
+        are queued for the guest. It does not block, and never fails.
         """
 
 
 class NetworkError(Exception):
-    """The network could not be made or changed; the message says what to do about it."""
+    """The network could not be created or changed; the message has the reason."""

@@ -1,4 +1,4 @@
-"""Opens taps, and asks for the size of the header before each of their frames."""
+"""Opens taps, and queries the size of the header before each of their frames."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _DEFAULT_HEADER: Final = 10
 
 
 def open_tap(name: str) -> int:
-    """A tap, open and without blocking; a new one lives as long as a process holds it. Raises ``OSError``."""
-    # Close-on-exec: no program of this process inherits it unless it is meant to.
+    """Open a tap without blocking; a new one exists until its last descriptor is closed. Raises ``OSError``."""
+    # Close-on-exec: child processes inherit it only if it is passed to them.
     descriptor = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(
@@ -36,7 +36,7 @@ def open_tap(name: str) -> int:
 
 def header_size(descriptor: int) -> int:
     """Bytes of the virtio-net header before each frame of an open tap. Raises ``OSError``."""
-    # QEMU changes it once it knows what its guest's driver can do.
+    # QEMU changes it when the guest's driver negotiates features.
     size = array.array("i", [_DEFAULT_HEADER])
     fcntl.ioctl(descriptor, _GET_HEADER_SIZE, size)
     return size[0]

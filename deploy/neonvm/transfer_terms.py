@@ -45,7 +45,7 @@ class TransferLimits:
             # QEMU syncs the dirty log as soon as the rest fits into the downtime limit, so the limit stays zero until
             # all memory was sent once.
             return _NO_LIMIT if is_sent_once else Seconds(0.0)
-        # The cap only keeps the power of two finite; `downtime_most` is reached long before.
+        # The cap only keeps the power of two finite: `downtime_most` is reached long before.
         doublings = min(span // _DOUBLED_EVERY, 32.0)
         return Seconds(max(self.downtime, min(self.downtime * 2.0**doublings, self.downtime_most)))
 

@@ -18,7 +18,7 @@ from deploy.local.apiserver.apimachinery.jsonvalue import NotJsonError
 from deploy.local.apiserver.apimachinery.jsonvalue import decode as decode_json
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
 from deploy.local.apiserver.apimachinery.selectors import parse_labels
-from deploy.neonvm.objects.runner_policy import deciding_part, new_policy, policy_todo
+from deploy.neonvm.objects.runner_policy import new_policy, policy_action, relevant_fields
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.reports import parse_report, transfer_info
@@ -172,7 +172,7 @@ def _policy(text: str) -> object:
 
 
 def _network_policy(found: Json) -> object:
-    return policy_todo("kube-system", [VM], [deciding_part(found)], False, [found])
+    return policy_action("kube-system", [VM], [relevant_fields(found)], False, [found])
 
 
 def _review(found: Json) -> object:

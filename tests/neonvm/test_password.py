@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.neonvm.objects.vm_spec import password_secret
-from deploy.neonvm.password import from_file, keep_password
+from deploy.neonvm.password import read_password_file, sync_password
 from deploy.neonvm.ports import GuestError
 from tests.fake_clock import FakeClock
 
@@ -28,7 +28,7 @@ class FakeGuest:
 async def test_guest_gets_each_password_once(tmp_path: Path) -> None:
     """None at first; then the Secret is made, the guest is away for a while, and the password is changed later."""
     clock, guest, file = FakeClock(), FakeGuest(), tmp_path / "password"
-    keeping = asyncio.create_task(keep_password(guest, lambda: from_file(file), clock))
+    keeping = asyncio.create_task(sync_password(guest, lambda: read_password_file(file), clock))
     heard = list[list[str]]()
     for text, away in [(None, False), ("first\n", True), ("first\n", False), ("first\n", False), ("second", False)]:
         if text is not None:
@@ -51,7 +51,7 @@ async def test_unusable_password_counts_as_none(tmp_path: Path) -> None:
     file = tmp_path / "password"
     for written in (b"two\nlines", b"\xff", b"", b"x" * 1000):
         file.write_bytes(written)
-        assert await from_file(file) == ""
+        assert await read_password_file(file) == ""
 
 
 def test_secret_is_named_by_vm_or_group() -> None:

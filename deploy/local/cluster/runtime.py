@@ -16,7 +16,7 @@ from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.scheduling.extender import Extender
 from deploy.local.scheduling.loop import SchedulingLoop
 from deploy.neonvm.controller.controller import NeonVmController
-from deploy.neonvm.dependencies import ControllerDependencies, as_planned
+from deploy.neonvm.dependencies import ControllerDependencies, unchanged_pod
 from deploy.neonvm.migration.migration_controller import MigrationController
 from deploy.neonvm.objects.pods import with_agent
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
@@ -45,7 +45,7 @@ class Runtime:
             guest_host=self._kubelet,
             events=EventRecorder(client, "neonvm-controller", clock),
             clock=clock,
-            form=with_agent if sidecars else as_planned,
+            form=with_agent if sidecars else unchanged_pod,
         )
         self._controller = NeonVmController(controllers)
         self._migrations = MigrationController(controllers)

@@ -153,7 +153,7 @@ def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> Ag
 def _guest_urls(host: str, network: PodNetwork) -> dict[str, str]:
     return {
         "METRICS_URL": f"http://{host}:{network.port_for(METRICS_PORT)}/metrics",
-        "DATABASE_URL": f"http://{host}:{network.port_for(DAEMON_PORT)}{network.asked('/database')}",
+        "DATABASE_URL": f"http://{host}:{network.port_for(DAEMON_PORT)}{network.daemon_path('/database')}",
         "MONITOR_URL": f"ws://{host}:{network.port_for(MONITOR_PORT)}/monitor",
     }
 

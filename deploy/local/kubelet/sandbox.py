@@ -20,11 +20,11 @@ from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.process import ProcessSupervisor
 from deploy.neonvm import ports
 from deploy.neonvm.network.chooser import LocalNetwork
-from deploy.neonvm.objects.booted import booted_spec, machine_for
+from deploy.neonvm.objects.boot_record import machine_for, spec_at_boot
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
 from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of, password_secret
-from deploy.neonvm.password import PasswordGuest, keep_password, password_in, usable
+from deploy.neonvm.password import PasswordGuest, password_in, sync_password, valid_password
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
 from deploy.neonvm.runner.runner_arguments import guest_of_vm
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
@@ -78,7 +78,7 @@ class Sandbox:
         self.uid = uid_of(pod)
         self._pod = pod
         self._name = name_of(pod)
-        vm_as_booted = {**vm, "spec": booted_spec(pod)}
+        vm_as_booted = {**vm, "spec": spec_at_boot(pod)}
         machine = machine_of(vm_as_booted)
         self._machine = structs.replace(machine, use=machine_for(machine).clip(machine_of(vm).use))
         self._kernel_arguments = kernel_arguments(vm_as_booted)
@@ -175,7 +175,7 @@ class Sandbox:
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(self._report_and_run_agent(pod_network))]
             if isinstance(guest, PasswordGuest):
-                beside.append(tasks.create_task(keep_password(guest, self._password, deps.clock)))
+                beside.append(tasks.create_task(sync_password(guest, self._password, deps.clock)))
             reason = await resizer.run()
             # A migrated guest also stops here: wait until `send` knows.
             await self._transfer_settled.wait()
@@ -198,7 +198,7 @@ class Sandbox:
     async def _password(self) -> str:
         """The password in the VM's Secret; empty if it cannot be read."""
         try:
-            return usable(password_in(await self._deps.client.get(SECRETS, self._secret)))
+            return valid_password(password_in(await self._deps.client.get(SECRETS, self._secret)))
         except (ApiError, ValueError):
             return ""
 

@@ -62,7 +62,7 @@ async def _answer(reader: asyncio.StreamReader, method: str, path: str) -> Runne
         status, headers = _head((await reader.readuntil(b"\r\n\r\n")).decode("latin-1"))
         return RunnerHttpResponse(status, headers, await _body(reader, headers.get("content-length")))
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-        raise OSError(texts.ANSWER_UNREADABLE.format(method=method, path=path, error=error)) from error
+        raise OSError(texts.HTTP_INVALID.format(method=method, path=path, error=error)) from error
 
 
 def _head(text: str) -> tuple[int, dict[str, str]]:
@@ -78,13 +78,13 @@ async def _body(reader: asyncio.StreamReader, length: str | None) -> bytes:
     """The body: ``length`` bytes, or until the end of the stream."""
     if length is not None:
         if int(length) > _MAX_BODY:
-            raise ValueError(texts.ANSWER_TOO_LONG)
+            raise ValueError(texts.HTTP_TOO_LARGE)
         return await reader.readexactly(int(length))
     body = b""
     while part := await reader.read(_MAX_BODY):
         body += part
         if len(body) > _MAX_BODY:
-            raise ValueError(texts.ANSWER_TOO_LONG)
+            raise ValueError(texts.HTTP_TOO_LARGE)
     return body
 
 
@@ -158,7 +158,7 @@ class RunnerConnections:
     def forget(self, uid: str) -> None:
         """Drop the state of a deleted pod."""
         self._verified.pop(uid, None)
-        self._unreached.discard(uid)
+        self._unreachable.discard(uid)
 
     async def ask(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
         """Send a request to the runner's API. Raises ``OSError``: ``ImpostorError`` if another program answers."""
@@ -167,7 +167,7 @@ class RunnerConnections:
                 # Connections are not reused: another pod may have the IP at the next request.
                 streams = await self.api(runner)
             except TimeoutError as error:
-                raise OSError(texts.NO_ANSWER_IN_TIME) from error
+                raise OSError(texts.TIMED_OUT) from error
             try:
                 return await streams.ask(method, path, body)
             finally:
@@ -192,12 +192,12 @@ class RunnerConnections:
             try:
                 connection = await self._open_and_verify(runner)
             except TimeoutError as error:
-                self._unreached.add(runner.uid)
-                raise OSError(texts.NO_ANSWER_IN_TIME) from error
+                self._unreachable.add(runner.uid)
+                raise OSError(texts.TIMED_OUT) from error
             except OSError:
-                self._unreached.add(runner.uid)
+                self._unreachable.add(runner.uid)
                 raise
-            self._unreached.discard(runner.uid)
+            self._unreachable.discard(runner.uid)
             return connection
 
     async def _open_and_verify(self, runner: RunnerEndpoint) -> LongPollConnection:

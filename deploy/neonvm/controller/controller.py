@@ -15,9 +15,9 @@ from deploy.neonvm.controller.plan import plan
 from deploy.neonvm.controller.sleep_plan import LONGEST_SLEEP, sleep_event
 from deploy.neonvm.controller.vm_facts import UnderWay, VmObservation, VmPlan
 from deploy.neonvm.dependencies import ControllerDependencies, HostedGuest
-from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.owners import is_owned_by, migration_of
-from deploy.neonvm.objects.pods import runner_pod, to_repeat, usage_annotation
+from deploy.neonvm.objects.pods import metadata_patch, runner_pod, usage_annotation
+from deploy.neonvm.objects.vm_index import VmIndex
 from deploy.neonvm.objects.vm_spec import (
     ENDED,
     FINALIZER,
@@ -90,8 +90,10 @@ class NeonVmController:
         self._restarts: dict[str, _Restarts] = {}
         self._dropped: set[str] = set()  # fields of a VM's status, by the API server: NeonVM's own CRD lacks them
         deps.vms.listen(self._vm_changed)
-        self._pods = ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
-        self._migrations = ByVm(deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add)
+        self._pods = VmIndex(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
+        self._migrations = VmIndex(
+            deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add
+        )
 
     def _vm_changed(self, change: ObjectChange) -> None:
         self._queue.add(change.name)
@@ -139,7 +141,7 @@ class NeonVmController:
         machine: VirtualMachine | None = None
         guest, fault = hosted.resizer, ""
         # The label is not enough: the pod must have an owner reference.
-        others = [other for other in self._pods.of(name_of(vm)) if _is_run_for(other, vm)]
+        others = [other for other in self._pods.objects_of(name_of(vm)) if _is_run_for(other, vm)]
         try:
             machine = machine_of(vm)
         except InvalidObjectError as error:
@@ -169,7 +171,7 @@ class NeonVmController:
 
     def _migrates(self, vm: ObjectName) -> bool:
         """Return True if a migration of the VM is pending or under way."""
-        migrations = self._migrations.of(vm)
+        migrations = self._migrations.objects_of(vm)
         waiting = (migration for migration in migrations if text(migration, "status", "phase") not in ENDED)
         return any(not is_leaving(migration) for migration in waiting)
 
@@ -195,7 +197,7 @@ class NeonVmController:
         return pod if pod is not None and _is_run_for(pod, vm) else None
 
     def _under_way(self, vm: ObjectName) -> UnderWay | None:
-        migration = next((candidate for candidate in self._migrations.of(vm) if is_under_way(candidate)), None)
+        migration = next((candidate for candidate in self._migrations.objects_of(vm) if is_under_way(candidate)), None)
         if migration is None:
             return None
         source, target = (text(migration, "status", f"{end}PodName") for end in ("source", "target"))
@@ -303,7 +305,7 @@ class NeonVmController:
 
     async def _update_pod_metadata(self, vm: Json, pod: Json, guest: Resizer | None) -> None:
         """Copy the VM's labels and annotations, and the size of a running guest, to its pod."""
-        metadata = to_repeat(vm, pod)
+        metadata = metadata_patch(vm, pod)
         if guest is not None and guest.state.phase in {GuestPhase.RUNNING, *SLEEPING}:
             usage = usage_annotation(Resources(guest.state.cpu, guest.state.mem))
             if annotations_of(pod).get(ANNOTATION_USAGE) != usage:

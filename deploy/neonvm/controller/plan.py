@@ -11,7 +11,7 @@ from typing import Final
 
 from deploy.neonvm.controller.sleep_plan import last_sleep_status, lost_sleep_status, plan_asleep, plan_sleep, sleeps
 from deploy.neonvm.controller.vm_facts import UnderWay, VmObservation, VmPlan
-from deploy.neonvm.objects.booted import Booted, booted, limits_say, within_limits
+from deploy.neonvm.objects.boot_record import BootRecord, boot_record, limit_problems, within_limits
 from deploy.neonvm.objects.owners import is_owned_by
 from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.objects.vm_spec import (
@@ -119,7 +119,7 @@ def _ended(facts: VmObservation, pod: Json) -> VmPlan:
 
 
 def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPlan:
-    made = booted(pod)
+    made = boot_record(pod)
     if made is None and not is_leaving(pod):
         unknown = reasoned(texts.UNKNOWN_MACHINE, pod=name_of(pod).name)
         return VmPlan({"conditions": [_available(facts.vm, False, unknown)]})
@@ -185,7 +185,7 @@ def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:
 
 def _in_place(facts: VmObservation, pod: Json, guest: GuestState) -> Json:
     """Status fields with place and size of the guest. Keeps the address it was started with, by any controller."""
-    made = booted(pod)
+    made = boot_record(pod)
     return {
         "node": node_of(pod),
         "podIP": text(pod, "status", "podIP"),
@@ -220,7 +220,7 @@ def _accelerated(facts: VmObservation) -> list[Json]:
 
 def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
     """Conditions for a running machine that cannot satisfy the spec, or is limited by its pod."""
-    made, machine, name = booted(pod), facts.machine, name_of(pod).name
+    made, machine, name = boot_record(pod), facts.machine, name_of(pod).name
     if made is None or machine is None:
         return []
     running, low, high = made.machine, machine.bounds.min, machine.bounds.max
@@ -232,7 +232,7 @@ def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
     differences = "; ".join(
         texts.DIFFERENCE.format(what=what, has=has, wanted=wanted) for what, has, wanted in pairs if has != wanted
     )
-    problems = limits_say(running, pod, machine.slot_size)
+    problems = limit_problems(running, pod, machine.slot_size)
     changed = reasoned(texts.SPEC_CHANGED, differences=differences, pod=name)
     limited = reasoned(texts.POD_LIMITS, pod=name, problems=problems)
     return [
@@ -241,7 +241,7 @@ def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
     ]
 
 
-def _usable(facts: VmObservation, made: Booted, pod: Json) -> RunningMachine:
+def _usable(facts: VmObservation, made: BootRecord, pod: Json) -> RunningMachine:
     """The machine that the guest booted with, within its pod's limits."""
     # An invalid spec has no slot size; memory above the boot size then counts as one slot.
     slot = made.machine.mem_max if facts.machine is None else facts.machine.slot_size

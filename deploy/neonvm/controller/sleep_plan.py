@@ -123,12 +123,12 @@ def _sleeping_report(facts: VmObservation, machine: VirtualMachine) -> SleepRepo
 def _wake_reason(facts: VmObservation, machine: VirtualMachine, order: str) -> str:
     """Reason to wake a sleeping guest; empty if there is none."""
     if facts.guest is not None and facts.guest.phase is GuestPhase.WAKING:
-        return facts.sleeping.message or texts.CALLED
+        return facts.sleeping.message or texts.CLIENT_PACKET
     if not order:
         return texts.ORDER_REMOVED
     if facts.migrates and not facts.moves_asleep:
         return texts.MIGRATION_WAITS
-    return _sleep_blocker(facts, machine) or (texts.SLEPT_LONG if facts.is_sleep_over else "")
+    return _sleep_blocker(facts, machine) or (texts.SLEEP_TOO_LONG if facts.is_sleep_over else "")
 
 
 def _sleep_blocker(facts: VmObservation, machine: VirtualMachine) -> str:

@@ -15,8 +15,8 @@ from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwi
 from deploy.neonvm.migration.migration_facts import MoveFacts, pod_on
 from deploy.neonvm.migration.migration_plan import plan_migration, waits_for_guests
 from deploy.neonvm.migration.transfers import Transfers
-from deploy.neonvm.objects.by_vm import ByVm
-from deploy.neonvm.objects.vm_spec import RUNNING, has_remains, is_under_way, machine_of
+from deploy.neonvm.objects.vm_index import VmIndex
+from deploy.neonvm.objects.vm_spec import RUNNING, is_under_way, machine_of, needs_cleanup
 from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.api import Tolerating
 from protocol.kubernetes.objects import Json, is_leaving, labels_of, name_of, pod_phase, text, uid_of, whole
@@ -55,14 +55,16 @@ class MigrationController:
         self._executor = MigrationExecutor(deps, self.transfers, self._queue.add)
         self._deadlines: dict[str, Instant] = {}
         self._seen: dict[ObjectName, set[str]] = {}
-        self._of = ByVm(deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add)
+        self._migrations = VmIndex(
+            deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add
+        )
         # Used only for its callback; the informer keeps the reference.
-        ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self.look_at)
+        VmIndex(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self.look_at)
         deps.vms.listen(lambda change: self.look_at(change.name))
 
     def look_at(self, vm: ObjectName) -> None:
         """Enqueue the VM after a change of the VM or one of its guests."""
-        if self._of.of(vm):
+        if self._migrations.objects_of(vm):
             self._queue.add(vm)
 
     async def run(self) -> None:
@@ -75,7 +77,7 @@ class MigrationController:
 
     async def reconcile(self, vm: ObjectName) -> None:
         """Reconcile all migrations of one VM. Raises ``ApiError``."""
-        snapshot = _VmMigrations(self._deps.vms.get(vm), self._of.of(vm))
+        snapshot = _VmMigrations(self._deps.vms.get(vm), self._migrations.objects_of(vm))
         if any(not text(migration, "status", "phase") for migration in snapshot.migrations):
             # Admission needs fresh objects. For a migration under way, a stale cache only costs time.
             snapshot = await self._fresh_snapshot(vm)
@@ -104,7 +106,7 @@ class MigrationController:
         client = self._deps.client
         listed = (await client.list(MIGRATIONS, vm.namespace)).objects
         # In the order of the cache, followed by those not cached yet.
-        order = {uid_of(migration): place for place, migration in enumerate(self._of.of(vm))}
+        order = {uid_of(migration): place for place, migration in enumerate(self._migrations.objects_of(vm))}
         matching = [migration for migration in listed if text(migration, "spec", "vmName") == vm.name]
         matching.sort(key=lambda migration: (order.get(uid_of(migration), len(order)), name_of(migration).name))
         with Tolerating(RefusalKind.NOT_FOUND):
@@ -148,12 +150,12 @@ class MigrationController:
         )
 
     def _pending_cleanup(self, migrations: Sequence[Json]) -> str:
-        failed = next((migration for migration in migrations if has_remains(migration)), None)
+        failed = next((migration for migration in migrations if needs_cleanup(migration)), None)
         if failed is None:
             return ""
         target = self._pod(failed, text(failed, "status", "targetPodName"))
         leftover = "its pod" if target is None else pod_on(target)
-        return texts.REMAINS.format(migration=name_of(failed).name, leftover=leftover)
+        return texts.CLEANUP_PENDING.format(migration=name_of(failed).name, leftover=leftover)
 
     def _unpolled_pods(self, facts: MoveFacts) -> str:
         """Running pods whose guests this process has not polled yet and still may wait for; empty if none."""

@@ -64,7 +64,7 @@ class MigrationExecutor:
             self._transfers.call_off(uid_of(migration))
         elif todo.send:
             pods = [pod for pod in (facts.source, facts.target) if pod is not None]
-            await self._record(facts, *reasoned(texts.MOVES_FROM, ends=" to ".join(map(pod_on, pods))))
+            await self._record(facts, *reasoned(texts.MIGRATION_STARTED, ends=" to ".join(map(pod_on, pods))))
         if todo.delete_target and target is not None:
             with Tolerating(RefusalKind.NOT_FOUND):
                 # With the uid as precondition: another pod may have the same name.
@@ -137,7 +137,7 @@ class MigrationExecutor:
 
         async def on_fault(error: Exception) -> None:
             self._requeue(vm, _RETRY)
-            await self._record(facts, texts.MOVE_FAILED, repr(error), WARNING)
+            await self._record(facts, texts.MIGRATION_FAILED_INTERNALLY, repr(error), WARNING)
 
         vm = vm_of(migration)
         self._transfers.begin(uid_of(migration), send, lambda: self._requeue(vm, Seconds(0.0)), on_fault)
@@ -164,7 +164,7 @@ class MigrationExecutor:
         self, facts: MoveFacts, reason: str, story: str, kind: str = NORMAL, record: Record | None = None
     ) -> None:
         """Record an Event on the migration and on its VM."""
-        story = texts.OF_MIGRATION.format(migration=name_of(facts.migration).name, story=story)
+        story = texts.MIGRATION_STORY.format(migration=name_of(facts.migration).name, story=story)
         for about in filter(None, (facts.migration, facts.vm)):
             await (record or self._deps.events.record)(about, reason, story, kind)
 

@@ -102,7 +102,7 @@ def why_unplaced(target: Json | None) -> str:
     """The scheduler's reason why the target pod is unschedulable; empty if it gave none."""
     condition = condition_of(target or {}, "PodScheduled")
     why = text(condition, "message") if text(condition, "status") == "False" else ""
-    return texts.NO_PLACE.format(why=why) if why else ""
+    return texts.TARGET_UNSCHEDULABLE.format(why=why) if why else ""
 
 
 def figures(transfer: TransferState) -> str:

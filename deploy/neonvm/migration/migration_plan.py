@@ -30,7 +30,7 @@ from deploy.neonvm.objects.vm_spec import (
     RUNNING,
     SCALING,
     SUCCEEDED,
-    is_held,
+    carries_finalizer,
 )
 from deploy.neonvm.ports import PodRole
 from deploy.neonvm.texts import controller as texts
@@ -49,7 +49,7 @@ _MOVED_IN: Final = frozenset({PodRole.RUNNING, PodRole.BOOTING})
 def plan_migration(facts: MoveFacts) -> MigrationPlan:
     """The actions due now; empty if there is nothing to do but wait."""
     phase = text(facts.migration, "status", "phase")
-    has_finalizer = is_held(facts.migration)
+    has_finalizer = carries_finalizer(facts.migration)
     if phase in ENDED:
         return _clean_up(facts, phase, has_finalizer)
     if not phase:
@@ -92,7 +92,7 @@ def _waits_for(facts: MoveFacts) -> str:
     phase = text(facts.vm or {}, "status", "phase")
     if _sleeps(facts) and not _may_leave_asleep(facts):
         return texts.WAKING
-    return facts.remains or (texts.LAST_MOVE.format(phase=phase) if phase in _HELD else "")
+    return facts.remains or (texts.LAST_MIGRATION.format(phase=phase) if phase in _HELD else "")
 
 
 def _sleeps(facts: MoveFacts) -> bool:
@@ -265,7 +265,7 @@ def _broken(facts: MoveFacts) -> Reasoned | None:
         return why
     if facts.is_overdue:
         is_placed = bool(text(facts.migration, "status", "targetNode"))
-        waited = "" if is_placed else f"; {why_unplaced(facts.target) or texts.GOT_NO_NODE}"
+        waited = "" if is_placed else f"; {why_unplaced(facts.target) or texts.NOT_SCHEDULED}"
         return reasoned(texts.NOT_DONE, time=time_of(facts.migration), waited=waited)
     return None
 

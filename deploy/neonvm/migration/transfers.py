@@ -118,7 +118,7 @@ class Transfers:
             ended = _CANCELLED
             raise
         except Exception as error:  # noqa: BLE001 - one transfer must not end the controller of all others
-            _log.exception(texts.MOVE_FAULT, extra={"migration": uid})
+            _log.exception(texts.MIGRATION_INTERNAL_ERROR, extra={"migration": uid})
             await on_fault(error)
         finally:
             # Internal error: resume the transfer later, as if another process had started it.

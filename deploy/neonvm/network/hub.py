@@ -63,7 +63,7 @@ class HubNetwork(LoopbackNetwork):
         try:
             await super().up()
             _make_private(self._sockets)
-            self._token.file.write_text(f"autoscale.token={self._token.word}")
+            self._token.file.write_text(f"autoscale.token={self._token.value}")
             self._hub = await self._hypervisor.launch("the hub", _hub_command, self._sockets / "hub.log")
         except GuestError as error:
             await self.down()

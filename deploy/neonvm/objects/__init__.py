@@ -1,1 +1,1 @@
-"""NeonVM's Kubernetes objects: how they are read and which pods are made for them (pure, aside from an index)."""
+"""Reads NeonVM's Kubernetes objects, and builds their pods and policies (pure, except ``vm_index``)."""

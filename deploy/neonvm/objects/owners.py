@@ -1,6 +1,7 @@
 """Owner references of pods and migrations (pure).
 
-An object is deleted with its owners. The target pod of a migration passes from the migration to the VM.
+Kubernetes deletes an object with its last owner. The target pod of a migration first belongs to the migration, then to
+the VM.
 """
 
 from __future__ import annotations
@@ -10,27 +11,27 @@ from protocol.kubernetes.resources import MIGRATIONS, Resource
 
 
 def owner_reference(kind: Resource, owner: Json, *, controller: bool = True) -> Json:
-    """The reference that makes ``owner`` an owner; the one that manages the object if it is its ``controller``."""
+    """A reference to ``owner``; ``controller`` marks the owner that manages the object."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
         "name": name_of(owner).name,
         "uid": uid_of(owner),
         "controller": controller,
-        # No owner waits for what it owns: finalizers see to that. True would need the right to update the owner's
+        # Finalizers already delay the owner's deletion. True would require the permission to update the owner's
         # finalizers in some clusters.
         "blockOwnerDeletion": False,
     }
 
 
-def is_owned_by(found: Json, owner: Json) -> bool:
-    """Return True if ``owner`` is among the owners of ``found``."""
-    return any(text(reference, "uid") == uid_of(owner) for reference in items(found, "metadata", "ownerReferences"))
+def is_owned_by(dependent: Json, owner: Json) -> bool:
+    """Return True if ``owner`` is one of the owners of ``dependent``."""
+    return any(text(reference, "uid") == uid_of(owner) for reference in items(dependent, "metadata", "ownerReferences"))
 
 
 def migration_of(pod: Json) -> str:
-    """The name of the migration that owns ``pod``; empty if none does."""
-    # A migration also owns the pod that its guest leaves, but without controlling it.
+    """The name of the migration whose target is ``pod``; empty if there is none."""
+    # A migration also owns its source pod, but is not its controller.
     owners = [
         reference for reference in items(pod, "metadata", "ownerReferences") if reference.get("controller") is True
     ]

@@ -1,6 +1,6 @@
-"""The runner pod as a real cluster needs it: what the plain pod of a VM gets beside its place and its owners (pure).
+"""Builds the runner pod for a real cluster from a VM's plain pod (pure).
 
-Nothing in the pod has a privilege: the guest's devices come from device plugins of the node.
+The pod is unprivileged: the guest's devices come from the node's device plugins.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deploy.neonvm.addressing import GUEST_DAEMON_PORT, METRICS_PORT, MONITOR_PORT
-from deploy.neonvm.objects.init_containers import IMAGES, init_container, own_resources
+from deploy.neonvm.objects.init_containers import IMAGES, allowed_resources, init_container
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner, runner_of
 from deploy.neonvm.objects.target_pod import DISK
-from deploy.neonvm.objects.vm_spec import own_ports, password_secret
+from deploy.neonvm.objects.vm_spec import password_secret, runner_ports
 from protocol.guest.sleep import ignored_networks
 from protocol.kubernetes.objects import Json, annotations_of, child, flag, items, labels_of, name_of, text, whole
 from protocol.names import (
@@ -30,28 +30,29 @@ from protocol.names import (
 # "nonroot" of distroless images.
 USER: Final = 65532
 FLAT_RESOURCE: Final = "autoscaling.neon.tech/flat-network"
-"""What a pod on the flat network takes one of: ``neonvm-network`` offers it on its node."""
+"""Extended resource of ``neonvm-network``; each pod on the flat network requests one."""
 FLAT_FOLDER: Final = "/run/autoscale/flat"
-"""On the node: where that program hands over taps."""
+"""Folder on the node with the sockets at which ``neonvm-network`` hands out taps."""
 FLAT_MOUNT: Final = "/run/flat"
-"""In the pod: the folder with its own socket of that program."""
+"""Folder in the pod with its socket of ``neonvm-network``."""
 
-# Seconds until a pod of a lost node goes; Kubernetes' own default is five minutes.
-_LOST: Final = 30
-_SECRET: Final = "postgres"  # noqa: S105 - a volume
+# Seconds until a pod on a lost node is evicted; Kubernetes' default is five minutes.
+_LOST_SECONDS: Final = 30
+_PASSWORD_VOLUME: Final = "postgres"  # noqa: S105 - a volume
 # Seconds before the first readiness probe.
-_FIRST_LOOK: Final = 2
+_PROBE_DELAY: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerForm:
-    """``image`` is the runner's. ``guest_resource`` is what pods ask of the node's device plugin, empty for nothing.
+    """Settings of runner pods. ``image`` is the runner's image. ``guest_resource`` is the extended resource that brings
+    the guest's devices; empty if pods request none.
 
-    ``sidecar`` is the part of a pod (``containers``, ``volumes``) with which a VM that lets itself be resized runs its
-    agent. It becomes a native sidecar, which does not keep the pod running once the guest has ended. A VM that names an
-    account of its own has none: the agent's rights are its own account's. ``authorities``, in PEM, are those whose
-    clients the pod lets in. ``pod_security`` is the security context of the pod. ``pull_secrets`` are the names of
-    Secrets for the images that are ours; a VM adds those for its own.
+    ``sidecar`` is a partial pod spec (``containers``, ``volumes``, ``serviceAccountName``) with the agent, for VMs with
+    autoscaling enabled. Its containers become native sidecars, which do not keep the pod running once the guest has
+    ended. A VM with a service account of its own gets no agent, which needs the sidecar's account. ``authorities`` are
+    the CAs (PEM) of the clients that the pod accepts. ``pod_security`` is the pod's security context. ``pull_secrets``
+    are the names of Secrets for our own images; a VM may add others.
     """
 
     image: str
@@ -62,18 +63,18 @@ class RunnerForm:
     pull_secrets: Sequence[str] = ()
 
     def __call__(self, vm: Json, pod: Json) -> Json:
-        """The pod of ``vm``, made from the plain one."""
+        """The pod of ``vm``, built from its plain ``pod``."""
         spec = child(pod, "spec")
         agents = self._agents(vm)
         volumes = _volumes(vm)
         if agents:
-            # The agent's identity for the API server: the runner beside it gets none.
+            # The agent's token for the API server; the runner gets none.
             identity: Json = {"name": _IDENTITY, "projected": {"sources": _API_ACCESS}}
             volumes += [*items(self.sidecar or {}, "volumes"), identity]
         own_containers = [init_container(container) for container in items(vm, "spec", "extraInitContainers")]
         pod_spec: Json = {
             **spec,
-            # The runner gets no rights at the API server; the agent's token is mounted into the agent alone.
+            # The runner has no access to the API server; the agent's token is mounted only into the agent.
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "tolerations": [*items(spec, "tolerations"), *_TOLERATIONS],
@@ -104,28 +105,28 @@ class RunnerForm:
     def _agents(self, vm: Json) -> list[Json]:
         if self.sidecar is None or labels_of(vm).get(LABEL_ENABLED) != "true":
             return []
-        # A pod has one account: the agent would get the rights of the VM's.
+        # A pod has one service account, so the agent would run with the VM's.
         if text(vm, "spec", "serviceAccountName") not in {"", self._account}:
             return []
         return [_agent(container) for container in items(self.sidecar, "containers")]
 
     def _runner(self, vm: Json, pod: Json, plain: Json) -> Json:
         spec = child(vm, "spec")
-        api, qmp = own_ports(spec)
-        runner_ports = [{"name": "runner", "containerPort": api}, {"name": "qmp", "containerPort": qmp}]
+        api, qmp = runner_ports(spec)
+        ports = [{"name": "runner", "containerPort": api}, {"name": "qmp", "containerPort": qmp}]
         return {
             **plain,
-            # The runner's image has QEMU and the guest's kernel; the VM's own image only brings its disk.
+            # The runner's image contains QEMU and the guest's kernel; the VM's own image contains only its disk.
             "image": text(spec, "runnerImage") or self.image,
             "imagePullPolicy": "IfNotPresent",
             "command": [RUNNER_COMMAND],
-            # The authorities stand in the pod itself, whose environment nobody can change once it runs.
+            # In the environment, because that cannot be changed once the pod exists.
             "env": [*_environment(vm, pod), {"name": RUNNER_AUTHORITIES, "value": self.authorities}],
-            "ports": [*runner_ports, *items(plain, "ports")],
+            "ports": [*ports, *items(plain, "ports")],
             "resources": self._resources(vm),
             "readinessProbe": {
                 "httpGet": {"path": "/ready", "port": api, "scheme": "HTTPS"},
-                "initialDelaySeconds": _FIRST_LOOK,
+                "initialDelaySeconds": _PROBE_DELAY,
                 "periodSeconds": 5,
                 "timeoutSeconds": 5,
             },
@@ -135,35 +136,41 @@ class RunnerForm:
                 {"name": IMAGES, "mountPath": "/vm/images"},
                 {"name": "run", "mountPath": "/run/neonvm"},
                 {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - in the pod
-                {"name": _SECRET, "mountPath": "/run/password", "readOnly": True},
+                {"name": _PASSWORD_VOLUME, "mountPath": "/run/password", "readOnly": True},
                 {"name": _RUNNER_IDENTITY, "mountPath": "/run/identity", "readOnly": True},
             ],
         }
 
     def _resources(self, vm: Json) -> Json:
-        wanted = own_resources(child(vm, "spec", "podResources"))
-        # `FLAT_RESOURCE` brings the socket at which the node's network program hands over the tap.
-        taken = [FLAT_RESOURCE] if is_on_flat_network(vm) else []
+        resources = allowed_resources(child(vm, "spec", "podResources"))
+        # With `FLAT_RESOURCE` comes the socket at which `neonvm-network` hands out the tap.
+        devices = [FLAT_RESOURCE] if is_on_flat_network(vm) else []
         if self.guest_resource and child(vm, "spec").get("enableAcceleration") is not False:
-            # It brings /dev/kvm, on nodes that have it.
-            taken.append(self.guest_resource)
+            # With it comes /dev/kvm, on nodes that have it.
+            devices.append(self.guest_resource)
         # For extended resources the request defaults to the limit.
-        return {**wanted, "limits": {**child(wanted, "limits"), **dict.fromkeys(taken, "1")}} if taken else wanted
+        limits = {**child(resources, "limits"), **dict.fromkeys(devices, "1")}
+        return {**resources, "limits": limits} if devices else resources
 
 
 def is_open(pod: Json) -> bool:
-    """Return True if the ports of a VM's pod let everyone in: only a pod of ours names whom it lets in."""
+    """Return True if the ports of a VM's pod are not authenticated: only pods created by us have CAs for that."""
     return not any(text(variable, "name") == RUNNER_AUTHORITIES for variable in items(runner_of(pod), "env"))
 
 
 def is_on_flat_network(vm: Json) -> bool:
-    """Return True if the VM has an address of its own, which stays with it when it moves."""
+    """Return True if the VM has an address on the flat network, which it keeps when it is migrated."""
     return flag(vm, "spec", "extraNetwork", "enable")
 
 
 _TOLERATIONS: Final[list[Json]] = [
-    {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST}
-    for what in ("not-ready", "unreachable")
+    {
+        "key": f"node.kubernetes.io/{condition}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": _LOST_SECONDS,
+    }
+    for condition in ("not-ready", "unreachable")
 ]
 POD_SECURITY: Final[Json] = {
     "runAsNonRoot": True,
@@ -180,18 +187,18 @@ _CONTAINER_SECURITY: Final[Json] = {
 
 
 _RUNNER_IDENTITY: Final = "runner-identity"
-# A token for nothing else: it proves to the controller which pod it speaks with.
-_OF_THIS_POD: Final[Json] = {
+# A token only for the controller's audience, which proves the pod's identity to it.
+_POD_TOKEN: Final[Json] = {
     "serviceAccountToken": {"path": "token", "audience": RUNNER_AUDIENCE, "expirationSeconds": 3600}
 }
 _IDENTITY: Final = "kube-api-access"
 _API_ACCESS: Final[list[Json]] = [
-    # As in the volume that Kubernetes itself would project.
+    # The same as Kubernetes would mount automatically.
     {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
     {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
     {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
 ]
-_GUEST_AT: Final = {
+_GUEST_URLS: Final = {
     "METRICS_URL": f"http://127.0.0.1:{METRICS_PORT}/metrics",
     "DATABASE_URL": f"http://127.0.0.1:{GUEST_DAEMON_PORT}/database",
     "MONITOR_URL": f"ws://127.0.0.1:{MONITOR_PORT}/monitor",
@@ -199,15 +206,15 @@ _GUEST_AT: Final = {
 
 
 def _agent(plain: Json) -> Json:
-    """A sidecar that finds the guest at the pod's own ports, and has an identity for the API server."""
-    # These point at the pod itself, and replace what the chart sets for them.
-    variables = [variable for variable in items(plain, "env") if text(variable, "name") not in _GUEST_AT]
+    """The agent's container as a sidecar, with the guest's URLs and a token for the API server."""
+    # The guest's URLs are ports of the pod; they replace those set by the chart.
+    variables = [variable for variable in items(plain, "env") if text(variable, "name") not in _GUEST_URLS]
     mount: Json = {"name": _IDENTITY, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
     return {
         **plain,
         # This makes an init container a native sidecar.
         "restartPolicy": "Always",
-        "env": [*variables, *({"name": name, "value": value} for name, value in _GUEST_AT.items())],
+        "env": [*variables, *({"name": name, "value": value} for name, value in _GUEST_URLS.items())],
         "volumeMounts": [*items(plain, "volumeMounts"), mount],
     }
 
@@ -226,16 +233,16 @@ def _disk_copier(vm: Json) -> Json:
 
 
 def _environment(vm: Json, pod: Json) -> list[Json]:
-    # The uid is known only once the API server has made the pod.
+    # The API server assigns the uid when it creates the pod.
     fields = {"K8S_POD_NAME": "metadata.name", "POD_UID": "metadata.uid"}
-    # A tenant writes the annotation: pass on networks, not its text.
+    # A tenant writes the annotation, so pass on the parsed networks instead of its text.
     ignores = ",".join(map(str, ignored_networks(annotations_of(vm).get(ANNOTATION_SLEEP_IGNORES, ""))))
     plain = {
         "VM_NAMESPACE": name_of(vm).namespace,
         "VM_NAME": name_of(vm).name,
         "AUTOSCALE_CACHE": "/run/neonvm/cache",
         **({RUNNER_IGNORES: ignores} if ignores else {}),
-        # A pod that belongs to a migration is its target.
+        # A pod owned by a migration is its target.
         **({"RECEIVE_MIGRATION": "true"} if migration_of(pod) else {}),
     }
     from_fields: list[Json] = [
@@ -246,7 +253,7 @@ def _environment(vm: Json, pod: Json) -> list[Json]:
 
 
 def _password_of(vm: Json) -> Json:
-    """A pod without the Secret starts anyway; the kubelet mounts one that is made later."""
+    """Volume source of the password. Optional: a pod starts without the Secret, and the kubelet mounts it later."""
     items = [{"key": PASSWORD_KEY, "path": PASSWORD_KEY}]
     return {"secretName": password_secret(vm).name, "optional": True, "items": items, "defaultMode": 0o440}
 
@@ -254,9 +261,9 @@ def _password_of(vm: Json) -> Json:
 def _volumes(vm: Json) -> list[Json]:
     return [
         {"name": IMAGES, "emptyDir": {}},
-        # In memory: keys of migrations are written here.
+        # In memory, because it contains the private keys of migrations.
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
-        {"name": _SECRET, "secret": _password_of(vm)},
-        {"name": _RUNNER_IDENTITY, "projected": {"sources": [_OF_THIS_POD]}},
+        {"name": _PASSWORD_VOLUME, "secret": _password_of(vm)},
+        {"name": _RUNNER_IDENTITY, "projected": {"sources": [_POD_TOKEN]}},
     ]

@@ -1,7 +1,7 @@
 """The runner pod of a VirtualMachine (pure).
 
-It repeats some labels and annotations of its VM, because NeonVM's own scheduler reads pods alone. Our own permits stay
-on the VM: nobody reads them on the pod.
+Some labels and annotations of the VM are copied to its pod, because NeonVM's own scheduler reads only pods. Our own
+permits are not copied: nobody reads them on the pod.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from protocol.vm_arguments import encode_dump
 
 AGENT: Final = "autoscaler-agent"
 MOVED: Final = "Migrated"
-"""The reason in the status of a pod whose guest has moved into another one."""
+"""Reason for the end of a pod whose guest was migrated to another one."""
 
-_COPIED_ANNOTATIONS: Final = (ANNOTATION_BOUNDS, ANNOTATION_CONFIG)
+_INITIAL_ANNOTATIONS: Final = (ANNOTATION_BOUNDS, ANNOTATION_CONFIG)
 # As on pods of NeonVM's controller: tools find VM pods by it.
 _APP: Final = {"app.kubernetes.io/name": "NeonVM"}
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
@@ -44,30 +44,28 @@ _GRACE_SECONDS: Final = 30
 
 
 def usage_annotation(size: Resources) -> str:
-    """The text of the usage annotation for a VM that has ``size``."""
+    """Value of the usage annotation of a pod whose guest has ``size``."""
     return json.dumps({"cpu": size.cpu.quantity(), "memory": size.mem.quantity()})
 
 
 def pod_end(pod: Json) -> tuple[str, str]:
-    """The reason and the story of a pod that has ended: its status has them, or the last words of its runner."""
+    """Reason and message for the end of a pod: from its status, or from its runner's termination message."""
     if text(pod, "status", "reason"):
         return text(pod, "status", "reason"), text(pod, "status", "message")
     runners = [status for status in items(pod, "status", "containerStatuses") if is_runner(status)]
     ends = [child(status, "state", "terminated") for status in runners]
-    # An evicted pod has a reason of its own, returned above; a runner that ended leaves a termination message.
-    last_words = next((text(end, "message") or text(end, "reason") for end in ends), "")
-    story = last_words or text(pod, "status", "message")
-    # The runner's last words are the only sign that the guest left in good order.
-    return MOVED if story == MOVED_AWAY else "PodEnded", story
+    message = next((text(end, "message") or text(end, "reason") for end in ends), "") or text(pod, "status", "message")
+    # Only the runner's termination message shows that the guest was migrated.
+    return MOVED if message == MOVED_AWAY else "PodEnded", message
 
 
 def is_runner(container: Json) -> bool:
-    """Return True if a container, or the status of one, is that of the guest."""
+    """Return True for the runner's container, or its status."""
     return text(container, "name") == RUNNER_CONTAINER
 
 
 def runner_of(pod: Json) -> Json:
-    """The container of the guest; empty if there is none."""
+    """The runner's container; empty if there is none."""
     return next((container for container in items(pod, "spec", "containers") if is_runner(container)), {})
 
 
@@ -77,20 +75,20 @@ def pod_labels(vm: JsonObject) -> dict[str, str]:
     >>> pod_labels({"metadata": {"name": "db", "labels": {"tier": "a"}}})
     {'app.kubernetes.io/name': 'NeonVM', 'tier': 'a', 'vm.neon.tech/name': 'db'}
     """
-    # A VM's own label wins: Services may select its pod by that.
+    # The VM's own labels take precedence: Services may select its pod by them.
     return {**_APP, **labels_of(vm), LABEL_VM_NAME: name_of(vm).name}
 
 
 def runner_pod(vm: Json, pod_name: str, use: Resources) -> Json:
-    """The pod that runs ``vm``."""
+    """The plain pod for ``vm``, with the size ``use`` at boot."""
     vm_name = name_of(vm)
     spec = child(vm, "spec")
     labels: Json = {**pod_labels(vm)}
-    # Only these: other annotations of a VM, such as kubectl's, mean nothing on a pod.
-    annotations: Json = {key: value for key, value in annotations_of(vm).items() if key in _COPIED_ANNOTATIONS}
+    # Other annotations of a VM, such as kubectl's, do not apply to its pod.
+    annotations: Json = {key: value for key, value in annotations_of(vm).items() if key in _INITIAL_ANNOTATIONS}
     annotations |= {ANNOTATION_USAGE: usage_annotation(use), _DEFAULT_CONTAINER: RUNNER_CONTAINER}
-    annotations |= {key: value for key, value in repeated_annotations(vm).items() if value is not None}
-    carried: Json = {key: spec[key] for key in ("nodeSelector", "affinity", "tolerations") if spec.get(key)}
+    annotations |= {key: value for key, value in updated_annotations(vm).items() if value is not None}
+    placement: Json = {key: spec[key] for key in ("nodeSelector", "affinity", "tolerations") if spec.get(key)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -102,9 +100,9 @@ def runner_pod(vm: Json, pod_name: str, use: Resources) -> Json:
             "ownerReferences": [owner_reference(VIRTUAL_MACHINES, vm)],
         },
         "spec": {
-            **carried,
+            **placement,
             "schedulerName": text(vm, "spec", "schedulerName") or SCHEDULER_NAME,
-            # The controller makes a new pod instead: a container that restarts would boot the guest unnoticed.
+            # The controller creates a new pod instead: a restarted container would boot the guest unnoticed.
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "containers": [_runner(vm)],
@@ -128,7 +126,7 @@ def _runner(vm: Json) -> Json:
 
 
 def with_agent(vm: Json, pod: Json) -> Json:
-    """``pod`` with the agent as a sidecar if ``vm`` lets itself be resized (S4.3): a ``PodForm``."""
+    """A ``PodForm`` that adds the agent as a container if autoscaling is enabled for ``vm`` (S4.3)."""
     if labels_of(vm).get(LABEL_ENABLED) != "true":
         return pod
     agent: Json = {"name": AGENT, "image": AGENT, "ports": [{"name": "http", "containerPort": 9101}]}
@@ -137,42 +135,42 @@ def with_agent(vm: Json, pod: Json) -> Json:
 
 
 def _arguments(vm: Json) -> list[str]:
-    """Arguments of the runner: also the only record of the booted machine once the VM was edited (``booted``)."""
-    # The address is all that a runner needs of the status; the rest changes too often for a record.
+    """Arguments of the runner. They are also the record of the booted machine (``boot_record``)."""
+    # The runner needs only the address; the rest of the status changes.
     status = {key: value for key, value in child(vm, "status").items() if key == "extraNetIP"}
     return ["-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", encode_dump(status)]
 
 
 def has_agent(pod: Json) -> bool:
-    """Return True if the pod carries an agent of its own."""
+    """Return True if the pod has an agent's container, as added by ``with_agent``."""
     return any(text(container, "name") == AGENT for container in items(pod, "spec", "containers"))
 
 
-_LABELS: Final = (LABEL_ENABLED, AUTO_MIGRATION, LABEL_ALWAYS_MIGRATE)
-_ANNOTATIONS: Final = (ANNOTATION_SCALING_UNIT, ANNOTATION_REQUESTED, ANNOTATION_APPROVED)
+_UPDATED_LABELS: Final = (LABEL_ENABLED, AUTO_MIGRATION, LABEL_ALWAYS_MIGRATE)
+_UPDATED_ANNOTATIONS: Final = (ANNOTATION_SCALING_UNIT, ANNOTATION_REQUESTED, ANNOTATION_APPROVED)
 
 
-def repeated_annotations(vm: Json) -> dict[str, str | None]:
-    """The annotations that a VM's pod must have, by name; None for one that it must not have."""
+def updated_annotations(vm: Json) -> dict[str, str | None]:
+    """Annotations of a VM's pod that are updated with the VM; None for those to be removed."""
     overcommit = child(vm, "spec", "overcommit")
     return {
-        # NeonVM's scheduler writes an agent's request and its grant on the VM, and answers the agent once the pod has
-        # the same.
-        **{name: annotations_of(vm).get(name) for name in _ANNOTATIONS},
+        # NeonVM's scheduler writes an agent's request and the approval on the VM, and responds to the agent once the
+        # pod has the same annotations.
+        **{name: annotations_of(vm).get(name) for name in _UPDATED_ANNOTATIONS},
         # NeonVM's scheduler panics if a VM's pod lacks it.
         ANNOTATION_RESOURCES: _text(_sizes(child(vm, "spec", "guest"))),
         ANNOTATION_OVERCOMMIT: _text(overcommit) if overcommit else None,
     }
 
 
-def to_repeat(vm: Json, pod: Json) -> Json:
-    """The metadata in which ``pod`` differs from its ``vm``, as a merge patch has it; empty if it does not."""
-    wanted, labels, annotations = labels_of(vm), labels_of(pod), annotations_of(pod)
+def metadata_patch(vm: Json, pod: Json) -> Json:
+    """Merge patch for the metadata of ``pod`` that updates the copies of its VM's; empty if they are up to date."""
+    desired, labels, annotations = labels_of(vm), labels_of(pod), annotations_of(pod)
     differing = {
-        # A None in a merge patch removes the key.
-        "labels": {name: wanted.get(name) for name in _LABELS if labels.get(name) != wanted.get(name)},
+        # None removes a key in a merge patch.
+        "labels": {name: desired.get(name) for name in _UPDATED_LABELS if labels.get(name) != desired.get(name)},
         "annotations": {
-            name: value for name, value in repeated_annotations(vm).items() if annotations.get(name) != value
+            name: value for name, value in updated_annotations(vm).items() if annotations.get(name) != value
         },
     }
     return {kind: values for kind, values in differing.items() if values}
@@ -186,12 +184,12 @@ def _sizes(guest: Json) -> Json:
     }
 
 
-def _range(found: Json) -> Json:
-    least = found.get("min", 1)
-    use = found.get("use", least)
-    return {"min": least, "max": found.get("max", use), "use": use}
+def _range(amounts: Json) -> Json:
+    least = amounts.get("min", 1)
+    use = amounts.get("use", least)
+    return {"min": least, "max": amounts.get("max", use), "use": use}
 
 
-def _text(found: Json) -> str:
-    # Compact, as Go's encoder writes it.
-    return json.dumps(found, separators=(",", ":"))
+def _text(value: Json) -> str:
+    # Compact, like Go's encoder.
+    return json.dumps(value, separators=(",", ":"))

@@ -1,7 +1,7 @@
-"""The NetworkPolicy around the ports of runner pods, and where the controller keeps one (pure).
+"""The NetworkPolicy for the ports of runner pods, and in which namespaces the controller maintains it (pure).
 
-NetworkPolicies only add up: one that selects a pod closes what none of them opens. Beside another policy for the same
-pods, ours would open to everybody what that one keeps closed, so it is kept only if there is no other.
+NetworkPolicies are additive: a selected pod accepts whatever any of its policies allows. So ours, which allows the
+guest's ports to everyone, would weaken another policy for the same pods. It is maintained only if there is no other.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LABELS: Final = {
     "app.kubernetes.io/part-of": "autoscaling",
     MANAGED_BY: CONTROLLER,
 }
-OF_NAMESPACES: Final = (
+NAMESPACED_POLICIES: Final = (
     Resource("cilium.io", "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy"),
     Resource("crd.projectcalico.org", "v1", "networkpolicies", "NetworkPolicy"),
     Resource("crd.antrea.io", "v1beta1", "networkpolicies", "NetworkPolicy"),
 )
-OF_CLUSTERS: Final = (
+CLUSTER_POLICIES: Final = (
     Resource("cilium.io", "v2", "ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy", namespaced=False),
     Resource("crd.projectcalico.org", "v1", "globalnetworkpolicies", "GlobalNetworkPolicy", namespaced=False),
     Resource(
@@ -45,13 +45,13 @@ OF_CLUSTERS: Final = (
     ),  # the successor of the one above
     Resource("crd.antrea.io", "v1beta1", "clusternetworkpolicies", "ClusterNetworkPolicy", namespaced=False),
 )
-"""Other kinds of policies that an allowing NetworkPolicy can override; whom they select is not evaluated."""
+"""Kinds of policies that a NetworkPolicy can override; which pods they select is not evaluated."""
 
 _RUNNERS: Final[Json] = {"matchExpressions": [{"key": LABEL_VM_NAME, "operator": "Exists"}]}
-_CLOSED: Final = sorted((MONITOR_PORT, QMP_PORT, MIGRATION_PORT, RUNNER_PORT))
+_PROTECTED_PORTS: Final = sorted((MONITOR_PORT, QMP_PORT, MIGRATION_PORT, RUNNER_PORT))
 
 
-class Todo(Enum):
+class PolicyAction(Enum):
     """A change to the policy of one namespace."""
 
     CREATE = "create"
@@ -59,98 +59,105 @@ class Todo(Enum):
     DELETE = "delete"
 
 
-def policy_spec(home: str) -> Json:
-    """The spec of the policy, if the programs run in the namespace ``home``: the chart's template, in other words."""
+def policy_spec(own_namespace: str) -> Json:
+    """The policy's spec, equal to the chart's template. ``own_namespace`` is the namespace of controller and agents."""
     return {
         "podSelector": _RUNNERS,
         "policyTypes": ["Ingress"],
         "ingress": [
-            {"from": [_program(home, CONTROLLER)], "ports": [_tcp(QMP_PORT), _tcp(RUNNER_PORT)]},
-            {"from": [_program(home, "autoscaling-agent")], "ports": [_tcp(MONITOR_PORT), _tcp(RUNNER_PORT)]},
-            # Guests move between runner pods of one namespace.
+            {"from": [_program(own_namespace, CONTROLLER)], "ports": [_tcp(QMP_PORT), _tcp(RUNNER_PORT)]},
+            {
+                "from": [_program(own_namespace, "autoscaling-agent")],
+                "ports": [_tcp(MONITOR_PORT), _tcp(RUNNER_PORT)],
+            },
+            # Guests are migrated between runner pods of one namespace.
             {"from": [{"podSelector": _RUNNERS}], "ports": [_tcp(MIGRATION_PORT)]},
-            # The ports of guests and agents stay as open as without a policy.
+            # The ports of guests and agents stay open, as without a policy.
             {"ports": [*_other_ports(), {"protocol": "UDP", "port": 1, "endPort": 65535}]},
         ],
     }
 
 
-def new_policy(home: str) -> Json:
-    """The policy, to be created."""
+def new_policy(own_namespace: str) -> Json:
+    """The policy to create."""
     metadata: Json = {"name": NAME, "labels": dict(LABELS)}
     return {
         "apiVersion": NETWORK_POLICIES.api_version,
         "kind": NETWORK_POLICIES.kind,
         "metadata": metadata,
-        "spec": policy_spec(home),
+        "spec": policy_spec(own_namespace),
     }
 
 
-def restoring_patch(home: str) -> Json:
-    """A merge patch that gives a policy of ours its spec back, whatever was added to it."""
-    # A merge patch keeps what it does not name, so additions are removed by null.
-    return {"spec": {**policy_spec(home), "podSelector": {**_RUNNERS, "matchLabels": None}, "egress": None}}
+def restoring_patch(own_namespace: str) -> Json:
+    """A merge patch that restores the spec of our policy, also from additions."""
+    # A merge patch keeps fields that it does not mention, so remove additions with null.
+    return {"spec": {**policy_spec(own_namespace), "podSelector": {**_RUNNERS, "matchLabels": None}, "egress": None}}
 
 
-def policy_todo(
-    home: str, vms: Sequence[JsonObject], policies: Iterable[JsonObject], others: bool, pods: Sequence[JsonObject] = ()
-) -> Todo | None:
-    """The change that a namespace with these VMs, NetworkPolicies and ``pods`` of VMs needs; None if it needs none.
-    ``others`` says that policies of other kinds may select its pods.
+def policy_action(
+    own_namespace: str,
+    vms: Sequence[JsonObject],
+    policies: Iterable[JsonObject],
+    others: bool,
+    pods: Sequence[JsonObject] = (),
+) -> PolicyAction | None:
+    """The action needed in a namespace with these VMs, NetworkPolicies and ``pods`` of VMs; None if none. ``others``:
+    policies of other kinds may select its pods.
     """
-    # A pod has the labels that its VM had when it was made, and those that people and webhooks gave it.
+    # A pod has its VM's labels from when it was created, and those added by users and webhooks.
     labels = [*map(pod_labels, vms), *map(labels_of, pods)]
     # The policies are iterated several times below.
     policy_list = list(policies)
     own = next((policy for policy in policy_list if is_ours(policy)), None)
-    # Somebody made a policy of this name, or took our label off: it is theirs.
+    # A user has created a policy of this name, or removed our label: it is theirs.
     is_name_taken = own is None and any(name_of(policy).name == NAME for policy in policy_list)
     rest = [policy for policy in policy_list if policy is not own]
-    stands_back = (
+    must_yield = (
         others or is_name_taken or any(selects_ingress(policy, pod_labels) for policy in rest for pod_labels in labels)
     )
     if own is None:
-        return Todo.CREATE if vms and not stands_back else None
-    if not vms or stands_back:
-        return Todo.DELETE
-    return Todo.RESTORE if own.get("spec") != policy_spec(home) else None
+        return PolicyAction.CREATE if vms and not must_yield else None
+    if not vms or must_yield:
+        return PolicyAction.DELETE
+    return PolicyAction.RESTORE if own.get("spec") != policy_spec(own_namespace) else None
 
 
 def is_ours(policy: JsonObject) -> bool:
-    """Return True if the controller made the policy and nobody has taken its label off."""
+    """Return True if the controller created the policy and its label was not removed."""
     return name_of(policy).name == NAME and labels_of(policy).get(MANAGED_BY) == CONTROLLER
 
 
-def deciding_part(policy: JsonObject) -> Json:
-    """The part of a NetworkPolicy that ``policy_todo`` reads: all of ours, and whom it selects of another one."""
+def relevant_fields(policy: JsonObject) -> Json:
+    """The fields of a NetworkPolicy that ``policy_action`` reads: all of ours, and only the selection of others."""
     if is_ours(policy):
         return dict(policy)
     spec = child(policy, "spec")
-    # Rules of other policies can be large, and do not matter here.
+    # The rules of other policies are not needed, and can be large.
     selection: Json = {key: spec[key] for key in ("podSelector", "policyTypes") if key in spec}
     return {"metadata": {"name": name_of(policy).name}, "spec": selection}
 
 
 def selects_ingress(policy: JsonObject, labels: Mapping[str, str]) -> bool:
-    """Return True if a NetworkPolicy decides who reaches pods with these labels in its namespace."""
+    """Return True if a NetworkPolicy restricts ingress to pods with these labels in its namespace."""
     selector = child(policy, "spec", "podSelector")
-    # A policy without types is for ingress; egress is added only if it has egress rules.
+    # The default for policyTypes always includes Ingress.
     types = child(policy, "spec").get("policyTypes") or ["Ingress"]
     # An empty selector selects all pods of the namespace.
     return isinstance(types, list) and "Ingress" in types and (not any(selector.values()) or selects(selector, labels))
 
 
-def _program(home: str, name: str) -> Json:
+def _program(own_namespace: str, name: str) -> Json:
     return {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": home}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": own_namespace}},
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": name}},
     }
 
 
 def _other_ports() -> list[Json]:
-    """All ports but the closed ones: they are the guest's or its agent's, and stay open."""
-    # NetworkPolicies can only allow, so the gaps between the closed ports are listed.
-    starts, ends = [1, *(port + 1 for port in _CLOSED)], [*(port - 1 for port in _CLOSED), 65535]
+    """All ports except the protected ones: those of the guest and its agent."""
+    # NetworkPolicies can only allow, so list the ranges between the protected ports.
+    starts, ends = [1, *(port + 1 for port in _PROTECTED_PORTS)], [*(port - 1 for port in _PROTECTED_PORTS), 65535]
     return [{**_tcp(first), "endPort": last} for first, last in zip(starts, ends, strict=True)]
 
 

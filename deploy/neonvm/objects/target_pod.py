@@ -1,8 +1,7 @@
-"""The target pod of a migration: the VM's runner pod with another owner and more constraints on its node (pure).
+"""The target pod of a migration: the VM's runner pod with another owner and additional node constraints (pure).
 
-Constraints that contradict each other leave no node. A guest brings its memory and what it has written to its disk; the
-target makes the machine and the disk's base again, as the source's were, whatever the VM's spec or the image's tag has
-come to mean since.
+A migration transfers the guest's memory and the changes to its disk. So the target must have the same machine and the
+same base image as the source, even if the VM's spec or the image's tag has changed since.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def target_pod(migration: Json, vm: Json, use: Resources) -> Json:
-    """The pod named by the migration's status; it belongs to the migration until the VM has arrived in it."""
+    """The target pod, with the name in the migration's status. The migration owns it until the guest runs in it."""
     pod = runner_pod(vm, text(migration, "status", "targetPodName"), use)
     spec = child(pod, "spec")
     affinity = {**child(spec, "affinity"), "nodeAffinity": _node_affinity(migration, vm)}
@@ -34,9 +33,9 @@ def target_pod(migration: Json, vm: Json, use: Resources) -> Json:
 def _node_affinity(migration: Json, vm: Json) -> Json:
     theirs = child(vm, "spec", "affinity", "nodeAffinity")
     ours = child(migration, "spec", "nodeAffinity")
-    # The migration's constraints hold in addition to the VM's.
-    terms = _both(_both(_terms(theirs), _terms(ours)), _own_term(migration))
-    # Preferences only add weight, so the two lists are just joined.
+    # The migration's constraints apply in addition to the VM's.
+    terms = _combined(_combined(_terms(theirs), _terms(ours)), _own_term(migration))
+    # Preferences only add weight, so concatenate the two lists.
     preferred = [*items(theirs, _PREFERRED), *items(ours, _PREFERRED)]
     return {
         **({_REQUIRED: {"nodeSelectorTerms": terms}} if terms else {}),
@@ -60,11 +59,11 @@ def _own_term(migration: Json) -> list[Json]:
     return [parts] if parts else []
 
 
-def _both(some: Sequence[Json], others: Sequence[Json]) -> list[Json]:
-    """The terms of two sides that must hold together; a side without terms demands nothing."""
+def _combined(some: Sequence[Json], others: Sequence[Json]) -> list[Json]:
+    """Terms that are equivalent to both lists of terms; an empty list matches every node."""
     if not some or not others:
         return [*some, *others]
-    # Terms are alternatives, so every pair of them is one alternative.
+    # Terms are ORed, so each pair becomes one term.
     return [_joined(one, other) for one in some for other in others]
 
 
@@ -75,38 +74,41 @@ def _joined(one: Json, other: Json) -> Json:
 
 
 DISK: Final = "init"
-"""The init container that copies the disk's base."""
+"""Name of the init container that copies the base image of the disk."""
 
-# Some container runtimes put a scheme such as `docker-pullable://` in front.
+# Some container runtimes prepend a scheme such as `docker-pullable://`.
 _PINNED: Final = re.compile(r"(?:[a-z-]+://)?(?P<image>\S+@sha256:[0-9a-f]{64})")
 
 
 def with_guest_of(target: Json, source: Json) -> Json:
-    """``target`` with the machine and the disk's base of ``source``."""
+    """``target`` with the machine and the base image of ``source``."""
     spec = child(target, "spec")
     return {
         **target,
         "spec": {
             **spec,
             # The runner's arguments are the record of the booted machine.
-            "containers": [_same(container, runner_of(source), "args") for container in items(spec, "containers")],
-            "initContainers": [_same(container, _disk(source), "image") for container in items(spec, "initContainers")],
+            "containers": [_copied(container, runner_of(source), "args") for container in items(spec, "containers")],
+            "initContainers": [
+                _copied(container, _disk_copier(source), "image") for container in items(spec, "initContainers")
+            ],
         },
     }
 
 
-def _same(container: Json, of_source: Json, field: str) -> Json:
-    is_same = text(container, "name") == text(of_source, "name")
-    return {**container, field: of_source[field]} if is_same and of_source.get(field) else container
+def _copied(container: Json, source: Json, field: str) -> Json:
+    """``container`` with ``field`` of ``source``, if both have the same name."""
+    is_same = text(container, "name") == text(source, "name")
+    return {**container, field: source[field]} if is_same and source.get(field) else container
 
 
-def _disk(pod: Json) -> Json:
-    """The container that copied the source's disk, with the image that it ran from."""
+def _disk_copier(pod: Json) -> Json:
+    """The init container that copied the disk, with the digest of the image that it ran."""
     copier = next(
         (container for container in items(pod, "spec", "initContainers") if text(container, "name") == DISK), {}
     )
     statuses = [status for status in items(pod, "status", "initContainerStatuses") if text(status, "name") == DISK]
-    # The status names the digest that really ran; a tag may have been pushed again since.
+    # The status has the digest; the tag may point to another image by now.
     pinned = _PINNED.fullmatch(text(statuses[0], "imageID")) if statuses else None
-    # Without a digest, a local image for instance, the tag is the best there is.
+    # A local image has no digest; use the tag.
     return {**copier, "image": pinned["image"]} if copier and pinned else copier

@@ -1,4 +1,4 @@
-"""Reads a VirtualMachine for the runtime, whose spec alone says what the next guest can be, and phases (pure)."""
+"""Reads fields of VirtualMachines and migrations, and defines their phases (pure)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def finalizers_of(source: Json) -> list[object]:
 
 
 def other_finalizers(source: Json) -> list[object]:
-    """The same without the runtime's."""
+    """The finalizers of a VM or migration, without ours."""
     return [finalizer for finalizer in finalizers_of(source) if finalizer != FINALIZER]
 
 
 def machine_of(vm: Json) -> VirtualMachine:
-    """The machine that ``vm`` describes. Raises ``InvalidObjectError`` with the path of the field."""
-    # Narrower bounds for autoscaling do not change the hardware.
+    """The machine that the spec of ``vm`` describes. Raises ``InvalidObjectError`` with the path of the field."""
+    # Narrower autoscaling bounds do not change the hardware.
     remaining = {key: value for key, value in annotations_of(vm).items() if key != ANNOTATION_BOUNDS}
-    # What the present guest was booted with (``booted``) says nothing about the next one.
+    # The machine of the current guest (``boot_record``) does not determine the next one.
     status = {key: value for key, value in child(vm, "status").items() if key != "machine"}
     return parse_virtual_machine(
         {**vm, "metadata": {**child(vm, "metadata"), "annotations": remaining}, "status": status}
@@ -36,24 +36,24 @@ def machine_of(vm: Json) -> VirtualMachine:
 
 
 def kernel_arguments(vm: Json) -> str:
-    """The spec's additions to its guest's kernel command line."""
+    """The arguments that the spec adds to the guest's kernel command line."""
     return text(vm, "spec", "guest", "appendKernelCmdline")
 
 
 def password_secret(vm: Json) -> ObjectName:
-    """The Secret with the password of the VM's database: that of its group, or its own."""
-    # The name cannot be chosen: whoever may make VMs must not thereby read any Secret of the namespace.
+    """The Secret with the database password: the Secret of the VM's group if it has one, otherwise its own."""
+    # The name is fixed, because a user who may create VMs need not be allowed to read the namespace's Secrets.
     name = name_of(vm)
     return ObjectName(name.namespace, f"{labels_of(vm).get(LABEL_GROUP) or name.name}{PASSWORD_SUFFIX}")
 
 
-def own_ports(spec: Json) -> tuple[int, int]:
+def runner_ports(spec: Json) -> tuple[int, int]:
     """Ports of the runner's API and of QEMU's monitor."""
     return whole(spec, "runnerPort") or RUNNER_PORT, whole(spec, "qmp") or QMP_PORT
 
 
 def restarts(vm: Json, pod_phase: str) -> bool:
-    """Return True if a VM whose pod ended in ``pod_phase`` is started again."""
+    """Return True if the restart policy applies to a VM whose pod ended in ``pod_phase``."""
     # The API's default.
     policy = text(vm, "spec", "restartPolicy") or "Always"
     return policy == "Always" or (policy == "OnFailure" and pod_phase == "Failed")
@@ -66,29 +66,28 @@ PRE_MIGRATING: Final = "PreMigrating"
 MIGRATING: Final = "Migrating"
 SUCCEEDED: Final = "Succeeded"
 FAILED: Final = "Failed"
-# A migration without a phase has not been admitted, and is not under way.
+# A migration without a phase has not been admitted yet.
 UNFINISHED: Final = frozenset({PENDING, RUNNING})
 """The phases of a migration that is under way."""
 ENDED: Final = frozenset({SUCCEEDED, FAILED})
 
 
 def vm_of(migration: Json) -> ObjectName:
-    """The VM that the migration moves."""
+    """The VM of the migration."""
     return ObjectName(name_of(migration).namespace, text(migration, "spec", "vmName"))
 
 
 def is_under_way(migration: Json) -> bool:
-    """Return True if the migration has begun and not ended."""
+    """Return True if the migration was admitted and has not ended."""
     return text(migration, "status", "phase") in UNFINISHED
 
 
-def has_remains(migration: Json) -> bool:
-    """Return True if the migration has failed and its target may be left over."""
-    # The source of one that has succeeded has given its guest away: it blocks nothing while its node is silent.
-    return text(migration, "status", "phase") == FAILED and is_held(migration)
+def needs_cleanup(migration: Json) -> bool:
+    """Return True if the migration has failed and its target pod may still exist."""
+    # A successful migration's source no longer has the guest, so its cleanup blocks nothing.
+    return text(migration, "status", "phase") == FAILED and carries_finalizer(migration)
 
 
-def is_held(migration: Json) -> bool:
-    """Return True if the migration still carries the runtime's finalizer."""
-    # The finalizer is removed once the move has left nothing behind.
+def carries_finalizer(migration: Json) -> bool:
+    """Return True if the migration still has our finalizer, which is removed after the cleanup."""
     return FINALIZER in finalizers_of(migration)

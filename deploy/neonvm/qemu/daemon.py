@@ -125,7 +125,7 @@ class GuestDaemon:
     ) -> DaemonResponse:
         """One request. Raises ``GuestError``."""
         try:
-            return await ask(partial(self._dial, port), method, self._spec.network.asked(path), body, seconds)
+            return await ask(partial(self._dial, port), method, self._spec.network.daemon_path(path), body, seconds)
         except NetworkError as error:
             raise GuestError(f"{self._spec.vm}: {error}") from error
 

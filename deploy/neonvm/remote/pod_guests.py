@@ -18,7 +18,7 @@ from deploy.kube.informer import Informer, ObjectChange
 from deploy.neonvm.access.connections import RunnerAccess, RunnerEndpoint
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from deploy.neonvm.dependencies import HostedGuest
-from deploy.neonvm.objects.booted import booted
+from deploy.neonvm.objects.boot_record import boot_record
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pod_form import is_open
 from deploy.neonvm.ports import GuestError, GuestPhase, PodRole
@@ -190,7 +190,7 @@ class PodGuests:
             self._follow(name, pod, tasks)
 
     def _follow(self, name: ObjectName, pod: Json, tasks: asyncio.TaskGroup) -> None:
-        vm_name, made = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME]), booted(pod)
+        vm_name, made = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME]), boot_record(pod)
         if made is None:
             return  # created neither by our controller nor by NeonVM's
         runner, open_machine = self._clients(name, pod)
@@ -215,14 +215,14 @@ class PodGuests:
             try:
                 await resizer.run()
             except* Exception as faults:  # noqa: BLE001 - one guest must not end the controller of all others
-                _log.exception(texts.GUEST_NOT_FOLLOWED, extra={"object": str(name)})
+                _log.exception(texts.POLL_INTERNAL_ERROR, extra={"object": str(name)})
                 # Shown on the VM, whose size may be stale until the next poll.
-                resizer.has_failed(texts.OWN_FAULT.format(error=faults.exceptions[0]))
+                resizer.has_failed(texts.INTERNAL_ERROR.format(error=faults.exceptions[0]))
             await self._deps.clock.sleep(_RETRY)
 
     def _clients(self, name: ObjectName, pod: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:
         """Clients for the pod's runner and QEMU, at the ports with which they were started."""
-        address, uid, made = text(pod, "status", "podIP"), uid_of(pod), booted(pod)
+        address, uid, made = text(pod, "status", "podIP"), uid_of(pod), boot_record(pod)
         ports = (RUNNER_PORT, QMP_PORT) if made is None else (made.runner_port, made.qmp_port)
         # A deleted pod counts as not open, so that whoever has its address now must authenticate.
         endpoint = RunnerEndpoint(str(name), uid, address, *ports, is_open=bool(pod) and is_open(pod))

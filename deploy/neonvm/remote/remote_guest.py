@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from deploy.neonvm.access.connections import RunnerEndpoint
-from deploy.neonvm.objects.booted import Booted
+from deploy.neonvm.objects.boot_record import BootRecord
 from deploy.neonvm.ports import Acceleration, FellAsleep, GuestError, GuestPhase, GuestState, Woken
 from deploy.neonvm.qemu.handover import TargetSays, target_says
 from deploy.neonvm.qemu.machine import Machine, plug_memory
@@ -91,7 +91,7 @@ class RemoteMachine(EventListeners):
 
     async def give(self, name: str, end: socket.socket) -> None:  # noqa: ARG002 - a part of the port
         """Always raises ``GuestError``: a socket cannot be passed to another node."""
-        raise GuestError(texts.SOCKET_STAYS.format(who=self._who, name=name))
+        raise GuestError(texts.SOCKET_NOT_PASSABLE.format(who=self._who, name=name))
 
     async def wait_for_event(self, seconds: float) -> None:
         """Wait up to ``seconds`` for QEMU to stop, resume, or make progress with a migration."""
@@ -111,7 +111,7 @@ class RemoteMachine(EventListeners):
 
     async def failed(self) -> str:
         """Always raises ``GuestError``: the API server reports the end of the pod."""
-        raise GuestError(texts.POD_SAYS.format(who=self._who))
+        raise GuestError(texts.FAILURES_IN_POD.format(who=self._who))
 
     def last_words(self) -> str:
         """A reference to the pod, which has QEMU's output."""
@@ -149,7 +149,7 @@ class RemoteGuest:
         self,
         runner: RunnerClient,
         machine: Callable[[], RemoteMachine],
-        booted: Booted,
+        booted: BootRecord,
         clock: Clock,
         polled: Callable[[], None],
     ) -> None:
@@ -306,7 +306,7 @@ async def plug(machine: Machine, who: str, wanted: int, clock: Clock) -> None:
     # device_del returns before the guest has released the CPU, so poll.
     while (count := await count_plugged(machine, who)) != wanted:
         if clock.now() >= deadline:
-            raise GuestError(texts.NOT_PLUGGED_IN.format(who=who, wanted=wanted, count=count))
+            raise GuestError(texts.CPUS_NOT_PLUGGED.format(who=who, wanted=wanted, count=count))
         await clock.sleep(_PLUG_PAUSE)
 
 

@@ -132,7 +132,7 @@ class RunnerClient:
         answer = await self._ask("POST", "/handover", Handover(move, wanted))
         # An older release, or NeonVM's own runner: retrying does not help.
         if answer.status == _UNKNOWN_PATH:
-            raise TransferError(TransferFault.REFUSED, texts.RUNNER_KEEPS_GUEST.format(who=self.who))
+            raise TransferError(TransferFault.REFUSED, texts.MIGRATION_UNSUPPORTED.format(who=self.who))
         return self._read("/handover", answer, Handover).decision
 
     async def signing_request(self, move: str) -> bytes:
@@ -216,15 +216,15 @@ class RunnerClient:
             async with asyncio.timeout(seconds):
                 answer = await send(self.endpoint, method, path, content)
         except TimeoutError:
-            raise SilentError(texts.RUNNER_SILENT.format(who=self.who)) from None
+            raise SilentError(texts.RUNNER_TIMED_OUT.format(who=self.who)) from None
         # UnicodeError and OverflowError: invalid addresses and ports, which come from the pod.
         except (OSError, UnicodeError, OverflowError) as error:
             raise UnansweredError(texts.RUNNER_UNREACHABLE.format(who=self.who, error=error)) from error
         if len(answer.body) > _MOST_BYTES:
-            raise GuestError(texts.RUNNER_SAYS_TOO_MUCH.format(who=self.who, path=path))
+            raise GuestError(texts.RESPONSE_TOO_LARGE.format(who=self.who, path=path))
         # Not requested, and a small body could decompress to any size.
         if "content-encoding" in answer.headers:
-            raise GuestError(texts.RUNNER_PACKS.format(who=self.who, path=path))
+            raise GuestError(texts.RESPONSE_COMPRESSED.format(who=self.who, path=path))
         return answer
 
     async def _ask_ok(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
@@ -239,7 +239,7 @@ class RunnerClient:
         try:
             return msgspec.json.decode(self._body(path, answer), type=kind)
         except (ValueError, RecursionError) as error:
-            raise GuestError(texts.RUNNER_UNREADABLE.format(who=self.who, error=error)) from error
+            raise GuestError(texts.RESPONSE_INVALID.format(who=self.who, error=error)) from error
 
 
 def _line(answer: RunnerHttpResponse) -> str:

@@ -23,8 +23,8 @@ from deploy.neonvm.guests.qemu_guest import QemuGuest
 from deploy.neonvm.guests.qemu_guests import QemuGuests, proven_accelerator
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from deploy.neonvm.objects.pod_form import FLAT_MOUNT
-from deploy.neonvm.objects.vm_spec import own_ports
-from deploy.neonvm.password import from_file, keep_password
+from deploy.neonvm.objects.vm_spec import runner_ports
+from deploy.neonvm.password import read_password_file, sync_password
 from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.qemu.accelerator import Accelerator, emulation
 from deploy.neonvm.qemu.qemu_command import Files
@@ -123,14 +123,14 @@ async def run(told: RunnerArguments) -> Ending:
     runner, spec = _assembled(told, image, accelerator, tap)
     # Before QEMU starts, which opens the pipe as its console.
     copy_console(_RUN / "console", _IMAGES / "console.log")
-    api_port, qmp_port = own_ports(told.spec)
+    api_port, qmp_port = runner_ports(told.spec)
     identity, tls = _identity(told)
     gate = GateServer(spec, runner)
     async with AsyncExitStack() as open_ports:
         for port, serve in ((api_port, RunnerApi(runner, identity).serve), (qmp_port, gate.serve)):
             listener = AuthenticatedListener(listening(tcp_socket(), "0.0.0.0", port), serve, tls)
             open_ports.push_async_callback(listener.close)
-        passwords = asyncio.create_task(keep_password(runner, partial(from_file, _PASSWORD), SystemClock()))
+        passwords = asyncio.create_task(sync_password(runner, partial(read_password_file, _PASSWORD), SystemClock()))
         # Callbacks run in reverse order: first cancel the password task, then close the ports.
         open_ports.callback(passwords.cancel)
         # QEMU must end before the kubelet kills the pod.

@@ -20,7 +20,7 @@ from deploy.neonvm.addressing import (
     MONITOR_PORT,
     THAW_PORT,
 )
-from deploy.neonvm.objects.vm_spec import machine_of, own_ports
+from deploy.neonvm.objects.vm_spec import machine_of, runner_ports
 from deploy.neonvm.ports import GuestSpec, PodNetwork
 from deploy.neonvm.texts import runner as texts
 from protocol import VERSION
@@ -147,7 +147,7 @@ def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, 
 
 def _forwards(spec: Json) -> str:
     """Forwards from the pod's ports to the guest; the runner's own ports are not the guest's."""
-    reserved = {*own_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT, THAW_PORT}
+    reserved = {*runner_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT, THAW_PORT}
     wanted = [METRICS_PORT]
     for entry in items(spec, "guest", "ports"):
         port = whole(entry, "port")

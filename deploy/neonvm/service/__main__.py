@@ -1,4 +1,4 @@
-"""``neonvm-controller``: runs VirtualMachines on a real cluster. Run with ``--help``."""
+"""``neonvm-controller``: runs VirtualMachines on a real cluster. See ``--help``."""
 
 from __future__ import annotations
 
@@ -41,54 +41,55 @@ _READS = frozenset({"GET", "HEAD"})
 
 
 class FencedTransport(httpx.AsyncBaseTransport):
-    """Passes requests on to ``inner``. ``remaining`` is for how long this process may still write."""
+    """Passes requests to ``inner``, writes only while this process holds the Lease. ``remaining`` is the time left."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport, remaining: Callable[[], Seconds]) -> None:
         self._inner = inner
         self._remaining = remaining
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """One request. A write without the Lease raises ``ConnectError``, one that outlasts it ``ReadTimeout``."""
+        """Send a request. A write without the Lease raises ``ConnectError``, one that outlasts it ``ReadTimeout``."""
         if request.method in _READS:
             return await self._inner.handle_async_request(request)
         left = self._remaining()
         if left <= 0:
             raise httpx.ConnectError(texts.NO_LEASE, request=request)
         try:
-            # One limit over all steps: each step's own would let a write that waited for a connection begin too late.
+            # One timeout for the whole request: with one per step, a write that waited for a connection could be sent
+            # too late.
             async with asyncio.timeout(left):
                 return await self._inner.handle_async_request(request)
         except TimeoutError:
             raise httpx.ReadTimeout(texts.LEASE_ENDED, request=request) from None
 
     async def aclose(self) -> None:
-        """Closes ``inner``."""
+        """Close ``inner``."""
         await self._inner.aclose()
 
 
-DESCRIPTION: Final = "Runs VirtualMachines in pods, resizes them, and moves them between nodes. One replica acts."
+DESCRIPTION: Final = "Runs VirtualMachines in pods, resizes and migrates them. Only the leader acts."
 
 
 def parser() -> argparse.ArgumentParser:
-    """All flags, with their defaults."""
+    """The command line's parser."""
     flags = argparse.ArgumentParser(prog="neonvm-controller", description=DESCRIPTION)
     for flag, default, metavar, what in (
         # The registry of a local kind cluster; the chart names a released image.
-        ("--runner-image", "localhost:5001/neonvm-runner:dev", "IMAGE", "the image of runner pods"),
-        ("--guest-resource", "", "NAME", "the resource that brings a pod its devices; empty: none is asked for"),
-        ("--addresses", "10.111.0.1-10.111.254.254", "FIRST-LAST", "the VMs' addresses, and nothing else's"),
-        ("--lease", "kube-system/neonvm-controller", "NAMESPACE/NAME", "the Lease that decides which replica acts"),
-        ("--listen", "0.0.0.0:10293", "HOST:PORT", "where /metrics /healthz /readyz are"),
+        ("--runner-image", "localhost:5001/neonvm-runner:dev", "IMAGE", "image of runner pods"),
+        ("--guest-resource", "", "NAME", "extended resource that pods request for /dev/kvm; empty for none"),
+        ("--addresses", "10.111.0.1-10.111.254.254", "FIRST-LAST", "range of IPs reserved for VMs"),
+        ("--lease", "kube-system/neonvm-controller", "NAMESPACE/NAME", "Lease for leader election"),
+        ("--listen", "0.0.0.0:10293", "HOST:PORT", "address of /metrics, /healthz and /readyz"),
     ):
         flags.add_argument(flag, default=default, metavar=metavar, help=f"{what} (default: %(default)s)")
-    sidecar = "a pod's part: the agent beside each VM (none where there is no such file)"
+    sidecar = "partial pod with the agent's container for the pod of each VM; no agent if the file does not exist"
     flags.add_argument("--sidecar", type=Path, default=None, metavar="FILE", help=sidecar)
-    policies = "keep a NetworkPolicy around the ports of runner pods in each namespace that has VMs (default: yes)"
+    policies = "maintain a NetworkPolicy for the ports of runner pods in each namespace with VMs (default: yes)"
     # Also gives --no-network-policies.
     flags.add_argument("--network-policies", action=argparse.BooleanOptionalAction, default=True, help=policies)
-    secret = "a Secret in the namespaces of VMs with which their pods pull images (repeatable)"  # noqa: S105 - its help
+    secret = "image pull Secret in the namespaces of VMs (repeatable)"  # noqa: S105 - its help
     flags.add_argument("--pull-secret", action="append", default=[], metavar="NAME", help=secret)
-    security = "the security context of runner pods (default: user and group 65532, RuntimeDefault)"
+    security = "security context of runner pods (default: user and group 65532, RuntimeDefault)"
     flags.add_argument("--pod-security", type=_security, default=POD_SECURITY, metavar="JSON", help=security)
     add_kubeconfig(flags)
     add_log_level(flags)
@@ -101,7 +102,7 @@ def _security(typed: str) -> Json:
         parsed = json.loads(typed)
     except ValueError as error:
         # argparse shows the message of this error; of a ValueError it would show only that the value is invalid.
-        raise argparse.ArgumentTypeError(f"no JSON: {error}") from None
+        raise argparse.ArgumentTypeError(f"invalid JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise argparse.ArgumentTypeError("expected a JSON object")
     return parsed
@@ -113,11 +114,11 @@ NAME: Final = "neonvm-controller"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
 LIMITS: Final = Limits(connections=256, per_peer=64)
 LOST: Final = 3
-"""The exit status of a leader that lost its Lease; it is started again and stands by."""
+"""Exit status of a leader that lost its Lease; the restarted container is a standby."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start, 3 if the Lease was lost."""
+    """Run until SIGTERM or SIGINT; return 0, 2 if it cannot start, or 3 if the Lease was lost."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     try:
@@ -129,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lost, others = group.split(LeadershipLostError)
         if lost is None:
             raise
-        # What fails while the tasks end must not hide that the Lease was lost.
+        # Errors of tasks that are being stopped must not hide the loss of the Lease.
         if others is not None:
             LOG.error(texts.FAILED_AT_END, exc_info=others)
         return LOST
@@ -139,11 +140,11 @@ async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
     login = credentials(options.kubeconfig, clock)
     namespace, _, name = options.lease.partition("/")
-    # The host name alone would make a restarted container take its own old Lease for valid.
+    # With the host name alone, a restarted container would continue to hold its old Lease.
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    async with http_client(login, CONNECTIONS, NAME) as for_lease:
-        # The Lease is renewed over a client of its own: a fence that closes must not keep it from being renewed.
-        plain = HttpApi(for_lease, login.token)
+    async with http_client(login, CONNECTIONS, NAME) as lease_client:
+        # A separate client without the fence, which would block renewals once the Lease has expired.
+        plain = HttpApi(lease_client, login.token)
         leadership = Leadership(plain, clock, LeaseTerms(ObjectName(namespace, name)), identity)
         authority = RunnerAuthority(plain, leadership, clock, namespace)
         connections = RunnerConnections(authority.identity, authority.pod_of)
@@ -155,15 +156,15 @@ async def _run(options: argparse.Namespace) -> None:
         )
         async with ApiClient(HttpApi(fenced, login.token)) as client:
             form, addresses = _form(options), AddressRange.parse(options.addresses)
-            reach, home = (connections, connections.monitor), namespace if options.network_policies else ""
+            reach, policy_namespace = (connections, connections.monitor), namespace if options.network_policies else ""
             deps = ServiceDependencies(
-                client, leadership, *reach, clock, form, addresses, authority, connections.forget, home
+                client, leadership, *reach, clock, form, addresses, authority, connections.forget, policy_namespace
             )
             service = ControllerService(deps)
             async with asyncio.TaskGroup() as tasks:
                 background = tasks.create_task(service.run())
                 await serve([_listener(options, service)], stop)
-                # It runs until cancelled; cancelling it releases the Lease.
+                # Cancelling the service releases the Lease.
                 background.cancel()
 
 
@@ -178,7 +179,7 @@ def _listener(options: argparse.Namespace, service: ControllerService) -> Listen
 
 
 def _form(options: argparse.Namespace) -> RunnerForm:
-    # An installation without agents has no such file.
+    # Installations without agents do not have the file.
     has_sidecar = options.sidecar is not None and options.sidecar.is_file()
     sidecar = yaml.safe_load(options.sidecar.read_text()) if has_sidecar else None
     return RunnerForm(

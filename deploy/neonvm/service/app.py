@@ -1,6 +1,6 @@
-"""The one place where a ``neonvm-controller`` is put together. Nothing is made at import.
+"""Composition root of ``neonvm-controller``.
 
-Every replica keeps its caches; the one that holds the Lease acts.
+Every replica maintains its caches; only the one that holds the Lease acts.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _KINDS: Final = (PODS, VIRTUAL_MACHINES, MIGRATIONS, IP_ADDRESSES)
 
 
 class LeadershipLostError(Exception):
-    """Another replica may have begun to act."""
+    """This process lost the Lease; another replica may be acting."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceDependencies:
     """Dependencies of the program. ``runners`` are reached at their APIs, ``connect`` reaches their QEMUs, and
-    ``ended`` gets the uid of each pod that has ended. ``home`` is the namespace of the programs that NetworkPolicies
-    around runner pods let in; if it is empty, none are made.
+    ``ended`` gets the uid of each pod that has ended. ``policy_namespace`` is the namespace of the programs that
+    NetworkPolicies around runner pods let in; if it is empty, none are made.
     """
 
     client: ApiClient
@@ -53,7 +53,7 @@ class ServiceDependencies:
     addresses: AddressRange
     authority: RunnerAuthority
     ended: Callable[[str], None] = lambda _: None
-    home: str = ""
+    policy_namespace: str = ""
 
 
 class ControllerService:
@@ -81,29 +81,29 @@ class ControllerService:
         )
         self._vms = NeonVmController(controllers)
         self._migrations = MigrationController(controllers)
-        deps.leadership.on_change, deps.leadership.on_restored = self._led, self._doubt
+        deps.leadership.on_change, deps.leadership.on_restored = self._on_leadership, self._on_restored
 
     @property
     def missing(self) -> list[str]:
-        """The kinds that have not been listed yet."""
+        """The resources that have not been listed yet."""
         return [kind.plural for kind, cache in self.caches.items() if not cache.synced.is_set()]
 
-    def _doubt(self) -> None:
-        """The Lease is older than it was, so the cluster's store was restored."""
+    def _on_restored(self) -> None:
+        """Relist everything: the Lease has become older, so the cluster's store was restored from a backup."""
         for cache in self.caches.values():
             cache.doubt()
 
     async def run(self) -> None:
-        """Works until cancelled. Raises ``LeadershipLostError``."""
+        """Run until cancelled. Raises ``LeadershipLostError``."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.deps.leadership.run())
                 for cache in self.caches.values():
-                    # A standby keeps its caches as well, so that it can act at once.
+                    # A standby maintains its caches too, so that it can take over at once.
                     tasks.create_task(cache.run())
                 tasks.create_task(self._act())
         finally:
-            # The next leader need not wait for the Lease to run out.
+            # So that the next leader need not wait until the Lease expires.
             await self.deps.leadership.release()
 
     async def _act(self) -> None:
@@ -113,30 +113,32 @@ class ControllerService:
             try:
                 await self._lost.wait()
             finally:
-                # Moves that go on are left to the next leader, not called off.
+                # Do not cancel active migrations: the next leader resumes driving them.
                 self.guests.is_ending = True
-            # The process ends and comes back as a standby: no state of an old term survives into a new one.
+            # The process exits and restarts as a standby, so no state of an old term survives into a new one.
             raise LeadershipLostError
 
     async def _controllers(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.deps.authority.run())
-            await self.deps.authority.ready.wait()  # until then no pod can be made, because each names the authorities
+            await self.deps.authority.ready.wait()  # each pod needs the CAs
             for part in (self.guests, self._vms, self._migrations):
                 tasks.create_task(part.run())
             tasks.create_task(self._claims.run(self.deps.clock))
-            if self.deps.home:
+            if self.deps.policy_namespace:
                 vms, pods = self.caches[VIRTUAL_MACHINES], self.caches[PODS]
-                tasks.create_task(RunnerPolicies(self.deps.client, vms, pods, self.deps.clock, self.deps.home).run())
+                tasks.create_task(
+                    RunnerPolicies(self.deps.client, vms, pods, self.deps.clock, self.deps.policy_namespace).run()
+                )
 
     def _pod(self, vm: Json, plain: Json) -> Json:
-        # The authorities change over time, so the form takes those of this moment.
+        # Each pod gets the current CAs, which are renewed over time.
         return replace(self.deps.form, authorities=self.deps.authority.authorities)(vm, plain)
 
-    def _led(self, leads: bool) -> None:
+    def _on_leadership(self, leads: bool) -> None:
         if leads:
             self._leads.set()
-        # A replica that never led has nothing to lose.
+        # A replica that never led cannot lose the Lease.
         elif self._leads.is_set():
             self._lost.set()
 

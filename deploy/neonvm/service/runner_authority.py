@@ -1,7 +1,7 @@
-"""The authority whose clients runner pods let in: the controller's own, kept in Secrets of its namespace.
+"""The controller's own CA for clients of runner pods, stored in Secrets of its namespace.
 
-Pods of VMs run for months, longer than another issuer promises to keep an authority; and runners are closed even
-if nobody makes certificates for the other programs.
+It is separate from the other programs' CA, because pods of VMs run for months, longer than other issuers keep a CA, and
+because runner pods must be protected even if the other programs have no certificates.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from protocol.units import Seconds
 LOG: Final = logging.getLogger("neonvm.authority")
 
 AUTHORITIES: Final = "neonvm-runners"
-"""The Secret of the authorities with their keys; no pod mounts it."""
+"""The Secret with the CAs and their keys; no pod mounts it."""
 OWN: Final = f"{AUTHORITIES}-controller"
 OF_AGENTS: Final = f"{AUTHORITIES}-agent"
-"""The certificate of agents of nodes, which their pods mount."""
+"""The Secret with the certificate of the per-node agents, which their pods mount."""
 
 _DAY: Final = 86_400.0
-# Of an authority and of a certificate. Pods of VMs run for months with the authorities of their start.
+# Lifetimes of a CA and of a certificate. Pods of VMs run for months with the CAs that they were created with.
 LIVES: Final = Lives(Seconds(9 * 365 * _DAY), Seconds(90 * _DAY))
 _PAUSE: Final = Seconds(60.0)
 _RETRY: Final = Seconds(2.0)
 
 
 class RunnerAuthority:
-    """The leader's certificates for runner pods, in Secrets of ``namespace`` that the manifests create empty."""
+    """Maintains the CA and client certificates in Secrets of ``namespace``, which the manifests create empty."""
 
     def __init__(self, api: KubernetesApi, leadership: Leadership, clock: Clock, namespace: str) -> None:
         wanted = [WantedCertificate(OWN, Purpose(CONTROLLER)), WantedCertificate(OF_AGENTS, Purpose(AGENT))]
@@ -57,25 +57,25 @@ class RunnerAuthority:
         self._clock = clock
         self._namespace = namespace
         self._cached: tuple[bytes, ClientIdentity] | None = None
-        self._trouble = ""
+        self._last_error = ""
         self.ready = asyncio.Event()
 
     def identity(self) -> ClientIdentity:
-        """The certificates to show now; ``ready`` is set before. Raises ``OSError``."""
+        """The controller's current identity. Raises ``OSError`` until ``ready`` is set."""
         if self._cached is None:
-            # OSError, because to callers it is a connection that cannot be made.
+            # OSError, because callers handle it like a failed connection.
             raise OSError(texts.NO_CERTIFICATE)
         return self._cached[1]
 
     @property
     def authorities(self) -> str:
-        """The authorities, in PEM, whose clients new pods let in."""
+        """The CAs (PEM) of the clients that new pods accept."""
         return self.identity().authorities
 
     async def pod_of(self, token: str) -> str:
-        """The uid of the pod that a runner's token is bound to; empty if it is not accepted. Raises ``OSError``."""
+        """The uid of the pod to which a runner's token is bound; empty if the token is rejected. Raises ``OSError``."""
         try:
-            # Only the API server knows whether the pod of a token still exists.
+            # Only the API server can check that the pod still exists.
             review = await TokenReviews(self._api).review(token, RUNNER_AUDIENCE)
         except ApiError as error:
             raise OSError(texts.REVIEW_FAILED.format(error=error)) from error
@@ -83,28 +83,28 @@ class RunnerAuthority:
         return (identity.pod_uid or "") if identity is not None else ""
 
     async def run(self) -> None:
-        """Keeps certificates while this process leads, until cancelled."""
+        """Maintain the certificates until cancelled."""
         while True:
-            trouble = await self._turn()
-            # Each reason is logged once, not with every retry.
-            if trouble and trouble != self._trouble:
-                LOG.error(texts.CERTIFICATES_NOT_KEPT, extra={"reason": trouble})
-            self._trouble = trouble
-            await self._clock.sleep(_RETRY if trouble else _PAUSE)
+            error = await self._renew()
+            # Log each reason once, not with every retry.
+            if error and error != self._last_error:
+                LOG.error(texts.CERTIFICATES_NOT_KEPT, extra={"reason": error})
+            self._last_error = error
+            await self._clock.sleep(_RETRY if error else _PAUSE)
 
-    async def _turn(self) -> str:
-        """Runs one round. Returns the error, empty if there is none."""
+    async def _renew(self) -> str:
+        """Renew certificates if they are due, and update the identity. Return the error, empty if none."""
         try:
-            bundle, trouble = await self._keeper.turn()
+            bundle, fault = await self._keeper.turn()
             own = certificate_in(content(await read_secret(self._api, self._namespace, OWN) or {}))
         except (ApiError, NotLeadingError, MissingSecretError) as error:
             return str(error) or type(error).__name__
         if own is None:
-            return trouble or texts.MANIFESTS_MISSING.format(secret=f"{self._namespace}/{OWN}")
-        # A new TLS context is built only when something changed: it costs more than the comparison.
-        mark = bundle + own.pair.certificate
-        if self._cached is None or self._cached[0] != mark:
+            return fault or texts.MANIFESTS_MISSING.format(secret=f"{self._namespace}/{OWN}")
+        # Build a TLS context only if something has changed, because it is expensive.
+        key = bundle + own.pair.certificate
+        if self._cached is None or self._cached[0] != key:
             context = client_context(own.pair.certificate, own.pair.key)
-            self._cached = mark, ClientIdentity(context, bundle.decode())
+            self._cached = key, ClientIdentity(context, bundle.decode())
             self.ready.set()
-        return trouble
+        return fault

@@ -1,4 +1,4 @@
-"""Metrics of ``neonvm-controller``. Labels are few fixed words, never names of VMs."""
+"""Metrics of ``neonvm-controller``. Label values are a few constants, never names of VMs."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class VmControllerTelemetry:
         vms.listen(self._changed)
 
     def page(self) -> bytes:
-        """The metrics in Prometheus's text format."""
+        """The metrics page in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _changed(self, change: ObjectChange) -> None:
-        # A VM that is seen for the first time may have ended long ago.
+        # A VM that was just listed may have ended long ago.
         if change.before is None or change.after is None or not self._leads():
             return
         before, after = _phase(change.before), _phase(change.after)
@@ -91,5 +91,5 @@ class _Phases(Collector):
 
 
 def _phase(vm: Json) -> str:
-    # A VM that no controller has seen yet has no phase.
+    # A new VM has no phase yet.
     return text(vm, "status", "phase") or PENDING

@@ -66,13 +66,13 @@ CANNOT_WAKE: Final = ("CannotWake", "asleep, but clients cannot wake it: {fault}
 
 # Reasons to wake, or not to sleep
 
-CALLED: Final = "a client sent a packet"
+CLIENT_PACKET: Final = "a client sent a packet"
 ORDER_REMOVED: Final = "the order to sleep was removed"
 MIGRATION_WAITS: Final = "a migration is waiting for it"
 MOVED_ASLEEP: Final = "it was migrated"
 NOT_ENABLED: Final = "autoscaling is not enabled for the VM"
 IS_STANDBY: Final = "the VM is a standby"
-SLEPT_LONG: Final = "asleep for 20 days, the longest that TCP connections survive"
+SLEEP_TOO_LONG: Final = "asleep for 20 days, the longest that TCP connections survive"
 LOST_ASLEEP: Final = "its pod ended while it was asleep"
 
 # Events of a VM
@@ -99,10 +99,10 @@ WAITING: Final = "Waiting"
 WAITS_FOR: Final = (WAITING, "waiting for {what}")
 WAITS_FOR_ANSWER: Final = (WAITING, "waiting for a response from {pods}")
 UNSCHEDULABLE: Final = "Unschedulable"
-NO_PLACE: Final = "the target pod cannot be scheduled: {why}"
-REMAINS: Final = "migration {migration} to clean up {leftover}"
+TARGET_UNSCHEDULABLE: Final = "the target pod cannot be scheduled: {why}"
+CLEANUP_PENDING: Final = "migration {migration} to clean up {leftover}"
 WAKING: Final = "the VM to wake"
-LAST_MOVE: Final = "the VM's last migration to end; its phase is {phase}"
+LAST_MIGRATION: Final = "the VM's last migration to end; its phase is {phase}"
 
 # The course of a migration
 
@@ -113,7 +113,7 @@ MIGRATED: Final = ("Migrated", "migrated from {source} to {target}{figures}")
 FIGURES: Final = " in {total} ms, downtime {downtime} ms, {mebibytes} MiB sent"
 NOT_BEGUN: Final = ("TimedOut", "not started within {time} s, waiting for {what}")
 NOT_DONE: Final = ("TimedOut", "not completed within {time} s{waited}")
-GOT_NO_NODE: Final = "the target pod was not scheduled"
+NOT_SCHEDULED: Final = "the target pod was not scheduled"
 CANCELLED: Final = "Cancelled"
 MOVE_CANCELLED: Final = (CANCELLED, "the migration was cancelled")
 MIGRATION_DELETED: Final = (CANCELLED, "the migration was deleted")
@@ -130,21 +130,21 @@ POD_ON: Final = "pod {pod} on {node}"
 
 # Events of a migration, on it and on its VM; how it ended is the condition's text
 
-OF_MIGRATION: Final = "{migration}: {story}"
-MOVES_FROM: Final = ("Migrating", "migrating the guest from {ends}")
-MOVE_FAILED: Final = "FailedMove"
+MIGRATION_STORY: Final = "{migration}: {story}"
+MIGRATION_STARTED: Final = ("Migrating", "migrating the guest from {ends}")
+MIGRATION_FAILED_INTERNALLY: Final = "FailedMove"
 
 # Refusals by runners of other pods, and about them
 
-RUNNER_SILENT: Final = "{who}: its runner does not respond"
+RUNNER_TIMED_OUT: Final = "{who}: its runner does not respond"
 RUNNER_UNREACHABLE: Final = "{who}: its runner cannot be reached: {error!r}"
 RUNNER_REFUSES: Final = "{who}: its runner refused {path}: {complaint}"
-RUNNER_SAYS_TOO_MUCH: Final = "{who}: the response of its runner to {path} is too large"
-RUNNER_PACKS: Final = "{who}: its runner sent a compressed response to {path}"
-RUNNER_UNREADABLE: Final = "{who}: invalid response from its runner: {error}"
+RESPONSE_TOO_LARGE: Final = "{who}: the response of its runner to {path} is too large"
+RESPONSE_COMPRESSED: Final = "{who}: its runner sent a compressed response to {path}"
+RESPONSE_INVALID: Final = "{who}: invalid response from its runner: {error}"
 RUNNER_CPU_UNKNOWN: Final = "{who}: its runner reported an invalid CPU: {error}"
 RUNNER_PHASE_UNKNOWN: Final = "{who}: its runner reported an unknown phase {phase!r}"
-RUNNER_KEEPS_GUEST: Final = "{who}: its runner does not support migration"
+MIGRATION_UNSUPPORTED: Final = "{who}: its runner does not support migration"
 OLD_RUNNER: Final = (
     "its pod was created by NeonVM's own controller or an older release, and its ports are not"
     " authenticated; it can be migrated after its next start"
@@ -156,20 +156,20 @@ OLD_RUNNER_AWAKE: Final = "its runner is from an older release; it can sleep aft
 QEMU_ENDED: Final = "{who}: its QEMU has ended"
 QEMU_UNREACHABLE: Final = "{who}: cannot connect to its QEMU: {error!r}"
 QEMU_CPUS_UNKNOWN: Final = "{who}: invalid CPU list from its QEMU: {error}"
-NOT_PLUGGED_IN: Final = "{who}: {count} CPUs are plugged in, {wanted} were requested"
+CPUS_NOT_PLUGGED: Final = "{who}: {count} CPUs are plugged in, {wanted} were requested"
 MEMORY_OUT_OF_RANGE: Final = "{who}: memory must be between {low} and {high}, not {use}"
-SOCKET_STAYS: Final = "{who}: socket {name} cannot be passed to another node"
-POD_SAYS: Final = "{who}: failures of its QEMU are reported by the pod"
+SOCKET_NOT_PASSABLE: Final = "{who}: socket {name} cannot be passed to another node"
+FAILURES_IN_POD: Final = "{who}: failures of its QEMU are reported by the pod"
 OTHER_ACCELERATOR: Final = "one of the nodes runs guests on KVM, the other emulates them"
 ADDRESSES_TAKEN: Final = "all {count} addresses of the flat network are taken"
 REQUEST_UNREADABLE: Final = "invalid certificate signing request: {error}"
 REQUEST_UNSIGNED: Final = "the signature of the certificate signing request is invalid"
 REQUEST_FOR_OTHER_KEY: Final = "the certificate signing request is not for an EC key"
 IMPOSTOR: Final = "{address} did not prove that it is the runner of that pod"
-ANSWER_UNREADABLE: Final = "invalid response to {method} {path}: {error}"
-ANSWER_TOO_LONG: Final = "too large"
-NO_ANSWER_IN_TIME: Final = "timed out"
-OWN_FAULT: Final = "internal error of the controller: {error!r}"
+HTTP_INVALID: Final = "invalid response to {method} {path}: {error}"
+HTTP_TOO_LARGE: Final = "too large"
+TIMED_OUT: Final = "timed out"
+INTERNAL_ERROR: Final = "internal error of the controller: {error!r}"
 
 # The Lease and certificates
 
@@ -181,8 +181,8 @@ REVIEW_FAILED: Final = "TokenReview of the pod's token failed: {error}"
 
 # Log lines; the object of each is in the entry's fields
 
-GUEST_NOT_FOLLOWED: Final = "internal error while polling a guest; retrying"
-MOVE_FAULT: Final = "internal error during a migration; retrying"
+POLL_INTERNAL_ERROR: Final = "internal error while polling a guest; retrying"
+MIGRATION_INTERNAL_ERROR: Final = "internal error during a migration; retrying"
 CERTIFICATES_NOT_KEPT: Final = "cannot maintain the certificates of runner pods"
 POLICY_NOT_KEPT: Final = "cannot maintain the NetworkPolicy for the ports of runner pods"
 FAILED_AT_END: Final = "a component failed while stopping after the Lease was lost"

@@ -14,7 +14,7 @@ from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.server import admin_tokens, build
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies, HostedGuest
-from deploy.neonvm.objects.booted import booted
+from deploy.neonvm.objects.boot_record import boot_record
 from deploy.neonvm.objects.pods import with_agent
 from deploy.neonvm.ports import (
     GuestError,
@@ -231,7 +231,7 @@ async def test_pending_pod_is_recreated_smaller(site: Site) -> None:
     await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"cpus": {"use": 1}}}})
     await site.turn(4)
     (after,) = await site.pods()
-    made = booted(after)
+    made = boot_record(after)
     assert made is not None
     assert (str(made.use), uid_of(after) != uid_of(before)) == ("1 cpu, 2Gi", True)
 

@@ -14,7 +14,7 @@ from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.objects.owners import is_owned_by, migration_of, owner_reference
 from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.target_pod import target_pod
-from deploy.neonvm.objects.vm_spec import FINALIZER, has_remains, is_under_way, machine_of
+from deploy.neonvm.objects.vm_spec import FINALIZER, is_under_way, machine_of, needs_cleanup
 from deploy.neonvm.ports import GuestPhase, GuestState, PodRole
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, items, name_of, node_of, text, uid_of
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
@@ -215,7 +215,7 @@ class MigrationModel(FakeApi):
             fault="",
             vm=vm,
             rival=next((name_of(each).name for each in others if is_under_way(each)), ""),
-            remains=next((name_of(each).name for each in others if has_remains(each)), ""),
+            remains=next((name_of(each).name for each in others if needs_cleanup(each)), ""),
             source=source,
             target=target,
             source_role=self._role(source),

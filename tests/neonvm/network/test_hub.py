@@ -104,8 +104,8 @@ async def test_pod_gets_hub_cable_and_forwarded_link(hub: HubNetwork, hypervisor
     assert place.metrics_url == f"http://{place.address}:{hub.port_for(9100)}/metrics"
     assert place.enter == hub.control_enter() == ()
     assert place.token is not None
-    assert place.token.file.read_text() == f"autoscale.token={place.token.word}"
-    assert place.asked("/cpu") == f"/cpu?{place.token.word}"
+    assert place.token.file.read_text() == f"autoscale.token={place.token.value}"
+    assert place.daemon_path("/cpu") == f"/cpu?{place.token.value}"
     assert await hub.add_pod("a", POD) == place
     assert hypervisor.machine.calls == [
         (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deploy.neonvm.controller.plan import plan
-from deploy.neonvm.objects.booted import QEMU_OWN, limits_say, within_limits
+from deploy.neonvm.objects.boot_record import QEMU_OVERHEAD, limit_problems, within_limits
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.running_machine import RunningMachine
 from protocol.units import Bytes, MilliCpu, Resources
@@ -42,8 +42,8 @@ def pod(limits: object) -> Json:
 def test_machine_is_held_within_limits(limits: object, cpu: str, mem: str, said: str) -> None:
     found = within_limits(MACHINE, pod(limits), SLOT)
     assert (found.cpu_max, found.mem_max) == (MilliCpu.parse(cpu), Bytes.parse(mem))
-    assert said in limits_say(MACHINE, pod(limits), SLOT)
-    assert bool(limits_say(MACHINE, pod(limits), SLOT)) == bool(said)
+    assert said in limit_problems(MACHINE, pod(limits), SLOT)
+    assert bool(limit_problems(MACHINE, pod(limits), SLOT)) == bool(said)
 
 
 def test_following_limit_does_not_cap_vm() -> None:
@@ -72,7 +72,7 @@ def test_order_is_capped_by_pod_limit() -> None:
     assert made.want == Resources.parse("1", "2Gi")
     assert child(made.status, "machine") == {"maxCpus": "1", "minMemory": "1Gi", "maxMemory": "2Gi"}
     said = {text(each, "type"): text(each, "message") for each in items(made.status, "conditions")}
-    assert f"minus {QEMU_OWN} for QEMU, caps the guest at 2Gi" in said["LimitedByPod"]
+    assert f"minus {QEMU_OVERHEAD} for QEMU, caps the guest at 2Gi" in said["LimitedByPod"]
     assert "RestartRequired" not in said
     free = plan(facts(virtual_machine(NAMED), runner(), has("2", "2Gi")))
     assert "LimitedByPod" not in {text(each, "type") for each in items(free.status, "conditions")}

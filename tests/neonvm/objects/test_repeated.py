@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from deploy.neonvm.objects.pods import runner_pod, to_repeat
+from deploy.neonvm.objects.pods import metadata_patch, runner_pod
 from deploy.neonvm.objects.vm_spec import machine_of
 from protocol.kubernetes.objects import Json, annotations_of, child, labels_of
 from tests.neonvm.sample_objects import virtual_machine
@@ -61,7 +61,7 @@ def test_pod_requests_follow_grants_and_spec() -> None:
 def test_a_pod_follows_its_vm_in_that_alone() -> None:
     before = vm(labels={"autoscaling.neon.tech/enabled": "true", "team": "a"}, annotations=GRANTS)
     running = pod(before)
-    assert to_repeat(before, running) == {}
+    assert metadata_patch(before, running) == {}
     guest = child(before, "spec", "guest")
     cpus = {**child(guest, "cpus"), "use": "1250m"}
     after = vm(
@@ -69,7 +69,7 @@ def test_a_pod_follows_its_vm_in_that_alone() -> None:
         labels={"autoscaling.neon.tech/auto-migration-enabled": "true", "team": "b"},
         annotations={"autoscaling.neon.tech/permit": "{}"},
     )
-    assert to_repeat(after, running) == {
+    assert metadata_patch(after, running) == {
         "labels": {"autoscaling.neon.tech/enabled": None, "autoscaling.neon.tech/auto-migration-enabled": "true"},
         "annotations": {
             **dict.fromkeys(GRANTS),

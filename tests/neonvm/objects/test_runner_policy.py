@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from deploy.local.apiserver.patch.merge import merge_patch
-from deploy.neonvm.objects.runner_policy import MANAGED_BY, NAME, Todo, new_policy, policy_todo, restoring_patch
+from deploy.neonvm.objects.runner_policy import (
+    MANAGED_BY,
+    NAME,
+    PolicyAction,
+    new_policy,
+    policy_action,
+    restoring_patch,
+)
 from protocol.kubernetes.objects import Json
 from tests.deploy.manifests import documents
 from tests.neonvm.sample_objects import virtual_machine
@@ -21,8 +28,8 @@ def policy(name: str = "theirs", labels: dict[str, str] | None = None, **spec: A
     return {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
 
 
-def todo(*policies: Json, vms: int = 1, others: bool = False) -> Todo | None:
-    return policy_todo(HOME, [virtual_machine()] * vms, policies, others)
+def todo(*policies: Json, vms: int = 1, others: bool = False) -> PolicyAction | None:
+    return policy_action(HOME, [virtual_machine()] * vms, policies, others)
 
 
 def test_it_is_the_policy_of_the_chart() -> None:
@@ -32,7 +39,12 @@ def test_it_is_the_policy_of_the_chart() -> None:
 
 
 def test_it_is_there_while_there_are_vms() -> None:
-    assert (todo(), todo(OURS), todo(OURS, vms=0), todo(vms=0)) == (Todo.CREATE, None, Todo.DELETE, None)
+    assert (todo(), todo(OURS), todo(OURS, vms=0), todo(vms=0)) == (
+        PolicyAction.CREATE,
+        None,
+        PolicyAction.DELETE,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +61,7 @@ def test_it_is_there_while_there_are_vms() -> None:
 )
 def test_it_never_opens_what_another_policy_closes(other: Json) -> None:
     """Policies add up: ours would open the ports of a database to everybody."""
-    assert (todo(other), todo(OURS, other)) == (None, Todo.DELETE)
+    assert (todo(other), todo(OURS, other)) == (None, PolicyAction.DELETE)
 
 
 @pytest.mark.parametrize(
@@ -62,19 +74,19 @@ def test_it_never_opens_what_another_policy_closes(other: Json) -> None:
     ids=["other pods", "what goes out", "unreadable"],
 )
 def test_policies_that_keep_vms_open_are_ignored(other: Json) -> None:
-    assert todo(other) is Todo.CREATE
+    assert todo(other) is PolicyAction.CREATE
 
 
 def test_labels_of_running_pods_count() -> None:
     """A pod keeps labels that its VM has lost, and has those that people and webhooks gave to it alone."""
     other = policy(podSelector={"matchLabels": {"tier": "db"}}, policyTypes=["Ingress"])
     pods: list[Json] = [{"metadata": {"name": "db-x", "labels": {"tier": "db"}}}]
-    todos = [policy_todo(HOME, [virtual_machine()], each, False, pods) for each in ([other], [OURS, other], [OURS])]
-    assert todos == [None, Todo.DELETE, None]
+    todos = [policy_action(HOME, [virtual_machine()], each, False, pods) for each in ([other], [OURS, other], [OURS])]
+    assert todos == [None, PolicyAction.DELETE, None]
 
 
 def test_policies_of_other_kinds_come_first() -> None:
-    assert (todo(others=True), todo(OURS, others=True)) == (None, Todo.DELETE)
+    assert (todo(others=True), todo(OURS, others=True)) == (None, PolicyAction.DELETE)
 
 
 def test_the_name_is_left_to_who_has_it() -> None:
@@ -95,5 +107,5 @@ def test_the_name_is_left_to_who_has_it() -> None:
 )
 def test_an_edit_is_undone_whole(edit: Json) -> None:
     edited = merge_patch(OURS, edit)
-    assert todo(edited) is Todo.RESTORE
+    assert todo(edited) is PolicyAction.RESTORE
     assert todo(merge_patch(edited, restoring_patch(HOME))) is None

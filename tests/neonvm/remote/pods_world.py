@@ -202,7 +202,7 @@ class World:
     refuse_to_start: str = ""
     began: list[float] = field(default_factory=list)
     form: RunnerForm = field(default_factory=lambda: RunnerForm("runner:1"))
-    home: str = "kube-system"
+    policy_namespace: str = "kube-system"
     _count: int = 0
 
     def __post_init__(self) -> None:
@@ -251,7 +251,7 @@ class World:
             self.form,
             addresses,
             authority,
-            home=self.home,
+            policy_namespace=self.policy_namespace,
         )
         self.ways.append(way)
         self.services.append(asyncio.create_task(ControllerService(deps).run()))

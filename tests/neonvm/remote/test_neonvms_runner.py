@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from deploy.neonvm.access.connections import RunnerEndpoint
-from deploy.neonvm.objects.booted import booted
+from deploy.neonvm.objects.boot_record import boot_record
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.remote.remote_guest import RemoteGuest, RemoteMachine
 from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
@@ -102,7 +102,7 @@ def guest(runner: NeonRunner, qemu: NeonQemu, *, plugs: bool = True) -> RemoteGu
     mode = "QmpScaling" if plugs else "SysfsScaling"
     words = ["runner", "-cpu-scaling-mode", mode, "-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", "H4sI"]
     pod: Json = {"spec": {"containers": [{"name": "neonvm-runner", "command": words}]}}
-    made = booted(pod)
+    made = boot_record(pod)
     assert made is not None
     return RemoteGuest(client, lambda: cast("RemoteMachine", qemu), made, SleepingClock(), lambda: None)
 

@@ -116,7 +116,7 @@ async def test_policies_of_a_cluster_network_are_respected(tmp_path: Path) -> No
 
 async def test_a_program_without_a_home_makes_none(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        made.home = ""
+        made.policy_namespace = ""
         made.start()
         await made.create_vm()
         await made.until(made.runs_well)

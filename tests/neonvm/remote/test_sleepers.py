@@ -11,7 +11,7 @@ import pytest
 
 from deploy.neonvm.access.callers import CONTROLLER
 from deploy.neonvm.access.connections import RunnerAccess, RunnerEndpoint, RunnerHttpResponse
-from deploy.neonvm.objects.booted import booted
+from deploy.neonvm.objects.boot_record import boot_record
 from deploy.neonvm.ports import (
     FellAsleep,
     GuestError,
@@ -44,7 +44,7 @@ SLEPT = FellAsleep(Bytes(200_000_000), 3)
 def guest(requests: RunnerAccess, place: RunnerEndpoint = PLACE) -> RemoteGuest:
     words = ["runner", "-vmspec", encode_dump(child(virtual_machine(), "spec")), "-vmstatus", "H4sI"]
     pod: Json = {"spec": {"containers": [{"name": "neonvm-runner", "command": words}]}}
-    made = booted(pod)
+    made = boot_record(pod)
     assert made is not None
 
     def no_machine() -> object:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.objects.vm_spec import own_ports
+from deploy.neonvm.objects.vm_spec import runner_ports
 from deploy.neonvm.ports import GuestSpec
 from deploy.neonvm.runner.runner_arguments import RunnerArguments, guest_spec, parse_arguments
 from protocol.kubernetes.objects import Json
@@ -83,8 +83,8 @@ def test_the_monitor_is_forwarded_once(more: Json, forwards: str) -> None:
 
 
 def test_the_runners_ports_are_not_the_guests() -> None:
-    assert own_ports({}) == (25183, 20183)
-    assert own_ports({"runnerPort": 1, "qmp": 2}) == (1, 2)
+    assert runner_ports({}) == (25183, 20183)
+    assert runner_ports({"runnerPort": 1, "qmp": 2}) == (1, 2)
     taken = {**SPEC, "guest": {**SPEC["guest"], "ports": [{"port": 20187}]}}  # type: ignore[dict-item]
     with pytest.raises(ArgumentsError, match=r"spec\.guest\.ports: port 20187 is reserved for the runner"):
         guest(told(taken))

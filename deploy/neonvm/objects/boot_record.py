@@ -1,7 +1,7 @@
-"""The machine that a guest was booted with, by its pod's arguments, and the bounds that the pod's limits set it (pure).
+"""The machine with which a guest was booted, read from its pod's arguments, and the pod's limits on its size (pure).
 
-No later edit of the VM changes the arguments. Beyond the limits the kubelet kills QEMU, or slows it down. They come
-from ``spec.podResources``, from a LimitRange, or from a webhook; the pod as it is stored says them all.
+The arguments stay the same when the VM is edited. Limits come from ``spec.podResources``, a LimitRange or a webhook, so
+they are read from the stored pod. Above them, QEMU is OOM-killed or throttled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from deploy.neonvm.objects.pods import runner_of
-from deploy.neonvm.objects.vm_spec import machine_of, own_ports
+from deploy.neonvm.objects.vm_spec import machine_of, runner_ports
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts import runner as runner_texts
 from protocol.kubernetes.managed_fields import ManagedFields, resized_by
@@ -25,15 +25,15 @@ from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 from protocol.vm_arguments import SPEC_FLAG, ArgumentsError, decode_dump, value_of
 
 _CPU_MODE: Final = "-cpu-scaling-mode"
-_REMEMBERED: Final = 1024
-_LONGEST_REMEMBERED: Final = 4096
-"""Characters of arguments that are read only once: people may make a pod with megabytes of them."""
+_CACHE_SIZE: Final = 1024
+_LONGEST_CACHED: Final = 4096
+"""Characters; longer arguments are parsed each time, because a user may create a pod with megabytes of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Booted:
-    """``use`` is the size at boot. ``plugs_cpus``: a runner of NeonVM's leaves its CPUs to QEMU. The ports are the
-    runner's and its QEMU's.
+class BootRecord:
+    """``machine`` as booted, with the size ``use`` at boot. ``plugs_cpus``: NeonVM's own runner does not change the
+    CPUs itself; they are hot-plugged in QEMU.
     """
 
     machine: RunningMachine
@@ -43,81 +43,85 @@ class Booted:
     qmp_port: int
 
 
-def booted(pod: Json) -> Booted | None:
-    """The machine that the guest of ``pod`` was booted with; None if the pod does not record it."""
-    words = _words(pod)
-    dump, cpu_mode = value_of(words, SPEC_FLAG), value_of(words, _CPU_MODE)
-    if len(dump) > _LONGEST_REMEMBERED:
-        # Past the cache, which would otherwise fill the memory.
-        return _booted.__wrapped__(dump, cpu_mode)
-    return _booted(dump, cpu_mode)
+def boot_record(pod: Json) -> BootRecord | None:
+    """The boot record in the arguments of ``pod``; None if they are missing or invalid."""
+    arguments = _arguments(pod)
+    dump, cpu_mode = value_of(arguments, SPEC_FLAG), value_of(arguments, _CPU_MODE)
+    if len(dump) > _LONGEST_CACHED:
+        # Bypass the cache, which would use too much memory.
+        return _cached_record.__wrapped__(dump, cpu_mode)
+    return _cached_record(dump, cpu_mode)
 
 
-def booted_spec(pod: Json) -> Json:
-    """The VM's spec with which ``pod`` was made. Raises ``ArgumentsError``."""
-    dump = value_of(_words(pod), SPEC_FLAG)
+def spec_at_boot(pod: Json) -> Json:
+    """The VM's spec from which ``pod`` was created. Raises ``ArgumentsError``."""
+    dump = value_of(_arguments(pod), SPEC_FLAG)
     if not dump:
         raise ArgumentsError(runner_texts.NOTHING_TO_RUN.format(flag=SPEC_FLAG))
     return decode_dump(dump)
 
 
-@lru_cache(_REMEMBERED)
-def _booted(dump: str, cpu_mode: str) -> Booted | None:
+@lru_cache(_CACHE_SIZE)
+def _cached_record(dump: str, cpu_mode: str) -> BootRecord | None:
     try:
         spec = decode_dump(dump)
-        # The arguments hold the spec alone; the machine does not depend on the name.
+        # The arguments contain only the spec; the machine does not depend on the name.
         vm = machine_of({"metadata": {"namespace": "", "name": ""}, "spec": spec})
     except (ArgumentsError, InvalidObjectError):
         return None
-    return Booted(machine_for(vm), vm.use, (cpu_mode or text(spec, "cpuScalingMode")) == "QmpScaling", *own_ports(spec))
+    return BootRecord(
+        machine_for(vm), vm.use, (cpu_mode or text(spec, "cpuScalingMode")) == "QmpScaling", *runner_ports(spec)
+    )
 
 
 def machine_for(vm: VirtualMachine) -> RunningMachine:
-    """The machine that is booted for ``vm``."""
+    """The machine that a guest of ``vm`` gets when it boots."""
     return RunningMachine(vm.bounds.max.cpu, vm.bounds.min.mem, vm.bounds.max.mem)
 
 
-def _words(pod: Json) -> list[str]:
+def _arguments(pod: Json) -> list[str]:
     runner = runner_of(pod)
-    # NeonVM's controller writes the arguments after the command of its runner, ours as ``args``.
+    # NeonVM's controller appends the arguments to the runner's command, ours writes them to ``args``.
     return [*texts_at(runner, "command"), *texts_at(runner, "args")]
 
 
-QEMU_OWN: Final = Bytes.parse("256Mi")
-"""Memory that QEMU and the runner need beside the guest's own."""
+QEMU_OVERHEAD: Final = Bytes.parse("256Mi")
+"""Memory that QEMU and the runner need in addition to the guest's."""
 
 
 def within_limits(machine: RunningMachine, pod: Json, slot: Bytes) -> RunningMachine:
-    """``machine`` as far as the limits of ``pod`` let it grow, its memory in whole slots above what it boots with. The
-    guest has in any case what it boots with: a limit below that kills it, and ``limits_say`` reports it.
+    """``machine`` with its maximum reduced to the limits of ``pod``; memory above the boot size is a multiple of
+    ``slot``. Never below the boot size: ``limit_problems`` reports a limit that is too low for that.
     """
     cpu, mem = _limit(pod, "cpu"), _limit(pod, "memory")
     if cpu is not None:
         machine = replace(machine, cpu_max=min(machine.cpu_max, MilliCpu.parse(cpu)))
     if mem is not None:
-        # Memory is plugged in whole slots, so a limit in between is rounded down.
-        left = Bytes.parse(mem).minus_or_zero(QEMU_OWN).minus_or_zero(machine.mem_min).down_to(slot)
+        # Memory is plugged in whole slots, so round the limit down.
+        left = Bytes.parse(mem).minus_or_zero(QEMU_OVERHEAD).minus_or_zero(machine.mem_min).down_to(slot)
         machine = replace(machine, mem_max=min(machine.mem_max, machine.mem_min + left))
     return machine
 
 
-def limits_say(machine: RunningMachine, pod: Json, slot: Bytes) -> str:
-    """The limits of ``pod`` that keep its guest from growing to what ``machine`` can take; empty if none."""
+def limit_problems(machine: RunningMachine, pod: Json, slot: Bytes) -> str:
+    """The limits of ``pod`` that prevent its guest from reaching the maximum of ``machine``, for messages; empty if
+    none.
+    """
     usable, problems = within_limits(machine, pod, slot), list[str]()
     if usable.cpu_max < machine.cpu_max:
         problems.append(texts.CPU_LIMITED.format(limit=_limit(pod, "cpu"), most=machine.cpu_max))
     mem = _limit(pod, "memory")
-    if mem is not None and Bytes.parse(mem) < machine.mem_min + QEMU_OWN:
-        problems.append(texts.MEMORY_TOO_LOW.format(limit=mem, least=machine.mem_min, qemu=QEMU_OWN))
+    if mem is not None and Bytes.parse(mem) < machine.mem_min + QEMU_OVERHEAD:
+        problems.append(texts.MEMORY_TOO_LOW.format(limit=mem, least=machine.mem_min, qemu=QEMU_OVERHEAD))
     elif usable.mem_max < machine.mem_max:
         most, reachable = machine.mem_max, usable.mem_max
-        problems.append(texts.MEMORY_LIMITED.format(limit=mem, qemu=QEMU_OWN, usable=reachable, most=most))
+        problems.append(texts.MEMORY_LIMITED.format(limit=mem, qemu=QEMU_OVERHEAD, usable=reachable, most=most))
     return "; ".join(problems)
 
 
 def _limit(pod: Json, name: str) -> str | None:
-    """A limit of the guest's container; None if there is none that can be read."""
-    # The CPU limit that our scheduler writes follows the VM, so it bounds nothing.
+    """A limit of the guest's container; None if it is missing, invalid or zero."""
+    # Our scheduler adjusts its CPU limit to the VM's size, so that one does not limit the guest.
     if name == "cpu" and "cpu" in resized_by(SCHEDULER_NAME, _managed(pod), "limits"):
         return None
     limit = child(runner_of(pod), "resources", "limits").get(name)
@@ -134,6 +138,6 @@ def _limit(pod: Json, name: str) -> str | None:
 def _managed(pod: Json) -> list[ManagedFields]:
     try:
         return msgspec.convert(child(pod, "metadata").get("managedFields") or [], list[ManagedFields])
-    # Managed fields are written by clients; a broken one must not stop the controller.
+    # Clients write managed fields; an invalid one must not stop the controller.
     except (msgspec.ValidationError, RecursionError):
         return []

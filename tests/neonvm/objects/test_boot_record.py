@@ -6,7 +6,7 @@ from secrets import token_hex
 
 import pytest
 
-from deploy.neonvm.objects.booted import _booted, booted, booted_spec
+from deploy.neonvm.objects.boot_record import _cached_record, boot_record, spec_at_boot
 from protocol.kubernetes.objects import Json, child
 from protocol.running_machine import RunningMachine
 from protocol.units import Bytes, MilliCpu
@@ -23,26 +23,26 @@ def pod(*words: str, key: str = "command", name: str = "neonvm-runner") -> Json:
 
 
 def test_own_pods_record_their_spec() -> None:
-    made = booted({"spec": {"containers": made_with(virtual_machine())}})
+    made = boot_record({"spec": {"containers": made_with(virtual_machine())}})
     assert made is not None
     assert (made.machine, made.plugs_cpus) == (MACHINE, False)
     assert (made.runner_port, made.qmp_port) == (25183, 20183)
-    assert booted_spec({"spec": {"containers": made_with(virtual_machine())}}) == SPEC
+    assert spec_at_boot({"spec": {"containers": made_with(virtual_machine())}}) == SPEC
 
 
 def test_long_arguments_are_read_but_not_remembered() -> None:
     spec = {**SPEC, "qmp": 1, "runnerPort": 2, "nodeSelector": {str(key): token_hex(8) for key in range(400)}}
-    before = _booted.cache_info()
-    made = booted(pod("-vmspec", encode_dump(spec)))
+    before = _cached_record.cache_info()
+    made = boot_record(pod("-vmspec", encode_dump(spec)))
     assert made is not None
     assert (made.machine, made.runner_port, made.qmp_port) == (MACHINE, 2, 1)
-    assert _booted.cache_info() == before
+    assert _cached_record.cache_info() == before
 
 
 @pytest.mark.parametrize("words", [("-vmspec", DUMP), (f"-vmspec={DUMP}", "-vmstatus", ""), ("-x", "-vmspec", DUMP)])
 @pytest.mark.parametrize("key", ["command", "args"])
 def test_forms_of_arguments(words: tuple[str, ...], key: str) -> None:
-    made = booted(pod(*words, key=key))
+    made = boot_record(pod(*words, key=key))
     assert made is not None
     assert made.machine == MACHINE
 
@@ -59,7 +59,7 @@ def test_forms_of_arguments(words: tuple[str, ...], key: str) -> None:
 def test_cpu_mode_is_that_of_the_runner(flags: tuple[str, ...], mode: str | None, plugs: bool) -> None:
     """NeonVM's controller decides the mode where the spec leaves it out, and tells its runner."""
     spec = {**SPEC, **({"cpuScalingMode": mode} if mode else {})}
-    made = booted(pod(*flags, "-vmspec", encode_dump(spec)))
+    made = boot_record(pod(*flags, "-vmspec", encode_dump(spec)))
     assert made is not None
     assert made.plugs_cpus is plugs
 
@@ -77,10 +77,10 @@ def test_cpu_mode_is_that_of_the_runner(flags: tuple[str, ...], mode: str | None
     ],
 )
 def test_pod_that_does_not_say_it(found: Json) -> None:
-    assert booted(found) is None
+    assert boot_record(found) is None
 
 
 @pytest.mark.parametrize("found", [{}, pod("-vmspec", "not base64")])
 def test_pod_without_a_readable_spec(found: Json) -> None:
     with pytest.raises(ArgumentsError):
-        booted_spec(found)
+        spec_at_boot(found)

@@ -1,7 +1,7 @@
 """Objects are found by their VM, however they come, change and go."""
 
 from deploy.kube.informer import Informer
-from deploy.neonvm.objects.by_vm import ByVm
+from deploy.neonvm.objects.vm_index import VmIndex
 from protocol.kubernetes.objects import Json, labels_of, name_of
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
@@ -28,17 +28,17 @@ async def test_objects_are_grouped_by_vm_oldest_first() -> None:
     api = InProcess()
     async with api.client() as client:
         cache, told = WatchedInformer(client, PODS, FakeClock()), list[ObjectName]()
-        index = ByVm(cache, lambda each: labels_of(each).get("vm", ""), told.append)
+        index = VmIndex(cache, lambda each: labels_of(each).get("vm", ""), told.append)
         db, other = ObjectName("default", "db"), ObjectName("default", "other")
         cache.become("young", pod("young", "db", "2026-01-02T00:00:00Z"))
         cache.become("b", pod("b", "db"))
         cache.become("a", pod("a", "db"))
         cache.become("foreign", pod("foreign", ""))
-        assert [name_of(each).name for each in index.of(db)] == ["a", "b", "young"]
+        assert [name_of(each).name for each in index.objects_of(db)] == ["a", "b", "young"]
         told.clear()
         cache.become("a", pod("a", "other"))
-        assert (set(told), [name_of(each).name for each in index.of(other)]) == ({db, other}, ["a"])
+        assert (set(told), [name_of(each).name for each in index.objects_of(other)]) == ({db, other}, ["a"])
         for name in ("a", "b", "young", "foreign"):
             cache.become(name, None)
-        assert (index.of(db), index.of(other)) == ([], [])
+        assert (index.objects_of(db), index.objects_of(other)) == ([], [])
     api.server.close()
