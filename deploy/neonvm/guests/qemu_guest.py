@@ -162,7 +162,7 @@ class QemuGuest:
             # After a sleep the guest runs in a new QEMU process.
             if self._machine is machine:
                 story = f"{reason}; QEMU said {machine.last_words()}; its console said "
-                return story + Files.of(self._spec).console_said()
+                return story + Files.of(self._spec).console_tail()
 
     async def arrived(self) -> bool:
         """Return True if the guest runs here, even if another process drove the migration. Raises ``GuestError``."""
@@ -269,7 +269,7 @@ class QemuGuest:
             if not more:
                 delete_leftover(spec.state_dir)
                 # A receiving process appends to the console, which the source still writes to.
-                files.begin_console()
+                files.rotate_console()
             if not files.disk.exists():
                 await made_by.hypervisor.make_disk(files.disk, made_by.image.disk)
             self._machine = machine = await self._process(more, ())

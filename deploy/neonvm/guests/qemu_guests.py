@@ -1,4 +1,4 @@
-"""Makes guests in QEMU, on the fastest accelerator on which one boots here."""
+"""Factory of QEMU guests, which use the fastest accelerator that boots a guest on this host."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from vm_image.store import cache_root
 
 @dataclass(frozen=True, slots=True)
 class QemuGuests(QemuTools):
-    """Makes real guests. ``description`` says how fast they can be here and why."""
+    """Factory of QEMU guests. ``description`` names the accelerator's reason."""
 
     @classmethod
     async def prepare(cls, image: GuestImage, sockets: PodSockets, clock: Clock) -> QemuGuests:
-        """Finds out how guests run best here. Raises ``GuestError`` if they cannot."""
+        """Choose the accelerator of this host. Raises ``GuestError`` if QEMU is not installed."""
         if shutil.which("qemu-img") is None:
             raise GuestError("qemu-img is not installed; on Debian: sudo apt-get install qemu-utils")
         accelerator = await proven_accelerator(image)
@@ -32,18 +32,18 @@ class QemuGuests(QemuTools):
 
     @property
     def description(self) -> str:
-        """One line for people."""
+        """One line for users."""
         return f"QEMU guests ({self.accelerator.reason})"
 
     def create(self, spec: GuestSpec) -> Guest:
-        """A guest that is ready to be started; touches nothing yet."""
+        """Create a guest without starting it; no side effects."""
         return QemuGuest(spec, self)
 
 
 async def proven_accelerator(
     image: GuestImage, launcher: Callable[[Sequence[str]], list[str]] = launcher
 ) -> Accelerator:
-    """The fastest accelerator on which ``image`` boots here. Raises ``GuestError`` if QEMU is missing."""
+    """The fastest accelerator on which ``image`` boots. Raises ``GuestError`` if QEMU is not installed."""
     trial = BootTrial(Qemu(), image, cache_root() / "accelerators", time.time)
 
     async def boot_fault(accelerator: Accelerator) -> str:

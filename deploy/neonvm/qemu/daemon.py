@@ -19,8 +19,8 @@ Dial = Callable[[], Awaitable[socket.socket]]
 """Opens a non-blocking connection to the daemon; raises ``OSError`` if nothing listens."""
 
 Body = str | Callable[[], str]
-"""The text of a request. A callable is called once the connection is open: a guest that wakes may take a second to
-accept it, and a time would be out of date.
+"""The text of a request. A callable is called once the connection is open: a waking guest may take a second to accept
+it, and a timestamp would be out of date.
 """
 
 _LARGEST_ANSWER: Final = 4096
@@ -32,8 +32,8 @@ _SWITCH_SECONDS: Final = 15.0
 """Reading the CPU takes 0.1 s, switching CPUs up to 1.7 s; with eight guests on two cores, ten times as long."""
 _READY_SECONDS: Final = 2.0
 _PASSWORD_SECONDS: Final = 20.0
-"""Longer than the guest's own timeout: an attempt abandoned earlier would run on beside the next one, and together they
-would starve an emulated guest.
+"""Longer than the guest's own timeout: an attempt abandoned earlier would continue concurrently with the next one, and
+together they would starve an emulated guest.
 """
 _THAW_SECONDS: Final = 2.0
 

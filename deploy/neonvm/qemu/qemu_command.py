@@ -1,6 +1,7 @@
-"""The command line of one QEMU guest (pure).
+"""The command line of a guest's QEMU (pure).
 
-What must be equal on both ends of a migration comes from the VM alone, never from the pod: its address gives its MAC.
+Everything that must be equal on both ends of a migration is derived from the VM, never from the pod: for example, the
+VM's address determines its MAC.
 """
 
 from __future__ import annotations
@@ -20,45 +21,45 @@ from protocol.units import Bytes
 from vm_image.build import GuestImage
 
 MEMORY_DEVICE: Final = "vm0"
-"""NeonVM's own controller knows the device by this name."""
+"""ID of the virtio-mem device, as NeonVM's own controller expects it."""
 MEMORY_BLOCK: Final = Bytes(2 * 1024**2)
-"""What virtio-mem's size is a multiple of."""
+"""Block size of virtio-mem: its size is a multiple of this."""
 
 _LINUX_BLOCK: Final = Bytes(128 * 1024**2)
-"""Linux on x86 adds memory in blocks of this size; the device is rounded up to it, the order is not."""
+"""Linux on x86 adds memory in blocks of this size. The device's size is rounded up to it, its requested size is not."""
 
 _FORWARD_NETWORK: Final = "10.255.255.0/24"
-"""QEMU's user-mode network wants room for addresses of its own beside the two of the link."""
+"""QEMU's user-mode network needs addresses of its own in addition to the two of the link."""
 
 _LINK_MAC: Final = "02:00:0a:ff:ff:fe"
 _MOVABLE_RATIO: Final = 801
-"""Plugged memory that only programs may use, in per cent of what the kernel may use too; NeonVM has the same.
+"""Maximum of movable memory, in per cent of kernel memory; the same value as NeonVM's.
 
-Such movable memory can always be unplugged, but cannot hold kernel data: page tables, and the 1/64 of new
-memory that describes its pages. If all of it were movable, a guest that grows far beyond its boot memory would run out
-of kernel memory and kill its database.
+Movable memory can be unplugged, but cannot hold kernel data, such as page tables and the descriptors of its own pages
+(1/64 of its size). If all plugged memory were movable, a guest that grows far beyond its boot memory would run out of
+kernel memory, and the OOM killer would kill its database.
 """
-# `panic=-1` and `reboot=t` turn a panic into an end of QEMU, which is launched with -no-reboot.
+# `panic=-1` and `reboot=t` make QEMU exit on a panic, because it is launched with -no-reboot.
 _KERNEL: Final = (
     "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr oops=panic panic=-1 reboot=t psi=1 "
     "memhp_default_state=online memory_hotplug.online_policy=auto-movable "
     f"memory_hotplug.auto_movable_ratio={_MOVABLE_RATIO} random.trust_cpu=on swiotlb=noforce"
 )
-LONGEST_OWN_WORDS: Final = 1024
-"""Characters: Linux on x86 takes a line of 2,047, of which ours have about 500."""
+MAX_VM_ARGUMENTS: Final = 1024
+"""Characters. Linux on x86 accepts a command line of 2,047, and our own arguments need about 500."""
 
 SANDBOX: Final = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
-"""System calls that a guest which has taken over its QEMU does without: programs, other users, other CPUs."""
+"""QEMU's seccomp filter. A guest that breaks into QEMU cannot start programs, change its user or its CPU affinity."""
 
-_WORD: Final = re.compile(r"[!#-~]+")
-_OUR_NAMES: Final = frozenset({"__", "maxcpus", "nr_cpus", "possible_cpus"})
-_NAMES_FOR_VMS: Final = frozenset({KERNEL_PRIMARY, "autoscale.gateway"})
+_ARGUMENT: Final = re.compile(r"[!#-~]+")
+_RESERVED_NAMES: Final = frozenset({"__", "maxcpus", "nr_cpus", "possible_cpus"})
+_VM_NAMES: Final = frozenset({KERNEL_PRIMARY, "autoscale.gateway"})
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files of a guest in its state directory. While it moves two processes use disk and console: the console is
-    appended to, and that of the previous boot stays. Each pod's process has a log of its own.
+    """Files of a guest in its state directory. During a migration two processes use the disk and the console, which is
+    opened for appending. Each pod's process has its own log.
     """
 
     disk: Path
@@ -71,43 +72,45 @@ class Files:
         folder = spec.state_dir
         return cls(folder / "disk.qcow2", folder / "console.log", folder / f"qemu-{spec.pod.name}.log")
 
-    def console_said(self) -> str:
-        """The console's last lines as one; "nothing" if there are none."""
+    def console_tail(self) -> str:
+        """The last lines of the console, joined into one; "nothing" if it is empty."""
         output = self.console.read_bytes()[-400:].decode(errors="replace") if self.console.exists() else ""
         return " / ".join(line.strip() for line in output.splitlines()[-3:] if line.strip()) or "nothing"
 
-    def begin_console(self) -> None:
-        """Keeps the previous console: it shows why the guest ended. Raises ``OSError``."""
+    def rotate_console(self) -> None:
+        """Keep the console of the previous boot, which may show why the guest ended. Raises ``OSError``."""
         if self.console.exists():
             self.console.replace(self.console.with_name("console-before.log"))
 
 
 FLAT_NETDEV: Final = "net0"
-"""QEMU's name for the guest's place on the flat network."""
+"""ID of the guest's network backend on the flat network."""
 DEAF: Final = "deaf"
-EMPTY: Final = ("-incoming", "defer", "-S")
-"""Extra arguments of a process that waits to be filled, and then for the order to run."""
-_DROPPED: Final = (
+"""ID of the filter that drops frames for a target on a hub."""
+INCOMING: Final = ("-incoming", "defer", "-S")
+"""Extra arguments of a process that waits for an incoming migration, and is then paused until it is told to run."""
+_DROP_FILTER: Final = (
     "-chardev", "null,id=nowhere",
     "-object", f"filter-redirector,id={DEAF},netdev={FLAT_NETDEV},queue=tx,outdev=nowhere",
 )  # fmt: skip
 
 
 def receiving(spec: GuestSpec) -> Sequence[str]:
-    """Extra arguments of a process that receives a guest: it waits to be filled, then for the order to run."""
-    # A hub sends it every frame from the beginning; it must drop what its guest reads elsewhere.
+    """Extra arguments of the target process of a migration."""
+    # A hub floods every frame, so drop frames while the guest still reads them on the source.
     is_on_hub = any(attachment.startswith("unix:") for attachment in spec.network.attachments)
-    return (*EMPTY, *_DROPPED) if is_on_hub else EMPTY
+    return (*INCOMING, *_DROP_FILTER) if is_on_hub else INCOMING
 
 
 def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, monitor_fd: int) -> list[str]:
-    """The QEMU process of ``spec``, whose monitor is the inherited socket ``monitor_fd``. Raises ``GuestError`` for a
-    size or an attachment that QEMU cannot be given.
+    """The command of the guest's QEMU, whose monitor is the inherited socket ``monitor_fd``. Raises ``GuestError`` for
+    a size or an attachment that QEMU does not support.
     """
     files = Files.of(spec)
     return [
         *_machine(f"guest={spec.vm.namespace}.{spec.vm.name}", accelerator),
-        # All CPUs are there from the start and are switched inside the guest: hot-plug crashes an emulated machine.
+        # All CPUs are present from the start and are onlined in the guest, because hot-plug crashes an emulated
+        # machine.
         "-smp", str(spec.cpu_max.whole_cpus),
         *_memory(spec),
         *_kernel(image, _kernel_line(spec, accelerator)),
@@ -122,13 +125,13 @@ def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, m
 
 
 def inherited(spec: GuestSpec) -> list[int]:
-    """Descriptors of this process that the guest's QEMU uses: its taps."""
+    """File descriptors that the guest's QEMU inherits: its taps."""
     kinds = (attachment.partition(":") for attachment in spec.network.attachments)
     return [int(number) for kind, _, number in kinds if kind == "fd"]
 
 
 def trial_command(image: GuestImage, accelerator: Accelerator, monitor_fd: int, console: Path) -> list[str]:
-    """A small machine without disk and network that boots the image as guests do, as far as its first program."""
+    """The command of a small machine without disk and network, which boots the image's kernel and initrd."""
     return [
         *_machine("guest=trial", accelerator),
         "-smp", "2", "-m", "256M",
@@ -153,21 +156,21 @@ def _channels(console: Path, monitor_fd: int) -> Iterator[str]:
 
 
 def _token(spec: GuestSpec) -> Iterator[str]:
-    # In the machine's SMBIOS tables, because every user of the machine can read a command line.
+    # In the SMBIOS tables, because every user of the host can read a command line.
     if spec.network.token is not None:
         yield from ("-smbios", f"type=11,path={_escaped(str(spec.network.token.file))}")
 
 
 def _monitors(sockets: Sequence[Path]) -> Iterator[str]:
-    """Each takes one client at a time and any number in turn."""
+    """Additional monitors; each serves one client at a time."""
     for number, path in enumerate(sockets):
         yield from ("-chardev", f"socket,id=more{number},server=on,wait=off,path={_escaped(str(path))}")
         yield from ("-mon", f"chardev=more{number},mode=control")
 
 
 def plugged(spec: GuestSpec, use: Bytes) -> Bytes:
-    """The part of ``use`` that the memory device must provide, so that the guest never gets more than ``use``. Raises
-    ``GuestError`` if ``use`` is outside of the guest's bounds.
+    """The size of the memory device for ``use``, rounded down so that the guest never gets more. Raises ``GuestError``
+    if ``use`` is outside the guest's bounds.
     """
     if not spec.mem_min <= use <= spec.mem_max:
         raise GuestError(f"{spec.vm}: memory must be between {spec.mem_min} and {spec.mem_max}, not {use}")
@@ -176,8 +179,8 @@ def plugged(spec: GuestSpec, use: Bytes) -> Bytes:
 
 def _memory(spec: GuestSpec) -> Iterator[str]:
     if not spec.mem_min.is_multiple_of(MEMORY_BLOCK):
-        raise GuestError(f"{spec.vm}: the least memory must be a multiple of {MEMORY_BLOCK}, not {spec.mem_min}")
-    # Linux plugs whole blocks; a device that ends within one could not be used up.
+        raise GuestError(f"{spec.vm}: the minimum memory must be a multiple of {MEMORY_BLOCK}, not {spec.mem_min}")
+    # Linux plugs whole blocks, so it could not use the last one of a device that ends within a block.
     most = (spec.mem_max - spec.mem_min).up_to(_LINUX_BLOCK)
     initial = plugged(spec, spec.mem_use)
     # QEMU refuses a memory device of size zero.
@@ -185,9 +188,9 @@ def _memory(spec: GuestSpec) -> Iterator[str]:
         yield from ("-m", f"{spec.mem_min.value}B")
         return
     yield from ("-m", f"{spec.mem_min.value}B,slots=8,maxmem={(spec.mem_min + most).value}B")
-    # `reserve=off`: the host need not have the maximum, which most guests never use.
+    # `reserve=off`: do not reserve the maximum on the host, because most guests never use it.
     yield from ("-object", f"memory-backend-ram,id={MEMORY_DEVICE}-ram,size={most.value}B,reserve=off")
-    # One virtio-mem device has all memory above the minimum.
+    # One virtio-mem device provides all memory above the minimum.
     yield "-device"
     yield (
         f"virtio-mem-pci,id={MEMORY_DEVICE},memdev={MEMORY_DEVICE}-ram,node=0,"
@@ -199,9 +202,9 @@ def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
     words = [
         _KERNEL,
         accelerator.kernel,
-        # Of two words of one name the later one counts, so the VM's own come before those that size it.
-        *own_words(spec.kernel_arguments),
-        # Keeps a booting guest from having more than it may use: its daemon switches CPUs only later.
+        # The last of two arguments with the same name counts, so the VM's own come before those that limit its size.
+        *vm_arguments(spec.kernel_arguments),
+        # Limits a booting guest, whose daemon onlines CPUs only later.
         f"maxcpus={spec.cpu_use.whole_cpus}",
         f"autoscale.name={spec.vm.name}",
         f"autoscale.cpu={spec.cpu_use.value}",
@@ -215,49 +218,48 @@ def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
     return " ".join(word for word in words if word)
 
 
-def own_words(text: str) -> list[str]:
-    """The words that a VM may add to its guest's kernel command line; what it may not is left out.
+def vm_arguments(text: str) -> list[str]:
+    """The kernel arguments in ``text`` that a VM may set; others are dropped.
 
-    >>> own_words("quiet maxcpus=64 autoscale.cpu=64000 autoscale.primary=10.100.128.0 -- init=/bin/sh")
+    >>> vm_arguments("quiet maxcpus=64 autoscale.cpu=64000 autoscale.primary=10.100.128.0 -- init=/bin/sh")
     ['quiet', 'autoscale.primary=10.100.128.0', 'init=/bin/sh']
     """
     accepted: list[str] = []
-    left = LONGEST_OWN_WORDS
-    for word in text.split():
-        left -= len(word) + 1
-        # The kernel cuts a line that is too long, and our words stand at its end.
+    left = MAX_VM_ARGUMENTS
+    for argument in text.split():
+        left -= len(argument) + 1
+        # The kernel truncates a command line that is too long, and our arguments are at its end.
         if left < 0:
             break
-        # No quotes: an open one would swallow the rest of the line. "--" is refused too, because the kernel parses
-        # nothing after it.
-        if _WORD.fullmatch(word) and not _is_ours(word.partition("=")[0].replace("-", "_")):
-            accepted.append(word)
+        # No quotes: an unclosed one would include the rest of the line. No "--": the kernel parses nothing after it.
+        if _ARGUMENT.fullmatch(argument) and not _is_reserved(argument.partition("=")[0].replace("-", "_")):
+            accepted.append(argument)
     return accepted
 
 
-def _is_ours(name: str) -> bool:
+def _is_reserved(name: str) -> bool:
     # The kernel treats "-" and "_" in names as equal, so the caller has replaced the former.
-    return name in _OUR_NAMES or (name.startswith("autoscale.") and name not in _NAMES_FOR_VMS)
+    return name in _RESERVED_NAMES or (name.startswith("autoscale.") and name not in _VM_NAMES)
 
 
 def _interfaces(spec: GuestSpec) -> Iterator[str]:
-    """The flat network first, then the private link, each if there is one: the guest numbers them in this order."""
+    """The interface on the flat network, if any, then the private link: the guest numbers them in this order."""
     for number, attachment in enumerate(spec.network.attachments):
         # Without an address the first attachment is the private link.
         is_flat = number == 0 and bool(spec.address)
         mac = flat_mac(spec.address) if is_flat else _LINK_MAC
-        # The guest's driver adopts this MTU, so nothing in the guest has to know the overlay.
+        # The guest's driver adopts this MTU, so the guest needs no configuration for the overlay.
         mtu = f",host_mtu={spec.network.mtu}" if is_flat and spec.network.mtu else ""
         yield from ("-netdev", f"{_netdev(attachment)},id=net{number}")
-        # No option ROM: a directly booted guest does not need one, and it would have to be equal on both ends.
+        # No option ROM: with direct kernel boot it is unused, and it would have to be equal on both ends.
         yield from ("-device", f"virtio-net-pci,netdev=net{number},mac={mac},romfile={mtu}")
 
 
 def _netdev(attachment: str) -> str:
-    """The network backend of an attachment: ``tap:NAME``, ``fd:NUMBER`` of a tap that is inherited, ``unix:PATH`` of a
-    hub, ``forward:ADDRESS:PORT:PORT:PORT``, or ``ports:ADDRESS:PORT=PORT,…``. The last two are a private link without
-    privileges: a user-mode network of this guest alone. Its ports for pods (``LINK_PORTS``) are forwarded from these of
-    a loopback address; or each named port from one of an address.
+    """The network backend of an attachment: ``tap:NAME``, ``fd:NUMBER`` of an inherited tap, ``unix:PATH`` of a hub,
+    ``forward:ADDRESS:PORT:PORT:PORT``, or ``ports:ADDRESS:PORT=PORT,…``. The last two are private links without
+    privileges, as a user-mode network of this guest. ``forward`` forwards ports of a loopback address to
+    ``LINK_PORTS``, ``ports`` forwards each given port of an address to a port of the guest.
     """
     kind, _, place = attachment.partition(":")
     match kind:
@@ -266,7 +268,7 @@ def _netdev(attachment: str) -> str:
         case "fd":
             return f"tap,fd={place}"
         case "unix":
-            # The hub listens; a guest that starts connects to its cable.
+            # The hub listens, and the guest's QEMU connects.
             return f"stream,server=off,addr.type=unix,addr.path={_escaped(place)}"
         case "forward":
             address, *outside = place.split(":")
@@ -275,21 +277,21 @@ def _netdev(attachment: str) -> str:
         case "ports":
             forwards = (forward.replace("=", ":").split(":") for forward in place.split(","))
             return _user_network((address, outer, inner) for address, outer, inner in forwards)
-    raise GuestError(f"a guest cannot be plugged into {attachment!r}")
+    raise GuestError(f"unsupported network attachment {attachment!r}")
 
 
 def _user_network(forwards: Iterable[tuple[str, str, str]]) -> str:
-    # `restrict`: nothing in it leads out. A guest that asks for an address by DHCP gets its usual one.
+    # `restrict`: isolated from the host and other networks. `dhcpstart`: DHCP also assigns the guest's usual address.
     forwarded = ",".join(f"hostfwd=tcp:{address}:{outer}-{LINK_GUEST}:{port}" for address, outer, port in forwards)
     network = f"net={_FORWARD_NETWORK},host={LINK_POD},dhcpstart={LINK_GUEST}"
     return f"user,ipv6=off,restrict=on,{network},{forwarded}"
 
 
 def _escaped(path: str) -> str:
-    """A path as an option's value: QEMU reads a doubled comma as one."""
+    """Escape a path in an option's value: a comma is doubled."""
     return path.replace(",", ",,")
 
 
 def launcher(enter: Sequence[str]) -> list[str]:
-    """Prefix of QEMU's command: the way into the pod's network, and the order to die together with its owner."""
+    """Prefix of QEMU's command, which enters the pod's network, and ends QEMU together with this process."""
     return owned((), enter)

@@ -1,1 +1,1 @@
-"""The program beside one guest, which keeps it at the size that its VM asks for."""
+"""``neonvm-runner``: runs one guest in its pod; also the resizer that the controller uses for each guest."""

@@ -1,4 +1,4 @@
-"""``neonvm-runner``: runs the guest of one VirtualMachine in its pod. Run with ``--help``."""
+"""``neonvm-runner``: runs the guest of one VirtualMachine in its pod. See ``--help``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -47,28 +47,28 @@ from protocol.vm_arguments import ArgumentsError
 from vm_image.build import GuestImage
 
 _CHUNK: Final = 4096  # bytes
-_KEPT: Final = 256 * 1024  # bytes of the file, after which it begins again
+_MAX_CONSOLE_LOG: Final = 256 * 1024  # bytes; a longer file is truncated
 
 
-def copy_console(pipe: Path, kept: Path) -> None:
-    """Copy the guest's console from a new ``pipe`` to stdout, and its end to ``kept``. Raises ``OSError``."""
+def copy_console(pipe: Path, log: Path) -> None:
+    """Copy the guest's console from a new ``pipe`` to stdout, and its end to ``log``. Raises ``OSError``."""
     # A restarted container finds the pipe of its predecessor.
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe, 0o600)
     # Also opened for writing, so that the pipe has no EOF between two QEMU processes.
     descriptor = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
     # In a thread, because the log may be slower than the guest; QEMU drops output when the pipe is full.
-    threading.Thread(target=_copy, args=(descriptor, kept), name="console", daemon=True).start()
+    threading.Thread(target=_copy, args=(descriptor, log), name="console", daemon=True).start()
 
 
-def _copy(descriptor: int, kept: Path) -> None:
-    with kept.open("wb", buffering=0) as log:
+def _copy(descriptor: int, log: Path) -> None:
+    with log.open("wb", buffering=0) as file:
         while part := os.read(descriptor, _CHUNK):
-            if log.tell() > _KEPT:
+            if file.tell() > _MAX_CONSOLE_LOG:
                 # Truncated, not rotated: only the last output matters, and one file bounds the disk usage.
-                log.seek(0)
-                log.truncate()
-            log.write(part)
+                file.seek(0)
+                file.truncate()
+            file.write(part)
             while part:
                 # Writes to a pipe or terminal may be partial.
                 part = part[os.write(1, part) :]
@@ -108,24 +108,24 @@ class OwnPod:
         yield lambda: None
 
 
-async def run(told: RunnerArguments) -> Ending:
+async def run(arguments: RunnerArguments) -> Ending:
     """Run the guest until the pod ends. Raises ``ArgumentsError``, ``GuestError``, ``NetworkError`` and ``OSError``."""
     stop = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-    tap = await handed_over(Path(FLAT_MOUNT), _TAP_SECONDS) if told.address else None
-    if tap is not None and tap.address != told.address:
+    tap = await handed_over(Path(FLAT_MOUNT), _TAP_SECONDS) if arguments.address else None
+    if tap is not None and tap.address != arguments.address:
         # With a different address, the fence would drop all frames of the guest.
-        raise NetworkError(texts.OTHER_ADDRESS.format(has=tap.address, wanted=told.address))
-    image = _image(told)
-    accelerator = await _accelerator(told, image)
-    LOG.info(texts.STARTED, extra={"vm": str(told.vm), "accelerator": accelerator.reason})
-    runner, spec = _assembled(told, image, accelerator, tap)
+        raise NetworkError(texts.OTHER_ADDRESS.format(has=tap.address, wanted=arguments.address))
+    image = _image(arguments)
+    accelerator = await _accelerator(arguments, image)
+    LOG.info(texts.STARTED, extra={"vm": str(arguments.vm), "accelerator": accelerator.reason})
+    runner, monitors = _runner(arguments, image, accelerator, tap)
     # Before QEMU starts, which opens the pipe as its console.
     copy_console(_RUN / "console", _IMAGES / "console.log")
-    api_port, qmp_port = runner_ports(told.spec)
-    identity, tls = _identity(told)
-    gate = GateServer(spec, runner)
+    api_port, qmp_port = runner_ports(arguments.spec)
+    identity, tls = _identity(arguments)
+    gate = GateServer(monitors, runner)
     async with AsyncExitStack() as open_ports:
         for port, serve in ((api_port, RunnerApi(runner, identity).serve), (qmp_port, gate.serve)):
             listener = AuthenticatedListener(listening(tcp_socket(), "0.0.0.0", port), serve, tls)
@@ -134,47 +134,48 @@ async def run(told: RunnerArguments) -> Ending:
         # Callbacks run in reverse order: first cancel the password task, then close the ports.
         open_ports.callback(passwords.cancel)
         # QEMU must end before the kubelet kills the pod.
-        return await runner.run(stop, Seconds(max(1, told.grace - _SPARE)))
+        return await runner.run(stop, Seconds(max(1, arguments.grace - _SPARE)))
 
 
-def _identity(told: RunnerArguments) -> tuple[PodIdentity | None, Tls | None]:
-    """The pod's certificate, and TLS for its ports. None for both if the ports are open. Raises ``ArgumentsError``."""
-    if told.authorities is None:
+def _identity(arguments: RunnerArguments) -> tuple[PodIdentity | None, Tls | None]:
+    """The pod's identity, and the TLS context of its ports; None for both without CAs. Raises ``ArgumentsError``."""
+    if arguments.authorities is None:
         LOG.warning(texts.OPEN_PORTS)
         return None, None
     try:
-        key = RunnerKey(told.pod.name, told.authorities)
+        key = RunnerKey(arguments.pod.name, arguments.authorities)
     except ValueError as error:
         raise ArgumentsError(str(error)) from error
     return PodIdentity(key, _TOKEN), key.context
 
 
-def _assembled(
-    told: RunnerArguments, image: GuestImage, accelerator: Accelerator, tap: FlatTap | None
-) -> tuple[PodRunner, tuple[Path, ...]]:
-    spec = guest_spec(told, _IMAGES, _RUN, *((None, 0) if tap is None else (tap.descriptor, tap.mtu)))
+def _runner(
+    arguments: RunnerArguments, image: GuestImage, accelerator: Accelerator, tap: FlatTap | None
+) -> tuple[PodRunner, Sequence[Path]]:
+    """The pod's runner, and its guest's QEMU monitors."""
+    spec = guest_spec(arguments, _IMAGES, _RUN, *((None, 0) if tap is None else (tap.descriptor, tap.mtu)))
     made_by = QemuGuests(image, accelerator, OwnPod(), SystemClock(), Qemu(), _LAUNCHER)
-    tls = TlsIdentity(told.pod.name, _RUN)
+    tls = TlsIdentity(arguments.pod.name, _RUN)
     name_and_reason = (accelerator.name, accelerator.reason)
     flat = FrameReturn(tap, accelerator.frames_held) if tap is not None else None
     guest = QemuGuest(spec, made_by)
     sleeper = guest if tap is not None else None
     disk = PodDisk(Files.of(spec).disk, lambda: guest.asleep, SystemClock()) if tap is not None else None
-    runner = PodRunner(guest, tls, name_and_reason, flat, told.receives, sleeper=sleeper, disk=disk)
-    return runner, tuple(spec.monitors)
+    runner = PodRunner(guest, tls, name_and_reason, flat, arguments.receives, sleeper=sleeper, disk=disk)
+    return runner, spec.monitors
 
 
-def _image(told: RunnerArguments) -> GuestImage:
+def _image(arguments: RunnerArguments) -> GuestImage:
     """Kernel and initrd of the runner image, and the VM's root disk."""
-    kernel, disk = Path(told.kernel), _IMAGES / "rootdisk.qcow2"
+    kernel, disk = Path(arguments.kernel), _IMAGES / "rootdisk.qcow2"
     for file in (kernel, disk):
         if not file.exists():
             raise ArgumentsError(texts.NO_FILE.format(file=file))
     return GuestImage(kernel, kernel.with_name("initrd"), disk)
 
 
-async def _accelerator(told: RunnerArguments, image: GuestImage) -> Accelerator:
-    if told.spec.get("enableAcceleration") is False:
+async def _accelerator(arguments: RunnerArguments, image: GuestImage) -> Accelerator:
+    if arguments.spec.get("enableAcceleration") is False:
         # Only an explicit false disables acceleration; the CRD's default is true.
         return emulation(texts.EMULATION_WANTED)
     return await proven_accelerator(image, _LAUNCHER)
@@ -190,10 +191,10 @@ def end(ending: Ending) -> int:
     return ending.code
 
 
-async def lived(told: RunnerArguments) -> Ending:
+async def run_to_ending(arguments: RunnerArguments) -> Ending:
     """``run``, with errors as an ``Ending``."""
     try:
-        return await run(told)
+        return await run(arguments)
     except (ArgumentsError, GuestError, NetworkError, OSError) as error:
         return Ending(1, str(error))
 
@@ -201,12 +202,12 @@ async def lived(told: RunnerArguments) -> Ending:
 def main() -> int:
     """Run until the guest has ended. The exit code is 0 if the pod was stopped or the guest was migrated away."""
     log_as_json()
-    logging.getLogger("qemu").setLevel(logging.CRITICAL)  # this program's own messages about QEMU say more
+    logging.getLogger("qemu").setLevel(logging.CRITICAL)  # this program logs failures of QEMU with more detail
     try:
-        options = parse_arguments(sys.argv[1:], os.environ)
+        arguments = parse_arguments(sys.argv[1:], os.environ)
     except ArgumentsError as error:
         return end(Ending(2, str(error)))
-    return end(asyncio.run(lived(options)))
+    return end(asyncio.run(run_to_ending(arguments)))
 
 
 if __name__ == "__main__":

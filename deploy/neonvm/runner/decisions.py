@@ -10,7 +10,7 @@ from typing import Final
 from deploy.neonvm.qemu.machine import Decided
 
 _MOST: Final = 256
-"""Number of migrations kept: far more than a stale controller may have missed."""
+"""Maximum number of stored decisions: far more migrations than a stale controller can have missed."""
 
 
 class Decisions:

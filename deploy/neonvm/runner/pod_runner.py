@@ -1,6 +1,6 @@
-"""One guest in its pod, and what others may ask of it: the work behind the pod's API.
+"""One guest in its pod, and the operations behind the pod's API.
 
-Orders come from the controller alone (``deploy.neonvm.access``).
+Only the controller may order a change of the guest (``deploy.neonvm.access``).
 """
 
 from __future__ import annotations

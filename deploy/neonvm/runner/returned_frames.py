@@ -1,6 +1,6 @@
-"""Frames that reached a guest's old place after it had stopped there, and are given back to the network (pure).
+"""Frames that reached the source pod of a migration after its guest had stopped, and return to the network (pure).
 
-They are held until the guest's own announcement arrives.
+They are held until the guest announces itself from the target.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from deploy.neonvm.network.announcement import is_announcement
 
 _MAC: Final = 6
 _MOST: Final = 4096
-"""This many frames are held; senders repeat what comes after."""
+"""Maximum number of held frames; senders retransmit the rest."""
 
 
 class ReturnedFrames:
-    """The frames of one move of the VM that has the flat address ``address``."""
+    """The frames of one migration of the VM with the flat-network address ``address``."""
 
     def __init__(self, address: str) -> None:
         self._mac = _bytes(flat_mac(address))
@@ -25,12 +25,12 @@ class ReturnedFrames:
     def take(self, header: bytes, frame: bytes) -> list[bytes]:
         """The frames to return to the network now, in order. Broadcasts reach the guest without us."""
         if is_announcement(frame, self._mac):
-            # Only the guest's new place can have sent this, so the network leads its frames there from now on.
+            # Sent from the target, so the network now forwards the guest's frames there.
             ready, self._held = self._held or [], None
             return ready
         if frame[:_MAC] != self._mac:
             return []
-        # Under a source MAC that no machine has: with the original one, bridges would learn that its sender is here.
+        # With a source MAC that no machine has: from the original one, bridges would learn that its sender is here.
         returned = header + frame[:_MAC] + _bytes(RETURNED_MAC) + frame[2 * _MAC :]
         if self._held is None:
             return [returned]

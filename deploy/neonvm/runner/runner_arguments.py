@@ -1,7 +1,7 @@
-"""Arguments of a runner pod, in the form of NeonVM's controller, and the guest that they describe (pure).
+"""Arguments of a runner pod, in the format of NeonVM's controller, and the guest that they describe (pure).
 
-The spec and the status of the VM are arguments, as JSON that is compressed and written in base64. The pod's environment
-adds the names: our controller gives the VM's and the pod's, NeonVM's only the pod's.
+The VM's spec and status are passed as base64-encoded, compressed JSON. The environment contains the names of the VM and
+the pod; NeonVM's own controller sets only the pod's.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _KERNEL: Final = "/vm/kernel/vmlinuz"  # in NeonVM's runner image
 
 @dataclass(frozen=True, slots=True)
 class RunnerArguments:
-    """``receives``: another pod's guest is sent here. ``grace`` is in seconds, and the pod is killed after it.
-    ``authorities``, in PEM, are those whose clients the pod's ports let in. None from NeonVM's controller: the ports
-    are as open then as those of its own runner.
+    """Arguments and environment of a runner pod. ``receives``: the pod is the target of a migration. ``authorities``
+    are the CAs (PEM) of the clients that the pod accepts; None from NeonVM's controller, and then the ports are not
+    authenticated, like those of its own runner.
     """
 
     vm: ObjectName
@@ -53,13 +53,13 @@ class RunnerArguments:
 
     @property
     def grace(self) -> int:
-        """Seconds that the pod has to end."""
-        # Kubernetes' own default for pods.
+        """The pod's termination grace period in seconds."""
+        # The default is Kubernetes' own.
         return whole(self.spec, "terminationGracePeriodSeconds") or _DEFAULT_GRACE
 
     @property
     def as_object(self) -> Json:
-        """The VM as far as it is known here."""
+        """The VM as an object, with the fields that are known here."""
         name = {"namespace": self.vm.namespace, "name": self.vm.name}
         return {"metadata": name, "spec": self.spec, "status": self.status}
 
@@ -70,16 +70,16 @@ class RunnerArguments:
         return text(self.status, "extraNetIP") if enabled else ""
 
 
-def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> RunnerArguments:
-    """Reads the command line. Raises ``ArgumentsError``, and ``SystemExit`` for one that is no command line."""
-    flags = _parser().parse_args(given)
+def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> RunnerArguments:
+    """Parse the command line. Raises ``ArgumentsError``, and ``SystemExit`` for invalid flags."""
+    flags = _parser().parse_args(arguments)
     spec, status = decode_dump(flags.vmspec), decode_dump(flags.vmstatus) if flags.vmstatus else {}
     pod = environment.get("K8S_POD_NAME", "")
     if not pod:
         raise ArgumentsError(texts.NO_POD_NAME)
-    # NeonVM's controller passes neither the namespace nor the VM's name: the pod's is the VM's with a random end.
+    # NeonVM's controller passes neither the namespace nor the VM's name, which is the pod's without its random suffix.
     namespace = environment.get("VM_NAMESPACE", "default")
-    # The VM's own words replace the controller's.
+    # The VM's kernel arguments replace the controller's.
     kernel_arguments = text(spec, "guest", "appendKernelCmdline") or flags.append
     return RunnerArguments(
         vm=ObjectName(namespace, environment.get("VM_NAME") or pod.rpartition("-")[0] or pod),
@@ -95,16 +95,16 @@ def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> Run
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The flags of NeonVM's runner; those that say how its own QEMU is started are taken and not used."""
+    """The flags of NeonVM's runner. Those that configure its QEMU are accepted and ignored."""
     parser = argparse.ArgumentParser(
         prog="neonvm-runner", description="Runs the guest of one VirtualMachine in its pod."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     parser.add_argument("-vmspec", required=True, metavar="DUMP", help="the VM's spec: JSON, gzip, base64")
-    parser.add_argument("-vmstatus", default="", metavar="DUMP", help="the VM's status, written alike")
+    parser.add_argument("-vmstatus", default="", metavar="DUMP", help="the VM's status, in the same format")
     parser.add_argument("-kernelpath", dest="kernel", default=_KERNEL, help="the guest's kernel (default: %(default)s)")
-    parser.add_argument("-appendKernelCmdline", dest="append", default="", help="words for the kernel command line")
-    # NeonVM's controller passes them to every runner, so refusing them would stop the pod.
+    parser.add_argument("-appendKernelCmdline", dest="append", default="", help="additions to the kernel command line")
+    # NeonVM's controller passes these flags to every runner, so rejecting them would fail the pod.
     for ignored in ("-qemu-disk-cache-settings", "-memhp-auto-movable-ratio", "-cpu-scaling-mode"):
         parser.add_argument(ignored, help=argparse.SUPPRESS)
     for ignored in ("-skip-cgroup-management", "-use-virtio-console"):
@@ -113,55 +113,54 @@ def _parser() -> argparse.ArgumentParser:
 
 
 MONITORS: Final = 4
-"""This many clients may talk to QEMU at once."""
+"""Number of clients that can be connected to QEMU at the same time."""
 
 
-def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, mtu: int) -> GuestSpec:
-    """The guest that ``told`` describes. ``tap`` is its inherited place on the flat network, None if it has none.
-    Raises ``ArgumentsError``.
+def guest_spec(arguments: RunnerArguments, images: Path, run: Path, tap: int | None, mtu: int) -> GuestSpec:
+    """The guest that the arguments describe. ``tap`` is the descriptor of its tap on the flat network, None if it is
+    not on it. Raises ``ArgumentsError``.
     """
     try:
-        machine = machine_of(told.as_object)
+        machine = machine_of(arguments.as_object)
     except InvalidObjectError as error:
         raise ArgumentsError(str(error)) from error
-    # The flat interface comes before the private link: the guest knows them as eth0 and eth1.
-    # The link is a network inside QEMU: it needs no privilege, and keeps the guest away from the runner's own ports.
+    # The flat network comes before the private link: they are eth0 and eth1 in the guest. The link is a user-mode
+    # network of QEMU, which needs no privileges, and from which the guest cannot reach the runner's own ports.
     flat = () if tap is None else (f"fd:{tap}",)
     network = PodNetwork(
-        address=told.address,
+        address=arguments.address,
         enter=(),
         guest_host="127.0.0.1",
         api_host="",
-        attachments=(*flat, f"ports:{_forwards(told.spec)}"),
+        attachments=(*flat, f"ports:{_forwards(arguments.spec)}"),
         mtu=mtu,
     )
     return replace(
-        guest_of_vm(machine, told.pod, network, images),
-        address=told.address if tap is not None else "",
-        kernel_arguments=told.kernel_arguments,
-        ignores=told.ignores,
+        guest_of_vm(machine, arguments.pod, network, images),
+        address=arguments.address if tap is not None else "",
+        kernel_arguments=arguments.kernel_arguments,
+        ignores=arguments.ignores,
         monitors=tuple(run / f"monitor-{number}.sock" for number in range(MONITORS)),
         console=run / "console",
     )
 
 
 def _forwards(spec: Json) -> str:
-    """Forwards from the pod's ports to the guest; the runner's own ports are not the guest's."""
+    """Port forwards from the pod to the guest. Raises ``ArgumentsError`` if the VM uses a reserved port."""
     reserved = {*runner_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT, THAW_PORT}
-    wanted = [METRICS_PORT]
+    ports = [METRICS_PORT]
     for entry in items(spec, "guest", "ports"):
         port = whole(entry, "port")
         if port in reserved:
             raise ArgumentsError(texts.PORT_RESERVED.format(port=port))
-        # An empty protocol is TCP by the API's default; other ones are not forwarded.
+        # TCP is the API's default; other protocols are not forwarded.
         if text(entry, "protocol") in {"", "TCP"}:
-            wanted.append(port)
-    # The VM may name a port twice, or the metrics port; QEMU refuses a second forward of one port.
-    forwards = [f"0.0.0.0:{port}={port}" for port in dict.fromkeys(wanted)]
+            ports.append(port)
+    # The VM may list a port twice, or the metrics port; QEMU rejects a duplicate forward.
+    forwards = [f"0.0.0.0:{port}={port}" for port in dict.fromkeys(ports)]
     for_the_pod = [f"127.0.0.1:{GUEST_DAEMON_PORT}={DAEMON_PORT}", f"127.0.0.1:{THAW_PORT}={THAW_PORT}"]
-    # The guest's monitor is for an agent in the pod alone, unless the VM names that port: then it is open to all who
-    # reach the pod.
-    if MONITOR_PORT not in {*wanted, *reserved}:
+    # The guest's monitor is forwarded only inside the pod, for its agent, unless the VM lists that port.
+    if MONITOR_PORT not in {*ports, *reserved}:
         for_the_pod.append(f"127.0.0.1:{MONITOR_PORT}={MONITOR_PORT}")
     return ",".join([*forwards, *for_the_pod])
 
@@ -171,7 +170,7 @@ def guest_of_vm(vm: VirtualMachine, pod: ObjectName, network: PodNetwork, state_
     return GuestSpec(
         vm=vm.name,
         pod=pod,
-        # Bounds are fixed for the guest's life; the uses are only what it starts with.
+        # The bounds are fixed for the guest's lifetime; the other sizes are only initial.
         cpu_max=vm.bounds.max.cpu,
         cpu_use=vm.use.cpu,
         mem_min=vm.bounds.min.mem,

@@ -13,7 +13,7 @@ from typing import Final
 from deploy.neonvm.ports import FellAsleep, GuestError, Woken
 from deploy.neonvm.qemu.frame_handover import diverting, put_in, stop_diverting
 from deploy.neonvm.qemu.machine import Machine, retried
-from deploy.neonvm.qemu.qemu_command import EMPTY
+from deploy.neonvm.qemu.qemu_command import INCOMING
 from deploy.neonvm.sleep.frame_sources import Frame
 from deploy.neonvm.sleep.image import SleepImage
 from deploy.neonvm.sleep.saving import load
@@ -124,7 +124,7 @@ class GuestSleep:
             # a hundred frames that nobody reads would fill its socket and block it before it answers.
             self._parts.stand_in.read_diverted(ours)
             try:
-                return await self._parts.launch((*EMPTY, *diverting(theirs.fileno())), (theirs.fileno(),))
+                return await self._parts.launch((*INCOMING, *diverting(theirs.fileno())), (theirs.fileno(),))
             except BaseException as error:
                 self._parts.stand_in.read_network()
                 if isinstance(error, OSError):
