@@ -94,5 +94,5 @@ class Runtime:
         ]
 
     def _guest_changed(self, vm: ObjectName) -> None:
-        self._controller.look_at(vm)
-        self._migrations.look_at(vm)
+        self._controller.enqueue(vm)
+        self._migrations.enqueue(vm)

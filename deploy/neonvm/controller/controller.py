@@ -13,7 +13,7 @@ from deploy.kube.events import NORMAL, WARNING
 from deploy.kube.informer import ObjectChange
 from deploy.neonvm.controller.plan import plan
 from deploy.neonvm.controller.sleep_plan import LONGEST_SLEEP, sleep_event
-from deploy.neonvm.controller.vm_facts import UnderWay, VmObservation, VmPlan
+from deploy.neonvm.controller.vm_facts import ActiveMigration, VmObservation, VmPlan
 from deploy.neonvm.dependencies import ControllerDependencies, HostedGuest
 from deploy.neonvm.objects.owners import is_owned_by, migration_of
 from deploy.neonvm.objects.pods import metadata_patch, runner_pod, usage_annotation
@@ -101,7 +101,7 @@ class NeonVmController:
         if change.before is not None and uid_of(change.after or {}) != uid_of(change.before):
             self._restarts.pop(uid_of(change.before), None)
 
-    def look_at(self, vm: ObjectName) -> None:
+    def enqueue(self, vm: ObjectName) -> None:
         """Enqueue the VM after a change of its guest."""
         self._queue.add(vm)
 
@@ -132,11 +132,11 @@ class NeonVmController:
             return
         pod = self._pod_of(vm)
         hosted = self._deps.guest_host.guest(pod)
-        facts = await self._facts(vm, pod, hosted, self._under_way(name))
-        await self._carry_out(plan(facts), facts, hosted.resizer)
+        facts = await self._facts(vm, pod, hosted, self._active_migration(name))
+        await self._execute(plan(facts), facts, hosted.resizer)
 
     async def _facts(
-        self, vm: Json, pod: Json | None, hosted: HostedGuest, under_way: UnderWay | None
+        self, vm: Json, pod: Json | None, hosted: HostedGuest, active_migration: ActiveMigration | None
     ) -> VmObservation:
         machine: VirtualMachine | None = None
         guest, fault = hosted.resizer, ""
@@ -156,10 +156,10 @@ class NeonVmController:
             guest_fault=guest.fault if guest else hosted.fault,
             # Do not allocate an address for a VM that is being deleted.
             vm_address="" if is_leaving(vm) else await self._address(vm),
-            restart_due=under_way is None and self._restart_due(vm, pod, guest),
+            restart_due=active_migration is None and self._restart_due(vm, pod, guest),
             new_pod_name=lambda: f"{name_of(vm).name}-{self._deps.suffix()}",
             others=tuple(other for other in others if pod is None or name_of(other) != name_of(pod)),
-            under_way=under_way,
+            active_migration=active_migration,
             is_known=pod is None or hosted.is_known,
             acceleration=hosted.acceleration,
             stalled=guest.stalled if guest else frozenset(),
@@ -196,7 +196,7 @@ class NeonVmController:
         pod = self._deps.pods.get(ObjectName(name_of(vm).namespace, name)) if name else None
         return pod if pod is not None and _is_run_for(pod, vm) else None
 
-    def _under_way(self, vm: ObjectName) -> UnderWay | None:
+    def _active_migration(self, vm: ObjectName) -> ActiveMigration | None:
         migration = next((candidate for candidate in self._migrations.objects_of(vm) if is_under_way(candidate)), None)
         if migration is None:
             return None
@@ -205,7 +205,7 @@ class NeonVmController:
         guest = self._deps.guest_host.guest(pod).resizer
         # A receiving guest is not the VM's guest yet.
         runs = guest is not None and guest.state.phase in {GuestPhase.BOOTING, GuestPhase.RUNNING}
-        return UnderWay(
+        return ActiveMigration(
             source=source,
             target=target,
             # Also if the target's pod is gone: the migration decides what happens then.
@@ -233,7 +233,7 @@ class NeonVmController:
             restarts.ran_since = None
         return now >= restarts.not_before
 
-    async def _carry_out(self, todo: VmPlan, facts: VmObservation, guest: Resizer | None) -> None:
+    async def _execute(self, todo: VmPlan, facts: VmObservation, guest: Resizer | None) -> None:
         name, vm = name_of(facts.vm), facts.vm
         if todo.add_finalizer:
             await self._set_finalizers(vm, [*finalizers_of(vm), FINALIZER])
@@ -338,8 +338,8 @@ def _direct(guest: Resizer, todo: VmPlan) -> None:
     if todo.hold:
         # Before the status is written: its readers rely on no resize starting after that.
         guest.hold()
-    if todo.want is not None:
-        guest.want(todo.want)
+    if todo.desired is not None:
+        guest.resize_to(todo.desired)
 
 
 def _is_run_for(pod: Json, vm: Json) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from deploy.neonvm.controller.sleep_plan import last_sleep_status, lost_sleep_status, plan_asleep, plan_sleep, sleeps
-from deploy.neonvm.controller.vm_facts import UnderWay, VmObservation, VmPlan
+from deploy.neonvm.controller.vm_facts import ActiveMigration, VmObservation, VmPlan
 from deploy.neonvm.objects.boot_record import BootRecord, boot_record, limit_problems, within_limits
 from deploy.neonvm.objects.owners import is_owned_by
 from deploy.neonvm.objects.pods import MOVED, pod_end
@@ -39,20 +39,20 @@ from protocol.virtual_machine import VirtualMachine
 
 
 def plan(facts: VmObservation) -> VmPlan:
-    """The actions due now; empty if there is nothing to do."""
+    """The actions due now; an empty plan if there are none."""
     has_finalizer = FINALIZER in finalizers_of(facts.vm)
     if is_leaving(facts.vm):
         return _leave(facts) if has_finalizer else VmPlan({})
     if not has_finalizer:
         return VmPlan({}, add_finalizer=True)
-    moves = facts.under_way
+    migration = facts.active_migration
     # A sleeping guest reserves nothing here, so its phase stays until it runs, here or in the target.
-    if sleeps(facts) and (moves is None or moves.target_guest is None):
-        moves = None
-    # Once the target has a node, the VM is held, and the end of the source pod means nothing: only the migration knows
+    if sleeps(facts) and (migration is None or migration.target_guest is None):
+        migration = None
+    # Once the target has a node, the VM is held, and the end of the source pod is ignored: only the migration can tell
     # whether the guest died or was migrated. Until then the VM keeps scaling.
-    if moves is not None and moves.is_placed and moves.source == text(facts.vm, "status", "podName"):
-        return _moving(facts, moves)
+    if migration is not None and migration.is_placed and migration.source == text(facts.vm, "status", "podName"):
+        return _moving(facts, migration)
     return replace(_stay(facts), strays=_strays(facts))
 
 
@@ -86,7 +86,9 @@ def _leave(facts: VmObservation) -> VmPlan:
 
 def _strays(facts: VmObservation) -> tuple[ObjectName, ...]:
     # The migration deletes its own pods.
-    used = {facts.under_way.source, facts.under_way.target} if facts.under_way is not None else set()
+    used = (
+        {facts.active_migration.source, facts.active_migration.target} if facts.active_migration is not None else set()
+    )
     unclaimed = [pod for pod in facts.others if is_owned_by(pod, facts.vm) and not is_leaving(pod)]
     return tuple(name_of(pod) for pod in unclaimed if name_of(pod).name not in used)
 
@@ -119,43 +121,43 @@ def _ended(facts: VmObservation, pod: Json) -> VmPlan:
 
 
 def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPlan:
-    made = boot_record(pod)
-    if made is None and not is_leaving(pod):
+    record = boot_record(pod)
+    if record is None and not is_leaving(pod):
         unknown = reasoned(texts.UNKNOWN_MACHINE, pod=name_of(pod).name)
         return VmPlan({"conditions": [_available(facts.vm, False, unknown)]})
-    if made is None or is_leaving(pod):
+    if record is None or is_leaving(pod):
         return VmPlan({})
     if pod_phase(pod) == RUNNING and not facts.is_known:
         return VmPlan(_unpolled(facts))
     if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         waiting = _available(facts.vm, False, texts.POD_PENDING)
         # Replace an unscheduled pod by a smaller one if the VM has been reduced to make it fit.
-        is_too_large = not node_of(pod) and not made.use.within(machine.use)
+        is_too_large = not node_of(pod) and not record.use.within(machine.use)
         return VmPlan(
             {"phase": PENDING, "conditions": [waiting], "node": node_of(pod) or None}, remake_pod=is_too_large
         )
     # The maximum size is fixed when the pod is created, so clip to it.
-    guest, want = facts.guest, _usable(facts, made, pod).clip(machine.use)
+    guest, desired = facts.guest, _usable(facts, record, pod).clip(machine.use)
     if sleeps(facts):
         place = {**_in_place(facts, pod, guest), **_NO_SIZE}
         conditions = [*_accelerated(facts), *_beyond(facts, pod)]
-        return plan_asleep(facts, machine, want, {**place, "conditions": conditions})
-    differs = {CPU: guest.cpu != want.cpu, MEMORY: guest.mem != want.mem}
+        return plan_asleep(facts, machine, desired, {**place, "conditions": conditions})
+    differs = {CPU: guest.cpu != desired.cpu, MEMORY: guest.mem != desired.mem}
     behind = {name for name in differs if differs[name] and guest.phase is GuestPhase.RUNNING}
     place = _in_place(facts, pod, guest)
     conditions = [
         _serves(facts, guest),
         *_accelerated(facts),
         *_beyond(facts, pod),
-        *_stalled(facts, guest, want, behind),
+        *_stalled(facts, guest, desired, behind),
     ]
     # A stalled guest does not count as scaling; it has the condition ResizeStalled.
     status: Json = {"phase": SCALING if behind - facts.stalled else RUNNING, **place, "conditions": conditions}
     # Report the revision once the guest has the size of this spec.
-    if guest.phase is GuestPhase.RUNNING and not behind and want == machine.use:
+    if guest.phase is GuestPhase.RUNNING and not behind and desired == machine.use:
         status |= _revision(facts.vm)
     has_settled = status["phase"] == RUNNING and not any(differs.values())
-    return plan_sleep(VmPlan(status, want=want), facts, machine, has_settled=has_settled)
+    return plan_sleep(VmPlan(status, desired=desired), facts, machine, has_settled=has_settled)
 
 
 def _unpolled(facts: VmObservation) -> Json:
@@ -166,15 +168,15 @@ def _unpolled(facts: VmObservation) -> Json:
     return {"conditions": [_available(facts.vm, False, reasoned(texts.RUNNER_UNKNOWN, fault=facts.guest_fault))]}
 
 
-def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:
+def _moving(facts: VmObservation, migration: ActiveMigration) -> VmPlan:
     """Plan during a migration: hold the guest, and switch to the target once the guest runs there."""
-    if under_way.target_pod is not None and under_way.target_guest is not None:
-        place = _in_place(facts, under_way.target_pod, under_way.target_guest)
-        conditions = [_available(facts.vm, True, texts.GUEST_RUNS), *_beyond(facts, under_way.target_pod)]
+    if migration.target_pod is not None and migration.target_guest is not None:
+        place = _in_place(facts, migration.target_pod, migration.target_guest)
+        conditions = [_available(facts.vm, True, texts.GUEST_RUNS), *_beyond(facts, migration.target_pod)]
         # The VM's podName changes first; only then does the migration succeed.
-        arrived = {"podName": under_way.target, "phase": RUNNING, **place, "conditions": conditions}
+        arrived = {"podName": migration.target, "phase": RUNNING, **place, "conditions": conditions}
         return VmPlan({**arrived, **last_sleep_status(facts)})
-    phase = MIGRATING if under_way.is_transferring else PRE_MIGRATING
+    phase = MIGRATING if migration.is_transferring else PRE_MIGRATING
     if facts.pod is None or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         # A sleeping guest was handed over or lost, and not observed in the target yet: nothing runs until then.
         return VmPlan({"phase": text(facts.vm, "status", "phase") if is_asleep(facts.vm) else phase}, hold=True)
@@ -185,14 +187,14 @@ def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:
 
 def _in_place(facts: VmObservation, pod: Json, guest: GuestState) -> Json:
     """Status fields with place and size of the guest. Keeps the address it was started with, by any controller."""
-    made = boot_record(pod)
+    record = boot_record(pod)
     return {
         "node": node_of(pod),
         "podIP": text(pod, "status", "podIP"),
         "extraNetIP": text(facts.vm, "status", "extraNetIP") or facts.vm_address or None,
         "cpus": guest.cpu.quantity(),
         "memorySize": guest.mem.quantity(),
-        "machine": None if made is None else _usable(facts, made, pod).as_status(),
+        "machine": None if record is None else _usable(facts, record, pod).as_status(),
     }
 
 
@@ -220,10 +222,10 @@ def _accelerated(facts: VmObservation) -> list[Json]:
 
 def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
     """Conditions for a running machine that cannot satisfy the spec, or is limited by its pod."""
-    made, machine, name = boot_record(pod), facts.machine, name_of(pod).name
-    if made is None or machine is None:
+    record, machine, name = boot_record(pod), facts.machine, name_of(pod).name
+    if record is None or machine is None:
         return []
-    running, low, high = made.machine, machine.bounds.min, machine.bounds.max
+    running, low, high = record.machine, machine.bounds.min, machine.bounds.max
     pairs = [
         ("CPU max", running.cpu_max, high.cpu),
         ("memory min", running.mem_min, low.mem),
@@ -241,19 +243,19 @@ def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
     ]
 
 
-def _usable(facts: VmObservation, made: BootRecord, pod: Json) -> RunningMachine:
+def _usable(facts: VmObservation, record: BootRecord, pod: Json) -> RunningMachine:
     """The machine that the guest booted with, within its pod's limits."""
     # An invalid spec has no slot size; memory above the boot size then counts as one slot.
-    slot = made.machine.mem_max if facts.machine is None else facts.machine.slot_size
-    return within_limits(made.machine, pod, slot)
+    slot = record.machine.mem_max if facts.machine is None else facts.machine.slot_size
+    return within_limits(record.machine, pod, slot)
 
 
-def _stalled(facts: VmObservation, guest: GuestState, want: Resources, behind: set[str]) -> list[Json]:
+def _stalled(facts: VmObservation, guest: GuestState, desired: Resources, behind: set[str]) -> list[Json]:
     resources = " and ".join(sorted(behind & facts.stalled))
     if not resources:
         return []
     has = Resources(guest.cpu, guest.mem)
-    stalled = reasoned(texts.GUEST_DOES_NOT_FOLLOW, resources=resources, want=want, has=has)
+    stalled = reasoned(texts.GUEST_DOES_NOT_FOLLOW, resources=resources, desired=desired, has=has)
     return [condition(facts.vm, "ResizeStalled", "True", *stalled)]
 
 

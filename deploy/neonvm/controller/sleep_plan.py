@@ -34,23 +34,23 @@ def sleeps(facts: VmObservation) -> bool:
     return facts.guest is not None and facts.guest.phase in SLEEPING
 
 
-def plan_asleep(facts: VmObservation, machine: VirtualMachine, want: Resources, place: Json) -> VmPlan:
-    """Plan for a VM without a running guest: stay asleep, wait for the permit, or wake and go on to the size ``want``.
-    ``place`` is the rest of the status, with further conditions.
+def plan_asleep(facts: VmObservation, machine: VirtualMachine, desired: Resources, place: Json) -> VmPlan:
+    """Plan for a VM without a running guest: stay asleep, wait for the permit, or wake and then resize it to
+    ``desired``. ``place`` is the rest of the status, with further conditions.
     """
     report = _sleeping_report(facts, machine)
     # The guest has the size with which it fell asleep, even if the spec asks for less by now.
-    needed = want.at_least(report.size)
+    needed = desired.at_least(report.size)
     if report.state is SleepState.ASLEEP:
         why = reasoned(texts.SLEEPS, sessions=report.sessions_in_words)
-        return VmPlan(_status(facts, ASLEEP, report, place, why), want=want)
+        return VmPlan(_status(facts, ASLEEP, report, place, why), desired=desired)
     # The runner refuses to wake a guest whose memory is being sent. It runs on the target, or wakes afterwards.
-    is_leaving = facts.under_way is not None and facts.under_way.is_transferring
+    is_leaving = facts.active_migration is not None and facts.active_migration.is_transferring
     if is_leaving or not _may_wake(facts, machine, needed):
         why = reasoned(texts.WAITS_FOR_PERMIT, why=report.message, use=needed)
-        return VmPlan(_status(facts, WAKING, report, place, why), want=want)
+        return VmPlan(_status(facts, WAKING, report, place, why), desired=desired)
     why = reasoned(texts.WAKES, why=report.message)
-    return VmPlan(_status(facts, RUNNING, report, place, why), want=want, wake=True)
+    return VmPlan(_status(facts, RUNNING, report, place, why), desired=desired, wake=True)
 
 
 def last_sleep_status(facts: VmObservation) -> Json:
@@ -160,7 +160,7 @@ def _running_report(facts: VmObservation) -> SleepReport:
     if before.state in SLEEPING:
         # If an earlier controller woke it, the duration is unknown.
         state = own.state if own.state is SleepState.RESTARTED else SleepState.AWAKE
-        moved = texts.MOVED_ASLEEP if before.state is SleepState.ASLEEP and facts.under_way is not None else ""
+        moved = texts.MOVED_ASLEEP if before.state is SleepState.ASLEEP and facts.active_migration is not None else ""
         message = own.message if own.state is SleepState.RESTARTED else before.message or moved
         return structs.replace(before, state=state, message=message, seconds=own.seconds)
     is_news = own.order == sleep_order(facts.vm) != before.order and own.state not in {None, *SLEEPING}

@@ -14,7 +14,7 @@ from protocol.virtual_machine import VirtualMachine
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
+class ActiveMigration:
     """The active migration of the VM. ``is_placed``: its target has, or had, a node. ``is_transferring``: preparation
     is done. ``target_guest`` is the guest in the target pod, None until it runs there.
     """
@@ -34,7 +34,7 @@ class VmObservation:
     ``guest`` is the guest's state, None if unknown; ``guest_fault`` its last error. ``restart_due``: the restart
     backoff is over. ``new_pod_name`` returns a name that was never used. ``is_known``: the guest has been polled.
     ``acceleration`` is its accelerator. ``stalled`` are the resources (``cpu``, ``memory``) whose resize makes no
-    progress. ``others`` are the VM's pods beside ``pod``; ``under_way`` is the active migration, if any.
+    progress. ``others`` are the VM's pods beside ``pod``; ``active_migration`` is the active migration, if any.
     ``sleeping`` is the runner's report on the last sleep; ``migrates``: a migration of the VM is pending or under way;
     ``moves_asleep``: a sleeping guest can be migrated without waking it; ``is_sleep_over``: the VM has been asleep for
     as long as TCP connections survive.
@@ -50,7 +50,7 @@ class VmObservation:
     restart_due: bool
     new_pod_name: Callable[[], str]
     others: tuple[Json, ...] = ()
-    under_way: UnderWay | None = None
+    active_migration: ActiveMigration | None = None
     is_known: bool = True
     acceleration: Acceleration | None = None
     stalled: frozenset[str] = frozenset()
@@ -63,7 +63,8 @@ class VmObservation:
 @dataclass(frozen=True, slots=True)
 class VmPlan:
     """Actions, executed in the order of the fields. ``status`` is a merge patch. ``remake_pod``: delete the unscheduled
-    pod, which would boot with more than the VM now requests; it is created again. ``hold`` stops resizing the guest.
+    pod, which would boot with more than the VM now requests; it is created again. ``desired`` is the size to which the
+    guest is resized; ``hold`` stops resizing it.
     ``strays`` are pods that the VM no longer needs. ``sleep`` is an order to sleep for the guest. ``wake``: wake it
     after the status was written.
     """
@@ -74,7 +75,7 @@ class VmPlan:
     delete_pod: bool = False
     remake_pod: bool = False
     remove_finalizer: bool = False
-    want: Resources | None = None
+    desired: Resources | None = None
     hold: bool = False
     wait_for_restart: bool = False
     strays: tuple[ObjectName, ...] = ()

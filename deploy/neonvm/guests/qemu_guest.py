@@ -25,7 +25,7 @@ from deploy.neonvm.ports import (
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.daemon import GuestDaemon
 from deploy.neonvm.qemu.frame_handover import DirectHandover
-from deploy.neonvm.qemu.handover import HELD_BY_THE_MOVE, TargetSays, target_says
+from deploy.neonvm.qemu.handover import PAUSED_BY_MIGRATION, TargetState, target_state
 from deploy.neonvm.qemu.machine import Hypervisor, Machine, plug_memory, plugged_memory
 from deploy.neonvm.qemu.qemu_command import Files, inherited, launcher, plugged, qemu_command, receiving
 from deploy.neonvm.qemu.reports import parse_run_state
@@ -119,7 +119,7 @@ class QemuGuest:
         machine = self._alive()
         if machine is None or self._receives:
             return None
-        if parse_run_state(await machine.call("query-status")) not in HELD_BY_THE_MOVE:
+        if parse_run_state(await machine.call("query-status")) not in PAUSED_BY_MIGRATION:
             return None
         phase = GuestPhase.RUNNING if self.is_booted else GuestPhase.BOOTING
         return GuestState(phase, self._daemon.last_cpu, await self._memory(machine))
@@ -161,7 +161,7 @@ class QemuGuest:
                 await self.asleep.is_over.wait()
             # After a sleep the guest runs in a new QEMU process.
             if self._machine is machine:
-                story = f"{reason}; QEMU said {machine.last_words()}; its console said "
+                story = f"{reason}; QEMU said {machine.output_tail()}; its console said "
                 return story + Files.of(self._spec).console_tail()
 
     async def arrived(self) -> bool:
@@ -169,7 +169,7 @@ class QemuGuest:
         machine = self._alive()
         if machine is not None and self._receives and not self._is_moving:
             answer = await machine.call("query-status")
-            self._receives = target_says(parse_run_state(answer)) is not TargetSays.RUNS
+            self._receives = target_state(parse_run_state(answer)) is not TargetState.RUNS
         return machine is not None and not self._receives
 
     @property

@@ -12,7 +12,7 @@ from typing import Final
 
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwidth_of
-from deploy.neonvm.migration.migration_facts import MoveFacts, pod_on
+from deploy.neonvm.migration.migration_facts import MigrationFacts, pod_on
 from deploy.neonvm.migration.migration_plan import plan_migration, waits_for_guests
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.vm_index import VmIndex
@@ -59,10 +59,10 @@ class MigrationController:
             deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add
         )
         # Used only for its callback; the informer keeps the reference.
-        VmIndex(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self.look_at)
-        deps.vms.listen(lambda change: self.look_at(change.name))
+        VmIndex(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self.enqueue)
+        deps.vms.listen(lambda change: self.enqueue(change.name))
 
-    def look_at(self, vm: ObjectName) -> None:
+    def enqueue(self, vm: ObjectName) -> None:
         """Enqueue the VM after a change of the VM or one of its guests."""
         if self._migrations.objects_of(vm):
             self._queue.add(vm)
@@ -91,9 +91,9 @@ class MigrationController:
                 self._queue.add(vm, _LATER)
                 # Most guests are polled within seconds, so report only a longer wait.
                 if self._age(due) >= _POLL_TIMEOUT:
-                    await self._executor.carry_out(waits_for_guests(facts, unpolled), facts, Seconds(0.0))
+                    await self._executor.execute(waits_for_guests(facts, unpolled), facts, Seconds(0.0))
                 continue
-            await self._executor.carry_out(plan_migration(facts), facts, self._remaining(due))
+            await self._executor.execute(plan_migration(facts), facts, self._remaining(due))
             # This wait is bounded, and no watch event marks its end.
             if facts.remains:
                 self._queue.add(vm, _LATER)
@@ -125,13 +125,13 @@ class MigrationController:
             del self._seen[vm]
         return not active
 
-    def _facts(self, migration: Json, snapshot: _VmMigrations) -> MoveFacts:
+    def _facts(self, migration: Json, snapshot: _VmMigrations) -> MigrationFacts:
         vm, deps = snapshot.vm, self._deps
         source = self._pod(migration, text(migration, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = self._pod(migration, text(migration, "status", "targetPodName"))
         others = [other for other in snapshot.migrations if uid_of(other) != uid_of(migration)]
         guest = deps.guest_host.guest(source)
-        return MoveFacts(
+        return MigrationFacts(
             migration=migration,
             fault=_fault(migration, vm),
             vm=vm,
@@ -157,7 +157,7 @@ class MigrationController:
         leftover = "its pod" if target is None else pod_on(target)
         return texts.CLEANUP_PENDING.format(migration=name_of(failed).name, leftover=leftover)
 
-    def _unpolled_pods(self, facts: MoveFacts) -> str:
+    def _unpolled_pods(self, facts: MigrationFacts) -> str:
         """Running pods whose guests this process has not polled yet and still may wait for; empty if none."""
         ends = [pod for pod in (facts.source, facts.target) if pod is not None and pod_phase(pod) == "Running"]
         # An unresponsive runner must not block timeouts and deletions.

@@ -39,7 +39,7 @@ class TransferState:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveFacts:
+class MigrationFacts:
     """Inputs of the migration's plan.
 
     ``fault`` is the error in the migration's spec. ``rival`` is another migration of the VM that is under way.
@@ -93,12 +93,12 @@ def pod_on(pod: Json) -> str:
     return texts.POD_ON.format(pod=name_of(pod).name, node=node_of(pod) or "no node")
 
 
-def time_of(migration: Json) -> int:
+def timeout_of(migration: Json) -> int:
     """Timeout of the migration, in seconds."""
     return whole(migration, "spec", "completionTimeout")
 
 
-def why_unplaced(target: Json | None) -> str:
+def scheduling_failure(target: Json | None) -> str:
     """The scheduler's reason why the target pod is unschedulable; empty if it gave none."""
     condition = condition_of(target or {}, "PodScheduled")
     why = text(condition, "message") if text(condition, "status") == "False" else ""

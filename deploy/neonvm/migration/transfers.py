@@ -73,7 +73,7 @@ class Transfers:
             move = self._moves[uid] = _TrackedTransfer(
                 TransferState(Sending.ACTIVE), Instant(self._clock.now() - _REPORTS)
             )
-            move.task = self._tasks.create_task(self._carry_out(uid, move, send, on_change, on_fault))
+            move.task = self._tasks.create_task(self._execute(uid, move, send, on_change, on_fault))
 
     def call_off(self, uid: str) -> None:
         """Cancel an active transfer. It ends once it is known which end runs the guest."""
@@ -92,7 +92,7 @@ class Transfers:
         self._moves.pop(uid, None)
         return True
 
-    async def _carry_out(
+    async def _execute(
         self, uid: str, move: _TrackedTransfer, send: Send, on_change: Callable[[], None], on_fault: OnFault
     ) -> None:
         def progress(info: TransferInfo) -> None:

@@ -101,7 +101,7 @@ class BootTrial:
             if _has_first_line(console):
                 return BootVerdict("", False, self.wall())
             if failed.done() and not failed.cancelled():
-                return BootVerdict(_short(f"{failed.result()}; {machine.last_words()}"), False, self.wall())
+                return BootVerdict(_short(f"{failed.result()}; {machine.output_tail()}"), False, self.wall())
             return BootVerdict(f"init did not start within {self.limit:g} s", True, self.wall())
 
 

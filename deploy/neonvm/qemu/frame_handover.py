@@ -9,7 +9,7 @@ netfilter objects do the following during a migration:
   stopped;
 - ``deaf`` in a target on a hub, which floods every frame, drops frames until then.
 
-Sleep diverts frames in the same way, and ``put_in`` injects frames into a guest that wakes or stays awake.
+Sleep diverts frames in the same way, and ``inject_frames`` injects frames into a guest that wakes or stays awake.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ HOLD: Final = "hold"
 HAND: Final = "hand"
 TAKE: Final = "take"
 SOCKET: Final = "handed"
-PUT_IN: Final = "put-in"
+INJECT: Final = "put-in"
 _PAUSE: Final = Seconds(0.02)
-_LOOKS: Final = 50
+_ATTEMPTS: Final = 50
 
 # QEMU's "tx" queue is the direction towards the guest.
 _FILTER: Final[Mapping[str, object]] = {"netdev": FLAT_NETDEV, "queue": "tx"}
 _REDIRECTOR: Final[Mapping[str, object]] = {"qom-type": "filter-redirector", "vnet_hdr_support": True, **_FILTER}
-_OURS: Final = (DEAF, HAND, HOLD, TAKE, PUT_IN)
+_OURS: Final = (DEAF, HAND, HOLD, TAKE, INJECT)
 """In the order of removal: once ``hand`` is gone, ``hold`` releases its frames to the guest."""
 
 
@@ -140,7 +140,7 @@ class DirectHandover(FrameHandover):
 
     async def finish(self) -> None:
         """Remove the filters of the target once it has read all frames."""
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             with suppress(GuestError):
                 if _has_read_all(await self._target.call("query-chardev")):
                     await _clear(self._target)
@@ -161,7 +161,7 @@ async def stop_diverting(machine: Machine) -> None:
     await _clear(machine)
 
 
-async def put_in(machine: Machine, frames: Iterable[tuple[bytes, bytes]], clock: Clock) -> None:
+async def inject_frames(machine: Machine, frames: Iterable[tuple[bytes, bytes]], clock: Clock) -> None:
     """Inject ``frames``, each a virtio-net header and the frame, as if they came from the network. A paused guest
     receives them when it runs. May be repeated. Raises ``GuestError``.
     """
@@ -169,18 +169,18 @@ async def put_in(machine: Machine, frames: Iterable[tuple[bytes, bytes]], clock:
     if not stream:
         return
     # An earlier attempt may have left them.
-    await _clear(machine, (PUT_IN,), (PUT_IN,))
+    await _clear(machine, (INJECT,), (INJECT,))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        await _connected(machine, theirs, PUT_IN)
-        await machine.call("object-add", {**_REDIRECTOR, "id": PUT_IN, "indev": PUT_IN})
+        await _connected(machine, theirs, INJECT)
+        await machine.call("object-add", {**_REDIRECTOR, "id": INJECT, "indev": INJECT})
         ours.setblocking(False)
         try:
             await asyncio.get_running_loop().sock_sendall(ours, stream)
         except OSError as error:
             raise GuestError(f"cannot inject frames into QEMU: {error}") from error
-    for _ in range(_LOOKS):
-        if _has_read_all(await machine.call("query-chardev"), PUT_IN):
+    for _ in range(_ATTEMPTS):
+        if _has_read_all(await machine.call("query-chardev"), INJECT):
             return
         await clock.sleep(_PAUSE)
 
@@ -192,7 +192,7 @@ async def _connected(machine: Machine, end: socket.socket, name: str = SOCKET) -
     await machine.call("chardev-add", {"id": name, "backend": backend})
 
 
-async def _clear(machine: Machine, ours: Sequence[str] = _OURS, ends: Sequence[str] = (SOCKET, PUT_IN)) -> None:
+async def _clear(machine: Machine, ours: Sequence[str] = _OURS, ends: Sequence[str] = (SOCKET, INJECT)) -> None:
     """Remove those of the objects ``ours`` and character devices ``ends`` that exist."""
     # Before the first object is added, QEMU has no /objects and fails to list it.
     has_any = "objects" in _named(await machine.call("qom-list", {"path": "/"}), "name")
@@ -221,7 +221,7 @@ _SETTLED_WITHIN: Final = 0.5
 """Seconds; longer downtime costs more than the frames."""
 
 
-class FrameLead:
+class FrameRouting:
     """Switches the guest's frames between the ends. ``to_source`` and ``to_target`` redirect the network; ``frames``
     hands over what the source received unread.
     """

@@ -30,7 +30,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class SourceSays(StrEnum):
+class SourceState(StrEnum):
     """State of the source."""
 
     SENDING = "sending"
@@ -42,7 +42,7 @@ class SourceSays(StrEnum):
     SILENT = "silent"
 
 
-class TargetSays(StrEnum):
+class TargetState(StrEnum):
     """State of the target."""
 
     FILLING = "filling"
@@ -68,43 +68,43 @@ class HandoverStep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MoveView:
+class MigrationView:
     """States of both ends. ``is_called_off``: the migration was cancelled or has timed out. ``is_hopeless``: a released
     target has been silent for too long.
     """
 
-    source: SourceSays
-    target: TargetSays
+    source: SourceState
+    target: TargetState
     is_released: bool = False
     is_called_off: bool = False
     is_hopeless: bool = False
 
 
-def _row(*steps: HandoverStep) -> Mapping[TargetSays, HandoverStep]:
-    return dict(zip(TargetSays, steps, strict=True))
+def _row(*steps: HandoverStep) -> Mapping[TargetState, HandoverStep]:
+    return dict(zip(TargetState, steps, strict=True))
 
 
 _WAIT, _FINISH, _BACK, _GIVE_UP = HandoverStep.WAIT, HandoverStep.FINISH, HandoverStep.TAKE_BACK, HandoverStep.GIVE_UP
 # Rows of the table above.
 _RELEASED: Final = _row(_WAIT, _BACK, _FINISH, _GIVE_UP, _WAIT)
-_HELD: Final[Mapping[SourceSays, Mapping[TargetSays, HandoverStep]]] = {
-    SourceSays.SENDING: _row(_WAIT, _WAIT, _FINISH, _BACK, _WAIT),
-    SourceSays.SENT: _row(_WAIT, HandoverStep.RELEASE, _FINISH, _BACK, _WAIT),
-    SourceSays.KEPT: _row(_BACK, _BACK, _FINISH, _BACK, _BACK),
-    SourceSays.GONE: _row(_GIVE_UP, _GIVE_UP, _FINISH, _GIVE_UP, _GIVE_UP),
-    SourceSays.SILENT: _row(_WAIT, _WAIT, _FINISH, _BACK, _WAIT),
+_HELD: Final[Mapping[SourceState, Mapping[TargetState, HandoverStep]]] = {
+    SourceState.SENDING: _row(_WAIT, _WAIT, _FINISH, _BACK, _WAIT),
+    SourceState.SENT: _row(_WAIT, HandoverStep.RELEASE, _FINISH, _BACK, _WAIT),
+    SourceState.KEPT: _row(_BACK, _BACK, _FINISH, _BACK, _BACK),
+    SourceState.GONE: _row(_GIVE_UP, _GIVE_UP, _FINISH, _GIVE_UP, _GIVE_UP),
+    SourceState.SILENT: _row(_WAIT, _WAIT, _FINISH, _BACK, _WAIT),
 }
 
 
-def next_step(view: MoveView) -> HandoverStep:
+def next_step(view: MigrationView) -> HandoverStep:
     """The next step by the table above."""
-    if view.is_released or view.target is TargetSays.RUNS:
+    if view.is_released or view.target is TargetState.RUNS:
         # If we did not release a running target, another process did: the source must not resume.
         step = _RELEASED[view.target]
         return HandoverStep.GIVE_UP if step is HandoverStep.WAIT and view.is_hopeless else step
     if view.is_called_off:
         # The target has not run, so the source may resume, unless it is gone.
-        return HandoverStep.GIVE_UP if view.source is SourceSays.GONE else HandoverStep.TAKE_BACK
+        return HandoverStep.GIVE_UP if view.source is SourceState.GONE else HandoverStep.TAKE_BACK
     return _HELD[view.source][view.target]
 
 
@@ -116,37 +116,37 @@ class Resumption(StrEnum):
     WAIT = "wait"
 
 
-HELD_BY_THE_MOVE: Final = frozenset({"finish-migrate", "postmigrate", "paused"})
+PAUSED_BY_MIGRATION: Final = frozenset({"finish-migrate", "postmigrate", "paused"})
 """Run states of a source that is paused because it has sent its guest."""
 
 
-def source_says(status: str) -> SourceSays:
+def source_state(status: str) -> SourceState:
     """State of the source by ``query-migrate``; an empty status means that the migration has not started."""
     match status:
         case "completed":
-            return SourceSays.SENT
+            return SourceState.SENT
         # QEMU has aborted the migration; the source still has the guest.
         case "failed" | "cancelled":
-            return SourceSays.KEPT
+            return SourceState.KEPT
         case _:
-            return SourceSays.SENDING
+            return SourceState.SENDING
 
 
-def target_says(run_state: str) -> TargetSays:
+def target_state(run_state: str) -> TargetState:
     """State of the target by ``query-status``; any run state not listed here means that it has run."""
     match run_state:
         case "inmigrate":
-            return TargetSays.FILLING
+            return TargetState.FILLING
         # With -S, the state after the incoming migration differs between QEMU versions.
         case "paused" | "prelaunch":
-            return TargetSays.READY
+            return TargetState.READY
         case _:
-            return TargetSays.RUNS
+            return TargetState.RUNS
 
 
-def resumption(source: SourceSays, run_state: str) -> Resumption:
+def resumption(source: SourceState, run_state: str) -> Resumption:
     """The step to resume a source in this run state. A source paused for another reason stays paused."""
-    if run_state not in HELD_BY_THE_MOVE:
+    if run_state not in PAUSED_BY_MIGRATION:
         return Resumption.DONE
     # QEMU resumes the guest only after the migration has ended.
-    return Resumption.WAIT if source in {SourceSays.SENDING, SourceSays.SILENT} else Resumption.CONTINUE
+    return Resumption.WAIT if source in {SourceState.SENDING, SourceState.SILENT} else Resumption.CONTINUE

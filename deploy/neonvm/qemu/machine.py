@@ -52,7 +52,7 @@ class Machine(Protocol):
     async def failed(self) -> str:
         """Wait until its guest has failed or its process has exited; return a short reason."""
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         """The end of its process's output."""
 
     async def kill(self) -> None:
@@ -121,12 +121,12 @@ class Route:
     outgoing: Mapping[str, object]
 
 
-OpenWire = Callable[[Machine, Machine], Awaitable[Route]]
+OpenRoute = Callable[[Machine, Machine], Awaitable[Route]]
 """Connects the source to the target. Raises ``GuestError``."""
 
 
 async def socket_pair(source: Machine, target: Machine) -> Route:
-    """An ``OpenWire`` within one host: a socket pair, with no address to choose or clean up."""
+    """An ``OpenRoute`` within one host: a socket pair, with no address to choose or clean up."""
     ours, theirs = socket.socketpair()
     # Each QEMU gets a duplicate, so this process closes both ends.
     with ours, theirs:
@@ -147,7 +147,7 @@ Decide = Callable[[Decided], Awaitable[Decided]]
 """Record a decision unless there is one, and return the one that holds; ``OPEN`` only reads. Raises ``GuestError``."""
 
 
-async def decided_here(wanted: Decided) -> Decided:
+async def accept_decision(wanted: Decided) -> Decided:
     """A ``Decide`` for a process that owns both machines. They do not outlive it, so nobody else decides, and it can
     return the guest to the source if the target refuses to run.
     """

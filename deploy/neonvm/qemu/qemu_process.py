@@ -217,7 +217,7 @@ class QemuProcess(Monitor):
         except BaseException as error:
             await machine.end()
             if isinstance(error, GuestError):
-                raise GuestError(f"{error}; its output: {machine.last_words()}") from error
+                raise GuestError(f"{error}; its output: {machine.output_tail()}") from error
             raise
         return machine
 
@@ -249,7 +249,7 @@ class QemuProcess(Monitor):
         code = self._process.returncode or 0
         return f"QEMU was killed by {signal.Signals(-code).name}" if code < 0 else f"QEMU exited with code {code}"
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         """The end of QEMU's output; "nothing" if it is empty."""
         complaints = self._log.read_text(errors="replace") if self._log.exists() else ""
         # QEMU prints the cause of its exit last.

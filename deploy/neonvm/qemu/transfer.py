@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from deploy.neonvm.ports import GuestError, TransferError, TransferFault
-from deploy.neonvm.qemu.frame_handover import FrameHandover, FrameLead
+from deploy.neonvm.qemu.frame_handover import FrameHandover, FrameRouting
 from deploy.neonvm.qemu.handover import (
-    HELD_BY_THE_MOVE,
+    PAUSED_BY_MIGRATION,
     HandoverStep,
-    MoveView,
+    MigrationView,
     Resumption,
-    SourceSays,
-    TargetSays,
+    SourceState,
+    TargetState,
     next_step,
     resumption,
-    source_says,
-    target_says,
+    source_state,
+    target_state,
 )
-from deploy.neonvm.qemu.machine import Decide, Decided, Machine, OpenWire, Route, decided_here, socket_pair
+from deploy.neonvm.qemu.machine import Decide, Decided, Machine, OpenRoute, Route, accept_decision, socket_pair
 from deploy.neonvm.qemu.reports import TransferReport, completed_info, parse_report, parse_run_state, transfer_info
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.runtime.clock import Clock
@@ -53,8 +53,8 @@ _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 
 @dataclass(frozen=True, slots=True)
 class TransferEndpoints:
-    """Both machines, the connection between them, and the name of the VM for messages. ``lead_to_source`` and
-    ``lead_to_target`` redirect the guest's frames on the network; ``frames`` hands over those that the source received
+    """Both machines, the connection between them, and the name of the VM for messages. ``route_to_source`` and
+    ``route_to_target`` redirect the guest's frames on the network; ``frames`` hands over those that the source received
     and its guest did not read.
     """
 
@@ -62,11 +62,11 @@ class TransferEndpoints:
     source: Machine
     target: Machine
     clock: Clock
-    lead_to_source: Callable[[], None]
-    lead_to_target: Callable[[], None]
+    route_to_source: Callable[[], None]
+    route_to_target: Callable[[], None]
     frames: FrameHandover = field(default_factory=FrameHandover)
-    open_wire: OpenWire = socket_pair
-    decide: Decide = decided_here
+    open_route: OpenRoute = socket_pair
+    decide: Decide = accept_decision
 
 
 class Transfer:
@@ -82,7 +82,7 @@ class Transfer:
         self._began = ends.clock.now()
         self._reported = Instant(self._began - _REPORT)
         self._downtime = limits.downtime_after(Seconds(0.0))
-        self._lead = FrameLead(ends.lead_to_source, ends.lead_to_target, ends.frames)
+        self._routing = FrameRouting(ends.route_to_source, ends.route_to_target, ends.frames)
         self._released: Instant | None = None
         self._is_called_off = False
         self._refusals = 0
@@ -99,7 +99,7 @@ class Transfer:
     async def run(self) -> TransferInfo:
         """Migrate the guest. Raises ``TransferError``, and ``CancelledError`` after ``leave``."""
         source = self._endpoints.source
-        with source.on_event("STOP", self._lead.away), source.on_event("RESUME", self._resumed):
+        with source.on_event("STOP", self._routing.away), source.on_event("RESUME", self._resumed):
             return await self._drive()
 
     async def _drive(self) -> TransferInfo:
@@ -143,17 +143,17 @@ class Transfer:
         await source.call("migrate-set-parameters", rates)
         # Before the migration starts: the guest may stop at any moment after that.
         await self._endpoints.frames.prepare()
-        route = await self._open_wire()
+        route = await self._open_route()
         if route is None:
             return  # the next poll ends the migration
         # The target mangles the first frame, read before virtio features are known: let it be this announcement.
-        self._endpoints.lead_to_source()
+        self._endpoints.route_to_source()
         await target.call("migrate-incoming", {"uri": route.incoming})
         await source.call("migrate", route.outgoing)
 
-    async def _open_wire(self) -> Route | None:
+    async def _open_route(self) -> Route | None:
         """Open the wire, which includes copying a sleeping guest's disk; None if the migration must end before that."""
-        opening = asyncio.ensure_future(self._endpoints.open_wire(self._endpoints.source, self._endpoints.target))
+        opening = asyncio.ensure_future(self._endpoints.open_route(self._endpoints.source, self._endpoints.target))
         try:
             while not (opening.done() or self._must_end() or self._is_left):
                 await asyncio.wait((opening,), timeout=_LOOK)
@@ -173,9 +173,9 @@ class Transfer:
             return True
         source = self._endpoints.source
         status = parse_report(await source.call("query-migrate")).status
-        if source_says(status) is SourceSays.SENT:
+        if source_state(status) is SourceState.SENT:
             # A running source may still report the migration by which its guest arrived.
-            return parse_run_state(await source.call("query-status")) in HELD_BY_THE_MOVE
+            return parse_run_state(await source.call("query-status")) in PAUSED_BY_MIGRATION
         return status in _UNDER_WAY
 
     async def _raise_downtime_limit(self) -> None:
@@ -190,13 +190,13 @@ class Transfer:
         """The source has resumed: redirect frames to it, unless the target was released."""
         # After the release QEMU may resume the source by itself; it is killed then.
         if self._released is None:
-            self._lead.back()
+            self._routing.back()
 
-    async def _poll(self) -> MoveView:
+    async def _poll(self) -> MigrationView:
         source = await self._source()
         target = await self._target()
         now = self._endpoints.clock.now()
-        return MoveView(
+        return MigrationView(
             source,
             target,
             is_released=self._released is not None,
@@ -207,33 +207,33 @@ class Transfer:
     def _must_end(self) -> bool:
         return self._is_called_off or self._endpoints.clock.now() - self._began >= self._limits.timeout
 
-    async def _source(self) -> SourceSays:
+    async def _source(self) -> SourceState:
         source = self._endpoints.source
         try:
             self._report = parse_report(await source.call("query-migrate"))
         except GuestError:
             # No response proves neither that it runs nor that it is gone.
-            return SourceSays.SILENT if source.alive else SourceSays.GONE
+            return SourceState.SILENT if source.alive else SourceState.GONE
         now = self._endpoints.clock.now()
         if now - self._reported >= _REPORT:
             self._reported = now
             self._progress(transfer_info(self._report))
-        return source_says(self._report.status)
+        return source_state(self._report.status)
 
-    async def _target(self) -> TargetSays:
+    async def _target(self) -> TargetState:
         target = self._endpoints.target
         try:
-            return target_says(parse_run_state(await target.call("query-status")))
+            return target_state(parse_run_state(await target.call("query-status")))
         except GuestError:
-            return TargetSays.SILENT if target.alive else TargetSays.GONE
+            return TargetState.SILENT if target.alive else TargetState.GONE
 
     async def _release(self) -> None:
         """Tell the target to run. From here on the source is never resumed. The next poll shows whether it runs."""
         if not await self._gives():
             return
-        self._lead.away()
+        self._routing.away()
         self._released = self._endpoints.clock.now()
-        await self._lead.settled()
+        await self._routing.settled()
         await _try_call(self._endpoints.target, "cont")
         await _try_call(self._endpoints.target, "announce-self", _ANNOUNCE)
         self._released = self._endpoints.clock.now()  # the timeout starts after the commands, however long they took
@@ -259,7 +259,7 @@ class Transfer:
         return decided is not Decided.GIVEN
 
     async def _finish(self) -> TransferInfo:
-        await self._lead.settled()
+        await self._routing.settled()
         await self._endpoints.source.end()
         await self._endpoints.frames.finish()
         # QEMU's own downtime ends before `cont`.
@@ -272,9 +272,9 @@ class Transfer:
     async def _taken_back(self, fault: TransferFault, story: str) -> TransferError:
         """Kill the target, then make sure that the source runs."""
         source, target, clock = self._endpoints.source, self._endpoints.target, self._endpoints.clock
-        await self._lead.settled()
+        await self._routing.settled()
         await target.kill()  # the source may resume only once the target cannot run
-        self._lead.back()
+        self._routing.back()
         await _try_call(source, "migrate_cancel")
         deadline = clock.now() + _PATIENCE
         while source.alive and clock.now() < deadline:
@@ -298,19 +298,19 @@ class Transfer:
             await _try_call(source, "cont")
         return needs is Resumption.DONE
 
-    async def _given_up(self, view: MoveView) -> TransferError:
+    async def _given_up(self, view: MigrationView) -> TransferError:
         source, target = self._endpoints.source, self._endpoints.target
         await target.kill()  # both, so that neither has the disk open when the VM restarts
         await source.kill()
-        if view.source is SourceSays.GONE and not view.is_released:
-            fault, story = TransferFault.SOURCE_LOST, f"the source ended during the migration: {source.last_words()}"
+        if view.source is SourceState.GONE and not view.is_released:
+            fault, story = TransferFault.SOURCE_LOST, f"the source ended during the migration: {source.output_tail()}"
         else:
-            fault, story = TransferFault.TARGET_LOST, f"the target ended during the handover: {target.last_words()}"
+            fault, story = TransferFault.TARGET_LOST, f"the target ended during the handover: {target.output_tail()}"
         return TransferError(fault, f"{self._endpoints.vm}: {story}; the guest is lost")
 
-    def _blame(self, view: MoveView) -> tuple[TransferFault, str]:
-        if view.target is TargetSays.GONE or view.source is SourceSays.KEPT:
-            reasons = [self._endpoints.target.last_words(), self._report.error_desc]
+    def _blame(self, view: MigrationView) -> tuple[TransferFault, str]:
+        if view.target is TargetState.GONE or view.source is SourceState.KEPT:
+            reasons = [self._endpoints.target.output_tail(), self._report.error_desc]
             return TransferFault.TARGET_LOST, f"the target failed: {'; '.join(filter(None, reasons))}"
         if view.is_released:
             return TransferFault.TARGET_LOST, "the target received everything and did not start"

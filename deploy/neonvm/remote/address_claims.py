@@ -41,20 +41,20 @@ class AddressClaims:
         self._claims = claims
         self._vms = vms
         self._within = within
-        self._made: dict[str, str] = {}  # by the VM's uid: claims that may not be in the cache yet
+        self._created: dict[str, str] = {}  # by the VM's uid: claims that may not be in the cache yet
         self._by_vm: dict[str, dict[ObjectName, Json]] = {}
         claims.listen(self._changed)
 
-    async def take(self, vm: Json) -> str:
-        """The VM's IP, which never changes; empty if the VM is not on the flat network.
+    async def claim_for(self, vm: Json) -> str:
+        """The VM's IP, claimed on the first call; empty if the VM is not on the flat network.
 
         Raises ``ApiError``, and ``GuestError`` if no IP is free.
         """
         if not is_on_flat_network(vm):
             return ""
         await self._claims.synced.wait()
-        address = own_address(vm, self._of(uid_of(vm)).values()) or self._made.get(uid_of(vm), "")
-        return address or await self._claim(vm)
+        address = own_address(vm, self._of(uid_of(vm)).values()) or self._created.get(uid_of(vm), "")
+        return address or await self._create_claim(vm)
 
     def _of(self, uid: str) -> Mapping[ObjectName, Json]:
         return self._by_vm.get(uid, {})
@@ -67,17 +67,17 @@ class AddressClaims:
         if change.after is not None and (uid := owner_of(change.after)[1]):
             self._by_vm.setdefault(uid, {})[change.name] = change.after
 
-    async def _claim(self, vm: Json) -> str:
-        claimed = {name.name for name in self._claims.objects} | set(self._made.values())
+    async def _create_claim(self, vm: Json) -> str:
+        claimed = {name.name for name in self._claims.objects} | set(self._created.values())
         used = used_addresses(self._vms.objects.values())
         for address in free_addresses(vm, self._within, claimed, used):
             # It may exist: created by another controller, or by a request of ours whose response was lost.
             with Tolerating(RefusalKind.ALREADY_EXISTS):
                 await self._client.create(IP_ADDRESSES, "", claim(vm, address))
-                self._made[uid_of(vm)] = address
+                self._created[uid_of(vm)] = address
                 return address
             if await self._is_of(vm, address):
-                self._made[uid_of(vm)] = address
+                self._created[uid_of(vm)] = address
                 return address
         raise GuestError(texts.ADDRESSES_TAKEN.format(count=self._within.size))
 
@@ -92,11 +92,11 @@ class AddressClaims:
         await self._claims.synced.wait()
         # The owner must match too; the label alone could be forged.
         addresses = {name.name for name, own_claim in self._of(uid).items() if owner_of(own_claim)[0] == vm}
-        if uid in self._made:
-            addresses.add(self._made[uid])
+        if uid in self._created:
+            addresses.add(self._created[uid])
         for address in sorted(addresses):
             await self._delete(address, uid)
-        self._made.pop(uid, None)
+        self._created.pop(uid, None)
 
     async def _delete(self, address: str, uid: str) -> None:
         name = ObjectName("", address)

@@ -24,7 +24,7 @@ from deploy.neonvm.objects.pod_form import is_open
 from deploy.neonvm.ports import GuestError, GuestPhase, PodRole
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
-from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved, open_tls
+from deploy.neonvm.remote.migration_endpoint import MigrationEndpoint, are_emulated, open_tls, run_migration
 from deploy.neonvm.remote.remote_guest import Connect, RemoteGuest, RemoteMachine
 from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
@@ -45,15 +45,15 @@ _RETRY: Final = Seconds(5.0)
 PACE: Final = Pace(
     booting=Backoff(Seconds(0.5), Seconds(4.0)), running=Seconds(30.0), silent=Backoff(Seconds(2.0), Seconds(60.0))
 )
-"""Slow, because a guest is also polled after each resize, which only we do, and when its pod's readiness changes."""
+"""Slow, because a guest is also polled after each resize, which only we order, and when its pod's readiness changes."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PodGuestsDependencies:
-    """Dependencies. ``changed`` is called with the name of each VM whose guest has changed, ``ended`` with the uid of
-    each pod that has ended.
+    """Dependencies of ``PodGuests``. ``changed`` is called with the name of each VM whose guest has changed, ``ended``
+    with the uid of each pod that has ended.
     """
 
     pods: Informer
@@ -79,7 +79,7 @@ class PodGuests:
     def __init__(self, deps: PodGuestsDependencies) -> None:
         self._deps = deps
         self._queue = WorkQueue(deps.clock)
-        self._followed: dict[ObjectName, _PolledGuest] = {}
+        self._polled: dict[ObjectName, _PolledGuest] = {}
         self._announcements: set[asyncio.Task[None]] = set()
         self._polls = PollLimiter()
         self.is_ending = False
@@ -90,25 +90,25 @@ class PodGuests:
         name, uid = name_of(pod or {}), uid_of(pod or {})
         # The pod's phase in the API takes precedence over the last poll.
         role = PodRole.UNKNOWN if self._lives(name, uid) else PodRole.EMPTY
-        current, followed = self._deps.pods.get(name), self._followed.get(name)
+        current, polled = self._deps.pods.get(name), self._polled.get(name)
         # The address of an open pod is not authenticated.
         is_exposed = current is not None and uid_of(current) == uid and is_open(current)
         hindrance = texts.OLD_RUNNER if is_exposed else ""
-        if followed is None or followed.uid != uid:
+        if polled is None or polled.uid != uid:
             return HostedGuest(None, role, False, hindrance)
-        if not followed.guest.is_known:
-            fault = followed.resizer.fault
-            return HostedGuest(None, role, False, hindrance, followed.guest.acceleration, fault=fault)
-        phase = followed.resizer.state.phase
-        resizer = None if phase is GuestPhase.RECEIVING else followed.resizer
+        if not polled.guest.is_known:
+            fault = polled.resizer.fault
+            return HostedGuest(None, role, False, hindrance, polled.guest.acceleration, fault=fault)
+        phase = polled.resizer.state.phase
+        resizer = None if phase is GuestPhase.RECEIVING else polled.resizer
         role = PodRole.of(phase) if role is PodRole.UNKNOWN else role
         return HostedGuest(
-            resizer, role, True, hindrance, followed.guest.acceleration, moves_asleep=followed.guest.moves_asleep
+            resizer, role, True, hindrance, polled.guest.acceleration, moves_asleep=polled.guest.moves_asleep
         )
 
     async def vm_address(self, vm: Json) -> str:
-        """The VM's flat-network address; empty if it has none. Raises as ``AddressClaims.take``."""
-        return await self._deps.claims.take(vm)
+        """The VM's flat-network address; empty if it has none. Raises as ``AddressClaims.claim_for``."""
+        return await self._deps.claims.claim_for(vm)
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
         """Release the VM's address. Its disk was deleted with its pod."""
@@ -130,21 +130,21 @@ class PodGuests:
             # On shutdown the migration continues in QEMU, and the next leader resumes driving it.
             (transfer.leave if self.is_ending else transfer.call_off)()
 
-        return await carried_through(moved(transfer, here, there, machines), stop)
+        return await carried_through(run_migration(transfer, here, there, machines), stop)
 
-    def _end(self, name: ObjectName) -> MoveEnd:
+    def _end(self, name: ObjectName) -> MigrationEndpoint:
         """One end of a migration, polled or not: migrations of an earlier leader must be finished."""
-        followed = self._followed.get(name)
-        if followed is not None:
-            return MoveEnd(
-                followed.uid, followed.guest.runner, followed.guest.machine, followed.guest, followed.resizer
+        polled = self._polled.get(name)
+        if polled is not None:
+            return MigrationEndpoint(
+                polled.uid, polled.guest.runner, polled.guest.machine, polled.guest, polled.resizer
             )
         # The pod may have ended; finish the migration anyway.
         pod = self._deps.pods.get(name) or {}
-        return MoveEnd(uid_of(pod) or str(name), *self._clients(name, pod))
+        return MigrationEndpoint(uid_of(pod) or str(name), *self._clients(name, pod))
 
     def _endpoints(
-        self, here: MoveEnd, there: MoveEnd, source: RemoteMachine, target: RemoteMachine
+        self, here: MigrationEndpoint, there: MigrationEndpoint, source: RemoteMachine, target: RemoteMachine
     ) -> TransferEndpoints:
         move, clock = there.uid, self._deps.clock
         ends = here.runner, there.runner
@@ -153,10 +153,10 @@ class PodGuests:
             source=source,
             target=target,
             clock=clock,
-            lead_to_source=functools.partial(self._lead_to, ends[0]),
-            lead_to_target=functools.partial(self._lead_to, ends[1]),
+            route_to_source=functools.partial(self._lead_to, ends[0]),
+            route_to_target=functools.partial(self._lead_to, ends[1]),
             # No `frames`: the pods hand them over themselves.
-            open_wire=lambda *_: open_tls(*ends, move, clock.wall(), sleeps=here.sleeps),
+            open_route=lambda *_: open_tls(*ends, move, clock.wall(), sleeps=here.sleeps),
             decide=functools.partial(ends[0].decide, move),
         )
 
@@ -176,38 +176,38 @@ class PodGuests:
                 tasks.create_task(polls)
 
     async def _sync(self, name: ObjectName, tasks: asyncio.TaskGroup) -> None:
-        pod, followed = self._deps.pods.get(name), self._followed.get(name)
+        pod, polled = self._deps.pods.get(name), self._polled.get(name)
         # A different uid means a new pod of the same name.
-        if followed is not None and (pod is None or uid_of(pod) != followed.uid or is_over(pod)):
-            del self._followed[name]
-            followed.resizer.leave()
+        if polled is not None and (pod is None or uid_of(pod) != polled.uid or is_over(pod)):
+            del self._polled[name]
+            polled.resizer.leave()
             self._polls.forget(str(name))
-            self._deps.ended(followed.uid)
-            if followed.task is not None:
-                followed.task.cancel()
-            followed = None
-        if pod is not None and followed is None and _has_guest(pod):
-            self._follow(name, pod, tasks)
+            self._deps.ended(polled.uid)
+            if polled.task is not None:
+                polled.task.cancel()
+            polled = None
+        if pod is not None and polled is None and _has_guest(pod):
+            self._start_polling(name, pod, tasks)
 
-    def _follow(self, name: ObjectName, pod: Json, tasks: asyncio.TaskGroup) -> None:
-        vm_name, made = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME]), boot_record(pod)
-        if made is None:
+    def _start_polling(self, name: ObjectName, pod: Json, tasks: asyncio.TaskGroup) -> None:
+        vm_name, record = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME]), boot_record(pod)
+        if record is None:
             return  # created neither by our controller nor by NeonVM's
         runner, open_machine = self._clients(name, pod)
 
         def changed() -> None:
             self._deps.changed(vm_name)
 
-        guest, uid = RemoteGuest(runner, open_machine, made, self._deps.clock, changed), uid_of(pod)
+        guest, uid = RemoteGuest(runner, open_machine, record, self._deps.clock, changed), uid_of(pod)
         # A pod owned by a migration is its target, which receives a guest instead of booting one.
         phase = GuestPhase.RECEIVING if migration_of(pod) else GuestPhase.BOOTING
         # A placeholder until the first poll.
-        starting = Resources(MilliCpu(0), made.machine.mem_min)
+        starting = Resources(MilliCpu(0), record.machine.mem_min)
         resizer = Resizer(guest, starting, self._deps.clock, changed, phase)
         resizer.pace = PACE
         resizer.hold()  # the placeholder is not a request; wait for one
-        self._followed[name] = followed = _PolledGuest(uid, guest, resizer)
-        followed.task = tasks.create_task(self._poll_forever(name, resizer))
+        self._polled[name] = polled = _PolledGuest(uid, guest, resizer)
+        polled.task = tasks.create_task(self._poll_forever(name, resizer))
 
     async def _poll_forever(self, name: ObjectName, resizer: Resizer) -> None:
         """Poll one guest; on an internal error, retry. Runners are not trusted, so any response may cause one."""
@@ -222,8 +222,8 @@ class PodGuests:
 
     def _clients(self, name: ObjectName, pod: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:
         """Clients for the pod's runner and QEMU, at the ports with which they were started."""
-        address, uid, made = text(pod, "status", "podIP"), uid_of(pod), boot_record(pod)
-        ports = (RUNNER_PORT, QMP_PORT) if made is None else (made.runner_port, made.qmp_port)
+        address, uid, record = text(pod, "status", "podIP"), uid_of(pod), boot_record(pod)
+        ports = (RUNNER_PORT, QMP_PORT) if record is None else (record.runner_port, record.qmp_port)
         # A deleted pod counts as not open, so that whoever has its address now must authenticate.
         endpoint = RunnerEndpoint(str(name), uid, address, *ports, is_open=bool(pod) and is_open(pod))
 
@@ -242,10 +242,8 @@ class PodGuests:
         ):
             self._queue.add(change.name)
             # Ignore our own patches of the pod.
-            if (followed := self._followed.get(change.name)) is not None and _hints(change.before) != _hints(
-                change.after
-            ):
-                followed.resizer.look_again()
+            if (polled := self._polled.get(change.name)) is not None and _hints(change.before) != _hints(change.after):
+                polled.resizer.poll_soon()
 
 
 def _has_guest(pod: Json) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from deploy.neonvm.access.connections import RunnerEndpoint
 from deploy.neonvm.objects.boot_record import BootRecord
 from deploy.neonvm.ports import Acceleration, FellAsleep, GuestError, GuestPhase, GuestState, Woken
-from deploy.neonvm.qemu.handover import TargetSays, target_says
+from deploy.neonvm.qemu.handover import TargetState, target_state
 from deploy.neonvm.qemu.machine import Machine, plug_memory
 from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK
 from deploy.neonvm.qemu.qemu_process import EventListeners, Monitor
@@ -113,7 +113,7 @@ class RemoteMachine(EventListeners):
         """Always raises ``GuestError``: the API server reports the end of the pod."""
         raise GuestError(texts.FAILURES_IN_POD.format(who=self._who))
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         """A reference to the pod, which has QEMU's output."""
         return "see the pod's status and log"
 
@@ -189,7 +189,7 @@ class RemoteGuest:
         phase = GuestPhase.RUNNING if await self.runner.is_ready() else GuestPhase.BOOTING
         async with self._shared() as machine:
             # The readiness probe cannot distinguish a booting guest from an incoming migration.
-            if target_says(parse_run_state(await machine.call("query-status"))) is TargetSays.FILLING:
+            if target_state(parse_run_state(await machine.call("query-status"))) is TargetState.FILLING:
                 phase = GuestPhase.RECEIVING
             memory = parse_memory(await machine.call("query-memory-size-summary"))
             plugged = await count_plugged(machine, self.runner.who) if self._booted.plugs_cpus else None

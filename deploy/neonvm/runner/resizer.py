@@ -55,16 +55,16 @@ class Resizer:
         self._guest = guest
         self._clock = clock
         self._on_change = on_change
-        self._wanted = starting
+        self._target = starting
         self.pace = HERE
-        self._sign = asyncio.Event()
-        self._rests = asyncio.Event()  # set while no resize is in progress
-        self._rests.set()
-        self._sleep = SleepOrders(guest, self, clock, on_change, lambda fault: self._say("sleep", fault))
+        self._poll_requested = asyncio.Event()
+        self._idle = asyncio.Event()  # set while no resize is in progress
+        self._idle.set()
+        self._sleep = SleepOrders(guest, self, clock, on_change, lambda fault: self._set_fault("sleep", fault))
         self._is_held = phase is GuestPhase.RECEIVING
         self._steps = 0
-        self._turns = 0  # how often the state was set from outside; polls sent before that are stale
-        self._orders = 0  # how often a resize returned the CPU; the CPU in polls sent before that is stale
+        self._state_version = 0  # incremented when the state is set from outside; polls sent before that are stale
+        self._cpu_version = 0  # incremented when a resize returns the CPU; the CPU in polls sent before that is stale
         self._wakes = {CPU: asyncio.Event(), MEMORY: asyncio.Event()}
         self.state = GuestState(phase, starting.cpu, starting.mem)
         self._faults: dict[str, str] = {}
@@ -79,11 +79,11 @@ class Resizer:
         past = {CPU, MEMORY} if self._sleep.is_asleep else set[str]()
         return "; ".join(fault for about, fault in self._faults.items() if about not in past)
 
-    def want(self, size: Resources) -> None:
+    def resize_to(self, size: Resources) -> None:
         """Set the desired size and end a hold."""
         # A held guest is resized only after a new request, even if the size is the same.
-        if size != self._wanted or self._is_held:
-            self._wanted = size
+        if size != self._target or self._is_held:
+            self._target = size
             self._is_held = False
             self._wake()
 
@@ -120,16 +120,16 @@ class Resizer:
 
     async def settle(self) -> None:
         """Wait until no resize is in progress."""
-        await self._rests.wait()
+        await self._idle.wait()
 
     def resume(self) -> None:
         """Poll and resize the guest again."""
-        self.look_again()
+        self.poll_soon()
         self._wake()
 
     def arrive(self, state: GuestState) -> None:
         """Set the guest's state: it has arrived by migration, fallen asleep, or woken."""
-        self._turns += 1
+        self._state_version += 1
         self.state = state
         # Errors of earlier polls are stale.
         self._faults.pop("state", None)
@@ -137,7 +137,7 @@ class Resizer:
 
     def leave(self) -> None:
         """Set the state to stopped: the guest has ended, or runs elsewhere."""
-        self._turns += 1
+        self._state_version += 1
         self.state = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
         self._on_change()
 
@@ -146,7 +146,7 @@ class Resizer:
         async with asyncio.TaskGroup() as tasks:
             # One task per resource, so that slow memory unplug never delays a CPU change.
             steps = {CPU: self._step_cpu, MEMORY: self._step_memory}
-            workers = [tasks.create_task(self._follow(name, step)) for name, step in steps.items()]
+            workers = [tasks.create_task(self._resize_forever(name, step)) for name, step in steps.items()]
             workers += [tasks.create_task(self._poll()), tasks.create_task(self._sleep.run())]
             reason = await self._guest.ended()
             for worker in workers:
@@ -158,25 +158,25 @@ class Resizer:
 
     def has_failed(self, why: str) -> None:
         """Report an internal error that ended ``run``, which may be called again."""
-        self._say("state", why)
+        self._set_fault("state", why)
 
-    def look_again(self) -> None:
+    def poll_soon(self) -> None:
         """Poll the guest now, because it may have changed."""
-        self._sign.set()
+        self._poll_requested.set()
 
     async def _poll(self) -> None:
         booting = silent = 0
         while True:
             # Before the poll: a sign during it triggers another one.
-            self._sign.clear()
+            self._poll_requested.clear()
             # A sleeping guest is not polled; it reports when it must wake.
             if self._sleep.is_quiesced:
-                await self._sign.wait()
+                await self._poll_requested.wait()
                 continue
-            silent = 0 if await self._look() else silent + 1
+            silent = 0 if await self._poll_once() else silent + 1
             booting = booting + 1 if self.state.phase is GuestPhase.BOOTING else 0
             until = self._clock.now() + self._pause(booting, silent)
-            await self._clock.wait(self._sign, Instant(until))
+            await self._clock.wait(self._poll_requested, Instant(until))
 
     def _pause(self, booting: int, silent: int) -> Seconds:
         """The poll interval after this many consecutive polls of a guest that is booting, or did not respond."""
@@ -186,27 +186,27 @@ class Resizer:
             return self.pace.booting.delay(booting, self._clock.jitter())
         return self.pace.running
 
-    async def _look(self) -> bool:
+    async def _poll_once(self) -> bool:
         """Poll the guest once. Return True if it responded."""
-        turns, orders = self._turns, self._orders
+        version, cpu_version = self._state_version, self._cpu_version
         try:
             state = await self._guest.state()
         except GuestError as error:
             # A guest that has begun to fall asleep need not respond.
-            if turns == self._turns and not self._sleep.is_quiesced:
-                self._say("state", str(error))
+            if version == self._state_version and not self._sleep.is_quiesced:
+                self._set_fault("state", str(error))
             return False
-        self._say("state", "")
+        self._set_fault("state", "")
         if state.phase in SLEEPING:
             # A poll sent before it woke, or a guest put to sleep by an earlier process.
-            if turns == self._turns and not self._sleep.is_quiesced:
+            if version == self._state_version and not self._sleep.is_quiesced:
                 self._sleep.adopt()
             return True
-        if orders != self._orders:
+        if cpu_version != self._cpu_version:
             # A resize returned during this poll, so the CPU in the poll is stale.
             state = replace(state, cpu=self.state.cpu)
-        # If the turn has changed, the guest has arrived or left meanwhile, and this poll is stale.
-        if state != self.state and turns == self._turns:
+        # If the version has changed, the guest has arrived or left meanwhile, and this poll is stale.
+        if state != self.state and version == self._state_version:
             booted = self.state.phase is GuestPhase.BOOTING
             self.state = state
             # Requests during boot were deferred.
@@ -216,10 +216,10 @@ class Resizer:
             self._on_change()
         return True
 
-    async def _follow(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+    async def _resize_forever(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         pause, wake = _FIRST_PAUSE, self._wakes[name]
         while True:
-            await self._take(name, step)
+            await self._run_step(name, step)
             self._note_progress()
             if self.is_quiet:
                 self._on_change()
@@ -230,56 +230,56 @@ class Resizer:
             pause = _FIRST_PAUSE if wake.is_set() else min(pause * 2, _LONGEST_PAUSE)
             wake.clear()
 
-    async def _take(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+    async def _run_step(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         self._steps += 1
-        self._rests.clear()
+        self._idle.clear()
         try:
             await step()
-            self._say(name, "")
+            self._set_fault(name, "")
         except GuestError as error:
-            self._say(name, str(error))
+            self._set_fault(name, str(error))
         finally:
             self._steps -= 1
             if not self._steps:
-                self._rests.set()
+                self._idle.set()
 
     @property
-    def _may_step(self) -> bool:
+    def _may_resize(self) -> bool:
         # Do not resize a booting guest: it was started with the right size.
         return self.state.phase is GuestPhase.RUNNING and not self._is_held and not self._sleep.is_quiesced
 
     async def _step_cpu(self) -> None:
-        wanted: MilliCpu = self._wanted.cpu
-        if self._may_step and self.state.cpu != wanted:
-            turns = self._turns
+        wanted: MilliCpu = self._target.cpu
+        if self._may_resize and self.state.cpu != wanted:
+            version = self._state_version
             has = await self._guest.set_cpu(wanted)
             # The response has no CPU, so poll.
             if has is None:
-                await self._look()
-            elif turns == self._turns:
+                await self._poll_once()
+            elif version == self._state_version:
                 self._has_cpu(has)
 
     def _has_cpu(self, cpu: MilliCpu) -> None:
         """Set the CPU that a resize returned; polls in flight are stale."""
-        self._orders += 1
-        self._say("state", "")
+        self._cpu_version += 1
+        self._set_fault("state", "")
         if cpu != self.state.cpu:
             self.state = replace(self.state, cpu=cpu)
             self._note_progress()
             self._on_change()
 
     async def _step_memory(self) -> None:
-        wanted: Bytes = self._wanted.mem
-        if self._may_step and self.state.mem != wanted:
+        wanted: Bytes = self._target.mem
+        if self._may_resize and self.state.mem != wanted:
             # Memory is plugged block by block, so poll how far the guest got.
             await self._guest.set_memory(wanted)
-            await self._look()
+            await self._poll_once()
 
     def _note_progress(self) -> None:
         """Update ``stalled``: the resources that made no progress for a minute."""
         has, now = {CPU: self.state.cpu, MEMORY: self.state.mem}, self._clock.now()
         # A guest that must not be resized cannot stall.
-        wanted = {CPU: self._wanted.cpu, MEMORY: self._wanted.mem} if self._may_step else has
+        wanted = {CPU: self._target.cpu, MEMORY: self._target.mem} if self._may_resize else has
         for name, amount in has.items():
             if amount == wanted[name]:
                 self._unchanged.pop(name, None)
@@ -291,7 +291,7 @@ class Resizer:
             self.stalled = stalled
             self._on_change()
 
-    def _say(self, about: str, fault: str) -> None:
+    def _set_fault(self, about: str, fault: str) -> None:
         # A guest's pod is not trusted, and its words go into the VM's status.
         fault = one_line(fault)
         # Listeners write to the API server, so they are called for changes only.

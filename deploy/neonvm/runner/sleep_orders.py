@@ -53,7 +53,7 @@ class SleepHost(Protocol):
 
 class SleepOrders:
     """Orders of one guest. ``report`` has the result of the last order, without ``since``. ``on_change`` is called when
-    it changes, ``say`` with a fault that keeps the guest from waking and with an empty text once it is resolved.
+    it changes, ``set_fault`` with a fault that keeps the guest from waking and with an empty text once it is resolved.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class SleepOrders:
         host: SleepHost,
         clock: Clock,
         on_change: Callable[[], None],
-        say: Callable[[str], None],
+        set_fault: Callable[[str], None],
     ) -> None:
-        self._any_guest = guest
+        self._resizable = guest
         self._guest = guest if isinstance(guest, SleepingGuest) else None
         self._host = host
         self._clock = clock
         self._on_change = on_change
-        self._say = say
+        self._set_fault = set_fault
         self._changed = asyncio.Event()
         self._order = ""
         self._may_wake = False
@@ -138,7 +138,8 @@ class SleepOrders:
     def _refused(self, order: str, why: str) -> None:
         # No longer quiesced when on_change is called.
         self._order = ""
-        self._set(SleepReport(order, SleepState.REFUSED, message=one_line(why)))
+        self.report = SleepReport(order, SleepState.REFUSED, message=one_line(why))
+        self._on_change()
 
     def _fell_asleep(self, order: str, saved: Bytes = Bytes(0), sessions: int = 0) -> None:
         self.is_asleep, self._may_wake = True, False
@@ -167,18 +168,18 @@ class SleepOrders:
                 await self._clock.sleep(Seconds(pause))
                 pause = min(pause * 2, _LONGEST_PAUSE)
             else:
-                self._say("")
+                self._set_fault("")
                 self.report = structs.replace(self.report, state=SleepState.WAKING, message=one_line(who))
                 self._host.arrive(_sleeping_state(GuestPhase.WAKING))
                 return
 
     async def _check_asleep(self, fault: str) -> None:
         try:
-            state = await self._any_guest.state()
+            state = await self._resizable.state()
         except GuestError:
-            self._say(fault)
+            self._set_fault(fault)
             return
-        self._say("")
+        self._set_fault("")
         if state.phase not in SLEEPING:
             # Another process woke it.
             self._woke(Woken(Seconds(0.0)), state)
@@ -189,7 +190,7 @@ class SleepOrders:
             try:
                 woken = await guest.wake()
             except GuestError as error:
-                self._say(str(error))
+                self._set_fault(str(error))
                 await self._clock.sleep(Seconds(pause))
                 pause = min(pause * 2, _LONGEST_PAUSE)
             else:
@@ -201,7 +202,7 @@ class SleepOrders:
     def _woke(self, woken: Woken, now: GuestState | None) -> None:
         self.is_asleep = self._may_wake = False
         self._size_before = None
-        self._say("")
+        self._set_fault("")
         state = SleepState.RESTARTED if woken.fault else SleepState.AWAKE
         message = one_line(woken.fault) or self.report.message
         self.report = structs.replace(self.report, state=state, message=message, seconds=round(woken.took, 3))
@@ -209,10 +210,6 @@ class SleepOrders:
             self._host.arrive(now)
         self._changed.set()
         self._host.resume()
-
-    def _set(self, report: SleepReport) -> None:
-        self.report = report
-        self._on_change()
 
 
 def _sleeping_state(phase: GuestPhase) -> GuestState:

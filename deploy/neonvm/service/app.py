@@ -143,5 +143,5 @@ class ControllerService:
             self._lost.set()
 
     def _changed(self, vm: ObjectName) -> None:
-        self._vms.look_at(vm)
-        self._migrations.look_at(vm)
+        self._vms.enqueue(vm)
+        self._migrations.enqueue(vm)

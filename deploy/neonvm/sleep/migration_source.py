@@ -17,7 +17,7 @@ from typing import Final
 from qemu.qmp import Message
 
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.frame_handover import FrameHandover, put_in, stop_diverting
+from deploy.neonvm.qemu.frame_handover import FrameHandover, inject_frames, stop_diverting
 from deploy.neonvm.qemu.machine import Decided, Machine, retried
 from deploy.neonvm.qemu.qemu_process import EventListeners
 from deploy.neonvm.qemu.transfer import TransferEndpoints
@@ -163,7 +163,7 @@ class SleepingSource(EventListeners):
         await self._sleep.is_over.wait()
         return "the guest is no longer asleep"
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         """Reason of the last failure to send."""
         return self._fault or "nothing"
 
@@ -192,7 +192,7 @@ class QueuedFramesHandover(FrameHandover):
         # A target on a hub that stays deaf is unreachable, and so lost. Other targets have nothing to remove.
         for step, within in (
             (partial(stop_diverting, target), _HEARS_WITHIN),
-            (partial(put_in, target, frames, self._clock), _REPLAYED_WITHIN),
+            (partial(inject_frames, target, frames, self._clock), _REPLAYED_WITHIN),
         ):
             with suppress(GuestError):
                 await retried(target, step, self._clock, within)

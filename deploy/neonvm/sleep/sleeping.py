@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from deploy.neonvm.ports import FellAsleep, GuestError, Woken
-from deploy.neonvm.qemu.frame_handover import diverting, put_in, stop_diverting
+from deploy.neonvm.qemu.frame_handover import diverting, inject_frames, stop_diverting
 from deploy.neonvm.qemu.machine import Machine, retried
 from deploy.neonvm.qemu.qemu_command import INCOMING
 from deploy.neonvm.sleep.frame_sources import Frame
@@ -200,7 +200,9 @@ class GuestSleep:
         await retried(machine, partial(stop_diverting, machine), clock, _RESUMED_WITHIN)
         await stand_in.drained()
         with suppress(GuestError):
-            await retried(machine, lambda: put_in(machine, stand_in.queued_frames(), clock), clock, _REPLAYED_WITHIN)
+            await retried(
+                machine, lambda: inject_frames(machine, stand_in.queued_frames(), clock), clock, _REPLAYED_WITHIN
+            )
         await retried(machine, partial(machine.call, "cont"), clock, _RESUMED_WITHIN)
         await self._parts.thaw()
         return machine

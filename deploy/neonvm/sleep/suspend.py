@@ -19,7 +19,7 @@ import msgspec
 
 from deploy.neonvm.ports import FellAsleep, GuestError, SleepRefusedError
 from deploy.neonvm.qemu.daemon import GuestDaemon
-from deploy.neonvm.qemu.frame_handover import SourceFilters, put_in, stop_diverting
+from deploy.neonvm.qemu.frame_handover import SourceFilters, inject_frames, stop_diverting
 from deploy.neonvm.qemu.machine import Machine, plug_memory, retried
 from deploy.neonvm.sleep.connections import MAX_CONNECTIONS
 from deploy.neonvm.sleep.frame_sources import Frame
@@ -162,7 +162,7 @@ class Suspend:
         # Frames may still be in flight to us, among them FINs that we have acknowledged.
         await self.stand_in.drained()
         # Without them the guest still runs, and senders retransmit most of them.
-        await self._retried(lambda: put_in(self.machine, self.stand_in.queued_frames(), self.clock))
+        await self._retried(lambda: inject_frames(self.machine, self.stand_in.queued_frames(), self.clock))
 
     async def _freeze(self) -> int:
         answer = await self.daemon.ask("PUT", "/freeze", seconds=_FREEZE_SECONDS)

@@ -43,7 +43,7 @@ SPEC_CHANGED: Final = (
 DIFFERENCE: Final = "{what} is {has}, the spec says {wanted}"
 GUEST_DOES_NOT_FOLLOW: Final = (
     "GuestDoesNotFollow",
-    "{resources} not reached: requested {want}, the guest has {has}; retrying",
+    "{resources} not reached: requested {desired}, the guest has {has}; retrying",
 )
 POD_LIMITS: Final = (
     "PodLimits",

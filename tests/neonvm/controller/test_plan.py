@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from deploy.neonvm.controller.plan import plan
-from deploy.neonvm.controller.vm_facts import UnderWay, VmObservation, VmPlan
+from deploy.neonvm.controller.vm_facts import ActiveMigration, VmObservation, VmPlan
 from deploy.neonvm.ports import CPU, MEMORY, GuestPhase, GuestState
 from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
@@ -43,7 +43,7 @@ def test_pod_uses_recorded_name() -> None:
 def test_unscheduled_pod_leaves_vm_pending() -> None:
     made = plan(facts(virtual_machine(NAMED), runner("Pending")))
     assert bare(made) == {"phase": "Pending", "node": "n1"}
-    assert made.want is None
+    assert made.desired is None
 
 
 @pytest.mark.parametrize(("use", "node", "remade"), [(1, "", True), (2, "", False), (3, "", False), (1, "n1", False)])
@@ -68,7 +68,7 @@ def test_running_vm_reports_size_and_follows_spec() -> None:
         "memorySize": "2Gi",
         "machine": MACHINE,
     }
-    assert (made.want, conditions(made)) == (WANTED, [("True", "GuestRuns", "")])
+    assert (made.desired, conditions(made)) == (WANTED, [("True", "GuestRuns", "")])
 
 
 def test_guest_keeps_address_of_former_controller() -> None:
@@ -89,7 +89,7 @@ def test_order_is_clipped_to_the_running_machine() -> None:
     spec = {**child(vm, "spec"), "guest": {**child(vm, "spec", "guest"), **guest}}
     edited = {**vm, "spec": {**spec, "targetRevision": {"revision": REVISION}}}
     made = plan(facts(edited, runner(), has("4", "8Gi")))
-    assert (made.want, made.status["phase"]) == (Resources.parse("4", "8Gi"), "Running")
+    assert (made.desired, made.status["phase"]) == (Resources.parse("4", "8Gi"), "Running")
     assert "currentRevision" not in made.status, "the guest has not all of the spec"
     assert conditions(made)[1] == (
         "True",
@@ -116,7 +116,7 @@ def test_stalled_resize_is_told_and_bars_no_move(cpu: str, stalled: set[str], ph
     """A guest that does not follow its order is not scaling for ever: a VM moves only while its phase is Running."""
     found = replace(facts(virtual_machine(NAMED), runner(), has(cpu, "1Gi")), stalled=frozenset(stalled))
     made = plan(found)
-    assert (made.status["phase"], made.want, conditions(made)[1:]) == (phase, WANTED, said)
+    assert (made.status["phase"], made.desired, conditions(made)[1:]) == (phase, WANTED, said)
     assert "currentRevision" not in made.status
 
 
@@ -125,7 +125,7 @@ def test_pod_of_an_unknown_machine_is_told(phase: str) -> None:
     pod: Json = {**runner(phase), "spec": {"nodeName": "n1", "containers": [{"name": "neonvm-runner"}]}}
     made = plan(facts(virtual_machine(NAMED), pod, has("2", "2Gi")))
     unknown = "pod db-x has no record of the machine that it runs; delete the pod to recreate it"
-    assert (made.want, conditions(made)) == (None, [("False", "UnknownMachine", unknown)])
+    assert (made.desired, conditions(made)) == (None, [("False", "UnknownMachine", unknown)])
 
 
 @pytest.mark.parametrize(
@@ -268,21 +268,26 @@ THERE: Json = {**WHERE, "node": "n2", "podIP": "10.0.0.10"}
 
 
 def moving(
-    pod: Json | None, state: GuestPhase | None, under_way: UnderWay, /, name: str = "db-x", **metadata: object
+    pod: Json | None,
+    state: GuestPhase | None,
+    active_migration: ActiveMigration,
+    /,
+    name: str = "db-x",
+    **metadata: object,
 ) -> VmObservation:
     vm = virtual_machine({"phase": "Running", "podName": name}, **metadata)
     guest = has("2", "2Gi", state) if state is not None else None
-    return replace(facts(vm, pod, guest), under_way=under_way, others=(TARGET,))
+    return replace(facts(vm, pod, guest), active_migration=active_migration, others=(TARGET,))
 
 
-PREPARES = UnderWay("db-x", "db-y", is_placed=True, is_transferring=False, target_pod=TARGET, target_guest=None)
+PREPARES = ActiveMigration("db-x", "db-y", is_placed=True, is_transferring=False, target_pod=TARGET, target_guest=None)
 TRANSFERS = replace(PREPARES, is_transferring=True)
 ARRIVED = replace(TRANSFERS, target_guest=has("2", "2Gi"))
 
 
-@pytest.mark.parametrize(("under_way", "phase"), [(PREPARES, "PreMigrating"), (TRANSFERS, "Migrating")])
-def test_migrating_vm_is_frozen_and_reported(under_way: UnderWay, phase: str) -> None:
-    made = plan(moving(runner(), GuestPhase.RUNNING, under_way))
+@pytest.mark.parametrize(("active_migration", "phase"), [(PREPARES, "PreMigrating"), (TRANSFERS, "Migrating")])
+def test_migrating_vm_is_frozen_and_reported(active_migration: ActiveMigration, phase: str) -> None:
+    made = plan(moving(runner(), GuestPhase.RUNNING, active_migration))
     assert bare(made) == {"phase": phase, **WHERE}
     assert conditions(made) == [("True", "GuestRuns", "the guest is being migrated")]
     assert replace(made, status={}) == VmPlan({}, hold=True)
@@ -291,7 +296,7 @@ def test_migrating_vm_is_frozen_and_reported(under_way: UnderWay, phase: str) ->
 def test_vm_scales_while_target_is_unscheduled() -> None:
     waits = replace(PREPARES, is_placed=False, target_pod=None)
     made = plan(moving(runner(), GuestPhase.RUNNING, waits))
-    assert (bare(made)["phase"], made.want, made.hold) == ("Running", WANTED, False)
+    assert (bare(made)["phase"], made.desired, made.hold) == ("Running", WANTED, False)
     ended = plan(moving(runner("Failed"), None, waits))
     assert bare(ended)["phase"] == "Failed"
 
@@ -319,7 +324,7 @@ def test_unusable_spec_does_not_block_arrival() -> None:
 def test_arrived_vm_lives_before_migration_ends() -> None:
     found = moving(TARGET, GuestPhase.RUNNING, ARRIVED, name="db-y")
     made = plan(replace(found, others=(owned("db-x"),)))
-    assert (bare(made), made.want) == ({"phase": "Running", **THERE}, WANTED)
+    assert (bare(made), made.desired) == ({"phase": "Running", **THERE}, WANTED)
     assert made.strays == ()
 
 

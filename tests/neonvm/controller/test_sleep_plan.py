@@ -8,7 +8,7 @@ import pytest
 
 from deploy.neonvm.controller.plan import plan
 from deploy.neonvm.controller.sleep_plan import sleep_event
-from deploy.neonvm.controller.vm_facts import UnderWay, VmObservation, VmPlan
+from deploy.neonvm.controller.vm_facts import ActiveMigration, VmObservation, VmPlan
 from deploy.neonvm.ports import GuestPhase, GuestState
 from protocol.guest.sleep import SleepReport, SleepState
 from protocol.kubernetes.objects import Json, child, items
@@ -71,7 +71,7 @@ def said(made: VmPlan) -> list[tuple[object, object, object]]:
 
 def test_order_is_passed_to_settled_guest() -> None:
     made = plan(observed(vm_with("Running"), AWAKE))
-    assert (made.sleep, made.want, made.wake, "sleep" in made.status) == ("a", WANTED, False, False)
+    assert (made.sleep, made.desired, made.wake, "sleep" in made.status) == ("a", WANTED, False, False)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_sleeper_keeps_place_and_machine() -> None:
     assert said(made) == [("Available", "Asleep", story), ("Asleep", "Asleep", story)]
     status = {key: value for key, value in made.status.items() if key != "conditions"}
     assert status == {"phase": "Asleep", **PLACE, **SIZES, "sleep": {**SLEPT, "since": ""}}
-    assert (made.want, made.wake, made.sleep, made.hold, made.delete_pod) == (WANTED, False, "", False, False)
+    assert (made.desired, made.wake, made.sleep, made.hold, made.delete_pod) == (WANTED, False, "", False, False)
 
 
 def test_sleep_without_figures_keeps_those_of_status() -> None:
@@ -161,7 +161,7 @@ def test_sleep_without_figures_keeps_those_of_status() -> None:
 def test_waking_waits_for_permit(vm: Json, guest: GuestState, more: dict[str, Any], why: str) -> None:
     own = replace_state(FIGURES, why) if guest is CALLED else FIGURES
     made = plan(observed(vm, guest, own, **more))
-    assert (made.status["phase"], made.wake, made.want) == ("Waking", False, WANTED)
+    assert (made.status["phase"], made.wake, made.desired) == ("Waking", False, WANTED)
     since = AT if child(vm, "status", "sleep")["state"] == "Waking" else ""
     assert made.status["sleep"] == {**WOKEN, "since": since, "message": why}
     assert said(made)[1] == ("Asleep", "Waking", f"waking: {why}; waiting for a permit for 2 cpu, 2Gi")
@@ -250,7 +250,7 @@ def test_edited_spec_of_sleeper_needs_larger_permit() -> None:
     guest = {**child(vm, "spec", "guest"), "cpus": {"min": "500m", "max": 4, "use": 3}}
     edited = {**vm, "spec": {**child(vm, "spec"), "guest": guest}}
     made = plan(observed(edited, CALLED, FIGURES))
-    assert (made.wake, made.want) == (False, Resources.parse("3", "2Gi"))
+    assert (made.wake, made.desired) == (False, Resources.parse("3", "2Gi"))
 
 
 @pytest.mark.parametrize(("permit", "phase"), [("2", "Waking"), ("3", "Running")])
@@ -259,7 +259,7 @@ def test_guest_wakes_with_what_it_had(permit: str, phase: str) -> None:
     slept = plan(observed(vm_with("Running", has="3"), GONE, FIGURES)).status["sleep"]
     assert slept == {**SLEPT, "since": "", "cpus": "3"}
     made = plan(observed(vm_with("Asleep", {**SLEPT, "cpus": "3"}, permit=permit), CALLED, FIGURES))
-    assert (made.status["phase"], made.wake, made.want) == (phase, phase == "Running", WANTED)
+    assert (made.status["phase"], made.wake, made.desired) == (phase, phase == "Running", WANTED)
     assert ("waiting for a permit for 3 cpu, 2Gi" in str(said(made)[1][2])) is (phase == "Waking")
 
 
@@ -270,15 +270,15 @@ def test_edited_machine_of_sleeper_is_told() -> None:
     assert ("RestartRequired", "SpecChanged") in [(kind, reason) for kind, reason, _ in said(made)]
 
 
-MOVE = UnderWay("db-x", "db-y", is_placed=True, is_transferring=False, target_pod=None, target_guest=None)
+MOVE = ActiveMigration("db-x", "db-y", is_placed=True, is_transferring=False, target_pod=None, target_guest=None)
 
 
 def test_migration_wakes_before_it_holds() -> None:
-    asleep = observed(vm_with("PreMigrating", SLEPT, permit="2"), GONE, FIGURES, migrates=True, under_way=MOVE)
+    asleep = observed(vm_with("PreMigrating", SLEPT, permit="2"), GONE, FIGURES, migrates=True, active_migration=MOVE)
     made = plan(asleep)
     assert (made.status["phase"], made.wake, made.hold) == ("Running", True, False)
     own = SleepReport("a", SleepState.AWAKE, seconds=0.2)
-    awake = plan(observed(vm_with("Running", WOKEN), AWAKE, own, migrates=True, under_way=MOVE))
+    awake = plan(observed(vm_with("Running", WOKEN), AWAKE, own, migrates=True, active_migration=MOVE))
     assert (awake.status["phase"], awake.hold) == ("PreMigrating", True)
     assert child(awake.status, "sleep")["state"] == "Awake"
 

@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 from deploy.neonvm.controller.plan import plan
-from deploy.neonvm.controller.vm_facts import UnderWay, VmObservation, VmPlan
-from deploy.neonvm.migration.migration_facts import MigrationPlan, MoveFacts, Sending, TransferState
+from deploy.neonvm.controller.vm_facts import ActiveMigration, VmObservation, VmPlan
+from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan, Sending, TransferState
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.objects.owners import is_owned_by, migration_of, owner_reference
 from deploy.neonvm.objects.pods import runner_pod
@@ -189,10 +189,10 @@ class MigrationModel(FakeApi):
             restart_due=True,
             new_pod_name=lambda: self._next("db"),
             others=tuple(each for name, each in pods.items() if pod is None or name != name_of(pod).name),
-            under_way=self._under_way(),
+            active_migration=self._active_migration(),
         )
 
-    def _under_way(self) -> UnderWay | None:
+    def _active_migration(self) -> ActiveMigration | None:
         found = next((each for _, each in sorted(self.seen["migrations"].items()) if is_under_way(each)), None)
         if found is None:
             return None
@@ -200,17 +200,17 @@ class MigrationModel(FakeApi):
         pod = self.seen["pods"].get(target)
         sends = text(found, "status", "phase") == "Running"
         is_placed = bool(text(found, "status", "targetNode")) or (pod is not None and bool(node_of(pod)))
-        return UnderWay(source, target, is_placed, sends, pod, self._guest(pod))
+        return ActiveMigration(source, target, is_placed, sends, pod, self._guest(pod))
 
     def _guest(self, pod: Json | None) -> GuestState | None:
         return SIZE if pod is not None and self.guests.get(name_of(pod).name) is PodRole.RUNNING else None
 
-    def _migration_facts(self, found: Json, vm: Json | None, known: list[Json]) -> MoveFacts:
+    def _migration_facts(self, found: Json, vm: Json | None, known: list[Json]) -> MigrationFacts:
         pods = self.seen["pods"]
         source = pods.get(text(found, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = pods.get(text(found, "status", "targetPodName"))
         others = [each for each in known if uid_of(each) != uid_of(found)]
-        return MoveFacts(
+        return MigrationFacts(
             migration=found,
             fault="",
             vm=vm,
@@ -233,7 +233,7 @@ class MigrationModel(FakeApi):
         vm = facts.vm
         if todo.add_finalizer:
             self._patch(self.vms, vm, metadata={"finalizers": [FINALIZER]})
-        if facts.guest is not None and (todo.hold or todo.want is not None):
+        if facts.guest is not None and (todo.hold or todo.desired is not None):
             self.is_held = todo.hold
         changed = {key: value for key, value in todo.status.items() if child(vm, "status").get(key) != value}
         if changed:
@@ -248,7 +248,7 @@ class MigrationModel(FakeApi):
         if todo.remove_finalizer:
             self._patch(self.vms, vm, metadata={"finalizers": []})
 
-    def _move(self, todo: MigrationPlan, facts: MoveFacts) -> None:
+    def _move(self, todo: MigrationPlan, facts: MigrationFacts) -> None:
         found, uid = facts.migration, uid_of(facts.migration)
         if todo.add_finalizer:
             owners = [owner_reference(VIRTUAL_MACHINES, facts.vm, controller=False)] if facts.vm else []

@@ -69,7 +69,7 @@ def test_order_is_capped_by_pod_limit() -> None:
     limited: Any = runner()
     limited["spec"]["containers"][0]["resources"] = {"limits": {"memory": "3Gi", "cpu": "1"}}
     made = plan(facts(vm, limited, has("1", "2Gi")))
-    assert made.want == Resources.parse("1", "2Gi")
+    assert made.desired == Resources.parse("1", "2Gi")
     assert child(made.status, "machine") == {"maxCpus": "1", "minMemory": "1Gi", "maxMemory": "2Gi"}
     said = {text(each, "type"): text(each, "message") for each in items(made.status, "conditions")}
     assert f"minus {QEMU_OVERHEAD} for QEMU, caps the guest at 2Gi" in said["LimitedByPod"]

@@ -85,7 +85,7 @@ class FakeMachine:
         self.alive, self.reason = False, reason
         self.failure.set()
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         return "nothing"
 
     async def kill(self) -> None:

@@ -11,22 +11,22 @@ import pytest
 from deploy.neonvm.qemu import handover
 from deploy.neonvm.qemu.handover import (
     HandoverStep,
-    MoveView,
+    MigrationView,
     Resumption,
-    SourceSays,
-    TargetSays,
+    SourceState,
+    TargetState,
     next_step,
     resumption,
-    source_says,
-    target_says,
+    source_state,
+    target_state,
 )
 
 
-def written_table() -> dict[str, dict[TargetSays, str]]:
+def written_table() -> dict[str, dict[TargetState, str]]:
     """The table in the module's docstring, by row."""
     lines = [line[4:] for line in (handover.__doc__ or "").splitlines() if line.startswith("    ")]
     head, *rows = (line for line in lines if line[:18].strip() and line.count("  ") > 4)
-    starts = {target: head.index(target.name) for target in TargetSays}
+    starts = {target: head.index(target.name) for target in TargetState}
     ends = [*list(starts.values())[1:], None]
     return {
         row[:20].strip(): {
@@ -38,14 +38,16 @@ def written_table() -> dict[str, dict[TargetSays, str]]:
 
 def test_transition_table_matches_code() -> None:
     table = written_table()
-    for source, target in product(SourceSays, TargetSays):
-        assert next_step(MoveView(source, target)).value == table[source.name][target]
-        called_off = next_step(MoveView(source, target, is_called_off=True)).value
-        released = next_step(MoveView(source, target, is_released=True)).value
-        hopeless = next_step(MoveView(source, target, is_released=True, is_called_off=True, is_hopeless=True)).value
+    for source, target in product(SourceState, TargetState):
+        assert next_step(MigrationView(source, target)).value == table[source.name][target]
+        called_off = next_step(MigrationView(source, target, is_called_off=True)).value
+        released = next_step(MigrationView(source, target, is_released=True)).value
+        hopeless = next_step(
+            MigrationView(source, target, is_released=True, is_called_off=True, is_hopeless=True)
+        ).value
         assert released == table["any, released"][target].partition(",")[0]
         assert hopeless == ("give up" if released == "wait" else released)
-        is_lost = source is SourceSays.GONE and target is not TargetSays.RUNS
+        is_lost = source is SourceState.GONE and target is not TargetState.RUNS
         assert called_off == ("give up" if is_lost else table["any, cancelled"][target].partition("  ")[0])
 
 
@@ -53,9 +55,9 @@ def test_transition_table_matches_code() -> None:
 class Course:
     """The truth about both ends at one moment of a move."""
 
-    source: SourceSays = SourceSays.SENDING
+    source: SourceState = SourceState.SENDING
     source_runs: bool = True
-    target: TargetSays = TargetSays.FILLING
+    target: TargetState = TargetState.FILLING
     target_ran: bool = False
     released: bool = False
     over: bool = False
@@ -63,26 +65,29 @@ class Course:
     def events(self) -> Iterator[Course]:
         """All that can happen next by itself."""
         yield self
-        if self.source is not SourceSays.GONE:
-            yield replace(self, source=SourceSays.GONE, source_runs=False)
-        if self.target is not TargetSays.GONE:
-            yield replace(self, target=TargetSays.GONE)
-        if self.source is SourceSays.SENDING:
+        if self.source is not SourceState.GONE:
+            yield replace(self, source=SourceState.GONE, source_runs=False)
+        if self.target is not TargetState.GONE:
+            yield replace(self, target=TargetState.GONE)
+        if self.source is SourceState.SENDING:
             yield replace(self, source_runs=False)
-            yield replace(self, source=SourceSays.KEPT, source_runs=True)
-            yield replace(self, source=SourceSays.KEPT, source_runs=False)
-            if self.target is TargetSays.FILLING:
-                yield replace(self, source_runs=False, target=TargetSays.READY)
-            if self.target is TargetSays.READY:
-                yield replace(self, source=SourceSays.SENT, source_runs=False)
+            yield replace(self, source=SourceState.KEPT, source_runs=True)
+            yield replace(self, source=SourceState.KEPT, source_runs=False)
+            if self.target is TargetState.FILLING:
+                yield replace(self, source_runs=False, target=TargetState.READY)
+            if self.target is TargetState.READY:
+                yield replace(self, source=SourceState.SENT, source_runs=False)
 
-    def views(self) -> Iterator[tuple[MoveView, Course]]:
+    def views(self) -> Iterator[tuple[MigrationView, Course]]:
         """All that can be seen of it, the source first and the target a moment later, and the truth by then."""
         for later in self.events():
-            for source in {self.source, SourceSays.SILENT}:
-                for target in {later.target, TargetSays.SILENT}:
+            for source in {self.source, SourceState.SILENT}:
+                for target in {later.target, TargetState.SILENT}:
                     for called_off, hopeless in product((False, True), repeat=2):
-                        yield MoveView(source, target, self.released, called_off, hopeless and self.released), later
+                        yield (
+                            MigrationView(source, target, self.released, called_off, hopeless and self.released),
+                            later,
+                        )
 
     def after(self, step: HandoverStep) -> Iterator[Course]:
         """What a step can lead to."""
@@ -90,19 +95,19 @@ class Course:
             case HandoverStep.WAIT:
                 yield from self.events()
             case HandoverStep.RELEASE:
-                assert self.target in {TargetSays.READY, TargetSays.GONE}
+                assert self.target in {TargetState.READY, TargetState.GONE}
                 yield replace(self, released=True)
-                if self.target is TargetSays.READY:
-                    yield replace(self, released=True, target=TargetSays.RUNS, target_ran=True)
-                    yield replace(self, released=True, target=TargetSays.GONE, target_ran=True)
+                if self.target is TargetState.READY:
+                    yield replace(self, released=True, target=TargetState.RUNS, target_ran=True)
+                    yield replace(self, released=True, target=TargetState.GONE, target_ran=True)
             case HandoverStep.FINISH:
-                yield replace(self, source=SourceSays.GONE, source_runs=False, over=True)
+                yield replace(self, source=SourceState.GONE, source_runs=False, over=True)
             case HandoverStep.TAKE_BACK:
-                lives = self.source is not SourceSays.GONE
-                yield replace(self, target=TargetSays.GONE, source_runs=lives, over=True)
+                lives = self.source is not SourceState.GONE
+                yield replace(self, target=TargetState.GONE, source_runs=lives, over=True)
             case HandoverStep.GIVE_UP:
                 yield replace(
-                    self, source=SourceSays.GONE, source_runs=False, target=TargetSays.GONE, released=True, over=True
+                    self, source=SourceState.GONE, source_runs=False, target=TargetState.GONE, released=True, over=True
                 )
 
 
@@ -110,7 +115,7 @@ def test_never_two_guests_or_stale_continue() -> None:
     seen, todo = {Course()}, [Course()]
     while todo:
         course = todo.pop()
-        assert not (course.source_runs and course.target is TargetSays.RUNS), course
+        assert not (course.source_runs and course.target is TargetState.RUNS), course
         assert not (course.source_runs and course.target_ran), course
         if course.over:
             continue
@@ -119,52 +124,52 @@ def test_never_two_guests_or_stale_continue() -> None:
                 if following not in seen:
                     seen.add(following)
                     todo.append(following)
-    ends = {(course.source_runs, course.target is TargetSays.RUNS) for course in seen if course.over}
+    ends = {(course.source_runs, course.target is TargetState.RUNS) for course in seen if course.over}
     assert ends == {(True, False), (False, True), (False, False)}
 
 
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        ("", SourceSays.SENDING),
-        ("setup", SourceSays.SENDING),
-        ("active", SourceSays.SENDING),
-        ("device", SourceSays.SENDING),
-        ("cancelling", SourceSays.SENDING),
-        ("completed", SourceSays.SENT),
-        ("failed", SourceSays.KEPT),
-        ("cancelled", SourceSays.KEPT),
+        ("", SourceState.SENDING),
+        ("setup", SourceState.SENDING),
+        ("active", SourceState.SENDING),
+        ("device", SourceState.SENDING),
+        ("cancelling", SourceState.SENDING),
+        ("completed", SourceState.SENT),
+        ("failed", SourceState.KEPT),
+        ("cancelled", SourceState.KEPT),
     ],
 )
-def test_only_completed_means_that_all_has_arrived(status: str, says: SourceSays) -> None:
-    assert source_says(status) is says
+def test_only_completed_means_that_all_has_arrived(status: str, says: SourceState) -> None:
+    assert source_state(status) is says
 
 
 @pytest.mark.parametrize(
     ("state", "says"),
     [
-        ("inmigrate", TargetSays.FILLING),
-        ("paused", TargetSays.READY),
-        ("prelaunch", TargetSays.READY),
-        ("running", TargetSays.RUNS),
-        ("io-error", TargetSays.RUNS),
-        ("guest-panicked", TargetSays.RUNS),
+        ("inmigrate", TargetState.FILLING),
+        ("paused", TargetState.READY),
+        ("prelaunch", TargetState.READY),
+        ("running", TargetState.RUNS),
+        ("io-error", TargetState.RUNS),
+        ("guest-panicked", TargetState.RUNS),
     ],
 )
-def test_running_only_states_prove_target_ran(state: str, says: TargetSays) -> None:
-    assert target_says(state) is says
+def test_running_only_states_prove_target_ran(state: str, says: TargetState) -> None:
+    assert target_state(state) is says
 
 
 @pytest.mark.parametrize(
     ("source", "state", "needs"),
     [
-        (SourceSays.SENDING, "running", Resumption.DONE),
-        (SourceSays.SENDING, "finish-migrate", Resumption.WAIT),
-        (SourceSays.SILENT, "paused", Resumption.WAIT),
-        (SourceSays.SENT, "postmigrate", Resumption.CONTINUE),
-        (SourceSays.KEPT, "paused", Resumption.CONTINUE),
-        (SourceSays.KEPT, "guest-panicked", Resumption.DONE),
+        (SourceState.SENDING, "running", Resumption.DONE),
+        (SourceState.SENDING, "finish-migrate", Resumption.WAIT),
+        (SourceState.SILENT, "paused", Resumption.WAIT),
+        (SourceState.SENT, "postmigrate", Resumption.CONTINUE),
+        (SourceState.KEPT, "paused", Resumption.CONTINUE),
+        (SourceState.KEPT, "guest-panicked", Resumption.DONE),
     ],
 )
-def test_only_paused_source_is_continued(source: SourceSays, state: str, needs: Resumption) -> None:
+def test_only_paused_source_is_continued(source: SourceState, state: str, needs: Resumption) -> None:
     assert resumption(source, state) is needs

@@ -13,7 +13,7 @@ import pytest
 from deploy.neonvm.ports import GuestError, TransferError, TransferFault
 from deploy.neonvm.qemu import transfer
 from deploy.neonvm.qemu.frame_handover import FrameHandover
-from deploy.neonvm.qemu.machine import Machine, OpenWire, Route, socket_pair
+from deploy.neonvm.qemu.machine import Machine, OpenRoute, Route, socket_pair
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferStatus
 from protocol.units import Bytes, Seconds
@@ -119,7 +119,7 @@ class Scripted:
     async def failed(self) -> str:
         raise AssertionError("the transfer asks for more than that")
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         return f"the last words of {self.who}"
 
     async def kill(self) -> None:
@@ -165,7 +165,7 @@ class Move:
         self.source = Scripted("source", self.clock, self.story)
         self.target = Scripted("target", self.clock, self.story, run_state="inmigrate")
         self.source.at[2.0] = self._sent
-        self.open_wire: OpenWire = socket_pair
+        self.open_route: OpenRoute = socket_pair
         self.begin()
 
     def begin(self, limits: TransferLimits = LIMITS) -> None:
@@ -178,7 +178,7 @@ class Move:
             lambda: self.story.append("frames go to the source"),
             lambda: self.story.append("frames go to the target"),
             self.frames,
-            self.open_wire,
+            self.open_route,
         )
         self.transfer = Transfer(ends, limits, self.progress.append)
 
@@ -344,7 +344,7 @@ async def test_wire_that_never_opens_ends_with_the_move(move: Move, monkeypatch:
     """The guest sleeps on where it is, and its clients can wake it there."""
     monkeypatch.setattr(transfer, "_LOOK", 0.01)
     move.source.at = {}
-    move.open_wire = StuckWire(move.story, lambda: setattr(move.clock, "instant", 301.0)).open
+    move.open_route = StuckWire(move.story, lambda: setattr(move.clock, "instant", 301.0)).open
     move.begin()
     assert await move.fails() == (TransferFault.TIMED_OUT, True)
     assert move.since("the wire is given up") == [
@@ -366,7 +366,7 @@ async def test_cancelled_move_does_not_wait_for_wire(
         (move.transfer.leave if is_left else move.transfer.call_off)()
 
     move.source.at = {}
-    move.open_wire = StuckWire(move.story, ends).open
+    move.open_route = StuckWire(move.story, ends).open
     move.begin()
     with pytest.raises(asyncio.CancelledError if is_left else TransferError):
         await move.transfer.run()

@@ -148,7 +148,7 @@ class FakeQemu:
         await self.over.wait()
         return self.reason
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         return "nothing"
 
     async def kill(self) -> None:

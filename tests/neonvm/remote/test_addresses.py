@@ -84,13 +84,13 @@ class Cluster:
 async def test_addresses_are_unique_and_reusable() -> None:
     cluster = Cluster()
     claims = await cluster.listed()
-    addresses = [await claims.take(vm(name)) for name in "abcd"]
-    assert (len(set(addresses)), [await claims.take(vm(name)) for name in "abcd"]) == (4, addresses)
+    addresses = [await claims.claim_for(vm(name)) for name in "abcd"]
+    assert (len(set(addresses)), [await claims.claim_for(vm(name)) for name in "abcd"]) == (4, addresses)
     with pytest.raises(GuestError, match="all 4 addresses"):
-        await claims.take(vm("e"))
+        await claims.claim_for(vm("e"))
     await claims.release(ObjectName("default", "b"), "uid-b")
     await cluster.listed()
-    assert await claims.take(vm("e")) == addresses[1]
+    assert await claims.claim_for(vm("e")) == addresses[1]
 
 
 async def test_unclaimed_used_address_is_reserved() -> None:
@@ -103,19 +103,19 @@ async def test_unclaimed_used_address_is_reserved() -> None:
     )
     await cluster.vms.refresh()
     claims = await cluster.listed()
-    others = {await claims.take(vm(name)) for name in "bcd"}
+    others = {await claims.claim_for(vm(name)) for name in "bcd"}
     assert others == {"10.100.128.0", "10.100.128.2", "10.100.128.3"}
     with pytest.raises(GuestError, match="all 4 addresses"):
-        await claims.take(vm("e"))
+        await claims.claim_for(vm("e"))
     (old,) = cluster.vms.objects.values()
-    assert await claims.take({**old, "spec": vm("db")["spec"]}) == "10.100.128.1"
+    assert await claims.claim_for({**old, "spec": vm("db")["spec"]}) == "10.100.128.1"
 
 
 async def test_contested_address_is_replaced() -> None:
     cluster = Cluster()
     claims = await cluster.listed()
-    first = await claims.take(vm("a"))
-    assert await claims.take(vm("b", {"extraNetIP": first})) != first
+    first = await claims.claim_for(vm("a"))
+    assert await claims.claim_for(vm("b", {"extraNetIP": first})) != first
 
 
 @pytest.mark.parametrize("said", ["", "none", "10.100.128.999", "10.101.0.1", "10.100.128.4"])
@@ -127,7 +127,7 @@ async def test_concurrent_allocators_never_duplicate() -> None:
     one = Cluster()
     other = Cluster(one.api)
     mine, theirs = await one.listed(), await other.listed()
-    found = [await (mine if number % 2 else theirs).take(vm(name)) for number, name in enumerate("abcd")]
+    found = [await (mine if number % 2 else theirs).claim_for(vm(name)) for number, name in enumerate("abcd")]
     assert sorted(found) == one.objects
 
 
@@ -136,21 +136,21 @@ async def test_restart_finds_claim_after_lost_answer() -> None:
     claims = await cluster.listed()
     cluster.api.unanswered = "POST /apis/networking.k8s.io/v1/ipaddresses"
     with pytest.raises(ApiUnknownError):
-        await claims.take(vm("a"))
-    address = await claims.take(vm("a"))
+        await claims.claim_for(vm("a"))
+    address = await claims.claim_for(vm("a"))
     again = await Cluster(cluster.api).listed()
-    assert (await again.take(vm("a")), cluster.objects) == (address, [address])
+    assert (await again.claim_for(vm("a")), cluster.objects) == (address, [address])
 
 
 async def test_vm_without_network_needs_no_address() -> None:
     claims = await Cluster().listed()
-    assert await claims.take({"metadata": {"uid": "u"}, "spec": {}}) == ""
+    assert await claims.claim_for({"metadata": {"uid": "u"}, "spec": {}}) == ""
 
 
 async def test_what_a_vanished_vm_has_left_is_swept() -> None:
     cluster = Cluster()
     claims = await cluster.listed()
-    await claims.take(vm("a"))
+    await claims.claim_for(vm("a"))
     await cluster.listed()
     await claims.sweep()
     assert cluster.objects == []

@@ -13,7 +13,7 @@ import pytest
 from deploy.neonvm.access.callers import ANONYMOUS
 from deploy.neonvm.ports import GuestError, SleepRefusedError
 from deploy.neonvm.qemu.machine import Decided
-from deploy.neonvm.remote.move_end import MigrationAuthority
+from deploy.neonvm.remote.migration_endpoint import MigrationAuthority
 from deploy.neonvm.runner.pod_runner import Ending
 from deploy.neonvm.runner.pod_sleep import PodSleep
 from deploy.neonvm.runner.qmp_gate import GateState

@@ -112,7 +112,7 @@ async def resizing(guest: ObedientGuest) -> AsyncIterator[ResizerFixture]:
 
 async def test_resize_waits_for_boot() -> None:
     async with resizing(ObedientGuest()) as resized:
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
         await resized.clock.advance(0.4)
         assert resized.guest.orders == []
         await resized.boot()
@@ -123,8 +123,8 @@ async def test_resize_waits_for_boot() -> None:
 async def test_target_size_is_applied_once() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
-        resized.resizer.want(LARGE)
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
+        resized.resizer.resize_to(LARGE)
         await settle()
         await resized.clock.advance(30)
         assert sorted(resized.guest.orders) == ["cpu 2", "memory 2Gi"]
@@ -134,11 +134,11 @@ async def test_order_answer_reports_cpu_without_query() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         before = resized.guest.looks
-        resized.resizer.want(Resources(LARGE.cpu, SMALL.mem))
+        resized.resizer.resize_to(Resources(LARGE.cpu, SMALL.mem))
         await settle()
         assert (resized.resizer.state.cpu, resized.guest.looks) == (LARGE.cpu, before)
         resized.guest.says = lambda _: None
-        resized.resizer.want(SMALL)
+        resized.resizer.resize_to(SMALL)
         await settle()
         assert (resized.resizer.state.cpu, resized.guest.looks) == (SMALL.cpu, before + 1)
 
@@ -148,9 +148,9 @@ async def test_older_query_updates_memory_only() -> None:
         await resized.boot()
         resized.guest.slow_looks = asyncio.Event()
         resized.guest.has = GuestState(GuestPhase.RUNNING, SMALL.cpu, LARGE.mem)
-        resized.resizer.look_again()
+        resized.resizer.poll_soon()
         await settle()
-        resized.resizer.want(Resources(LARGE.cpu, SMALL.mem))
+        resized.resizer.resize_to(Resources(LARGE.cpu, SMALL.mem))
         await settle()
         assert resized.resizer.state == GuestState(GuestPhase.RUNNING, LARGE.cpu, SMALL.mem)
         resized.guest.slow_looks.set()
@@ -162,7 +162,7 @@ async def test_departed_guest_ignores_late_answer() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         resized.guest.slow_cpu = asyncio.Event()
-        resized.resizer.want(Resources(LARGE.cpu, SMALL.mem))
+        resized.resizer.resize_to(Resources(LARGE.cpu, SMALL.mem))
         await settle()
         resized.resizer.leave()
         resized.guest.slow_cpu.set()
@@ -174,7 +174,7 @@ async def test_differing_cpu_is_believed_and_reordered() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         resized.guest.says = lambda _: SMALL.cpu
-        resized.resizer.want(Resources(LARGE.cpu, SMALL.mem))
+        resized.resizer.resize_to(Resources(LARGE.cpu, SMALL.mem))
         await settle()
         changes = resized.changes
         assert resized.resizer.state.cpu == SMALL.cpu
@@ -187,7 +187,7 @@ async def test_slow_memory_does_not_delay_cpu() -> None:
     guest.slow_memory = asyncio.Event()
     async with resizing(guest) as resized:
         await resized.boot()
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
         await settle()
         assert (resized.resizer.state.cpu, resized.resizer.state.mem) == (LARGE.cpu, SMALL.mem)
         guest.slow_memory.set()
@@ -200,7 +200,7 @@ async def test_a_refused_resize_is_said_and_tried_again() -> None:
     guest.refusals = {"cpu": 2}
     async with resizing(guest) as resized:
         await resized.boot()
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
         await settle()
         assert resized.resizer.fault == "no cpu now"
         await resized.clock.advance(1)
@@ -251,7 +251,7 @@ async def test_held_guest_waits_for_new_target() -> None:
         resized.resizer.hold()
         assert resized.resizer.is_quiet
         await resized.clock.advance(30)
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
         await settle()
         assert (sorted(resized.guest.orders), resized.resizer.is_quiet) == (["cpu 2", "memory 2Gi"], False)
 
@@ -261,7 +261,7 @@ async def test_hold_waits_for_running_resize() -> None:
     guest.slow_memory = asyncio.Event()
     async with resizing(guest) as resized:
         await resized.boot()
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
         await settle()
         resized.resizer.hold()
         before = resized.resizer.is_quiet, resized.changes
@@ -282,7 +282,7 @@ async def test_receiving_guest_is_not_resized() -> None:
     assert (guest.orders, resizer.state.phase) == ([], GuestPhase.RECEIVING)
     guest.has = GuestState(GuestPhase.RUNNING, SMALL.cpu, SMALL.mem)
     resizer.arrive(guest.has)
-    resizer.want(LARGE)
+    resizer.resize_to(LARGE)
     await settle()
     assert sorted(guest.orders) == ["cpu 2", "memory 2Gi"]
     task.cancel()
@@ -332,7 +332,7 @@ async def test_query_is_periodic_and_on_signal() -> None:
         await clock.advance(Seconds(1.0))
     assert looks == [0.0, 1.0, 3.0, 5.0]
     guest.has = GuestState(GuestPhase.RUNNING, SMALL.cpu, SMALL.mem)
-    resizer.look_again()
+    resizer.poll_soon()
     await settle()
     assert (looks[4:], resizer.state.phase) == ([6.0], GuestPhase.RUNNING)
     for _ in range(29):
@@ -348,7 +348,7 @@ async def test_resource_without_progress_is_stalled() -> None:
         await resized.boot()
         resized.guest.most = SMALL.mem
         for minutes in range(3):
-            resized.resizer.want(Resources(LARGE.cpu, Bytes((minutes + 2) * GI)))
+            resized.resizer.resize_to(Resources(LARGE.cpu, Bytes((minutes + 2) * GI)))
             assert resized.resizer.stalled == frozenset()
             await resized.clock.advance(25)
         assert resized.resizer.stalled == {MEMORY}
@@ -358,7 +358,7 @@ async def test_resource_without_progress_is_stalled() -> None:
         assert resized.resizer.stalled == frozenset(), "it has come nearer"
         await resized.clock.advance(65)
         assert resized.resizer.stalled == {MEMORY}
-        resized.resizer.want(Resources(LARGE.cpu, Bytes(3 * GI)))
+        resized.resizer.resize_to(Resources(LARGE.cpu, Bytes(3 * GI)))
         await settle()
         assert (resized.resizer.stalled, resized.changes > changes) == (frozenset(), True)
 
@@ -367,7 +367,7 @@ async def test_refused_cpu_is_stalled_until_it_comes() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         resized.guest.refusals["cpu"] = 12
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
         await resized.clock.advance(72)
         assert resized.resizer.stalled == {CPU}
         assert resized.resizer.state.cpu == SMALL.cpu
@@ -380,7 +380,7 @@ async def test_held_guest_is_not_stalled() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         resized.guest.most = SMALL.mem
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
         await resized.clock.advance(70)
         assert resized.resizer.stalled == {MEMORY}
         resized.resizer.hold()

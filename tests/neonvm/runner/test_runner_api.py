@@ -13,7 +13,7 @@ from cryptography import x509
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Decided
-from deploy.neonvm.remote.move_end import MigrationAuthority
+from deploy.neonvm.remote.migration_endpoint import MigrationAuthority
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.pod_runner import Ending
 from deploy.neonvm.runner.qmp_gate import GateState

@@ -19,7 +19,7 @@ from deploy.neonvm.access.connections import RunnerEndpoint, RunnerHttpResponse
 from deploy.neonvm.network.sockets import connected, free_port, tcp_socket
 from deploy.neonvm.qemu.machine import Decided, Route
 from deploy.neonvm.qemu.qemu_process import EventListeners
-from deploy.neonvm.remote.move_end import MigrationAuthority, open_tls
+from deploy.neonvm.remote.migration_endpoint import MigrationAuthority, open_tls
 from deploy.neonvm.remote.remote_guest import RemoteMachine
 from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
 from deploy.neonvm.runner.gate_server import GateServer

@@ -110,7 +110,7 @@ async def test_sleep_waits_for_running_resize() -> None:
     guest.slow_memory = asyncio.Event()
     async with resizing(guest) as resized:
         await resized.boot()
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
         await settle()
         resized.resizer.sleep("a")
         await settle()
@@ -124,7 +124,7 @@ async def test_size_ordered_in_sleep_follows_waking() -> None:
     guest = SleepyGuest()
     async with resizing(guest) as resized:
         await fallen_asleep(resized)
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
         await resized.clock.advance(30)
         assert guest.orders == ["fall asleep"]
         resized.resizer.wake()
@@ -142,7 +142,7 @@ async def test_guest_is_left_alone_while_it_falls_asleep() -> None:
         resized.resizer.sleep("a")
         await settle()
         looks = guest.looks
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
         resized.resizer.hold()
         await resized.clock.advance(30)
         assert (guest.orders, guest.looks - looks, resized.resizer.is_quiet) == (["fall asleep"], 0, False)
@@ -162,7 +162,7 @@ async def test_refused_guest_runs_on() -> None:
         await settle()
         refused = SleepReport("a", SleepState.REFUSED, message="a session is in a transaction")
         assert (resized.resizer.sleeping, resized.resizer.state) == (refused, AWAKE)
-        resized.resizer.want(LARGE)
+        resized.resizer.resize_to(LARGE)
         resized.resizer.sleep("a")
         await settle()
         assert sorted(guest.orders) == ["cpu 2", "fall asleep", "memory 2Gi"]
@@ -272,7 +272,7 @@ async def test_refusal_from_before_the_sleep_is_over() -> None:
     async with resizing(guest) as resized:
         await resized.boot()
         guest.refusals = {"cpu": 1}
-        resized.resizer.want(Resources(LARGE.cpu, SMALL.mem))
+        resized.resizer.resize_to(Resources(LARGE.cpu, SMALL.mem))
         await settle()
         resized.resizer.has_failed("its size could not be read")
         assert "; " in resized.resizer.fault
@@ -291,7 +291,7 @@ async def test_guest_woken_by_another_process_is_awake() -> None:
         resized.resizer.sleep("a")
         await settle()
         guest.has = GuestState(GuestPhase.RUNNING, LARGE.cpu, LARGE.mem)
-        resized.resizer.want(Resources(LARGE.cpu, LARGE.mem))
+        resized.resizer.resize_to(Resources(LARGE.cpu, LARGE.mem))
         await resized.clock.advance(1)
         assert (resized.resizer.state, resized.resizer.sleeping.state) == (guest.has, SleepState.AWAKE)
 

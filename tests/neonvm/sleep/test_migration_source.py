@@ -188,4 +188,4 @@ async def test_unknown_address_sends_nothing(move: Move) -> None:
     report = await source.call("query-migrate")
     assert isinstance(report, dict)
     assert (report["status"], report["error-desc"]) == ("failed", "cannot send a sleeping guest to exec:cat")
-    assert source.last_words() == report["error-desc"]
+    assert source.output_tail() == report["error-desc"]

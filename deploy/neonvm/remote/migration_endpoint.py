@@ -111,7 +111,7 @@ async def open_tls(source: RunnerClient, target: RunnerClient, move: str, wall: 
 
 
 @dataclass(frozen=True, slots=True)
-class MoveEnd:
+class MigrationEndpoint:
     """One end of a migration. ``uid`` is its pod's. ``guest`` and ``resizer`` are set if the pod is polled."""
 
     uid: str
@@ -126,26 +126,26 @@ class MoveEnd:
         return self.resizer is not None and self.resizer.state.phase in SLEEPING
 
     def leave(self) -> None:
-        """Record that the guest does not run here any more, or never will."""
+        """Record that the guest no longer runs here, or never will."""
         if self.guest is not None and self.resizer is not None:
             self.guest.is_known = True
             self.resizer.leave()
 
-    def arrive(self, source: MoveEnd) -> None:
+    def arrive(self, source: MigrationEndpoint) -> None:
         """Record that the guest runs here, with the size it had in ``source`` if that is known, and poll it."""
         if self.guest is None or self.resizer is None:
             return
         if source.guest is not None and source.resizer is not None and source.guest.is_known:
-            had = source.resizer.state
-            # The guest keeps its size, so it is known before the first poll. A sleeping guest had none.
-            if had.phase not in SLEEPING:
+            last = source.resizer.state
+            # The guest keeps its size, so it is known before the first poll. A sleeping guest has no size.
+            if last.phase not in SLEEPING:
                 self.guest.is_known = True
-                self.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
-        self.resizer.look_again()
+                self.resizer.arrive(GuestState(GuestPhase.RUNNING, last.cpu, last.mem))
+        self.resizer.poll_soon()
 
 
-async def moved(
-    transfer: Transfer, here: MoveEnd, there: MoveEnd, machines: tuple[RemoteMachine, RemoteMachine]
+async def run_migration(
+    transfer: Transfer, here: MigrationEndpoint, there: MigrationEndpoint, machines: tuple[RemoteMachine, RemoteMachine]
 ) -> TransferInfo:
     """Run the migration and record the outcome on both ends. Raises ``TransferError``, and ``CancelledError`` if
     another process has to finish it.
@@ -162,7 +162,7 @@ async def moved(
     return info
 
 
-def are_emulated(*ends: MoveEnd) -> bool:
+def are_emulated(*ends: MigrationEndpoint) -> bool:
     """Return True if guests may be emulated on either end. Raises ``TransferError`` if only one end emulates."""
     accelerations = [end.guest.acceleration if end.guest is not None else None for end in ends]
     # The CPU models differ between KVM and TCG. An end whose accelerator is unknown does not prevent the migration.
