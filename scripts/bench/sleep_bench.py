@@ -21,8 +21,8 @@ from deploy.neonvm.guests.qemu_guest import QemuGuest
 from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestSpec, NetworkError, SleepRefusedError
-from deploy.neonvm.sleep.sleeper import Sleeper
-from deploy.neonvm.sleep.stand_in import address_of, place_of
+from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
+from deploy.neonvm.sleep.stand_in import address_of, attachment_of
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
@@ -90,10 +90,10 @@ class _Sleeps:
     figures: SleepFigures = field(default_factory=SleepFigures)
     _times: list[Instant] = field(default_factory=list)
 
-    def stand_in(self, spec: GuestSpec, page: bytes, clock: Clock) -> Sleeper:
+    def stand_in(self, spec: GuestSpec, page: bytes, clock: Clock) -> NetworkStandIn:
         """Create the guest's sleeper."""
         address = address_of(spec)
-        sleeper = TimedSleeper(address, page, clock, place_of(spec, address))
+        sleeper = TimedSleeper(address, page, clock, attachment_of(spec, address))
         sleeper.times = self._times = []
         return sleeper
 

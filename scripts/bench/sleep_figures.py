@@ -9,7 +9,7 @@ from typing import Final
 
 from rich.table import Table
 
-from deploy.neonvm.sleep.sleeper import Sleeper
+from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from protocol.runtime.clock import SystemClock
 from protocol.units import Instant
 
@@ -60,7 +60,7 @@ def table(figures: SleepFigures) -> Table:
     return view
 
 
-class TimedSleeper(Sleeper):
+class TimedSleeper(NetworkStandIn):
     """Records the end of each step of falling asleep in ``times``."""
 
     times: list[Instant]

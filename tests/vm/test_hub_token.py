@@ -36,7 +36,7 @@ async def test_a_guest_behind_a_hub_answers_its_owner_alone(tmp_path: Path) -> N
 
         async def is_answered() -> bool:
             # 503 while the database that has just started cannot say.
-            return (await ask(dial, "GET", found.place.asked("/database"), "", 10.0)).status == 200
+            return (await ask(dial, "GET", found.place.daemon_path("/database"), "", 10.0)).status == 200
 
         await until(is_answered, BOOT_SECONDS, found.guest)
         await found.guest.set_cpu(MilliCpu(2000))

@@ -31,7 +31,7 @@ from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.ports import GuestError, NetworkError
-from deploy.neonvm.runner.resizer import HERE
+from deploy.neonvm.runner.resizer import LOCAL_INTERVALS
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
 from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
@@ -75,8 +75,8 @@ class Cluster:
         for node in nodes:
             await network.add_node(node.name)
             await register_node(client, node, self._clock)
-        pace = replace(HERE, running=guest_poll_interval(self._spec.simulated))
-        deps = NodeDependencies(client, network, guests, self._clock, self._folder.root, self._policy(), pace)
+        poll_intervals = replace(LOCAL_INTERVALS, running=guest_poll_interval(self._spec.simulated))
+        deps = NodeDependencies(client, network, guests, self._clock, self._folder.root, self._policy(), poll_intervals)
         extender = await self._extender(stack, network, host)
         runtime = Runtime(deps, extender, frozenset(node.name for node in nodes), sidecars=form == "sidecar")
         connect = partial(network.connect, None)

@@ -25,7 +25,7 @@ from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
 from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of, password_secret
 from deploy.neonvm.password import PasswordGuest, password_in, sync_password, valid_password
-from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
+from deploy.neonvm.runner.resizer import LOCAL_INTERVALS, PollIntervals, Resizer
 from deploy.neonvm.runner.runner_arguments import guest_of_vm
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.guest.sleep import SLEEPING
@@ -43,8 +43,8 @@ from protocol.units import Resources, Seconds
 class NodeDependencies:
     """Dependencies of sandboxes.
 
-    ``state`` is the cluster's folder, ``policy`` the agents' policy file, ``pace`` how often guests are polled.
-    ``changed`` is called with the name of a VM whose guest has changed.
+    ``state`` is the cluster's folder, ``policy`` the agents' policy file. ``changed`` is called with the name of a VM
+    whose guest has changed.
     """
 
     client: ApiClient
@@ -53,7 +53,7 @@ class NodeDependencies:
     clock: Clock
     state: Path
     policy: Path | None
-    pace: Pace = HERE
+    poll_intervals: PollIntervals = LOCAL_INTERVALS
     changed: Callable[[ObjectName], None] = lambda _: None
 
 
@@ -170,7 +170,7 @@ class Sandbox:
         deps, machine = self._deps, self._machine
         begins = ports.GuestPhase.RECEIVING if self._receives else ports.GuestPhase.BOOTING
         resizer = Resizer(guest, machine.use, deps.clock, lambda: deps.changed(machine.name), begins)
-        resizer.pace = deps.pace
+        resizer.poll_intervals = deps.poll_intervals
         self._running = _RunningGuest(guest, resizer)
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(self._report_and_run_agent(pod_network))]

@@ -33,8 +33,8 @@ from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_thr
 from deploy.neonvm.sleep.image import SleepImage, delete_leftover
 from deploy.neonvm.sleep.metrics_page import fetch_metrics_page
 from deploy.neonvm.sleep.migration_source import SleepingSource, sleeping_endpoints
-from deploy.neonvm.sleep.sleeping import GuestSleep, SleepParts
-from deploy.neonvm.sleep.stand_in import address_of, place_of, stand_in_for
+from deploy.neonvm.sleep.sleeping import GuestSleep, SleepDependencies
+from deploy.neonvm.sleep.stand_in import address_of, attachment_of, stand_in_for
 from deploy.neonvm.sleep.suspend import StandIn, Suspend, thaw
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.runtime.clock import Clock
@@ -60,20 +60,20 @@ class QemuTools:
 class QemuGuest:
     """One VM. Its disk stays in the state directory and is used again by the next ``start``."""
 
-    def __init__(self, spec: GuestSpec, made_by: QemuTools) -> None:
+    def __init__(self, spec: GuestSpec, tools: QemuTools) -> None:
         self._spec = spec
-        self._made_by = made_by
+        self._tools = tools
         self._machine: Machine | None = None
         self.is_booted = False
         self._receives = False
         self._is_moving = False
         self.asleep: GuestSleep | None = None
-        self._daemon = GuestDaemon(spec, made_by.sockets)
+        self._daemon = GuestDaemon(spec, tools.sockets)
 
     async def start(self) -> None:
         """Start QEMU on the VM's disk; the guest then boots for some seconds. Raises ``GuestError``."""
         if self._alive() is None:
-            await self._launch(())
+            await self._launch()
         elif self._receives:
             raise GuestError(f"{self._spec.vm}: the guest is waiting for an incoming migration")
 
@@ -114,7 +114,7 @@ class QemuGuest:
         self.is_booted = True
         return GuestState(GuestPhase.RUNNING, await self._daemon.cpu(), memory)
 
-    async def standing(self) -> GuestState | None:
+    async def paused_state(self) -> GuestState | None:
         """Last known size of a guest that is paused because it was sent; None for all others. Raises ``GuestError``."""
         machine = self._alive()
         if machine is None or self._receives:
@@ -138,7 +138,7 @@ class QemuGuest:
         wanted, machine = plugged(self._spec, use), self.machine
         if self._spec.mem_max == self._spec.mem_min:
             return
-        await plug_memory(machine, wanted, self._made_by.clock, _MEMORY_PAUSE)
+        await plug_memory(machine, wanted, self._tools.clock, _MEMORY_PAUSE)
 
     async def set_password(self, password: str) -> None:
         """Set the password of the database roles; a booting guest is ready only once it has it. Raises
@@ -250,17 +250,17 @@ class QemuGuest:
         return machine
 
     async def _suspend(self, machine: Machine) -> GuestSleep:
-        spec, made_by = self._spec, self._made_by
-        clock, disk, has_device = made_by.clock, Files.of(spec).disk, bool(self.most_plugged)
-        stand_in = made_by.stand_in(spec, await fetch_metrics_page(spec, made_by.sockets), clock)
-        image, held_for = SleepImage(spec.state_dir), made_by.accelerator.frames_held
+        spec, tools = self._spec, self._tools
+        clock, disk, has_device = tools.clock, Files.of(spec).disk, bool(self.most_plugged)
+        stand_in = tools.stand_in(spec, await fetch_metrics_page(spec, tools.sockets), clock)
+        image, held_for = SleepImage(spec.state_dir), tools.accelerator.frames_held
         suspend = Suspend(str(spec.vm), machine, self._daemon, stand_in, image, clock, held_for, disk, has_device)
-        parts = SleepParts(stand_in, image, clock, self._process, lambda: self._launch(()), suspend.thaw, self._adopt)
-        return GuestSleep(await suspend.run(), parts)
+        deps = SleepDependencies(stand_in, image, clock, self._process, self._launch, suspend.thaw, self._adopt)
+        return GuestSleep(await suspend.run(), deps)
 
-    async def _launch(self, more: Sequence[str]) -> Machine:
+    async def _launch(self, more: Sequence[str] = ()) -> Machine:
         """Start a machine on the VM's disk, which is created if necessary. Raises ``GuestError``."""
-        spec, made_by = self._spec, self._made_by
+        spec, tools = self._spec, self._tools
         files = Files.of(spec)
         if self._machine is not None:
             await self._machine.kill()  # its guest has failed, but the process may still have the disk open
@@ -271,7 +271,7 @@ class QemuGuest:
                 # A receiving process appends to the console, which the source still writes to.
                 files.rotate_console()
             if not files.disk.exists():
-                await made_by.hypervisor.make_disk(files.disk, made_by.image.disk)
+                await tools.hypervisor.make_disk(files.disk, tools.image.disk)
             self._machine = machine = await self._process(more, ())
         except OSError as error:
             raise GuestError(f"{spec.vm}: cannot start the guest in {spec.state_dir}: {error}") from error
@@ -280,12 +280,12 @@ class QemuGuest:
 
     async def _process(self, more: Sequence[str], inherit: Sequence[int]) -> Machine:
         spec, command = self._spec, partial(self._command, more=more)
-        launch, descriptors = self._made_by.hypervisor.launch, (*inherited(spec), *inherit)
+        launch, descriptors = self._tools.hypervisor.launch, (*inherited(spec), *inherit)
         return await launch(str(spec.vm), command, Files.of(spec).log, descriptors)
 
     def _command(self, monitor_fd: int, more: Sequence[str]) -> list[str]:
-        qemu = qemu_command(self._spec, self._made_by.image, self._made_by.accelerator, monitor_fd)
-        return [*self._made_by.launcher(self._spec.network.enter), *qemu, *more]
+        qemu = qemu_command(self._spec, self._tools.image, self._tools.accelerator, monitor_fd)
+        return [*self._tools.launcher(self._spec.network.enter), *qemu, *more]
 
     def _receiver(self, target: Guest) -> QemuGuest:
         """``target``, if the guest can be migrated to it. Raises ``GuestError`` and ``TransferError``."""
@@ -302,7 +302,7 @@ class QemuGuest:
         self, target: QemuGuest, limits: TransferLimits, progress: Callable[[TransferInfo], None], held: ExitStack
     ) -> Transfer:
         """The migration to ``target``. Raises ``GuestError`` and ``TransferError``."""
-        sleep, clock, receiver = self.asleep, self._made_by.clock, target._alive()
+        sleep, clock, receiver = self.asleep, self._tools.clock, target._alive()
         source = self._alive() if sleep is None else SleepingSource(sleep, clock)
         if source is None or self._receives:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")
@@ -310,18 +310,18 @@ class QemuGuest:
             raise TransferError(TransferFault.TARGET_LOST, f"{self._spec.vm}: the target is gone")
         try:
             # Opened in advance, because there is no time for it while the guest is paused.
-            announcing = self._made_by.sockets.announcing
+            announcing = self._tools.sockets.announcing
             here, there = (
                 held.enter_context(announcing(guest._spec.pod, guest._spec.address)) for guest in (self, target)
             )
         except NetworkError as error:
             raise self._refused(str(error)) from error
-        if self._made_by.accelerator.is_emulated:
+        if self._tools.accelerator.is_emulated:
             limits = limits.in_one_pass()
-        frames = DirectHandover(source, receiver, clock, self._made_by.accelerator.frames_held)
+        frames = DirectHandover(source, receiver, clock, self._tools.accelerator.frames_held)
         ends = TransferEndpoints(str(self._spec.vm), source, receiver, clock, here, there, frames)
         if sleep is not None:
-            ends = sleeping_endpoints(ends, sleep, place_of(target._spec, address_of(target._spec)).header_size)
+            ends = sleeping_endpoints(ends, sleep, attachment_of(target._spec, address_of(target._spec)).header_size)
         return Transfer(ends, limits, progress)
 
     async def _moved(self, transfer: Transfer, target: QemuGuest) -> TransferInfo:
@@ -333,7 +333,7 @@ class QemuGuest:
             # The guest keeps its boot progress.
             target._receives, target.is_booted = False, self.is_booted
             if self.asleep is not None:
-                await thaw(target._daemon, self._made_by.clock)
+                await thaw(target._daemon, self._tools.clock)
             return info
         finally:
             self._is_moving = target._is_moving = False

@@ -27,7 +27,7 @@ from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.migration_endpoint import MigrationEndpoint, are_emulated, open_tls, run_migration
 from deploy.neonvm.remote.remote_guest import Connect, RemoteGuest, RemoteMachine
 from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
-from deploy.neonvm.runner.resizer import Pace, Resizer
+from deploy.neonvm.runner.resizer import PollIntervals, Resizer
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.backoff import Backoff
@@ -42,7 +42,7 @@ from protocol.units import MilliCpu, Resources, Seconds
 _WORKERS: Final = 4
 _RETRY: Final = Seconds(5.0)
 """Pause before a guest is polled again after an internal error."""
-PACE: Final = Pace(
+POLL_INTERVALS: Final = PollIntervals(
     booting=Backoff(Seconds(0.5), Seconds(4.0)), running=Seconds(30.0), silent=Backoff(Seconds(2.0), Seconds(60.0))
 )
 """Slow, because a guest is also polled after each resize, which only we order, and when its pod's readiness changes."""
@@ -204,7 +204,7 @@ class PodGuests:
         # A placeholder until the first poll.
         starting = Resources(MilliCpu(0), record.machine.mem_min)
         resizer = Resizer(guest, starting, self._deps.clock, changed, phase)
-        resizer.pace = PACE
+        resizer.poll_intervals = POLL_INTERVALS
         resizer.hold()  # the placeholder is not a request; wait for one
         self._polled[name] = polled = _PolledGuest(uid, guest, resizer)
         polled.task = tasks.create_task(self._poll_forever(name, resizer))

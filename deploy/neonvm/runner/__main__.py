@@ -29,7 +29,7 @@ from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.qemu.accelerator import Accelerator, emulation
 from deploy.neonvm.qemu.qemu_command import Files
 from deploy.neonvm.qemu.qemu_process import Qemu
-from deploy.neonvm.runner.flat_tap import FlatTap, handed_over
+from deploy.neonvm.runner.flat_tap import FlatTap, receive_tap
 from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.gate_server import GateServer
 from deploy.neonvm.runner.pod_runner import Ending, PodRunner
@@ -113,7 +113,7 @@ async def run(arguments: RunnerArguments) -> Ending:
     stop = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-    tap = await handed_over(Path(FLAT_MOUNT), _TAP_SECONDS) if arguments.address else None
+    tap = await receive_tap(Path(FLAT_MOUNT), _TAP_SECONDS) if arguments.address else None
     if tap is not None and tap.address != arguments.address:
         # With a different address, the fence would drop all frames of the guest.
         raise NetworkError(texts.OTHER_ADDRESS.format(has=tap.address, wanted=arguments.address))
@@ -159,9 +159,9 @@ def _runner(
     name_and_reason = (accelerator.name, accelerator.reason)
     flat = FrameReturn(tap, accelerator.frames_held) if tap is not None else None
     guest = QemuGuest(spec, made_by)
-    sleeper = guest if tap is not None else None
+    sleeping_guest = guest if tap is not None else None
     disk = PodDisk(Files.of(spec).disk, lambda: guest.asleep, SystemClock()) if tap is not None else None
-    runner = PodRunner(guest, tls, name_and_reason, flat, arguments.receives, sleeper=sleeper, disk=disk)
+    runner = PodRunner(guest, tls, name_and_reason, flat, arguments.receives, sleeping_guest=sleeping_guest, disk=disk)
     return runner, spec.monitors
 
 

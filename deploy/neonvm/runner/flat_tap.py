@@ -24,7 +24,7 @@ from deploy.neonvm.tap import header_size
 from deploy.neonvm.texts import runner as texts
 
 SOCKET: Final = "tap.sock"
-_LONGEST: Final = 4096  # bytes of an offer
+_MAX_OFFER: Final = 4096  # bytes of an offer
 _PAUSE: Final = 0.2
 
 
@@ -35,7 +35,7 @@ class TapOffer(msgspec.Struct):
     mtu: int
 
 
-class FlatPlace(Protocol):
+class FlatInterface(Protocol):
     """The guest's interface on the flat network."""
 
     def announce(self) -> None:
@@ -52,7 +52,7 @@ class FlatPlace(Protocol):
     def keep(self) -> None:
         """Let the guest read its frames again, because it stays."""
 
-    def give_back(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
+    def return_frames(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
         """Return these and later frames to the network, after a sleeping guest was handed over."""
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class FlatTap:
             return
 
 
-async def handed_over(folder: Path, seconds: float) -> FlatTap:
+async def receive_tap(folder: Path, seconds: float) -> FlatTap:
     """Get the tap from ``neonvm-network`` at its socket in ``folder``. Raises ``NetworkError``. The kubelet mounts the
     folder only into this pod, which identifies the pod.
     """
@@ -86,7 +86,7 @@ async def handed_over(folder: Path, seconds: float) -> FlatTap:
         async with asyncio.timeout(seconds):
             while True:
                 try:
-                    return await _taken(folder / SOCKET)
+                    return await _receive(folder / SOCKET)
                 # neonvm-network may be restarting, or may not know the pod yet.
                 except (FileNotFoundError, ConnectionError) as error:
                     reason = str(error)
@@ -97,7 +97,7 @@ async def handed_over(folder: Path, seconds: float) -> FlatTap:
         raise NetworkError(texts.TAP_UNUSABLE.format(error=error)) from error
 
 
-async def _taken(path: Path) -> FlatTap:
+async def _receive(path: Path) -> FlatTap:
     """Wait for the tap. Raises ``ConnectionError`` if ``neonvm-network`` closes the connection."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -106,7 +106,7 @@ async def _taken(path: Path) -> FlatTap:
         message, descriptors = b"", list[int]()
         while not descriptors:
             try:
-                message, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 1)
+                message, descriptors, _, _ = socket.recv_fds(connection, _MAX_OFFER, 1)
             except BlockingIOError:
                 # asyncio cannot receive SCM_RIGHTS, so poll the socket.
                 await asyncio.sleep(0.02)

@@ -26,7 +26,7 @@ _RETRY_PAUSE: Final = 0.2
 
 
 class FrameReturn:
-    """The ``FlatPlace`` of an open tap. ``held_for`` is as for ``SourceFilters``."""
+    """The ``FlatInterface`` of an open tap. ``held_for`` is as for ``SourceFilters``."""
 
     def __init__(self, tap: FlatTap, held_for: Seconds) -> None:
         self._tap = tap
@@ -75,7 +75,7 @@ class FrameReturn:
         # Callbacks run in reverse order: the reader is removed before its socket is closed.
         self._cleanup.callback(loop.remove_reader, end)
 
-    def give_back(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
+    def return_frames(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
         """Return the queued ``frames`` and those still in the tap, after a sleeping guest was handed over."""
         descriptor, loop = self._tap.descriptor, asyncio.get_running_loop()
         returned, size = ReturnedFrames(self._tap.address), 0

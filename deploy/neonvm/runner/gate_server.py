@@ -27,14 +27,14 @@ _DECODER: Final = json.JSONDecoder()
 class GatedPod(Protocol):
     """The pod's state, by which the gate decides."""
 
-    def known_standing(self) -> GateState:
+    def known_gate_state(self) -> GateState:
         """The state that is known without asking QEMU."""
 
-    async def standing(self) -> GateState:
+    async def gate_state(self) -> GateState:
         """The complete state. Raises ``GuestError``."""
 
     @property
-    def sleeper(self) -> Machine | None:
+    def migration_source(self) -> Machine | None:
         """The sleeping guest as a migration source, in place of its QEMU; None if there is none."""
 
 
@@ -60,8 +60,8 @@ class GateServer:
             # A stream has one reader at a time.
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
-            if turn.done() and (sleeper := self._pod.sleeper) is not None:
-                await self._answer_for(sleeper, bytes(early), reader, writer)
+            if turn.done() and (migration_source := self._pod.migration_source) is not None:
+                await self._answer_for(migration_source, bytes(early), reader, writer)
             elif turn.done():
                 await self._relay(turn.result(), bytes(early), reader, writer)
         finally:
@@ -81,24 +81,24 @@ class GateServer:
             to_qemu.close()
 
     async def _answer_for(
-        self, sleeper: Machine, early: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, migration_source: Machine, early: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Serve QMP for ``sleeper`` while it is asleep."""
+        """Serve QMP for ``migration_source`` while it is asleep."""
         writer.write(_GREETING)
-        with sleeper.on_event("MIGRATION", lambda: writer.write(_CHANGED)):
+        with migration_source.on_event("MIGRATION", lambda: writer.write(_CHANGED)):
             async for messages in _commands(early, reader):
                 for message in messages:
                     # QEMU runs again; the client gets it with its next connection.
-                    if self._pod.sleeper is not sleeper:
+                    if self._pod.migration_source is not migration_source:
                         return
-                    writer.write(await self._answer(sleeper, message))
+                    writer.write(await self._answer(migration_source, message))
                 await writer.drain()
 
-    async def _answer(self, sleeper: Machine, message: object) -> bytes:
+    async def _answer(self, migration_source: Machine, message: object) -> bytes:
         if (why := await self._refusal(message)) or not isinstance(message, dict):
             return _refused(message, why)
         try:
-            answer = await sleeper.call(str(message["execute"]), message.get("arguments"))
+            answer = await migration_source.call(str(message["execute"]), message.get("arguments"))
         except GuestError as error:
             return _refused(message, str(error))
         return _said(message, {"return": answer})
@@ -122,9 +122,9 @@ class GateServer:
         command = message.get("execute") if isinstance(message, dict) else None
         if not (isinstance(command, str) and command in WHILE_MOVING):
             # Query QEMU only if the decision depends on its state.
-            return refusal(message, self._pod.known_standing())
+            return refusal(message, self._pod.known_gate_state())
         try:
-            return refusal(message, await self._pod.standing())
+            return refusal(message, await self._pod.gate_state())
         except GuestError as error:
             return str(error)
 

@@ -16,7 +16,7 @@ from deploy.neonvm.ports import FellAsleep, GuestError, GuestPhase, GuestState, 
 from deploy.neonvm.qemu.daemon import DaemonResponse
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.runner.decisions import Decisions
-from deploy.neonvm.runner.flat_tap import FlatPlace
+from deploy.neonvm.runner.flat_tap import FlatInterface
 from deploy.neonvm.runner.pod_sleep import PodSleep
 from deploy.neonvm.runner.qmp_gate import GateState
 from deploy.neonvm.runner.sleep_migration import TARGET_NAME, PodDisk, SleepMigration
@@ -66,7 +66,7 @@ class Ending:
 
 class PodRunner:
     """Runs one guest. ``flat`` is its flat-network tap, if any; ``accelerator`` is its name and the reason for it.
-    ``sleeper`` is the same guest, if it can sleep.
+    ``sleeping_guest`` is the same guest, if it can sleep.
     """
 
     def __init__(  # noqa: PLR0913 - what a pod has for its guest
@@ -74,14 +74,14 @@ class PodRunner:
         guest: QemuGuest,
         tls: TlsIdentity,
         accelerator: tuple[str, str],
-        flat: FlatPlace | None,
+        flat: FlatInterface | None,
         receives: bool,
         *,
-        sleeper: SleepingGuest | None = None,
+        sleeping_guest: SleepingGuest | None = None,
         disk: PodDisk | None = None,
     ) -> None:
         self._guest = guest
-        self.sleep = PodSleep(sleeper)
+        self.sleep = PodSleep(sleeping_guest)
         self.tls = tls
         self._accelerator = accelerator
         self._receives = receives
@@ -170,7 +170,7 @@ class PodRunner:
         if (asleep := self.sleep.state()) is not None:
             return asleep
         await self._guest.arrived()
-        state = (await self._guest.standing() if is_last_enough else None) or await self._guest.state()
+        state = (await self._guest.paused_state() if is_last_enough else None) or await self._guest.state()
         # It may have fallen asleep meanwhile.
         return self.sleep.state() or state
 
@@ -182,32 +182,32 @@ class PodRunner:
             return False
 
     @property
-    def sleeper(self) -> SleepingSource | None:
+    def migration_source(self) -> SleepingSource | None:
         """The sleeping guest as a migration source; None if it is awake, falling asleep or waking."""
         return self.sleep_migration.machine() if self.sleep.fell_asleep is not None else None
 
-    def known_standing(self) -> GateState:
-        """The part of ``standing`` that is known without asking QEMU."""
+    def known_gate_state(self) -> GateState:
+        """The part of ``gate_state`` that is known without asking QEMU."""
         move = self.decisions.open_move
         return GateState(
             is_given=self.decisions.is_given,
             is_open=bool(move),
             has_certificate=bool(move) and self._has_credentials_for == move,
             sleeps=self.sleep.is_on,
-            leaves=self.sleeper is not None,
+            leaves=self.migration_source is not None,
             most_plugged=self._guest.most_plugged.value,
         )
 
-    async def standing(self) -> GateState:
+    async def gate_state(self) -> GateState:
         """The state by which the QMP gate allows commands that start or end a migration. Raises ``GuestError``."""
         if self.sleep.is_on:
-            return self.known_standing()
+            return self.known_gate_state()
         has_arrived = await self._guest.arrived()
         # A guest that was sent is paused, so it has a last known size.
-        has_sent = has_arrived and await self._guest.standing() is not None
-        receives, standing = self._receives and not has_arrived, self.known_standing()
-        has_certificate = standing.has_certificate or (receives and bool(self._has_credentials_for))
-        return replace(standing, receives=receives, has_sent=has_sent, has_certificate=has_certificate)
+        has_sent = has_arrived and await self._guest.paused_state() is not None
+        receives, known = self._receives and not has_arrived, self.known_gate_state()
+        has_certificate = known.has_certificate or (receives and bool(self._has_credentials_for))
+        return replace(known, receives=receives, has_sent=has_sent, has_certificate=has_certificate)
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Set the guest's CPU; return what it then reports. Raises ``GuestError``."""
@@ -234,7 +234,7 @@ class PodRunner:
 
     def decide(self, move: str, wanted: Decided) -> Decided:
         """Decide which end has the guest after ``move``. Raises ``GuestError`` if it is asleep and cannot move."""
-        if wanted is not Decided.KEPT and not self.decisions.knows(move) and self.sleeper is None:
+        if wanted is not Decided.KEPT and not self.decisions.knows(move) and self.migration_source is None:
             self._check_awake()
         decision = self.decisions.decide(move, wanted)
         # A late decision about an earlier migration must not undo preparations for the current one.
@@ -251,7 +251,7 @@ class PodRunner:
         """Wake the guest like ``PodSleep.wake``; this aborts an undecided migration."""
         if self.decisions.is_given:
             raise GuestError(texts.MOVED_AWAY)
-        if (leaving := self.sleeper) is not None and sleeps == self.sleep.sleeps:
+        if (leaving := self.migration_source) is not None and sleeps == self.sleep.sleeps:
             # Its new QEMU process has no credentials.
             self._has_credentials_for = ""
             if move := self.decisions.open_move:
@@ -272,7 +272,7 @@ class PodRunner:
 
     async def use_certificate(self, move: str, certificate: str, authority: str) -> None:
         """Install the certificate and CA of ``move`` in QEMU. Raises ``GuestError``."""
-        if self.sleeper is None:
+        if self.migration_source is None:
             self._check_awake()
         is_server = not (self.sleep.is_on or await self._guest.arrived())
         folder = self.tls.files(move, certificate, authority, is_server=is_server)
@@ -315,7 +315,7 @@ class PodRunner:
             raise SleepRefusedError(texts.MOVE_UNDER_WAY)
         try:
             await self._guest.arrived()
-            if await self._guest.standing() is not None:
+            if await self._guest.paused_state() is not None:
                 raise SleepRefusedError(texts.MOVE_UNDER_WAY)
             state = await self._guest.state()
             if state.phase is not GuestPhase.RUNNING:

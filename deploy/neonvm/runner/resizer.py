@@ -23,7 +23,7 @@ STALLED_AFTER: Final = Seconds(60.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PollIntervals:
     """Poll intervals: while a guest boots, once it runs, and while it does not respond."""
 
     booting: Backoff
@@ -31,7 +31,7 @@ class Pace:
     silent: Backoff
 
 
-HERE: Final = Pace(
+LOCAL_INTERVALS: Final = PollIntervals(
     booting=Backoff(Seconds(0.5), Seconds(0.5), spread=0.0),
     running=Seconds(2.0),
     silent=Backoff(Seconds(2.0), Seconds(2.0), spread=0.0),
@@ -56,7 +56,7 @@ class Resizer:
         self._clock = clock
         self._on_change = on_change
         self._target = starting
-        self.pace = HERE
+        self.poll_intervals = LOCAL_INTERVALS
         self._poll_requested = asyncio.Event()
         self._idle = asyncio.Event()  # set while no resize is in progress
         self._idle.set()
@@ -181,10 +181,10 @@ class Resizer:
     def _pause(self, booting: int, silent: int) -> Seconds:
         """The poll interval after this many consecutive polls of a guest that is booting, or did not respond."""
         if silent:
-            return self.pace.silent.delay(silent, self._clock.jitter())
+            return self.poll_intervals.silent.delay(silent, self._clock.jitter())
         if booting:
-            return self.pace.booting.delay(booting, self._clock.jitter())
-        return self.pace.running
+            return self.poll_intervals.booting.delay(booting, self._clock.jitter())
+        return self.poll_intervals.running
 
     async def _poll_once(self) -> bool:
         """Poll the guest once. Return True if it responded."""

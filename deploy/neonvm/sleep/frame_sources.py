@@ -47,7 +47,7 @@ class FrameSource(Protocol):
         """Stop reading; later frames are left for the next reader."""
 
 
-class FramePlace(Protocol):
+class NetworkAttachment(Protocol):
     """Attachment of a guest to the network. QEMU must not read it while it is open here."""
 
     def open(self) -> FrameSource:
@@ -163,7 +163,7 @@ class _SocketSource:
 class DivertedFrames(_SocketSource):
     """Frames that QEMU's ``filter-redirector`` writes to a socket. It is one-way, so answers go to ``place``."""
 
-    def __init__(self, end: socket.socket, place: FramePlace) -> None:
+    def __init__(self, end: socket.socket, place: NetworkAttachment) -> None:
         super().__init__(end, FrameStream())
         self._place = place
 

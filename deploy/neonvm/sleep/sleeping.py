@@ -38,7 +38,7 @@ Launch = Callable[[Sequence[str], Sequence[int]], Awaitable[Machine]]
 
 
 @dataclass(frozen=True, slots=True)
-class SleepParts:
+class SleepDependencies:
     """Dependencies of a sleep. ``launch`` starts an empty QEMU, ``boot`` boots the guest from its disk, ``thaw``
     resumes its database, and ``adopt`` takes over the QEMU in which it runs.
     """
@@ -57,23 +57,23 @@ class GuestSleep:
     guest, and ``is_over`` when the guest runs again or the sleep was abandoned.
     """
 
-    def __init__(self, snapshot: FellAsleep, parts: SleepParts) -> None:
+    def __init__(self, snapshot: FellAsleep, deps: SleepDependencies) -> None:
         self.snapshot = snapshot
         self.is_wake_requested = False
         self.is_over = asyncio.Event()
-        self._parts = parts
+        self._deps = deps
         self._requested_at: Instant | None = None
         self._preparing: asyncio.Future[Machine] | None = None
         self._unused: asyncio.Future[None] | None = None
         self._decided = asyncio.Event()
-        self._one_process = asyncio.Lock()
+        self._process_lock = asyncio.Lock()
         self._waking: asyncio.Future[Woken] | None = None
         self._has_left = False
 
     @property
     def image(self) -> SleepImage:
         """The saved memory."""
-        return self._parts.image
+        return self._deps.image
 
     @property
     def is_waking(self) -> bool:
@@ -82,13 +82,13 @@ class GuestSleep:
 
     def begin(self) -> None:
         """Start answering on the network; QEMU has exited."""
-        self._parts.stand_in.read_network()
+        self._deps.stand_in.read_network()
 
     async def woken(self) -> str:
         """Wait for a frame that needs the guest, and start an empty QEMU; return sender and reason."""
-        who = await self._parts.stand_in.call()
+        who = await self._deps.stand_in.call()
         if not self.is_wake_requested:
-            self.is_wake_requested, self._requested_at = True, self._parts.clock.now()
+            self.is_wake_requested, self._requested_at = True, self._deps.clock.now()
             # A wake in progress has its QEMU already; a second one would steal frames of a booting guest. And a guest
             # that was migrated must find its disk unused.
             if self._waking is None and not self._has_left:
@@ -97,9 +97,9 @@ class GuestSleep:
         return who
 
     async def _end_unused(self) -> None:
-        clock = self._parts.clock
+        clock = self._deps.clock
         await clock.wait(self._decided, Instant(clock.now() + _UNUSED_FOR))
-        async with self._one_process:
+        async with self._process_lock:
             if not self._decided.is_set():
                 await self._end_empty()
 
@@ -107,7 +107,7 @@ class GuestSleep:
         await self._discard()
         self._preparing = None
         # Queued frames stay queued, and the guest's sessions are answered as before.
-        self._parts.stand_in.read_network()
+        self._deps.stand_in.read_network()
 
     def _prepare(self) -> asyncio.Future[Machine]:
         if self._preparing is None or _is_lost(self._preparing):
@@ -122,11 +122,11 @@ class GuestSleep:
         with theirs:
             # Before QEMU starts: it reads the network at once, and two readers would split the frames between them. And
             # a hundred frames that nobody reads would fill its socket and block it before it answers.
-            self._parts.stand_in.read_diverted(ours)
+            self._deps.stand_in.read_diverted(ours)
             try:
-                return await self._parts.launch((*INCOMING, *diverting(theirs.fileno())), (theirs.fileno(),))
+                return await self._deps.launch((*INCOMING, *diverting(theirs.fileno())), (theirs.fileno(),))
             except BaseException as error:
-                self._parts.stand_in.read_network()
+                self._deps.stand_in.read_network()
                 if isinstance(error, OSError):
                     raise GuestError(f"cannot start QEMU: {error}") from error
                 raise
@@ -141,7 +141,7 @@ class GuestSleep:
         return await asyncio.shield(self._waking)
 
     async def _wake(self) -> Woken:
-        clock, stand_in = self._parts.clock, self._parts.stand_in
+        clock, stand_in = self._deps.clock, self._deps.stand_in
         began = clock.now() if self._requested_at is None else self._requested_at
         fault = ""
         try:
@@ -153,19 +153,19 @@ class GuestSleep:
                 machine = await self._boot()
             woken = Woken(Seconds(clock.now() - began), fault)
             # Before is_over is set: its waiters use the guest's QEMU next.
-            self._parts.adopt(machine, woken)
+            self._deps.adopt(machine, woken)
             return woken
         finally:
-            self._parts.image.delete()
+            self._deps.image.delete()
             stand_in.close()
             self.is_over.set()
 
     async def _boot(self) -> Machine:
-        clock = self._parts.clock
+        clock = self._deps.clock
         deadline = clock.now() + _STARTED_WITHIN
         while True:
             try:
-                return await self._parts.boot()
+                return await self._deps.boot()
             except GuestError:
                 if clock.now() >= deadline:
                     raise
@@ -175,25 +175,25 @@ class GuestSleep:
         """A QEMU with the guest's memory. Another QEMU is tried as long as none has read the image: on a node where
         hundreds wake at once one may fail, and the sessions should survive that.
         """
-        clock = self._parts.clock
+        clock = self._deps.clock
         deadline = clock.now() + _STARTED_WITHIN
         while True:
             try:
                 return await self._load()
             except GuestError:
-                if self._parts.image.is_used or clock.now() >= deadline:
+                if self._deps.image.is_used or clock.now() >= deadline:
                     raise
             await self._end_empty()
             await clock.sleep(_PAUSE)
 
     async def _load(self) -> Machine:
         machine = await self._prepare()
-        await load(machine, self._parts.image, self._parts.clock)
+        await load(machine, self._deps.image, self._deps.clock)
         return machine
 
     async def _restore(self) -> Machine:
-        clock, stand_in = self._parts.clock, self._parts.stand_in
-        async with self._one_process:  # a second QEMU would share the disk and the frames
+        clock, stand_in = self._deps.clock, self._deps.stand_in
+        async with self._process_lock:  # a second QEMU would share the disk and the frames
             machine = await self._load_with_retries()
         # A QEMU that has the memory is not given up for one failure: it is paused, and the image is gone.
         # Reconnect the guest's network first, then replay the queue, so that no frame is lost in between.
@@ -204,7 +204,7 @@ class GuestSleep:
                 machine, lambda: inject_frames(machine, stand_in.queued_frames(), clock), clock, _REPLAYED_WITHIN
             )
         await retried(machine, partial(machine.call, "cont"), clock, _RESUMED_WITHIN)
-        await self._parts.thaw()
+        await self._deps.thaw()
         return machine
 
     async def leave(self, header_size: int | None = None) -> list[Frame]:
@@ -213,19 +213,19 @@ class GuestSleep:
         """
         self._has_left = True
         self._decided.set()
-        async with self._one_process:
+        async with self._process_lock:
             if self._preparing is not None:
                 await asyncio.wait((self._preparing,))
                 await self._discard()
                 self._preparing = None
-        await self._parts.stand_in.drained()
-        return self._parts.stand_in.queued_frames(header_size)
+        await self._deps.stand_in.drained()
+        return self._deps.stand_in.queued_frames(header_size)
 
     def stay(self) -> None:
         """Undo ``leave``: the guest sleeps on, and boots if its image was used."""
         if self._has_left:
             self._has_left = False
-            self._parts.stand_in.read_network()
+            self._deps.stand_in.read_network()
 
     async def _discard(self) -> None:
         """End the empty QEMU, so that it does not hold the disk when the guest boots."""
@@ -241,8 +241,8 @@ class GuestSleep:
                 await asyncio.wait((task,))
         if self._preparing is not None and not self._preparing.cancelled():
             await self._discard()
-        self._parts.image.delete()
-        self._parts.stand_in.close()
+        self._deps.image.delete()
+        self._deps.stand_in.close()
         self.is_over.set()
 
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from deploy.neonvm.ports import GuestError, GuestSpec
 from deploy.neonvm.sleep.frame_filter import SleeperAddress
-from deploy.neonvm.sleep.frame_sources import CableSocket, FramePlace, Tap
-from deploy.neonvm.sleep.sleeper import Sleeper
+from deploy.neonvm.sleep.frame_sources import CableSocket, NetworkAttachment, Tap
+from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from protocol.guest.sleep import ignored_networks
 from protocol.runtime.clock import Clock
 
@@ -18,12 +18,12 @@ _DATABASES: Final = frozenset({5432})
 _USUAL_MTU: Final = 1500
 
 
-def stand_in_for(spec: GuestSpec, page: bytes, clock: Clock) -> Sleeper:
+def stand_in_for(spec: GuestSpec, page: bytes, clock: Clock) -> NetworkStandIn:
     """Stand-in for the guest of ``spec``; ``page`` is its last metrics page. Raises ``GuestError`` for an unsupported
     network attachment.
     """
     address = address_of(spec)
-    return Sleeper(address, page, clock, place_of(spec, address))
+    return NetworkStandIn(address, page, clock, attachment_of(spec, address))
 
 
 def address_of(spec: GuestSpec) -> SleeperAddress:
@@ -32,7 +32,7 @@ def address_of(spec: GuestSpec) -> SleeperAddress:
     return replace(address, quiet_networks=ignored_networks(spec.ignores))
 
 
-def place_of(spec: GuestSpec, address: SleeperAddress) -> FramePlace:
+def attachment_of(spec: GuestSpec, address: SleeperAddress) -> NetworkAttachment:
     """Network attachment of the guest of ``spec``. Raises ``GuestError`` for an unsupported kind."""
     kind, _, target = spec.network.attachments[0].partition(":")
     match kind:

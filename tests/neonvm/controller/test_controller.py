@@ -210,7 +210,7 @@ async def test_status_and_usage_report_guest_size(site: Site) -> None:
         "podIP": "10.0.0.9",
         "extraNetIP": "10.1.0.1",
     }
-    assert site.host.guests[name]._wanted == WANTED
+    assert site.host.guests[name]._target == WANTED
     assert annotations_of((await site.pods())[0])[ANNOTATION_USAGE] == '{"cpu": "1", "memory": "2Gi"}'
 
 

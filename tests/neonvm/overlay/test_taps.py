@@ -14,7 +14,7 @@ import pytest
 
 from deploy.neonvm.overlay.taps import TapSockets, send_tap
 from deploy.neonvm.ports import NetworkError
-from deploy.neonvm.runner.flat_tap import SOCKET, TapOffer, handed_over
+from deploy.neonvm.runner.flat_tap import SOCKET, TapOffer, receive_tap
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def test_runner_is_handed_its_tap_at_its_place(root: Path) -> None:
     program = Program()
     sockets = TapSockets(root, program.serve)
     folder = sockets.make("place-3")
-    tap = await handed_over(folder, 5.0)
+    tap = await receive_tap(folder, 5.0)
     os.close(tap.descriptor)
     assert (tap.address, tap.mtu, program.served) == ("10.111.0.1", 1450, ["place-3"])
     assert [each.name for each in folder.iterdir()] == [SOCKET]
@@ -69,10 +69,10 @@ async def test_earlier_pod_at_a_place_gets_nothing_more(root: Path) -> None:
         await asyncio.sleep(0.05)
         assert earlier.recv(100) == b""
     with pytest.raises(NetworkError, match="No such file"):
-        await handed_over(kept, 0.3)
+        await receive_tap(kept, 0.3)
     os.close(folder)
     assert program.served == []
-    os.close((await handed_over(root / "place-0", 5.0)).descriptor)
+    os.close((await receive_tap(root / "place-0", 5.0)).descriptor)
     sockets.close()
 
 
@@ -92,7 +92,7 @@ async def test_program_that_comes_back_serves_pods_that_wait(root: Path) -> None
     before = TapSockets(flat, program.serve)
     before.make("place-7")
     before.close()
-    waiting = asyncio.create_task(handed_over(flat / "place-7", 5.0))
+    waiting = asyncio.create_task(receive_tap(flat / "place-7", 5.0))
     await asyncio.sleep(0.05)
     after = TapSockets(flat, program.serve)
     after.restore()
@@ -118,7 +118,7 @@ async def test_pod_is_served_after_accepting_failed(
     monkeypatch.setattr("deploy.neonvm.overlay.taps._PAUSE", 0.0)
     program = Program()
     sockets = TapSockets(root, program.serve)
-    os.close((await handed_over(sockets.make("place-3"), 5.0)).descriptor)
+    os.close((await receive_tap(sockets.make("place-3"), 5.0)).descriptor)
     sockets.close()
     assert (fails, program.served) == ([], ["place-3"])
     assert [record.message for record in caplog.records] == ["cannot accept a pod's connection for its tap"]
@@ -132,12 +132,12 @@ async def test_place_is_no_path(root: Path, place: str) -> None:
 
 async def test_runner_says_what_it_has_waited_for(root: Path) -> None:
     with pytest.raises(NetworkError, match=r"no tap from the node's network program within 0.1 s .*No such file"):
-        await handed_over(root, 0.1)
+        await receive_tap(root, 0.1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(root / SOCKET))
         listener.listen(1)
         listener.setblocking(False)
-        waiting = asyncio.create_task(handed_over(root, 5.0))
+        waiting = asyncio.create_task(receive_tap(root, 5.0))
         connection, _ = await asyncio.get_running_loop().sock_accept(listener)
         with connection:
             socket.send_fds(connection, [b"nonsense"], [listener.fileno()])

@@ -334,8 +334,10 @@ class World:
         folder.mkdir(parents=True)
         guest = ObedientQemuGuest(guest_spec(told, folder, folder, tap, 1400), made_by)
         sleeper = QemuSleeper(qemu=qemu)
-        runner = PodRunner(guest, TlsIdentity(name, folder), ("tcg", "a test"), None, told.receives, sleeper=sleeper)
-        qemu.standing = runner.standing
+        runner = PodRunner(
+            guest, TlsIdentity(name, folder), ("tcg", "a test"), None, told.receives, sleeping_guest=sleeper
+        )
+        qemu.standing = runner.gate_state
         stop = asyncio.Event()
         life = asyncio.create_task(_lived(runner, stop, self.refuse_to_start))
         is_closed = told.authorities is not None

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.neonvm.access.connections import RunnerEndpoint
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.remote.pod_guests import PACE
+from deploy.neonvm.remote.pod_guests import POLL_INTERVALS
 from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from protocol.kubernetes.objects import Json
@@ -63,9 +63,9 @@ async def test_pod_event_triggers_next_query(tmp_path: Path) -> None:
 
 
 def test_silent_pod_backs_off() -> None:
-    waits = [PACE.silent.delay(failures, 0.0) for failures in (1, 2, 3, 9)]
-    assert (waits, PACE.running) == ([2.0, 4.0, 8.0, 60.0], 30.0)
-    assert [PACE.booting.delay(looks, 0.0) for looks in (1, 2, 3, 4, 9)] == [0.5, 1.0, 2.0, 4.0, 4.0]
+    waits = [POLL_INTERVALS.silent.delay(failures, 0.0) for failures in (1, 2, 3, 9)]
+    assert (waits, POLL_INTERVALS.running) == ([2.0, 4.0, 8.0, 60.0], 30.0)
+    assert [POLL_INTERVALS.booting.delay(looks, 0.0) for looks in (1, 2, 3, 4, 9)] == [0.5, 1.0, 2.0, 4.0, 4.0]
 
 
 async def test_queries_are_bounded_and_orders_bypass() -> None:

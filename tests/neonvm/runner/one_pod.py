@@ -56,7 +56,7 @@ class Place:
     def keep(self) -> None:
         self.story.append("the guest stays")
 
-    def give_back(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
+    def return_frames(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
         self.story.append(f"{len(list(frames))} frames go back")
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Pod:
         path = Files.of(spec_in(self.folder)).disk
         disk = PodDisk(path, lambda: self.asleep, SteppedClock(), self.disk_port) if self.disk_port else None
         name = ("tcg", "a test")
-        self.runner = PodRunner(guest, tls, name, self.flat, self.receives, sleeper=self.sleeper, disk=disk)
+        self.runner = PodRunner(guest, tls, name, self.flat, self.receives, sleeping_guest=self.sleeper, disk=disk)
         self.api = RunnerApi(self.runner, self.identity)
 
     async def begin(self) -> asyncio.Task[Ending]:

@@ -228,7 +228,7 @@ async def test_sleeping_guest_takes_no_orders(pod: Pod) -> None:
         await pod.runner.set_password("secret")
     assert pod.runner.decisions.open_move == ""
     assert await answered(pod, "GET", "/cpu_current") == (200, {"vcpus": 0})
-    states = pod.runner.known_standing(), await pod.runner.standing()
+    states = pod.runner.known_gate_state(), await pod.runner.gate_state()
     assert states == (GateState(sleeps=True, most_plugged=MOST),) * 2
 
 

@@ -193,12 +193,12 @@ class Pod:
 
     now: GateState = AT_REST
     is_lost: bool = False
-    sleeper: Machine | None = None
+    migration_source: Machine | None = None
 
-    def known_standing(self) -> GateState:
+    def known_gate_state(self) -> GateState:
         return self.now
 
-    async def standing(self) -> GateState:
+    async def gate_state(self) -> GateState:
         if self.is_lost:
             raise GuestError("QEMU does not answer")
         return self.now

@@ -12,7 +12,7 @@ from deploy.neonvm.ports import (
     GuestPhase,
     GuestState,
 )
-from deploy.neonvm.runner.resizer import Pace, Resizer
+from deploy.neonvm.runner.resizer import PollIntervals, Resizer
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.backoff import Backoff
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
@@ -315,7 +315,7 @@ async def test_answer_before_arrival_is_ignored() -> None:
 async def test_query_is_periodic_and_on_signal() -> None:
     guest, clock = ObedientGuest(), FakeClock()
     resizer = Resizer(guest, SMALL, clock, lambda: None)
-    resizer.pace = Pace(
+    resizer.poll_intervals = PollIntervals(
         Backoff(Seconds(1.0), Seconds(2.0), spread=0.0), Seconds(30.0), Backoff(Seconds(5.0), Seconds(9.0))
     )
     looks: list[float] = []

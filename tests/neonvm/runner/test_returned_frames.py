@@ -143,7 +143,7 @@ async def test_unread_frames_return_after_switch(pod: Pod) -> None:
 async def test_frames_of_sleeper_return_after_switch(pod: Pod) -> None:
     """Nobody reads its tap; what was kept for it comes first."""
     os.set_blocking(pod.place._tap.descriptor, False)
-    pod.place.give_back([(b"", frame(1))])
+    pod.place.return_frames([(b"", frame(1))])
     pod.network.send(frame(2))
     assert await pod.came() == []
     pod.network.send(announcement(flat_mac(VM)))

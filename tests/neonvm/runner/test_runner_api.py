@@ -139,19 +139,19 @@ async def test_certificate_needs_own_key_and_is_removed(pod: Pod, tmp_path: Path
 async def test_sending_requires_current_moves_certificate(pod: Pod) -> None:
     """QEMU is told itself to use it, so no client can leave it out; a later move needs one of its own."""
     told = pod.hypervisor.machine.calls
-    assert await pod.runner.standing() == GateState(most_plugged=1792 * 1024**2)
+    assert await pod.runner.gate_state() == GateState(most_plugged=1792 * 1024**2)
     await pod.ask("POST", "/handover", {"move": "m1", "decision": "open"})
-    assert await pod.runner.standing() == GateState(is_open=True, most_plugged=1792 * 1024**2)
+    assert await pod.runner.gate_state() == GateState(is_open=True, most_plugged=1792 * 1024**2)
     await certify(pod, "m1")
     assert [name for name, _ in told if not name.startswith("query")] == ["object-add", "migrate-set-parameters"]
     route = {"tls-creds": "migration-tls", "tls-hostname": "target.migration.local"}
     assert dict(told)["migrate-set-parameters"] == route
-    assert await pod.runner.standing() == GateState(is_open=True, has_certificate=True, most_plugged=1792 * 1024**2)
+    assert await pod.runner.gate_state() == GateState(is_open=True, has_certificate=True, most_plugged=1792 * 1024**2)
     await pod.ask("POST", "/handover", {"move": "m2", "decision": "open"})
-    assert not (await pod.runner.standing()).has_certificate
+    assert not (await pod.runner.gate_state()).has_certificate
     pod.hypervisor.machine.answers["query-status"] = {"status": "postmigrate"}
     await pod.ask("POST", "/handover", {"move": "m2", "decision": "given"})
-    now = await pod.runner.standing()
+    now = await pod.runner.gate_state()
     assert (now.is_open, now.is_given, now.has_sent) == (False, True, True)
 
 
@@ -161,10 +161,10 @@ async def test_receiving_requires_certificate(tmp_path: Path, daemon: FakeGuestD
     answers = pod.hypervisor.machine.answers
     answers["query-status"] = {"status": "inmigrate"}
     await certify(pod, "m1")
-    now = await pod.runner.standing()
+    now = await pod.runner.gate_state()
     assert (now.receives, now.has_certificate) == (True, True)
     answers["query-status"] = {"status": "running"}
-    now = await pod.runner.standing()
+    now = await pod.runner.gate_state()
     assert (now.receives, now.has_certificate, now.has_sent) == (False, False, False)
     pod.hypervisor.machine.fail("over")
     await life

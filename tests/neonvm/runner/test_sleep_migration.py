@@ -176,7 +176,7 @@ async def test_guest_that_came_by_a_move_leaves_again(tmp_path: Path) -> None:
 async def test_memory_is_sent_by_tls_alone(pods: Pods) -> None:
     await pods.begin()
     await pods.pass_disk()
-    sleeper = pods.source.runner.sleeper
+    sleeper = pods.source.runner.migration_source
     assert sleeper is not None
     async with await pods.receive():
         await sleeper.call("migrate", {"uri": f"tcp:127.0.0.1:{pods.port}"})
@@ -224,7 +224,7 @@ async def test_sleeper_answers_its_gate(pods: Pods) -> None:
 async def test_memory_waits_for_the_disk(pods: Pods) -> None:
     """A controller that takes the move up may not know that the guest sleeps."""
     await pods.begin()
-    sleeper = pods.source.runner.sleeper
+    sleeper = pods.source.runner.migration_source
     assert sleeper is not None
     await pods.command("migrate", uri="tcp:127.0.0.1:20187")
     await sleeper.wait_for_event(1.0)
@@ -301,7 +301,7 @@ async def test_disk_of_an_earlier_move_does_not_count(pods: Pods) -> None:
     await asyncio.sleep(0)
     await pods.certify(pods.source, "source.migration.local")
     assert (await sending).status == 200
-    sleeper = pods.source.runner.sleeper
+    sleeper = pods.source.runner.migration_source
     assert sleeper is not None
     await sleeper.call("migrate", {"uri": f"tcp:127.0.0.1:{pods.port}"})
     await sleeper.wait_for_event(5.0)

@@ -125,7 +125,7 @@ def test_flood_takes_a_bounded_amount_of_memory(flags: int) -> None:
     finally:
         tracemalloc.stop()
     assert MAX_RESPONSE - 400 < len(remembered.response) <= MAX_RESPONSE
-    # What else a sleeper takes is in test_sleeper.py.
+    # What else a sleeper takes is in test_network_stand_in.py.
     assert taken < 13 * 1024
 
 

@@ -21,7 +21,7 @@ from deploy.neonvm.network.netns import call_in, frames_in
 from deploy.neonvm.sleep.frame_filter import TERMINATE
 from deploy.neonvm.sleep.frame_sources import Tap
 from deploy.neonvm.sleep.frames import Segment, parse
-from deploy.neonvm.sleep.sleeper import Sleeper
+from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from protocol.runtime.clock import SystemClock
 from tests.neonvm.sleep.wire import GUEST, PAGE
 
@@ -50,7 +50,7 @@ class World:
     """A sleeper on the tap, and programs in its namespace."""
 
     tap: int
-    sleeper: Sleeper
+    sleeper: NetworkStandIn
 
     async def output(self, *command: str) -> str:
         inside = ("ip", "netns", "exec", NAMESPACE, *command)
@@ -98,7 +98,7 @@ def tap() -> Iterator[int]:
 
 @pytest.fixture
 async def world(tap: int) -> AsyncIterator[World]:
-    sleeper = Sleeper(GUEST, PAGE, SystemClock(), Tap(tap, GUEST.ip, GUEST.mac))
+    sleeper = NetworkStandIn(GUEST, PAGE, SystemClock(), Tap(tap, GUEST.ip, GUEST.mac))
     sleeper.read_network()
     yield World(tap, sleeper)
     sleeper.close()

@@ -14,7 +14,7 @@ from deploy.neonvm.ports import FellAsleep, GuestError, Woken
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.sleep import saving
 from deploy.neonvm.sleep.image import SleepImage
-from deploy.neonvm.sleep.sleeping import GuestSleep, SleepParts
+from deploy.neonvm.sleep.sleeping import GuestSleep, SleepDependencies
 from protocol.units import Bytes, Instant, Seconds
 from tests.fake_clock import settle
 from tests.neonvm.qemu.fakes import SteppedClock
@@ -47,7 +47,7 @@ class World:
             ours.sendall(MEMORY)
             ours.close()
             saved = await asyncio.to_thread(image.write, theirs)
-        bed = SleepParts(self.stand_in, image, self.clock, self._launch, self._boot, self._thaw, self._adopt)
+        bed = SleepDependencies(self.stand_in, image, self.clock, self._launch, self._boot, self._thaw, self._adopt)
         self.sleep = GuestSleep(FellAsleep(saved, 1), bed)
         self.sleep.begin()
 

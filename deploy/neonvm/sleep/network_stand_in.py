@@ -11,7 +11,7 @@ from typing import Final
 
 from deploy.neonvm.sleep.asleep_page import asleep_response
 from deploy.neonvm.sleep.frame_filter import Action, SleeperAddress, StandInState, filter_frame
-from deploy.neonvm.sleep.frame_sources import DivertedFrames, Frame, FramePlace, FrameSource, SourceClosedError
+from deploy.neonvm.sleep.frame_sources import DivertedFrames, Frame, FrameSource, NetworkAttachment, SourceClosedError
 from deploy.neonvm.texts import sleep as texts
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -28,14 +28,14 @@ _SETTLED_WITHIN: Final = Seconds(1.0)
 _KEY: Final = 16
 
 
-class Sleeper:
+class NetworkStandIn:
     """Stand-in that reads nothing at first. ``page`` is the guest's last metrics page. Not thread-safe."""
 
-    def __init__(self, address: SleeperAddress, page: bytes, clock: Clock, place: FramePlace) -> None:
+    def __init__(self, address: SleeperAddress, page: bytes, clock: Clock, attachment: NetworkAttachment) -> None:
         self.woken = asyncio.Event()
         self._address = address
         self._clock = clock
-        self._place = place
+        self._attachment = attachment
         self._state = StandInState(asleep_response(page), secrets.token_bytes(_KEY))
         self._wake_reason = ""
         self._end: FrameSource | None = None
@@ -44,13 +44,13 @@ class Sleeper:
 
     def read_diverted(self, end: socket.socket) -> None:
         """Read the frames that QEMU diverts into ``end`` from now on, then close it."""
-        self.read_from(DivertedFrames(end, self._place))
+        self.read_from(DivertedFrames(end, self._attachment))
         self._diverted_end = asyncio.Event()
 
     def read_network(self) -> None:
         """Read the guest's network attachment from now on; retry until it opens."""
         try:
-            self.read_from(self._place.open())
+            self.read_from(self._attachment.open())
         except OSError:
             self.read_from(None)
             self._later(_REOPEN_PAUSE, self.read_network)
@@ -82,7 +82,7 @@ class Sleeper:
         """The frames to replay to the guest, with offload headers of ``header_size`` bytes (None: the attachment's
         current size).
         """
-        return self._state.frames.all(self._place.header_size() if header_size is None else header_size)
+        return self._state.frames.all(self._attachment.header_size() if header_size is None else header_size)
 
     def close(self) -> None:
         """Stop reading; QEMU reads the network attachment."""

@@ -16,7 +16,7 @@ import pytest
 from deploy.neonvm.qemu.streams import LONGEST, FrameStream, cabled, redirected
 from deploy.neonvm.sleep.frame_sources import Cable, CableSocket, FrameSource, SourceClosedError
 from deploy.neonvm.sleep.frames import ACK, FIN, PSH, SYN
-from deploy.neonvm.sleep.sleeper import Sleeper
+from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from protocol.runtime.clock import SystemClock
 from protocol.units import Instant
 from tests.fake_clock import FakeClock, settle
@@ -59,8 +59,8 @@ def place() -> Iterator[Place]:
 
 
 @pytest.fixture
-async def sleeper(place: Place) -> Sleeper:
-    return Sleeper(GUEST, PAGE, SystemClock(), place)
+async def sleeper(place: Place) -> NetworkStandIn:
+    return NetworkStandIn(GUEST, PAGE, SystemClock(), place)
 
 
 async def answers(end: socket.socket, count: int) -> list[bytes]:
@@ -73,7 +73,7 @@ async def answers(end: socket.socket, count: int) -> list[bytes]:
     return frames
 
 
-async def test_call_says_who_wakes_the_guest(sleeper: Sleeper, place: Place) -> None:
+async def test_call_says_who_wakes_the_guest(sleeper: NetworkStandIn, place: Place) -> None:
     sleeper.read_network()
     (network,) = place.opened
     network.send(cabled(CLIENT.question()) + cabled(CLIENT.frame(SYN)))
@@ -84,7 +84,7 @@ async def test_call_says_who_wakes_the_guest(sleeper: Sleeper, place: Place) -> 
     sleeper.close()
 
 
-async def test_answers_to_diverted_frames_go_to_the_place(sleeper: Sleeper, place: Place) -> None:
+async def test_answers_to_diverted_frames_go_to_the_place(sleeper: NetworkStandIn, place: Place) -> None:
     """QEMU's stream has one direction, and QEMU has the guest's place."""
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
@@ -96,7 +96,7 @@ async def test_answers_to_diverted_frames_go_to_the_place(sleeper: Sleeper, plac
     sleeper.close()
 
 
-async def test_unread_frames_of_the_old_end_come_first(sleeper: Sleeper, place: Place) -> None:
+async def test_unread_frames_of_the_old_end_come_first(sleeper: NetworkStandIn, place: Place) -> None:
     """QEMU has ended, and what it diverted last is not read yet when the network is."""
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
@@ -111,7 +111,7 @@ async def test_unread_frames_of_the_old_end_come_first(sleeper: Sleeper, place: 
     sleeper.close()
 
 
-async def test_long_frame_of_the_old_end_is_read_whole(sleeper: Sleeper) -> None:
+async def test_long_frame_of_the_old_end_is_read_whole(sleeper: NetworkStandIn) -> None:
     """With segmentation offload a frame may take several reads."""
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
@@ -123,7 +123,7 @@ async def test_long_frame_of_the_old_end_is_read_whole(sleeper: Sleeper) -> None
     sleeper.close()
 
 
-async def test_sleeper_reads_again_after_it_stopped(sleeper: Sleeper, place: Place) -> None:
+async def test_sleeper_reads_again_after_it_stopped(sleeper: NetworkStandIn, place: Place) -> None:
     """A QEMU that could not be started gives the place back."""
     sleeper.read_network()
     place.opened[0].send(cabled(CLIENT.question()) + cabled(LEAVING))
@@ -137,7 +137,7 @@ async def test_sleeper_reads_again_after_it_stopped(sleeper: Sleeper, place: Pla
     sleeper.close()
 
 
-async def test_lost_network_is_tried_again(sleeper: Sleeper, place: Place) -> None:
+async def test_lost_network_is_tried_again(sleeper: NetworkStandIn, place: Place) -> None:
     """It begins as one that cannot be reached, and later its cable is pulled, or makes no sense."""
     place.fails = True
     sleeper.read_network()
@@ -159,7 +159,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_closed_sleeper_tries_nothing_more(sleeper: Sleeper, place: Place) -> None:
+async def test_closed_sleeper_tries_nothing_more(sleeper: NetworkStandIn, place: Place) -> None:
     place.fails = True
     sleeper.read_network()
     sleeper.close()
@@ -170,7 +170,7 @@ async def test_closed_sleeper_tries_nothing_more(sleeper: Sleeper, place: Place)
 
 async def test_silent_diversion_is_waited_for_a_second(place: Place) -> None:
     clock = FakeClock()
-    sleeper = Sleeper(GUEST, PAGE, clock, place)
+    sleeper = NetworkStandIn(GUEST, PAGE, clock, place)
     await sleeper.drained()
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
@@ -194,7 +194,7 @@ class SlowClock(FakeClock):
 async def test_end_behind_a_flood_is_kept(place: Place) -> None:
     """The guest gets its frames back while the sleeper rests: a FIN that it acknowledges later would be lost."""
     clock = SlowClock()
-    sleeper = Sleeper(GUEST, PAGE, clock, place)
+    sleeper = NetworkStandIn(GUEST, PAGE, clock, place)
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
     flood = [Client(source_port=port).frame(ACK) for port in range(1, 1 + 300)]
@@ -209,7 +209,7 @@ async def test_end_behind_a_flood_is_kept(place: Place) -> None:
     sleeper.close()
 
 
-async def test_flood_leaves_the_loop_to_others(sleeper: Sleeper, place: Place) -> None:
+async def test_flood_leaves_the_loop_to_others(sleeper: NetworkStandIn, place: Place) -> None:
     """The sleeper rests between its turns, and still reads what comes after the flood."""
     sleeper.read_network()
     (network,) = place.opened
@@ -246,7 +246,7 @@ async def test_cable_is_plugged_into_the_hub(place: Place) -> None:
             CableSocket(path).open()
         hub.bind(str(path))
         hub.listen()
-        sleeper = Sleeper(GUEST, PAGE, SystemClock(), CableSocket(path))
+        sleeper = NetworkStandIn(GUEST, PAGE, SystemClock(), CableSocket(path))
         sleeper.read_network()
         port, _ = hub.accept()
         with port:
@@ -265,7 +265,7 @@ async def test_sleeper_takes_little_memory(place: Place) -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        sleepers = [Sleeper(GUEST, b"", clock, place) for _ in range(count)]
+        sleepers = [NetworkStandIn(GUEST, b"", clock, place) for _ in range(count)]
         gc.collect()
         each = (tracemalloc.get_traced_memory()[0] - before) / count
     finally:
