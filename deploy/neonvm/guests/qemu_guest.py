@@ -29,7 +29,7 @@ from deploy.neonvm.qemu.handover import PAUSED_BY_MIGRATION, TargetState, target
 from deploy.neonvm.qemu.machine import Hypervisor, Machine, plug_memory, plugged_memory
 from deploy.neonvm.qemu.qemu_command import Files, inherited, launcher, plugged, qemu_command, receiving
 from deploy.neonvm.qemu.reports import parse_run_state
-from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
+from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, run_to_completion
 from deploy.neonvm.sleep.image import SleepImage, delete_leftover
 from deploy.neonvm.sleep.metrics_page import fetch_metrics_page
 from deploy.neonvm.sleep.migration_source import SleepingSource, sleeping_endpoints
@@ -95,7 +95,7 @@ class QemuGuest:
                     # Otherwise the target would wait forever.
                     await target.stop()
                 raise
-            return await carried_through(self._moved(transfer, receiver), transfer.call_off)
+            return await run_to_completion(self._moved(transfer, receiver), transfer.cancel)
 
     async def state(self) -> GuestState:
         """The guest's state; running means that its database accepts connections. Raises ``GuestError``."""

@@ -61,7 +61,7 @@ class MigrationExecutor:
         if todo.send:
             await self._begin(facts, remaining)
         if todo.cancel:
-            self._transfers.call_off(uid_of(migration))
+            self._transfers.cancel(uid_of(migration))
         elif todo.send:
             pods = [pod for pod in (facts.source, facts.target) if pod is not None]
             await self._record(facts, *reasoned(texts.MIGRATION_STARTED, ends=" to ".join(map(pod_on, pods))))

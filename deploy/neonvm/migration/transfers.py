@@ -39,7 +39,7 @@ class _TrackedTransfer:
     reported_at: Instant
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
-    is_called_off: bool = False
+    is_cancelled: bool = False
 
 
 class Transfers:
@@ -75,19 +75,19 @@ class Transfers:
             )
             move.task = self._tasks.create_task(self._execute(uid, move, send, on_change, on_fault))
 
-    def call_off(self, uid: str) -> None:
+    def cancel(self, uid: str) -> None:
         """Cancel an active transfer. It ends once it is known which end runs the guest."""
         move = self._moves.get(uid)
-        if move is None or move.task is None or move.is_called_off:
+        if move is None or move.task is None or move.is_cancelled:
             return
-        move.is_called_off = True
+        move.is_cancelled = True
         if move.has_begun:  # a task cancelled before its first step would not find out which end has the guest
             move.task.cancel()
 
     def forget(self, uid: str) -> bool:
         """Cancel and drop the transfer of a deleted migration. Return True once it is gone."""
         if self.of(uid).sending is Sending.ACTIVE:
-            self.call_off(uid)
+            self.cancel(uid)
             return False
         self._moves.pop(uid, None)
         return True
@@ -107,7 +107,7 @@ class Transfers:
         move.has_begun = True
         try:
             # Cancel within `send`, which then finds out which end has the guest.
-            if move.is_called_off and move.task is not None:
+            if move.is_cancelled and move.task is not None:
                 move.task.cancel()
             ended = TransferState(Sending.DONE, info=described(await send(progress)))
         except TransferError as error:

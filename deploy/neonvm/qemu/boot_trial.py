@@ -21,10 +21,10 @@ from deploy.owned_process import completed
 from vm_image.build import FIRST_LINE, GuestImage
 
 # Seconds: timeout of a trial, poll interval of its console, and time until a timeout is retried.
-_LIMIT: Final = 5.0
-_LOOK: Final = 0.02
+_TIMEOUT: Final = 5.0
+_POLL: Final = 0.02
 _RETRY_AFTER: Final = 3600.0
-_LONGEST: Final = 160
+_MAX_REASON: Final = 160
 
 TrialCommand = Callable[[int, Path], Sequence[str]]
 """QEMU command of a trial, from the file descriptor of its monitor and the path of its console log."""
@@ -51,17 +51,17 @@ class BootTrial:
     image: GuestImage
     folder: Path
     wall: Callable[[], float]
-    limit: float = _LIMIT
+    limit: float = _TIMEOUT
 
     async def fault(self, command: TrialCommand) -> str:
         """The reason why ``command`` does not boot the image's kernel and initrd; empty if it does. Raises
         ``GuestError``.
         """
         file = self.folder / f"{await self._key(command)}.json"
-        verdict = _remembered(file)
+        verdict = _cached(file)
         if verdict is None or not verdict.holds(self.wall()):
-            verdict = await self._tried(command)
-            _remember(file, verdict)
+            verdict = await self._run_trial(command)
+            _cache(file, verdict)
         return verdict.fault
 
     async def _key(self, command: TrialCommand) -> str:
@@ -79,7 +79,7 @@ class BootTrial:
             digest.update(len(part).to_bytes(8, "big") + part.encode())
         return digest.hexdigest()[:24]
 
-    async def _tried(self, command: TrialCommand) -> BootVerdict:
+    async def _run_trial(self, command: TrialCommand) -> BootVerdict:
         with tempfile.TemporaryDirectory(prefix="autoscale-boot-") as name:
             folder = Path(name)
             console = folder / "console.log"
@@ -109,7 +109,7 @@ async def _has_booted(console: Path) -> None:
     for _ in count():
         if _has_first_line(console):
             return
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL)
 
 
 def _has_first_line(console: Path) -> bool:
@@ -119,7 +119,7 @@ def _has_first_line(console: Path) -> bool:
 def _short(story: str) -> str:
     """The first error message of QEMU, which starts each with its program name; truncated."""
     words = " ".join(part.strip() for part in story.split("qemu-system-x86_64: ")[:2]).removesuffix("; nothing")
-    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}…"
+    return words if len(words) <= _MAX_REASON else f"{words[:_MAX_REASON]}…"
 
 
 def _contents(*files: Path) -> list[str]:
@@ -140,7 +140,7 @@ async def _version(arguments: Sequence[str]) -> str:
     return output.partition("\n")[0]
 
 
-def _remembered(file: Path) -> BootVerdict | None:
+def _cached(file: Path) -> BootVerdict | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=BootVerdict)
     # An entry in the format of an older release counts as a miss.
@@ -148,7 +148,7 @@ def _remembered(file: Path) -> BootVerdict | None:
         return None
 
 
-def _remember(file: Path, verdict: BootVerdict) -> None:
+def _cache(file: Path, verdict: BootVerdict) -> None:
     """Cache the result. If that fails, the next start repeats the trial."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

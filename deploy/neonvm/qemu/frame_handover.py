@@ -38,7 +38,7 @@ _ATTEMPTS: Final = 50
 # QEMU's "tx" queue is the direction towards the guest.
 _FILTER: Final[Mapping[str, object]] = {"netdev": FLAT_NETDEV, "queue": "tx"}
 _REDIRECTOR: Final[Mapping[str, object]] = {"qom-type": "filter-redirector", "vnet_hdr_support": True, **_FILTER}
-_OURS: Final = (DEAF, HAND, HOLD, TAKE, INJECT)
+_FILTERS: Final = (DEAF, HAND, HOLD, TAKE, INJECT)
 """In the order of removal: once ``hand`` is gone, ``hold`` releases its frames to the guest."""
 
 
@@ -71,7 +71,7 @@ class SourceFilters:
     async def prepare(self, end: socket.socket) -> None:
         """Prepare to send unread frames to ``end`` when the guest stops. Raises ``GuestError``."""
         machine = self._machine
-        await _clear(machine)
+        await stop_diverting(machine)
         try:
             await _connected(machine, end)
             buffer = {"qom-type": "filter-buffer", "id": HOLD, "interval": self._interval}
@@ -101,7 +101,7 @@ class SourceFilters:
 
     async def restore(self) -> None:
         """Remove the filters, so that the guest reads its frames. Raises ``GuestError`` if that is not certain."""
-        await _clear(self._machine)
+        await stop_diverting(self._machine)
 
 
 class DirectHandover(FrameHandover):
@@ -143,7 +143,7 @@ class DirectHandover(FrameHandover):
         for _ in range(_ATTEMPTS):
             with suppress(GuestError):
                 if _has_read_all(await self._target.call("query-chardev")):
-                    await _clear(self._target)
+                    await stop_diverting(self._target)
                     return
             await self._clock.sleep(_PAUSE)
 
@@ -156,11 +156,6 @@ def diverting(descriptor: int) -> Sequence[str]:
     return ("-chardev", f"socket,id={SOCKET},fd={descriptor}", "-object", options)
 
 
-async def stop_diverting(machine: Machine) -> None:
-    """Let the guest read its frames from now on. Raises ``GuestError`` if that is not certain."""
-    await _clear(machine)
-
-
 async def inject_frames(machine: Machine, frames: Iterable[tuple[bytes, bytes]], clock: Clock) -> None:
     """Inject ``frames``, each a virtio-net header and the frame, as if they came from the network. A paused guest
     receives them when it runs. May be repeated. Raises ``GuestError``.
@@ -169,7 +164,7 @@ async def inject_frames(machine: Machine, frames: Iterable[tuple[bytes, bytes]],
     if not stream:
         return
     # An earlier attempt may have left them.
-    await _clear(machine, (INJECT,), (INJECT,))
+    await stop_diverting(machine, (INJECT,), (INJECT,))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         await _connected(machine, theirs, INJECT)
@@ -192,17 +187,21 @@ async def _connected(machine: Machine, end: socket.socket, name: str = SOCKET) -
     await machine.call("chardev-add", {"id": name, "backend": backend})
 
 
-async def _clear(machine: Machine, ours: Sequence[str] = _OURS, ends: Sequence[str] = (SOCKET, INJECT)) -> None:
-    """Remove those of the objects ``ours`` and character devices ``ends`` that exist."""
+async def stop_diverting(
+    machine: Machine, filters: Sequence[str] = _FILTERS, chardevs: Sequence[str] = (SOCKET, INJECT)
+) -> None:
+    """Remove ``filters`` and ``chardevs`` if they exist, so that the guest reads its frames. Raises ``GuestError`` if
+    that is not certain.
+    """
     # Before the first object is added, QEMU has no /objects and fails to list it.
     has_any = "objects" in _named(await machine.call("qom-list", {"path": "/"}), "name")
     objects = _named(await machine.call("qom-list", {"path": "/objects"}), "name") if has_any else {}
-    for name in ours:
+    for name in filters:
         if name in objects:
             await machine.call("object-del", {"id": name})
-    chardevs = _named(await machine.call("query-chardev"), "label")
-    for name in ends:
-        if name in chardevs:
+    existing = _named(await machine.call("query-chardev"), "label")
+    for name in chardevs:
+        if name in existing:
             await machine.call("chardev-remove", {"id": name})
 
 

@@ -69,14 +69,14 @@ class HandoverStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigrationView:
-    """States of both ends. ``is_called_off``: the migration was cancelled or has timed out. ``is_hopeless``: a released
-    target has been silent for too long.
+    """States of both ends of a migration. ``is_released``: the target was told to run. ``is_cancelled``: the migration
+    was cancelled or has timed out. ``is_hopeless``: a released target has been silent for too long.
     """
 
     source: SourceState
     target: TargetState
     is_released: bool = False
-    is_called_off: bool = False
+    is_cancelled: bool = False
     is_hopeless: bool = False
 
 
@@ -102,7 +102,7 @@ def next_step(view: MigrationView) -> HandoverStep:
         # If we did not release a running target, another process did: the source must not resume.
         step = _RELEASED[view.target]
         return HandoverStep.GIVE_UP if step is HandoverStep.WAIT and view.is_hopeless else step
-    if view.is_called_off:
+    if view.is_cancelled:
         # The target has not run, so the source may resume, unless it is gone.
         return HandoverStep.GIVE_UP if view.source is SourceState.GONE else HandoverStep.TAKE_BACK
     return _HELD[view.source][view.target]

@@ -122,7 +122,7 @@ class Route:
 
 
 OpenRoute = Callable[[Machine, Machine], Awaitable[Route]]
-"""Connects the source to the target. Raises ``GuestError``."""
+"""Connects the source to the target and returns the route. Raises ``GuestError``."""
 
 
 async def socket_pair(source: Machine, target: Machine) -> Route:
@@ -144,7 +144,7 @@ class Decided(StrEnum):
 
 
 Decide = Callable[[Decided], Awaitable[Decided]]
-"""Record a decision unless there is one, and return the one that holds; ``OPEN`` only reads. Raises ``GuestError``."""
+"""Records a decision unless there is one, and returns the valid one; ``OPEN`` only reads. Raises ``GuestError``."""
 
 
 async def accept_decision(wanted: Decided) -> Decided:

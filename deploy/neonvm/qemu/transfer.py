@@ -34,18 +34,18 @@ from protocol.units import Instant, Seconds
 
 _Result = TypeVar("_Result")
 
-_LOOK: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 """Poll interval in seconds; events trigger an earlier poll."""
 
 _REPORT: Final = 1.0
 _UNDER_WAY: Final = frozenset({"setup", "active", "pre-switchover", "device"})
 """Values of QEMU's ``MigrationStatus`` for an active migration."""
-_PATIENCE: Final = Seconds(60.0)
+_SILENCE_TIMEOUT: Final = Seconds(60.0)
 """How long a released target, or a source that resumes, may be silent before it counts as lost. Until then no other
 copy may run, and QEMU with an emulated guest on a busy host may miss some calls.
 """
 
-_MOST_REFUSALS: Final = 5
+_MAX_REFUSALS: Final = 5
 """How often a target that was given the guest may refuse to run, or its source be gone, before both are killed."""
 _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 """Parameters of ``announce-self``; times in milliseconds."""
@@ -53,7 +53,7 @@ _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 
 @dataclass(frozen=True, slots=True)
 class TransferEndpoints:
-    """Both machines, the connection between them, and the name of the VM for messages. ``route_to_source`` and
+    """Both machines, the connection between them, and the VM's name for messages. ``route_to_source`` and
     ``route_to_target`` redirect the guest's frames on the network; ``frames`` hands over those that the source received
     and its guest did not read.
     """
@@ -84,52 +84,52 @@ class Transfer:
         self._downtime = limits.downtime_after(Seconds(0.0))
         self._routing = FrameRouting(ends.route_to_source, ends.route_to_target, ends.frames)
         self._released: Instant | None = None
-        self._is_called_off = False
+        self._is_cancelled = False
         self._refusals = 0
-        self._is_left = False
+        self._is_detached = False
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """Cancel the migration, unless the target was already told to run."""
-        self._is_called_off = True
+        self._is_cancelled = True
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Stop driving the migration: QEMU continues it, and another process can resume driving it."""
-        self._is_left = True
+        self._is_detached = True
 
     async def run(self) -> TransferInfo:
-        """Migrate the guest. Raises ``TransferError``, and ``CancelledError`` after ``leave``."""
+        """Migrate the guest. Raises ``TransferError``, and ``CancelledError`` after ``detach``."""
         source = self._endpoints.source
         with source.on_event("STOP", self._routing.away), source.on_event("RESUME", self._resumed):
             return await self._drive()
 
     async def _drive(self) -> TransferInfo:
         try:
-            if not await self._is_under_way() and not self._must_end():
+            if not await self._is_under_way() and not self._must_abort():
                 await self._begin()
         except TransferError:
             raise  # the source's runner does not support migration, so nothing was started
         except GuestError as error:
-            if await self._keeps():
-                raise await self._taken_back(TransferFault.REFUSED, str(error)) from error
-        while not self._is_left:
+            if await self._decide_kept():
+                raise await self._take_back(TransferFault.REFUSED, str(error)) from error
+        while not self._is_detached:
             view = await self._poll()
             match next_step(view):
                 case HandoverStep.WAIT:
                     await self._raise_downtime_limit()
-                    await self._endpoints.source.wait_for_event(_LOOK)
+                    await self._endpoints.source.wait_for_event(_POLL_SECONDS)
                 case HandoverStep.RELEASE:
                     await self._release()
                 case HandoverStep.FINISH:
                     return await self._finish()
                 case HandoverStep.TAKE_BACK:
                     fault, story = self._blame(view)
-                    if await self._keeps():
-                        raise await self._taken_back(fault, story)
-                    if self._refusals > _MOST_REFUSALS:
-                        raise await self._given_up(view)
-                    await self._endpoints.source.wait_for_event(_LOOK)
+                    if await self._decide_kept():
+                        raise await self._take_back(fault, story)
+                    if self._refusals > _MAX_REFUSALS:
+                        raise await self._give_up(view)
+                    await self._endpoints.source.wait_for_event(_POLL_SECONDS)
                 case HandoverStep.GIVE_UP:
-                    raise await self._given_up(view)
+                    raise await self._give_up(view)
         raise asyncio.CancelledError
 
     async def _begin(self) -> None:
@@ -152,11 +152,11 @@ class Transfer:
         await source.call("migrate", route.outgoing)
 
     async def _open_route(self) -> Route | None:
-        """Open the wire, which includes copying a sleeping guest's disk; None if the migration must end before that."""
+        """Connect the ends, which includes copying a sleeping guest's disk; None if the migration is aborted first."""
         opening = asyncio.ensure_future(self._endpoints.open_route(self._endpoints.source, self._endpoints.target))
         try:
-            while not (opening.done() or self._must_end() or self._is_left):
-                await asyncio.wait((opening,), timeout=_LOOK)
+            while not (opening.done() or self._must_abort() or self._is_detached):
+                await asyncio.wait((opening,), timeout=_POLL_SECONDS)
             return opening.result() if opening.done() else None
         finally:
             opening.cancel()
@@ -168,7 +168,7 @@ class Transfer:
         decided = await self._endpoints.decide(Decided.OPEN)
         if decided is Decided.GIVEN:
             await self._release()
-        self._is_called_off = self._is_called_off or decided is Decided.KEPT
+        self._is_cancelled = self._is_cancelled or decided is Decided.KEPT
         if decided is not Decided.OPEN:
             return True
         source = self._endpoints.source
@@ -200,12 +200,12 @@ class Transfer:
             source,
             target,
             is_released=self._released is not None,
-            is_called_off=self._must_end(),
-            is_hopeless=self._released is not None and now - self._released >= _PATIENCE,
+            is_cancelled=self._must_abort(),
+            is_hopeless=self._released is not None and now - self._released >= _SILENCE_TIMEOUT,
         )
 
-    def _must_end(self) -> bool:
-        return self._is_called_off or self._endpoints.clock.now() - self._began >= self._limits.timeout
+    def _must_abort(self) -> bool:
+        return self._is_cancelled or self._endpoints.clock.now() - self._began >= self._limits.timeout
 
     async def _source(self) -> SourceState:
         source = self._endpoints.source
@@ -229,7 +229,7 @@ class Transfer:
 
     async def _release(self) -> None:
         """Tell the target to run. From here on the source is never resumed. The next poll shows whether it runs."""
-        if not await self._gives():
+        if not await self._decide_given():
             return
         self._routing.away()
         self._released = self._endpoints.clock.now()
@@ -238,16 +238,16 @@ class Transfer:
         await _try_call(self._endpoints.target, "announce-self", _ANNOUNCE)
         self._released = self._endpoints.clock.now()  # the timeout starts after the commands, however long they took
 
-    async def _gives(self) -> bool:
+    async def _decide_given(self) -> bool:
         """Return True if the target may run. If another process returned the guest to the source, follow it."""
         try:
             decided = await self._endpoints.decide(Decided.GIVEN)
         except GuestError:
             return False  # retried after the next poll
-        self._is_called_off = self._is_called_off or decided is Decided.KEPT
+        self._is_cancelled = self._is_cancelled or decided is Decided.KEPT
         return decided is Decided.GIVEN
 
-    async def _keeps(self) -> bool:
+    async def _decide_kept(self) -> bool:
         try:
             decided = await self._endpoints.decide(Decided.KEPT)
         except GuestError:
@@ -269,18 +269,18 @@ class Transfer:
         self._progress(info)
         return info
 
-    async def _taken_back(self, fault: TransferFault, story: str) -> TransferError:
+    async def _take_back(self, fault: TransferFault, story: str) -> TransferError:
         """Kill the target, then make sure that the source runs."""
         source, target, clock = self._endpoints.source, self._endpoints.target, self._endpoints.clock
         await self._routing.settled()
         await target.kill()  # the source may resume only once the target cannot run
         self._routing.back()
         await _try_call(source, "migrate_cancel")
-        deadline = clock.now() + _PATIENCE
+        deadline = clock.now() + _SILENCE_TIMEOUT
         while source.alive and clock.now() < deadline:
             if await self._runs_again():
                 return TransferError(fault, f"{self._endpoints.vm}: {story}; the guest keeps running on the source")
-            await source.wait_for_event(_LOOK)
+            await source.wait_for_event(_POLL_SECONDS)
         await source.kill()
         return TransferError(fault, f"{self._endpoints.vm}: {story}; the source did not resume and was killed")
 
@@ -298,7 +298,7 @@ class Transfer:
             await _try_call(source, "cont")
         return needs is Resumption.DONE
 
-    async def _given_up(self, view: MigrationView) -> TransferError:
+    async def _give_up(self, view: MigrationView) -> TransferError:
         source, target = self._endpoints.source, self._endpoints.target
         await target.kill()  # both, so that neither has the disk open when the VM restarts
         await source.kill()
@@ -314,13 +314,13 @@ class Transfer:
             return TransferFault.TARGET_LOST, f"the target failed: {'; '.join(filter(None, reasons))}"
         if view.is_released:
             return TransferFault.TARGET_LOST, "the target received everything and did not start"
-        if self._is_called_off:
+        if self._is_cancelled:
             return TransferFault.REFUSED, "the migration was cancelled"
         return TransferFault.TIMED_OUT, f"not sent within {self._limits.timeout:g} s"
 
 
-async def carried_through(work: Coroutine[object, object, _Result], call_off: Callable[[], None]) -> _Result:
-    """The result of ``work``, which always runs to its end. Cancellation calls ``call_off`` and is raised last."""
+async def run_to_completion(work: Coroutine[object, object, _Result], cancel: Callable[[], None]) -> _Result:
+    """Run ``work`` to its end even if cancelled: then ``cancel`` is called, and the cancellation is raised last."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -329,7 +329,7 @@ async def carried_through(work: Coroutine[object, object, _Result], call_off: Ca
         except asyncio.CancelledError as error:
             # Raised at the end: the migration must not be left unfinished.
             cancelled = error
-            call_off()
+            cancel()
     if cancelled is not None and (task.exception() is None or isinstance(task.exception(), GuestError)):
         raise cancelled  # the caller gets the outcome from the guests
     return task.result()

@@ -22,7 +22,7 @@ from deploy.neonvm.objects.boot_record import boot_record
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pod_form import is_open
 from deploy.neonvm.ports import GuestError, GuestPhase, PodRole
-from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
+from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, run_to_completion
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.migration_endpoint import MigrationEndpoint, are_emulated, open_tls, run_migration
 from deploy.neonvm.remote.remote_guest import Connect, RemoteGuest, RemoteMachine
@@ -128,9 +128,9 @@ class PodGuests:
 
         def stop() -> None:
             # On shutdown the migration continues in QEMU, and the next leader resumes driving it.
-            (transfer.leave if self.is_ending else transfer.call_off)()
+            (transfer.detach if self.is_ending else transfer.cancel)()
 
-        return await carried_through(run_migration(transfer, here, there, machines), stop)
+        return await run_to_completion(run_migration(transfer, here, there, machines), stop)
 
     def _end(self, name: ObjectName) -> MigrationEndpoint:
         """One end of a migration, polled or not: migrations of an earlier leader must be finished."""

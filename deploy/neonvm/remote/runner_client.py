@@ -31,7 +31,7 @@ from deploy.neonvm.texts.lines import one_line
 from protocol.units import MilliCpu, Seconds
 from protocol.wire.wire_quantities import cpu_to_wire
 
-_Answer = TypeVar("_Answer")
+_Response = TypeVar("_Response")
 
 
 class UnansweredError(GuestError):
@@ -43,18 +43,18 @@ class SilentError(UnansweredError):
 
 
 class PollLimiter:
-    """Limits concurrent polls to ``turns``, and to ``for_silent`` for pods that did not respond last time."""
+    """Limits concurrent polls to ``limit``, and to ``silent_limit`` for pods that did not respond last time."""
 
-    def __init__(self, turns: int = 128, for_silent: int = 32) -> None:
-        self._turns = asyncio.Semaphore(turns)
-        self._for_silent = asyncio.Semaphore(for_silent)
+    def __init__(self, limit: int = 128, silent_limit: int = 32) -> None:
+        self._slots = asyncio.Semaphore(limit)
+        self._silent_slots = asyncio.Semaphore(silent_limit)
         self._silent: set[str] = set()
 
     @asynccontextmanager
-    async def turn(self, who: str) -> AsyncIterator[None]:
+    async def slot(self, who: str) -> AsyncIterator[None]:
         """Wait for a slot. A ``GuestError`` in the context marks the pod as unresponsive."""
         # An unresponsive pod holds its slot until the timeout.
-        async with self._for_silent if who in self._silent else self._turns:
+        async with self._silent_slots if who in self._silent else self._slots:
             try:
                 yield
             except GuestError:
@@ -68,21 +68,20 @@ class PollLimiter:
         self._silent.discard(who)
 
 
-PATIENCE: Final = Seconds(5.0)
+_POLL_TIMEOUT: Final = Seconds(5.0)
 """Timeout of a status request; a slow runner delays polls of others."""
 _UNKNOWN_PATH: Final = 404
 _CONFLICT: Final = 409
 _SLEEP_SECONDS: Final = Seconds(60.0)
 """Timeout of requests to sleep or to wake, which continue without their caller and are idempotent."""
-_DISK_LOOK: Final = Seconds(10.0)
+_DISK_POLL: Final = Seconds(10.0)
 """Interval of status requests to a runner that sends its disk."""
-_DISK_SILENCE: Final = 3
+_MAX_SILENT_POLLS: Final = 3
 """Unanswered status requests in a row after which it is given up."""
-_ORDER_SECONDS: Final = Seconds(30.0)
+_REQUEST_SECONDS: Final = Seconds(30.0)
 """Timeout of other requests, also with a busy guest."""
-_MOST_BYTES: Final = 64 * 1024
+_MAX_BODY: Final = 64 * 1024
 """Far more than any response of a runner."""
-_SHOWN: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class RunnerClient:
     requests: RunnerAccess
     endpoint: RunnerEndpoint
     polls: PollLimiter
-    patience: Seconds = PATIENCE
+    poll_timeout: Seconds = _POLL_TIMEOUT
 
     @property
     def who(self) -> str:
@@ -101,9 +100,9 @@ class RunnerClient:
 
     async def status(self) -> RunnerStatus:
         """The guest's state, from our runner. Raises ``GuestError``."""
-        async with self.polls.turn(self.who):
-            answer = await self._ask("GET", "/status", seconds=self.patience)
-        return self._read("/status", answer, RunnerStatus)
+        async with self.polls.slot(self.who):
+            response = await self._ask("GET", "/status", seconds=self.poll_timeout)
+        return self._read("/status", response, RunnerStatus)
 
     async def is_ready(self) -> bool:
         """Return True if the guest is up. Raises ``GuestError``."""
@@ -118,9 +117,9 @@ class RunnerClient:
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Set the guest's CPU, on our runner or NeonVM's; ours returns what it then has. Raises ``GuestError``."""
-        answer = await self._ask_ok("POST", "/cpu_change", CpuChange(cpu_to_wire(use)))
+        response = await self._ask_ok("POST", "/cpu_change", CpuChange(cpu_to_wire(use)))
         try:
-            return CpuChange.read(answer)
+            return CpuChange.read(response)
         except (ValueError, RecursionError):
             # NeonVM's runner responds with an empty body.
             return None
@@ -129,11 +128,11 @@ class RunnerClient:
         """Decide which end has the guest after ``move``. Raises ``GuestError``: ``TransferError`` if the runner does
         not support migration.
         """
-        answer = await self._ask("POST", "/handover", Handover(move, wanted))
+        response = await self._ask("POST", "/handover", Handover(move, wanted))
         # An older release, or NeonVM's own runner: retrying does not help.
-        if answer.status == _UNKNOWN_PATH:
+        if response.status == _UNKNOWN_PATH:
             raise TransferError(TransferFault.REFUSED, texts.MIGRATION_UNSUPPORTED.format(who=self.who))
-        return self._read("/handover", answer, Handover).decision
+        return self._read("/handover", response, Handover).decision
 
     async def signing_request(self, move: str) -> bytes:
         """The certificate signing request for ``move``, PEM. Raises ``GuestError``."""
@@ -156,13 +155,13 @@ class RunnerClient:
         sending = asyncio.ensure_future(self._ask("PUT", "/disk", DiskPlace(address), None, is_long=True))
         silent = 0
         try:
-            while not (await asyncio.wait((sending,), timeout=_DISK_LOOK))[0]:
+            while not (await asyncio.wait((sending,), timeout=_DISK_POLL))[0]:
                 try:
-                    await self._ask("GET", "/status", seconds=self.patience)
+                    await self._ask("GET", "/status", seconds=self.poll_timeout)
                     silent = 0
                 except UnansweredError:
                     silent += 1
-                    if silent >= _DISK_SILENCE:
+                    if silent >= _MAX_SILENT_POLLS:
                         raise
             self._body("/disk", sending.result())
         finally:
@@ -180,25 +179,25 @@ class RunnerClient:
         # An open pod's address is not authenticated, and NeonVM's own runner does not support sleep.
         if self.endpoint.is_open:
             raise SleepRefusedError(texts.OPEN_RUNNER_AWAKE)
-        answer = await self._ask("PUT", "/sleep", SleepNumber(sleeps), _SLEEP_SECONDS, is_long=True)
-        if answer.status == _UNKNOWN_PATH:
+        response = await self._ask("PUT", "/sleep", SleepNumber(sleeps), _SLEEP_SECONDS, is_long=True)
+        if response.status == _UNKNOWN_PATH:
             raise SleepRefusedError(texts.OLD_RUNNER_AWAKE)
-        if answer.status == _CONFLICT:
-            raise SleepRefusedError(_line(answer))
-        return self._read("/sleep", answer, Slept)
+        if response.status == _CONFLICT:
+            raise SleepRefusedError(_line(response))
+        return self._read("/sleep", response, Slept)
 
     async def woken(self, seconds: Seconds) -> str:
         """Wait until the sleeping guest must wake; return the reason in one line. Raises ``SilentError`` after
         ``seconds``, and ``GuestError`` if the guest is not asleep.
         """
-        answer = await self._ask("GET", "/woken", None, seconds, is_long=True)
-        self._body("/woken", answer)
-        return _line(answer)
+        response = await self._ask("GET", "/woken", None, seconds, is_long=True)
+        self._body("/woken", response)
+        return _line(response)
 
     async def wake(self, sleeps: int) -> Woken:
         """Resume the guest from sleep number ``sleeps``. Raises ``GuestError``."""
-        answer = await self._ask("PUT", "/wake", SleepNumber(sleeps), _SLEEP_SECONDS, is_long=True)
-        woken = self._read("/wake", answer, Woken)
+        response = await self._ask("PUT", "/wake", SleepNumber(sleeps), _SLEEP_SECONDS, is_long=True)
+        woken = self._read("/wake", response, Woken)
         return Woken(woken.took, one_line(woken.fault))
 
     async def _ask(
@@ -206,7 +205,7 @@ class RunnerClient:
         method: str,
         path: str,
         body: msgspec.Struct | None = None,
-        seconds: float | None = _ORDER_SECONDS,
+        seconds: float | None = _REQUEST_SECONDS,
         *,
         is_long: bool = False,
     ) -> RunnerHttpResponse:
@@ -214,37 +213,37 @@ class RunnerClient:
         content = msgspec.json.encode(body) if body is not None else b""
         try:
             async with asyncio.timeout(seconds):
-                answer = await send(self.endpoint, method, path, content)
+                response = await send(self.endpoint, method, path, content)
         except TimeoutError:
             raise SilentError(texts.RUNNER_TIMED_OUT.format(who=self.who)) from None
         # UnicodeError and OverflowError: invalid addresses and ports, which come from the pod.
         except (OSError, UnicodeError, OverflowError) as error:
             raise UnansweredError(texts.RUNNER_UNREACHABLE.format(who=self.who, error=error)) from error
-        if len(answer.body) > _MOST_BYTES:
+        if len(response.body) > _MAX_BODY:
             raise GuestError(texts.RESPONSE_TOO_LARGE.format(who=self.who, path=path))
         # Not requested, and a small body could decompress to any size.
-        if "content-encoding" in answer.headers:
+        if "content-encoding" in response.headers:
             raise GuestError(texts.RESPONSE_COMPRESSED.format(who=self.who, path=path))
-        return answer
+        return response
 
     async def _ask_ok(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
         return self._body(path, await self._ask(method, path, body))
 
-    def _body(self, path: str, answer: RunnerHttpResponse) -> bytes:
-        if _is_success(answer):
-            return answer.body
-        raise GuestError(texts.RUNNER_REFUSES.format(who=self.who, path=path, complaint=_line(answer)))
+    def _body(self, path: str, response: RunnerHttpResponse) -> bytes:
+        if _is_success(response):
+            return response.body
+        raise GuestError(texts.RUNNER_REFUSES.format(who=self.who, path=path, complaint=_line(response)))
 
-    def _read(self, path: str, answer: RunnerHttpResponse, kind: type[_Answer]) -> _Answer:
+    def _read(self, path: str, response: RunnerHttpResponse, kind: type[_Response]) -> _Response:
         try:
-            return msgspec.json.decode(self._body(path, answer), type=kind)
+            return msgspec.json.decode(self._body(path, response), type=kind)
         except (ValueError, RecursionError) as error:
             raise GuestError(texts.RESPONSE_INVALID.format(who=self.who, error=error)) from error
 
 
-def _line(answer: RunnerHttpResponse) -> str:
-    return one_line(answer.body[:_SHOWN].decode(errors="replace"))
+def _line(response: RunnerHttpResponse) -> str:
+    return one_line(response.body.decode(errors="replace"))
 
 
-def _is_success(answer: RunnerHttpResponse) -> bool:
-    return 200 <= answer.status < 300
+def _is_success(response: RunnerHttpResponse) -> bool:
+    return 200 <= response.status < 300

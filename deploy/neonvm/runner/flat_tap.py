@@ -36,7 +36,7 @@ class TapOffer(msgspec.Struct):
 
 
 class FlatInterface(Protocol):
-    """The guest's interface on the flat network."""
+    """The pod's interface on the flat network."""
 
     def announce(self) -> None:
         """Redirect frames for the VM to this pod."""

@@ -188,7 +188,7 @@ class PodRunner:
 
     def known_gate_state(self) -> GateState:
         """The part of ``gate_state`` that is known without asking QEMU."""
-        move = self.decisions.open_move
+        move = self.decisions.undecided
         return GateState(
             is_given=self.decisions.is_given,
             is_open=bool(move),
@@ -234,11 +234,11 @@ class PodRunner:
 
     def decide(self, move: str, wanted: Decided) -> Decided:
         """Decide which end has the guest after ``move``. Raises ``GuestError`` if it is asleep and cannot move."""
-        if wanted is not Decided.KEPT and not self.decisions.knows(move) and self.migration_source is None:
+        if wanted is not Decided.KEPT and not self.decisions.has_started(move) and self.migration_source is None:
             self._check_awake()
         decision = self.decisions.decide(move, wanted)
         # A late decision about an earlier migration must not undo preparations for the current one.
-        if decision is Decided.KEPT and self._flat is not None and self.decisions.is_present(move):
+        if decision is Decided.KEPT and self._flat is not None and self.decisions.is_latest(move):
             self._flat.keep()
         return decision
 
@@ -254,7 +254,7 @@ class PodRunner:
         if (leaving := self.migration_source) is not None and sleeps == self.sleep.sleeps:
             # Its new QEMU process has no credentials.
             self._has_credentials_for = ""
-            if move := self.decisions.open_move:
+            if move := self.decisions.undecided:
                 self.decisions.decide(move, Decided.KEPT)
                 await leaving.call("migrate_cancel")
         return await self.sleep.wake(sleeps)
@@ -311,7 +311,7 @@ class PodRunner:
 
     async def _prepare_sleep(self) -> GuestState:
         """Check that the guest may sleep now, and return its state. Raises ``SleepRefusedError``."""
-        if self.decisions.is_given or self.decisions.open_move:
+        if self.decisions.is_given or self.decisions.undecided:
             raise SleepRefusedError(texts.MOVE_UNDER_WAY)
         try:
             await self._guest.arrived()

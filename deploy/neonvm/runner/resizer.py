@@ -167,7 +167,7 @@ class Resizer:
     async def _poll(self) -> None:
         booting = silent = 0
         while True:
-            # Before the poll: a sign during it triggers another one.
+            # Before the poll: a request during it triggers another one.
             self._poll_requested.clear()
             # A sleeping guest is not polled; it reports when it must wake.
             if self._sleep.is_quiesced:
@@ -249,17 +249,17 @@ class Resizer:
         return self.state.phase is GuestPhase.RUNNING and not self._is_held and not self._sleep.is_quiesced
 
     async def _step_cpu(self) -> None:
-        wanted: MilliCpu = self._target.cpu
-        if self._may_resize and self.state.cpu != wanted:
+        target: MilliCpu = self._target.cpu
+        if self._may_resize and self.state.cpu != target:
             version = self._state_version
-            has = await self._guest.set_cpu(wanted)
+            cpu = await self._guest.set_cpu(target)
             # The response has no CPU, so poll.
-            if has is None:
+            if cpu is None:
                 await self._poll_once()
             elif version == self._state_version:
-                self._has_cpu(has)
+                self._update_cpu(cpu)
 
-    def _has_cpu(self, cpu: MilliCpu) -> None:
+    def _update_cpu(self, cpu: MilliCpu) -> None:
         """Set the CPU that a resize returned; polls in flight are stale."""
         self._cpu_version += 1
         self._set_fault("state", "")
@@ -269,19 +269,19 @@ class Resizer:
             self._on_change()
 
     async def _step_memory(self) -> None:
-        wanted: Bytes = self._target.mem
-        if self._may_resize and self.state.mem != wanted:
+        target: Bytes = self._target.mem
+        if self._may_resize and self.state.mem != target:
             # Memory is plugged block by block, so poll how far the guest got.
-            await self._guest.set_memory(wanted)
+            await self._guest.set_memory(target)
             await self._poll_once()
 
     def _note_progress(self) -> None:
         """Update ``stalled``: the resources that made no progress for a minute."""
-        has, now = {CPU: self.state.cpu, MEMORY: self.state.mem}, self._clock.now()
+        actual, now = {CPU: self.state.cpu, MEMORY: self.state.mem}, self._clock.now()
         # A guest that must not be resized cannot stall.
-        wanted = {CPU: self._target.cpu, MEMORY: self._target.mem} if self._may_resize else has
-        for name, amount in has.items():
-            if amount == wanted[name]:
+        target = {CPU: self._target.cpu, MEMORY: self._target.mem} if self._may_resize else actual
+        for name, amount in actual.items():
+            if amount == target[name]:
                 self._unchanged.pop(name, None)
             # Any change counts as progress, in either direction, and restarts the minute.
             elif name not in self._unchanged or self._unchanged[name][0] != amount:
@@ -292,7 +292,7 @@ class Resizer:
             self._on_change()
 
     def _set_fault(self, about: str, fault: str) -> None:
-        # A guest's pod is not trusted, and its words go into the VM's status.
+        # A guest's pod is not trusted, and its messages go into the VM's status.
         fault = one_line(fault)
         # Listeners write to the API server, so they are called for changes only.
         if fault == self._faults.get(about, ""):

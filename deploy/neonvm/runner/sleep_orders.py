@@ -52,8 +52,9 @@ class SleepHost(Protocol):
 
 
 class SleepOrders:
-    """Orders of one guest. ``report`` has the result of the last order, without ``since``. ``on_change`` is called when
-    it changes, ``set_fault`` with a fault that keeps the guest from waking and with an empty text once it is resolved.
+    """Orders for one guest. ``report`` has the result of the last order, without ``since``. ``on_change`` is called
+    when it changes, ``set_fault`` with an error that prevents the guest from waking, and with an empty text once it is
+    resolved.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class Connections:
     """Next sequence number of each client, learned from its keepalive probes and FINs.
 
     A full table evicts the oldest entry of the source address with the most entries. An evicted connection is learned
-    again at its next probe, so an entry has to survive only until the client answers.
+    again from its next probe, so an entry only has to survive until the client answers.
     """
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ class Connections:
         self._store(connection, following, _ticks(now) << 1 | 1)
 
     def is_repeated(self, connection: bytes, seq: int, now: float) -> bool:
-        """Return True if an unconfirmed client sent an end with ``seq`` at least ``END_APART`` ago; otherwise store it.
-        It has sent nothing before that is lost, or it would have repeated that.
+        """Return True if an unconfirmed client already sent an end with ``seq`` at least ``END_APART`` ago; otherwise
+        store it. Nothing that it sent before that is lost, or it would have retransmitted it.
         """
         at = self._find(connection)
         expected, mark = (None, 0) if at is None else _PART.unpack_from(self._table, at + 8)

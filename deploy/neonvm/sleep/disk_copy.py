@@ -21,11 +21,11 @@ _Result = TypeVar("_Result")
 _CHUNK: Final = 1024 * 1024
 _SIZE: Final = 8
 """Bytes of the length prefix."""
-_TAKEN: Final = b"\x01"
+_CONFIRMATION: Final = b"\x01"
 _HEAD: Final = 64 * 1024
 _FEATURES: Final = 80
 """Offset after the incompatible features in a qcow2 header."""
-_LONGEST_STEP: Final = 60.0
+_STEP_TIMEOUT: Final = 60.0
 """Seconds for the connection, for each chunk, and for the answer. The time-out of the migration bounds the whole."""
 _SPARE: Final = 64 * 1024**2
 """Bytes of metadata that an image may have on top of its content and an eighth of that."""
@@ -46,8 +46,8 @@ async def receive_disk(listener: socket.socket, context: ssl.SSLContext, disk: P
         if (copying := asyncio.current_task()) is not None:
             end.callback(copying.cancel)
         try:
-            await _take(reader, disk)
-            writer.write(_TAKEN)
+            await _receive(reader, disk)
+            writer.write(_CONFIRMATION)
             await writer.drain()
         except (GuestError, OSError, EOFError):
             return  # without a confirmation the sender does not send the memory
@@ -59,7 +59,7 @@ async def receive_disk(listener: socket.socket, context: ssl.SSLContext, disk: P
     return end.close
 
 
-async def _take(reader: asyncio.StreamReader, disk: Path) -> None:
+async def _receive(reader: asyncio.StreamReader, disk: Path) -> None:
     size = int.from_bytes(await reader.readexactly(_SIZE), "big")
     with disk.open("r+b") as file:
         head = await reader.readexactly(min(size, _HEAD))
@@ -80,15 +80,15 @@ async def send_disk(host: str, port: int, context: ssl.SSLContext, name: str, di
     try:
         with disk.open("rb") as file:
             writer.write(file.seek(0, 2).to_bytes(_SIZE, "big"))
-            await _copied(file, writer)
-        if await _in_time(reader.read(1)) != _TAKEN:
+            await _copy(file, writer)
+        if await _in_time(reader.read(1)) != _CONFIRMATION:
             raise GuestError(texts.DISK_NOT_TAKEN)
     finally:
         # Closing would wait for a target that does not read.
         writer.transport.abort()
 
 
-async def _copied(file: BinaryIO, writer: asyncio.StreamWriter) -> None:
+async def _copy(file: BinaryIO, writer: asyncio.StreamWriter) -> None:
     file.seek(0)
     while part := file.read(_CHUNK):
         writer.write(part)
@@ -97,10 +97,10 @@ async def _copied(file: BinaryIO, writer: asyncio.StreamWriter) -> None:
 
 async def _in_time(step: Awaitable[_Result]) -> _Result:
     try:
-        async with asyncio.timeout(_LONGEST_STEP):
+        async with asyncio.timeout(_STEP_TIMEOUT):
             return await step
     except TimeoutError as error:
-        raise GuestError(texts.DISK_STALLED.format(seconds=_LONGEST_STEP)) from error
+        raise GuestError(texts.DISK_STALLED.format(seconds=_STEP_TIMEOUT)) from error
 
 
 def is_same_disk(own: bytes, sent: bytes, size: int) -> bool:

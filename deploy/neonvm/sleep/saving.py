@@ -28,11 +28,11 @@ _CAPABILITIES: Final = (
     # Left on by a live migration, it would make QEMU wait forever for a response from the file.
     {"capability": "return-path", "state": False},
 )
-_LOOK: Final = 0.05
+_POLL: Final = 0.05
 _SAVED: Final = "completed"
 _FAILED: Final = frozenset({"failed", "cancelled"})
 _LOADING: Final = "inmigrate"
-_LONGEST_STEP: Final = 60.0
+_STEP_TIMEOUT: Final = 60.0
 """Seconds per chunk, and from the last one to the end: if hundreds wake at once, a load may take minutes."""
 _ANSWERS_WITHIN: Final = Seconds(30.0)
 """How long QEMU may fail to report its state: the loaded memory is not given up for one lost response."""
@@ -93,7 +93,7 @@ async def _saved(machine: Machine) -> None:
             return
         if report.status in _FAILED:
             raise GuestError(f"QEMU failed to save the memory: {report.error_desc or report.status}")
-        await machine.wait_for_event(_LOOK)
+        await machine.wait_for_event(_POLL)
 
 
 async def load(machine: Machine, image: SleepImage, clock: Clock) -> None:
@@ -113,11 +113,11 @@ async def load(machine: Machine, image: SleepImage, clock: Clock) -> None:
     sending = asyncio.ensure_future(asyncio.to_thread(_sent, image, ours))
     try:
         await asyncio.shield(sending)
-        async with asyncio.timeout(_LONGEST_STEP):
+        async with asyncio.timeout(_STEP_TIMEOUT):
             while await retried(machine, partial(_run_state, machine), clock, _ANSWERS_WITHIN) == _LOADING:
-                await machine.wait_for_event(_LOOK)
+                await machine.wait_for_event(_POLL)
     except TimeoutError as error:
-        raise GuestError(f"QEMU did not load the saved memory within {_LONGEST_STEP:g} s") from error
+        raise GuestError(f"QEMU did not load the saved memory within {_STEP_TIMEOUT:g} s") from error
     finally:
         # If QEMU has exited, this ends the thread with an error.
         with suppress(OSError):
@@ -145,5 +145,5 @@ def flush(disk: Path) -> None:
 
 def _sent(image: SleepImage, target: socket.socket) -> None:
     with target:
-        target.settimeout(_LONGEST_STEP)
+        target.settimeout(_STEP_TIMEOUT)
         image.read_once(target)

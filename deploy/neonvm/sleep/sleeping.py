@@ -22,12 +22,13 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 _STARTED_WITHIN: Final = Seconds(30.0)
-"""How long a node may fail to start QEMU, for example because it lacks memory for a moment: if the guest is given up,
-its pod ends, and its disk may go with it.
+"""How long to retry starting QEMU, for example while the node lacks memory: if that fails, the guest's pod ends, and
+its disk may be lost with it.
 """
 _PAUSE: Final = Seconds(1.0)
 _UNUSED_FOR: Final = Seconds(10.0)
-"""The empty QEMU is ended if there is no permit for so long: on a full node hundreds of guests may wait for minutes."""
+"""An empty QEMU is ended after waiting this long for a permit: on a full node hundreds of guests may wait for minutes.
+"""
 _RESUMED_WITHIN: Final = Seconds(30.0)
 """Limit for each step of resuming a guest whose memory is loaded. If it is exceeded, all sessions are lost."""
 _REPLAYED_WITHIN: Final = Seconds(1.0)

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 _SPARE_SECONDS: Final = 15.0
 _FREEZE_SECONDS: Final = 12.0
-"""A guest short of CPU checks its database for up to 5 s, and may be in the middle of a periodic check."""
+"""With little CPU, the guest takes up to 5 s to check its database, and a periodic check may already be running."""
 _THAW_ATTEMPTS: Final = 10
 _CLOCK_ATTEMPTS: Final = 5
 """The guest may be busy for the first five seconds, and each attempt waits for two."""
@@ -215,8 +215,8 @@ async def thaw(daemon: GuestDaemon, clock: Clock, *, has_stopped: bool = True) -
         await clock.sleep(_PAUSE)
     if not has_stopped or late is None:
         return
-    # A guest that took long to answer may have set its clock at the end of it. A request without an answer may still be
-    # carried out, with the time at which it was sent, so only a prompt answer ends this.
+    # A slow guest may have set its clock only just before it answered, so the clock may be late. A request without a
+    # response may still be executed, with the time at which it was sent. So only a prompt response ends this.
     for _ in range(_CLOCK_ATTEMPTS):
         if late is not None and late <= _LATE:
             return

@@ -11,7 +11,7 @@ import pytest
 from deploy.neonvm.migration.migration_facts import Sending, TransferState
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.ports import TransferError, TransferFault
-from deploy.neonvm.qemu.transfer import carried_through
+from deploy.neonvm.qemu.transfer import run_to_completion
 from deploy.neonvm.transfer_terms import TransferInfo
 from tests.fake_clock import FakeClock, settle
 
@@ -27,7 +27,7 @@ class Move:
     calls_off: int = 0
 
     async def send(self, progress: Callable[[TransferInfo], None]) -> TransferInfo:
-        return await carried_through(self._work(), self._call_off)
+        return await run_to_completion(self._work(), self._call_off)
 
     async def _work(self) -> TransferInfo:
         await self.ends.wait()
@@ -63,8 +63,8 @@ async def test_cancelled_move_ends_once_runner_is_known(transfers: Transfers) ->
     move, told = refused(), Told()
     transfers.begin("m", move.send, told.changed, told.fault)
     await settle()
-    transfers.call_off("m")
-    transfers.call_off("m")
+    transfers.cancel("m")
+    transfers.cancel("m")
     await settle()
     assert (transfers.of("m").sending, move.calls_off, told.changes) == (Sending.ACTIVE, 1, 0)
     move.ends.set()
@@ -75,7 +75,7 @@ async def test_cancelled_move_ends_once_runner_is_known(transfers: Transfers) ->
 async def test_move_cancelled_at_start_still_ends(transfers: Transfers) -> None:
     move, told = refused(), Told()
     transfers.begin("m", move.send, told.changed, told.fault)
-    transfers.call_off("m")
+    transfers.cancel("m")
     await settle()
     assert (transfers.of("m").sending, move.calls_off) == (Sending.ACTIVE, 1)
     move.ends.set()
@@ -88,7 +88,7 @@ async def test_internal_error_affects_one_move(transfers: Transfers) -> None:
     transfers.begin("faulty", faulty.send, told.changed, told.fault)
     transfers.begin("good", good.send, told.changed, told.fault)
     await settle()
-    transfers.call_off("faulty")
+    transfers.cancel("faulty")
     faulty.ends.set()
     await settle()
     assert (transfers.of("faulty"), told.faults) == (TransferState(), ["ours"])

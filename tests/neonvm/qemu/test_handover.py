@@ -40,11 +40,9 @@ def test_transition_table_matches_code() -> None:
     table = written_table()
     for source, target in product(SourceState, TargetState):
         assert next_step(MigrationView(source, target)).value == table[source.name][target]
-        called_off = next_step(MigrationView(source, target, is_called_off=True)).value
+        called_off = next_step(MigrationView(source, target, is_cancelled=True)).value
         released = next_step(MigrationView(source, target, is_released=True)).value
-        hopeless = next_step(
-            MigrationView(source, target, is_released=True, is_called_off=True, is_hopeless=True)
-        ).value
+        hopeless = next_step(MigrationView(source, target, is_released=True, is_cancelled=True, is_hopeless=True)).value
         assert released == table["any, released"][target].partition(",")[0]
         assert hopeless == ("give up" if released == "wait" else released)
         is_lost = source is SourceState.GONE and target is not TargetState.RUNS

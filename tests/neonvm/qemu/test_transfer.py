@@ -14,7 +14,7 @@ from deploy.neonvm.ports import GuestError, TransferError, TransferFault
 from deploy.neonvm.qemu import transfer
 from deploy.neonvm.qemu.frame_handover import FrameHandover
 from deploy.neonvm.qemu.machine import Machine, OpenRoute, Route, socket_pair
-from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
+from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, run_to_completion
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferStatus
 from protocol.units import Bytes, Seconds
 from tests.neonvm.qemu.fakes import SteppedClock
@@ -315,7 +315,7 @@ async def test_slow_move_is_cancelled(move: Move) -> None:
 
 
 async def test_cancelled_move_ends_with_known_runner(move: Move) -> None:
-    task = asyncio.create_task(carried_through(move.transfer.run(), move.transfer.call_off))
+    task = asyncio.create_task(run_to_completion(move.transfer.run(), move.transfer.cancel))
     move.source.at = {1.0: lambda: _cancel(task)}
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -342,7 +342,7 @@ class StuckWire:
 
 async def test_wire_that_never_opens_ends_with_the_move(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:
     """The guest sleeps on where it is, and its clients can wake it there."""
-    monkeypatch.setattr(transfer, "_LOOK", 0.01)
+    monkeypatch.setattr(transfer, "_POLL_SECONDS", 0.01)
     move.source.at = {}
     move.open_route = StuckWire(move.story, lambda: setattr(move.clock, "instant", 301.0)).open
     move.begin()
@@ -360,10 +360,10 @@ async def test_cancelled_move_does_not_wait_for_wire(
     move: Move, monkeypatch: pytest.MonkeyPatch, *, is_left: bool
 ) -> None:
     """Another process may take up a move that was left."""
-    monkeypatch.setattr(transfer, "_LOOK", 0.01)
+    monkeypatch.setattr(transfer, "_POLL_SECONDS", 0.01)
 
     def ends() -> None:
-        (move.transfer.leave if is_left else move.transfer.call_off)()
+        (move.transfer.detach if is_left else move.transfer.cancel)()
 
     move.source.at = {}
     move.open_route = StuckWire(move.story, ends).open

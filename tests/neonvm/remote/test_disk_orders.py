@@ -46,12 +46,12 @@ class Sending:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_client, "_DISK_LOOK", 0.01, raising=False)
+    monkeypatch.setattr(runner_client, "_DISK_POLL", 0.01, raising=False)
     monkeypatch.setattr(runner_client, "_DISK_SECONDS", 0.05, raising=False)
 
 
 def client(runner: Sending) -> RunnerClient:
-    return RunnerClient(runner, PLACE, PollLimiter(), patience=Seconds(0.02))
+    return RunnerClient(runner, PLACE, PollLimiter(), poll_timeout=Seconds(0.02))
 
 
 async def test_large_disk_takes_as_long_as_it_takes() -> None:

@@ -110,13 +110,13 @@ async def test_silent_pods_queue_separately() -> None:
     looks, forever = PollLimiter(1, 1), asyncio.Event()
 
     async def look(who: str, answers: asyncio.Event) -> str:
-        async with looks.turn(who):
+        async with looks.slot(who):
             await answers.wait()
         return who
 
     for each in ("silent-1", "silent-2"):
         with pytest.raises(GuestError):
-            async with looks.turn(each):
+            async with looks.slot(each):
                 raise GuestError("it does not answer")
     held = [asyncio.create_task(look(each, forever)) for each in ("silent-1", "silent-2")]
     await settle()

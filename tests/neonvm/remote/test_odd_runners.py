@@ -236,7 +236,7 @@ async def test_an_answer_has_a_size_and_a_time(answer: bytes, part: bytes, said:
 
     serving = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
     place = replace(PLACE, address="127.0.0.1", api=serving.port, is_open=True)
-    client = RunnerClient(connections(Reviews()), place, PollLimiter(), patience=Seconds(0.5))
+    client = RunnerClient(connections(Reviews()), place, PollLimiter(), poll_timeout=Seconds(0.5))
     with pytest.raises(GuestError, match=said) as refused:
         await client.status()
     await serving.close()

@@ -50,7 +50,7 @@ def guest(requests: RunnerAccess, place: RunnerEndpoint = PLACE) -> RemoteGuest:
     def no_machine() -> object:
         raise AssertionError("its QEMU is not asked")
 
-    client = RunnerClient(requests, place, PollLimiter(), patience=Seconds(1.0))
+    client = RunnerClient(requests, place, PollLimiter(), poll_timeout=Seconds(1.0))
     return RemoteGuest(client, no_machine, made, SleepingClock(), lambda: None)  # type: ignore[arg-type]
 
 

@@ -226,7 +226,7 @@ async def test_sleeping_guest_takes_no_orders(pod: Pod) -> None:
     assert {await answered(pod, *order) for order in orders} == {(503, texts.SLEEPS)}
     with pytest.raises(GuestError, match="is asleep"):
         await pod.runner.set_password("secret")
-    assert pod.runner.decisions.open_move == ""
+    assert pod.runner.decisions.undecided == ""
     assert await answered(pod, "GET", "/cpu_current") == (200, {"vcpus": 0})
     states = pod.runner.known_gate_state(), await pod.runner.gate_state()
     assert states == (GateState(sleeps=True, most_plugged=MOST),) * 2

@@ -281,7 +281,7 @@ async def test_copy_that_has_not_begun_is_ended_too(pods: Pods) -> None:
 
 async def test_target_that_takes_nothing_is_given_up(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node is overloaded, or stopped: the connection stays open, and nothing is read. The guest sleeps on."""
-    monkeypatch.setattr(disk_copy, "_LONGEST_STEP", 0.2)
+    monkeypatch.setattr(disk_copy, "_STEP_TIMEOUT", 0.2)
     before = descriptors()
     await pods.begin()
     with socket.create_server(("127.0.0.1", pods.port)):

@@ -135,7 +135,7 @@ async def test_move_that_is_called_off_leaves_sleeper(move: Move) -> None:
     transfer = move.transfer()
     running = asyncio.create_task(transfer.run())
     await move.target.begun.wait()
-    transfer.call_off()
+    transfer.cancel()
     with pytest.raises(TransferError, match="was cancelled"):
         await running
     assert move.image.exists()

@@ -205,7 +205,7 @@ class DeafMachine(SavedMachine):
 
 async def test_machine_that_takes_nothing_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load has no limit as long as it goes on: beside hundreds of others it may take minutes."""
-    monkeypatch.setattr(saving, "_LONGEST_STEP", 0.01)
+    monkeypatch.setattr(saving, "_STEP_TIMEOUT", 0.01)
     world.machine = DeafMachine(run_state="inmigrate")
     assert (await world.sleep.wake()).fault == "QEMU did not load the saved memory within 0.01 s"
     assert (world.adopted, world.machine.kills) == ([world.booted], 1)
