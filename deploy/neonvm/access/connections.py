@@ -42,22 +42,13 @@ class RunnerHttpResponse:
     body: bytes
 
 
-async def send_request(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: bytes
-) -> RunnerHttpResponse:
-    """Send one request; return the response. Raises ``OSError``."""
-    writer.write(_request(method, path, body))
-    await writer.drain()
-    return await _answer(reader, method, path)
-
-
 def _request(method: str, path: str, body: bytes) -> bytes:
     # HTTP/1.0: no chunked responses.
     head = f"{method} {path} HTTP/1.0\r\nHost: runner\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     return f"{head}\r\n\r\n".encode() + body
 
 
-async def _answer(reader: asyncio.StreamReader, method: str, path: str) -> RunnerHttpResponse:
+async def _read_response(reader: asyncio.StreamReader, method: str, path: str) -> RunnerHttpResponse:
     try:
         status, headers = _head((await reader.readuntil(b"\r\n\r\n")).decode("latin-1"))
         return RunnerHttpResponse(status, headers, await _body(reader, headers.get("content-length")))
@@ -121,7 +112,9 @@ class Streams:
 
     async def ask(self, method: str, path: str, body: bytes) -> RunnerHttpResponse:
         """Send one request; the connection stays open. Raises ``OSError``."""
-        return await send_request(self.reader, self.writer, method, path, body)
+        self.writer.write(_request(method, path, body))
+        await self.writer.drain()
+        return await _read_response(self.reader, method, path)
 
     def close(self) -> None:
         """Close the connection."""
@@ -180,7 +173,7 @@ class RunnerConnections:
         feeding = asyncio.create_task(connection.feed(reader))
         try:
             await connection.send(_request(method, path, body))
-            return await _answer(reader, method, path)
+            return await _read_response(reader, method, path)
         finally:
             feeding.cancel()
             # The event loop must stop watching the socket before it is closed.

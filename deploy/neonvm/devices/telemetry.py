@@ -21,7 +21,7 @@ class DeviceTelemetry:
         what = "1 if pods on this node get the device"
         present = Gauge("autoscale_devices_present", what, ("device",), registry=self.registry)
         for name in names:
-            present.labels(name).set_function(partial(_is_present, f"/dev/{name}", devices))
+            present.labels(name).set_function(partial(lambda path: float(path in devices()), f"/dev/{name}"))
         registered = Gauge(
             "autoscale_devices_registered", "1 while the kubelet offers the resource", registry=self.registry
         )
@@ -43,7 +43,3 @@ class DeviceTelemetry:
     def page(self) -> bytes:
         """The metrics page in Prometheus' text format."""
         return generate_latest(self.registry)
-
-
-def _is_present(path: str, devices: Callable[[], Sequence[str]]) -> float:
-    return float(path in devices())

@@ -141,9 +141,7 @@ class QemuGuest:
         await plug_memory(machine, wanted, self._tools.clock, _MEMORY_PAUSE)
 
     async def set_password(self, password: str) -> None:
-        """Set the password of the database roles; a booting guest is ready only once it has it. Raises
-        ``GuestError``.
-        """
+        """Set the database's password, without which a booting guest is not ready. Raises ``GuestError``."""
         self._daemon.password = password
         if self.is_booted:
             await self.daemon.send_password()
@@ -255,7 +253,8 @@ class QemuGuest:
         stand_in = tools.stand_in(spec, await fetch_metrics_page(spec, tools.sockets), clock)
         image, held_for = SleepImage(spec.state_dir), tools.accelerator.frames_held
         suspend = Suspend(str(spec.vm), machine, self._daemon, stand_in, image, clock, held_for, disk, has_device)
-        deps = SleepDependencies(stand_in, image, clock, self._process, self._launch, suspend.thaw, self._adopt)
+        resume = partial(thaw, self._daemon, clock)
+        deps = SleepDependencies(stand_in, image, clock, self._process, self._launch, resume, self._adopt)
         return GuestSleep(await suspend.run(), deps)
 
     async def _launch(self, more: Sequence[str] = ()) -> Machine:

@@ -179,14 +179,10 @@ class Suspend:
             )
         return sessions
 
-    async def thaw(self) -> None:
-        """Set the guest's clock and thaw its database. Gives up after repeated failures: the guest thaws itself."""
-        await thaw(self.daemon, self.clock)
-
     async def _thaw_if_alive(self) -> None:
         # QEMU may have been killed, and its owner should not wait for all attempts before it starts the guest again.
         if self.machine.alive:
-            await self.thaw()
+            await thaw(self.daemon, self.clock)
 
     async def _unless_woken(self, step: Coroutine[object, object, Result]) -> Result:
         """Return the result of ``step``. Raises ``SleepRefusedError`` as soon as a frame needs the guest."""

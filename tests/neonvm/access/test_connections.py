@@ -15,7 +15,7 @@ from deploy.neonvm.access.connections import (
     RunnerConnections,
     RunnerEndpoint,
     RunnerHttpResponse,
-    send_request,
+    Streams,
 )
 from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.network.sockets import listening, tcp_socket
@@ -173,7 +173,7 @@ async def test_an_answer_that_is_none_is_a_fault(said: bytes) -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         with pytest.raises(OSError, match="invalid response to"):
-            await send_request(reader, writer, "GET", "/status", b"")
+            await Streams(reader, writer).ask("GET", "/status", b"")
         writer.close()
 
 
@@ -185,7 +185,7 @@ async def test_an_answer_ends_with_its_connection() -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        assert await send_request(reader, writer, "GET", "/", b"") == RunnerHttpResponse(
+        assert await Streams(reader, writer).ask("GET", "/", b"") == RunnerHttpResponse(
             404, {"a": "b"}, b"nothing here"
         )
         writer.close()
@@ -199,6 +199,6 @@ async def test_a_packed_answer_is_not_unpacked(pod: SecuredPod, monkeypatch: pyt
 
     known = connections(Reviews())
     (await known.api(pod.place)).close()
-    monkeypatch.setattr("deploy.neonvm.access.connections.send_request", packed)
+    monkeypatch.setattr(Streams, "ask", packed)
     with pytest.raises(GuestError, match="compressed response"):
         await RunnerClient(known, pod.place, PollLimiter()).status()
