@@ -10,7 +10,7 @@ import json
 from typing import Final
 
 from deploy.neonvm.objects.owners import owner_reference
-from deploy.neonvm.texts.runner import MOVED_AWAY
+from deploy.neonvm.texts.runner import MIGRATED_AWAY
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, labels_of, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.names import (
@@ -56,7 +56,7 @@ def pod_end(pod: Json) -> tuple[str, str]:
     ends = [child(status, "state", "terminated") for status in runners]
     message = next((text(end, "message") or text(end, "reason") for end in ends), "") or text(pod, "status", "message")
     # Only the runner's termination message shows that the guest was migrated.
-    return MOVED if message == MOVED_AWAY else "PodEnded", message
+    return MOVED if message == MIGRATED_AWAY else "PodEnded", message
 
 
 def is_runner(container: Json) -> bool:

@@ -177,7 +177,7 @@ def _image(arguments: RunnerArguments) -> GuestImage:
 async def _accelerator(arguments: RunnerArguments, image: GuestImage) -> Accelerator:
     if arguments.spec.get("enableAcceleration") is False:
         # Only an explicit false disables acceleration; the CRD's default is true.
-        return emulation(texts.EMULATION_WANTED)
+        return emulation(texts.EMULATION_REQUESTED)
     return await proven_accelerator(image, _LAUNCHER)
 
 

@@ -112,6 +112,6 @@ async def _receive(path: Path) -> FlatTap:
                 await asyncio.sleep(0.02)
                 continue
             if not message:
-                raise ConnectionError(texts.HUNG_UP)
+                raise ConnectionError(texts.CONNECTION_CLOSED)
         offer = msgspec.json.decode(message, type=TapOffer)
         return FlatTap(descriptors[0], offer.address, offer.mtu)

@@ -100,9 +100,9 @@ class PodRunner:
             await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 await self._shut_down(ended, grace)
-                return Ending(0, texts.MOVED_AWAY if self.decisions.is_given else texts.TOLD_TO_END)
+                return Ending(0, texts.MIGRATED_AWAY if self.decisions.is_given else texts.POD_STOPPED)
             if self.decisions.is_given:
-                return Ending(0, texts.MOVED_AWAY)
+                return Ending(0, texts.MIGRATED_AWAY)
             # The guest powered off or failed: the pod is Failed, and the VM's restart policy applies.
             return Ending(1, texts.GUEST_ENDED.format(why=ended.result()))
         finally:
@@ -205,15 +205,15 @@ class PodRunner:
         has_arrived = await self._guest.arrived()
         # A guest that was sent is paused, so it has a last known size.
         has_sent = has_arrived and await self._guest.paused_state() is not None
-        receives, known = self._receives and not has_arrived, self.known_gate_state()
-        has_certificate = known.has_certificate or (receives and bool(self._has_credentials_for))
-        return replace(known, receives=receives, has_sent=has_sent, has_certificate=has_certificate)
+        receives, current = self._receives and not has_arrived, self.known_gate_state()
+        has_certificate = current.has_certificate or (receives and bool(self._has_credentials_for))
+        return replace(current, receives=receives, has_sent=has_sent, has_certificate=has_certificate)
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Set the guest's CPU; return what it then reports. Raises ``GuestError``."""
         if self.decisions.is_given:
             # QEMU may still run for a moment, and would accept the command.
-            raise GuestError(texts.MOVED_AWAY)
+            raise GuestError(texts.MIGRATED_AWAY)
         self._check_awake()
         return await self._guest.set_cpu(use)
 
@@ -250,7 +250,7 @@ class PodRunner:
     async def wake(self, sleeps: int) -> Woken:
         """Wake the guest like ``PodSleep.wake``; this aborts an undecided migration."""
         if self.decisions.is_given:
-            raise GuestError(texts.MOVED_AWAY)
+            raise GuestError(texts.MIGRATED_AWAY)
         if (leaving := self.migration_source) is not None and sleeps == self.sleep.sleeps:
             # Its new QEMU process has no credentials.
             self._has_credentials_for = ""
@@ -264,7 +264,7 @@ class PodRunner:
         if self.sleep.is_on or not self._receives:
             await self.sleep_migration.send_disk(address)
         elif await self._guest.arrived():
-            raise GuestError(texts.NO_MOVE)
+            raise GuestError(texts.NO_MIGRATION)
         else:
             await self.sleep_migration.receive_disk(address, self._guest.machine, self._guest.daemon)
             # Only a booted guest falls asleep, so this one is booted as soon as it resumes.
@@ -312,11 +312,11 @@ class PodRunner:
     async def _prepare_sleep(self) -> GuestState:
         """Check that the guest may sleep now, and return its state. Raises ``SleepRefusedError``."""
         if self.decisions.is_given or self.decisions.undecided:
-            raise SleepRefusedError(texts.MOVE_UNDER_WAY)
+            raise SleepRefusedError(texts.MIGRATION_UNDER_WAY)
         try:
             await self._guest.arrived()
             if await self._guest.paused_state() is not None:
-                raise SleepRefusedError(texts.MOVE_UNDER_WAY)
+                raise SleepRefusedError(texts.MIGRATION_UNDER_WAY)
             state = await self._guest.state()
             if state.phase is not GuestPhase.RUNNING:
                 raise SleepRefusedError(texts.NOT_RUNNING.format(phase=state.phase))

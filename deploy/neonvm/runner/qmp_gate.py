@@ -37,7 +37,7 @@ class GateState:
     most_plugged: int = 0
 
 
-_ASKING: Final = frozenset(
+_QUERIES: Final = frozenset(
     {
         "query-commands",
         "query-cpus-fast",
@@ -56,9 +56,9 @@ _CAPABILITIES: Final = frozenset({"auto-converge", "events", "late-block-activat
 _PARAMETERS: Final = frozenset({"downtime-limit", "max-bandwidth"})
 _PAUSES: Final = frozenset({"initial", "max", "rounds", "step"})
 # Milliseconds, or rounds, of `announce-self`.
-_LONGEST_PAUSE: Final = 1000
+_MAX_PAUSE: Final = 1000
 # QEMU's own numbers are signed 64 bits.
-_MOST: Final = 2**62
+_MAX_NUMBER: Final = 2**62
 
 
 def _is_whole(value: object, most: int) -> bool:
@@ -66,7 +66,7 @@ def _is_whole(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
-def _nothing(arguments: Arguments, _: GateState) -> bool:
+def _no_arguments(arguments: Arguments, _: GateState) -> bool:
     return not arguments
 
 
@@ -79,10 +79,10 @@ def _memory(arguments: Arguments, _: GateState) -> bool:
     return _is_memory(arguments, {"requested-size", "size"}) and arguments.keys() == {"path", "property"}
 
 
-def _requested_memory(arguments: Arguments, now: GateState) -> bool:
-    wanted = arguments.get("value")
+def _requested_memory(arguments: Arguments, state: GateState) -> bool:
+    value = arguments.get("value")
     # virtio-mem plugs whole blocks only.
-    is_fit = _is_whole(wanted, now.most_plugged) and isinstance(wanted, int) and not wanted % MEMORY_BLOCK.value
+    is_fit = _is_whole(value, state.most_plugged) and isinstance(value, int) and not value % MEMORY_BLOCK.value
     is_of_memory = _is_memory(arguments, {"requested-size"})
     return is_fit and is_of_memory and arguments.keys() == {"path", "property", "value"}
 
@@ -92,12 +92,12 @@ def _is_memory(arguments: Arguments, properties: set[str]) -> bool:
     return isinstance(path, str) and path in _DEVICES and isinstance(name, str) and name in properties
 
 
-def _to_a_pod(arguments: Arguments, _: GateState) -> bool:
+def _is_outgoing(arguments: Arguments, _: GateState) -> bool:
     # `inc`: also migrate the disk's changes relative to its backing file.
     return arguments.keys() <= {"uri", "inc"} and arguments.get("inc") in (None, True) and _is_pod(arguments.get("uri"))
 
 
-def _from_a_pod(arguments: Arguments, _: GateState) -> bool:
+def _is_incoming(arguments: Arguments, _: GateState) -> bool:
     return arguments.keys() == {"uri"} and _is_pod(arguments["uri"])
 
 
@@ -113,45 +113,45 @@ def _is_pod(uri: object) -> bool:
 
 
 def _capabilities(arguments: Arguments, _: GateState) -> bool:
-    wanted = arguments.get("capabilities")
-    return arguments.keys() == {"capabilities"} and isinstance(wanted, list) and all(map(_is_capability, wanted))
+    value = arguments.get("capabilities")
+    return arguments.keys() == {"capabilities"} and isinstance(value, list) and all(map(_is_capability, value))
 
 
-def _is_capability(each: object) -> bool:
-    if not isinstance(each, Mapping) or each.keys() != {"capability", "state"}:
+def _is_capability(entry: object) -> bool:
+    if not isinstance(entry, Mapping) or entry.keys() != {"capability", "state"}:
         return False
-    name = each["capability"]
-    return isinstance(name, str) and name in _CAPABILITIES and isinstance(each["state"], bool)
+    name = entry["capability"]
+    return isinstance(name, str) and name in _CAPABILITIES and isinstance(entry["state"], bool)
 
 
 def _parameters(arguments: Arguments, _: GateState) -> bool:
-    return arguments.keys() <= _PARAMETERS and all(_is_whole(amount, _MOST) for amount in arguments.values())
+    return arguments.keys() <= _PARAMETERS and all(_is_whole(amount, _MAX_NUMBER) for amount in arguments.values())
 
 
 def _pauses(arguments: Arguments, _: GateState) -> bool:
-    return arguments.keys() <= _PAUSES and all(_is_whole(amount, _LONGEST_PAUSE) for amount in arguments.values())
+    return arguments.keys() <= _PAUSES and all(_is_whole(amount, _MAX_PAUSE) for amount in arguments.values())
 
 
-_FITS: Final[Mapping[str, Callable[[Arguments, GateState], bool]]] = {
-    **dict.fromkeys(_ASKING, _nothing),
+_CHECKS: Final[Mapping[str, Callable[[Arguments, GateState], bool]]] = {
+    **dict.fromkeys(_QUERIES, _no_arguments),
     "announce-self": _pauses,
-    "cont": _nothing,
-    "migrate": _to_a_pod,
-    "migrate-incoming": _from_a_pod,
+    "cont": _no_arguments,
+    "migrate": _is_outgoing,
+    "migrate-incoming": _is_incoming,
     "migrate-set-capabilities": _capabilities,
     "migrate-set-parameters": _parameters,
-    "migrate_cancel": _nothing,
+    "migrate_cancel": _no_arguments,
     "qmp_capabilities": _extensions,
     "qom-get": _memory,
     "qom-set": _requested_memory,
-    "quit": _nothing,
+    "quit": _no_arguments,
 }
 """The allowed commands, with the check of their arguments."""
 
-_ANY_TIME: Final = _ASKING | {"qmp_capabilities", "qom-get"}
+_ANY_TIME: Final = _QUERIES | {"qmp_capabilities", "qom-get"}
 """Read-only commands. Any other may corrupt memory that is being saved or restored."""
 
-_OF_SLEEPER: Final = _ANY_TIME | {
+_ASLEEP_COMMANDS: Final = _ANY_TIME | {
     "cont",
     "migrate",
     "migrate_cancel",
@@ -161,42 +161,42 @@ _OF_SLEEPER: Final = _ANY_TIME | {
 }
 """Commands that a sleeping guest supports without QEMU."""
 
-WHILE_MOVING: Final = frozenset({"cont", "migrate", "migrate-incoming", "quit"})
+MIGRATION_COMMANDS: Final = frozenset({"cont", "migrate", "migrate-incoming", "quit"})
 """Commands that are allowed only in some states of QEMU."""
 
 
-def refusal(message: object, now: GateState) -> str:
+def refusal(message: object, state: GateState) -> str:
     """The reason why ``message`` is not passed on to QEMU; empty if it is."""
     # Refuse unknown keys as well: `exec-oob` also runs a command.
     if not isinstance(message, Mapping) or not message.keys() <= {"execute", "arguments", "id"}:
-        return texts.NO_COMMAND
+        return texts.NOT_QMP
     command, arguments = message.get("execute"), message.get("arguments", {})
     if not isinstance(command, str) or not isinstance(arguments, Mapping):
-        return texts.NO_COMMAND
-    fits = _FITS.get(command)
-    if fits is None:
-        return texts.NOT_OFFERED.format(command=command)
-    if not fits(arguments, now):
-        return texts.NOT_WITH_THESE.format(command=command)
-    if now.sleeps and command not in (_OF_SLEEPER if now.leaves else _ANY_TIME):
+        return texts.NOT_QMP
+    check = _CHECKS.get(command)
+    if check is None:
+        return texts.COMMAND_REFUSED.format(command=command)
+    if not check(arguments, state):
+        return texts.ARGUMENTS_REFUSED.format(command=command)
+    if state.sleeps and command not in (_ASLEEP_COMMANDS if state.leaves else _ANY_TIME):
         return texts.SLEEPS
-    return _too_early(command, now)
+    return _state_refusal(command, state)
 
 
-def _too_early(command: str, now: GateState) -> str:
+def _state_refusal(command: str, state: GateState) -> str:
     """The reason why ``command`` is refused in this state; empty if it is not."""
     match command:
         # Two running copies of a guest would corrupt the disk.
-        case "cont" if now.is_given:
-            return texts.ELSEWHERE
+        case "cont" if state.is_given:
+            return texts.MIGRATED_FOR_GOOD
         # The decision may still be for the target, which then runs.
-        case "cont" if now.is_open:
+        case "cont" if state.is_open:
             return texts.UNDECIDED
-        case "migrate" if not (now.is_open and now.has_certificate):
-            return texts.NO_MOVE
-        case "migrate-incoming" if not (now.receives and now.has_certificate):
-            return texts.NO_MOVE
+        case "migrate" if not (state.is_open and state.has_certificate):
+            return texts.NO_MIGRATION
+        case "migrate-incoming" if not (state.receives and state.has_certificate):
+            return texts.NO_MIGRATION
         # A running guest is shut down with its pod.
-        case "quit" if not (now.is_given or now.receives or now.has_sent):
-            return texts.RUNS_HERE
+        case "quit" if not (state.is_given or state.receives or state.has_sent):
+            return texts.GUEST_RUNS_HERE
     return ""

@@ -74,7 +74,7 @@ class SleepMigration:
     def _context(self, *, is_server: bool) -> ssl.SSLContext:
         """TLS context with the migration's certificate. Raises ``GuestError`` and ``ssl.SSLError``."""
         if self._certificate is None:
-            raise GuestError(texts.NO_MOVE)
+            raise GuestError(texts.NO_MIGRATION)
         return self._tls.context(*self._certificate, is_server=is_server)
 
     async def send_disk(self, host: str) -> None:
@@ -97,7 +97,7 @@ class SleepMigration:
         """
         disk = self._disk
         if disk is None:
-            raise GuestError(texts.NO_MOVE)
+            raise GuestError(texts.NO_MIGRATION)
         # A repeated order must not find the port in use, nor write the disk beside an earlier copy.
         self._arriving.close()
         try:
@@ -106,7 +106,7 @@ class SleepMigration:
             listener = listening(socket.socket(family, socket.SOCK_STREAM), anywhere, disk.port)
             end_copy = await receive_disk(listener, context, disk.path)
         except OSError as error:
-            raise GuestError(texts.DISK_NOT_AWAITED.format(error=error)) from error
+            raise GuestError(texts.DISK_NOT_RECEIVED.format(error=error)) from error
 
         def on_resume() -> None:
             # Once, and from here on nothing may write the disk beside the guest.

@@ -121,7 +121,7 @@ class SleepOrders:
             await self._host.settle()
             # A migration was ordered meanwhile, and needs a running guest.
             if self._host.is_held:
-                self._refused(order, texts.IS_BEING_MOVED)
+                self._refused(order, texts.MIGRATION_PENDING)
                 return
             self._size_before = self._host.state
             result = await self._guest.fall_asleep()

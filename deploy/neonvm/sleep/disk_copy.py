@@ -82,7 +82,7 @@ async def send_disk(host: str, port: int, context: ssl.SSLContext, name: str, di
             writer.write(file.seek(0, 2).to_bytes(_SIZE, "big"))
             await _copy(file, writer)
         if await _in_time(reader.read(1)) != _CONFIRMATION:
-            raise GuestError(texts.DISK_NOT_TAKEN)
+            raise GuestError(texts.DISK_REJECTED)
     finally:
         # Closing would wait for a target that does not read.
         writer.transport.abort()

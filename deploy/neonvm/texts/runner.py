@@ -6,9 +6,9 @@ from typing import Final
 
 # Endings of the pod, in its termination message
 
-MOVED_AWAY: Final = "the guest has moved to another pod"
+MIGRATED_AWAY: Final = "the guest has moved to another pod"
 """The controller reads it: the guest was given away."""
-TOLD_TO_END: Final = "the pod was stopped"
+POD_STOPPED: Final = "the pod was stopped"
 GUEST_ENDED: Final = "the guest has ended: {why}"
 NO_FILE: Final = "{file} not found"
 NO_POD_NAME: Final = "K8S_POD_NAME is not set"
@@ -17,9 +17,9 @@ PORT_RESERVED: Final = "spec.guest.ports: port {port} is reserved for the runner
 NO_SOCKET: Final = "no socket"
 NO_TAP: Final = "no tap from the node's network program within {seconds:g} s ({reason}); see its log on this node"
 TAP_UNUSABLE: Final = "cannot use the tap: {error}"
-HUNG_UP: Final = "neonvm-network closed the connection"
+CONNECTION_CLOSED: Final = "neonvm-network closed the connection"
 OTHER_ADDRESS: Final = "neonvm-network has address {has} for this VM; expected {wanted}"
-EMULATION_WANTED: Final = "software emulation, as the VM requests"
+EMULATION_REQUESTED: Final = "software emulation, as the VM requests"
 
 # Refusals of requests
 
@@ -39,32 +39,32 @@ NOT_ASLEEP: Final = "the guest is not asleep"
 ANOTHER_SLEEP: Final = "stale order: the guest has been asleep again since"
 NOT_WAKEABLE: Final = "the guest has no flat-network address, so no client could wake it"
 NOT_RUNNING: Final = "the guest must be Running to fall asleep, and is {phase}"
-MOVE_UNDER_WAY: Final = "the guest is being migrated"
+MIGRATION_UNDER_WAY: Final = "the guest is being migrated"
 SUPERSEDED: Final = "superseded by a newer request"
 
 # Failures of migrating a sleeping guest
 
 DISK_FIRST: Final = "the disk has not been sent to the target yet"
 DISK_NOT_SENT: Final = "cannot send the disk: {error}"
-DISK_NOT_AWAITED: Final = "cannot receive the disk: {error}"
-DISK_NOT_TAKEN: Final = "the target rejected the disk"
+DISK_NOT_RECEIVED: Final = "cannot receive the disk: {error}"
+DISK_REJECTED: Final = "the target rejected the disk"
 DISK_STALLED: Final = "the target has not read from the disk's connection for {seconds:g} s"
 OTHER_DISK: Final = "the disk belongs to a different machine"
 
 # Refusals of QEMU's commands
 
-NO_COMMAND: Final = "not a QMP command"
-NOT_OFFERED: Final = "{command} is not allowed in this pod"
-NOT_WITH_THESE: Final = "{command} is not allowed in this pod with these arguments"
-ELSEWHERE: Final = "the guest was migrated away and never runs here again"
+NOT_QMP: Final = "not a QMP command"
+COMMAND_REFUSED: Final = "{command} is not allowed in this pod"
+ARGUMENTS_REFUSED: Final = "{command} is not allowed in this pod with these arguments"
+MIGRATED_FOR_GOOD: Final = "the guest was migrated away and never runs here again"
 UNDECIDED: Final = "a migration is under way, and its outcome is not decided yet"
-NO_MOVE: Final = "no migration with a certificate has begun here"
-RUNS_HERE: Final = "the guest runs here and was not migrated away"
+NO_MIGRATION: Final = "no migration with a certificate has begun here"
+GUEST_RUNS_HERE: Final = "the guest runs here and was not migrated away"
 
 # Refusals of orders to sleep
 
 CANNOT_SLEEP: Final = "this guest runtime does not support sleep"
-IS_BEING_MOVED: Final = "the guest is about to be migrated"
+MIGRATION_PENDING: Final = "the guest is about to be migrated"
 
 # Log lines
 

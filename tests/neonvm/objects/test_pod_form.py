@@ -13,7 +13,7 @@ from deploy.neonvm.objects.pods import MOVED, pod_end, runner_pod
 from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.service.__main__ import parser
-from deploy.neonvm.texts.runner import MOVED_AWAY
+from deploy.neonvm.texts.runner import MIGRATED_AWAY
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import MIGRATIONS
 from protocol.names import ANNOTATION_SLEEP_IGNORES
@@ -235,8 +235,8 @@ def test_agent_sidecar_has_own_identity() -> None:
         ({"reason": "GuestEnded", "message": "it died"}, ("GuestEnded", "it died")),
         ({"message": "evicted"}, ("PodEnded", "evicted")),
         (
-            {"containerStatuses": [{"name": "neonvm-runner", "state": {"terminated": {"message": MOVED_AWAY}}}]},
-            (MOVED, MOVED_AWAY),
+            {"containerStatuses": [{"name": "neonvm-runner", "state": {"terminated": {"message": MIGRATED_AWAY}}}]},
+            (MOVED, MIGRATED_AWAY),
         ),
         (
             {

@@ -241,10 +241,10 @@ async def test_moves_of_the_past_are_answered_asleep(pod: Pod) -> None:
 
 async def test_guest_in_a_move_stays_awake(pod: Pod) -> None:
     pod.runner.decide("m1", Decided.OPEN)
-    assert await answered(pod, "PUT", "/sleep") == (409, texts.MOVE_UNDER_WAY)
+    assert await answered(pod, "PUT", "/sleep") == (409, texts.MIGRATION_UNDER_WAY)
     pod.runner.decide("m1", Decided.KEPT)
     pod.hypervisor.machine.answers["query-status"] = {"status": "postmigrate"}
-    assert await answered(pod, "PUT", "/sleep") == (409, texts.MOVE_UNDER_WAY)
+    assert await answered(pod, "PUT", "/sleep") == (409, texts.MIGRATION_UNDER_WAY)
     pod.hypervisor.machine.answers["query-status"] = {"status": "running"}
     pod.flat.fault = GuestError("QEMU keeps its frames")
     assert await answered(pod, "PUT", "/sleep") == (409, "QEMU keeps its frames")
@@ -279,7 +279,7 @@ async def test_termination_of_sleeper_loses_nothing(tmp_path: Path, daemon: Fake
     await asleep(pod)
     daemon.asked.clear()
     pod.stop.set()
-    assert (await life, daemon.asked) == (Ending(0, texts.TOLD_TO_END), [])
+    assert (await life, daemon.asked) == (Ending(0, texts.POD_STOPPED), [])
     assert (pod.flat.story[-1], pod.hypervisor.machine.alive) == ("closed", False)
 
 
@@ -298,7 +298,7 @@ async def test_termination_waits_for_falling_asleep(
     await settle()
     pod.sleeper.refusal = refusal
     pod.sleeper.falls.set()
-    assert await life == Ending(0, texts.TOLD_TO_END)
+    assert await life == Ending(0, texts.POD_STOPPED)
     assert daemon.asked == (["PUT /shutdown"] if refusal else [])
     await falling
 
@@ -312,7 +312,7 @@ async def test_termination_does_not_wait_for_ever(tmp_path: Path, daemon: FakeGu
     waiting = asyncio.create_task(answered(pod, "GET", "/woken"))
     await settle()
     pod.stop.set()
-    assert await life == Ending(0, texts.TOLD_TO_END)
+    assert await life == Ending(0, texts.POD_STOPPED)
     with pytest.raises(asyncio.CancelledError):
         await waking
     assert (await waiting)[0] == 409

@@ -17,7 +17,7 @@ from deploy.neonvm.remote.migration_endpoint import MigrationAuthority
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.pod_runner import Ending
 from deploy.neonvm.runner.qmp_gate import GateState
-from deploy.neonvm.texts.runner import MOVED_AWAY
+from deploy.neonvm.texts.runner import MIGRATED_AWAY
 from protocol.units import Seconds
 from tests.neonvm.qemu.fakes import FakeGuestDaemon
 from tests.neonvm.runner.one_pod import Pod, running, scripted_daemon
@@ -197,7 +197,7 @@ async def test_pod_of_moved_guest_succeeds(tmp_path: Path, daemon: FakeGuestDaem
     life = await pod.begin()
     pod.runner.decide("m1", Decided.GIVEN)
     pod.hypervisor.machine.fail("QEMU exited with code 0")
-    assert await life == Ending(0, MOVED_AWAY)
+    assert await life == Ending(0, MIGRATED_AWAY)
 
 
 async def test_termination_shuts_guest_down(tmp_path: Path, daemon: FakeGuestDaemon) -> None:

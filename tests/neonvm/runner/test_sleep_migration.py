@@ -195,7 +195,7 @@ async def test_given_guest_never_wakes_here(pods: Pods) -> None:
     assert pods.source.flat.story[-1] == "1 frames go back"
     assert pods.world.stand_in.places[-1] == "nothing"
     refused = await pods.source.ask("PUT", "/wake", {"sleeps": 1})
-    assert (refused.status, refused.body.decode().strip()) == (503, texts.MOVED_AWAY)
+    assert (refused.status, refused.body.decode().strip()) == (503, texts.MIGRATED_AWAY)
     assert pods.source.sleeper.orders == ["sleep", "listen"]
     assert await pods.decide("kept") == "given"
 
@@ -214,8 +214,8 @@ async def test_waking_ends_an_open_move(pods: Pods) -> None:
 async def test_sleeper_answers_its_gate(pods: Pods) -> None:
     assert await pods.command("query-status") == {"status": "suspended"}
     assert await pods.command("qom-set", path="vm0", property="requested-size", value=0) == texts.SLEEPS
-    assert await pods.command("migrate", uri="tcp:127.0.0.1:20187") == texts.NO_MOVE
-    assert await pods.command("quit") == texts.RUNS_HERE
+    assert await pods.command("migrate", uri="tcp:127.0.0.1:20187") == texts.NO_MIGRATION
+    assert await pods.command("quit") == texts.GUEST_RUNS_HERE
     await pods.begin()
     assert await pods.command("cont") == texts.UNDECIDED
     assert await pods.command("migrate-set-parameters", **{"max-bandwidth": 1}) == {}
