@@ -271,18 +271,18 @@ class NeonVmController:
             # Last, so that a refusal by an older admission policy blocks nothing else.
             await self._update_pod_metadata(vm, facts.pod, guest)
 
-    async def _report(self, vm: Json, wanted: Json) -> bool:
+    async def _report(self, vm: Json, desired: Json) -> bool:
         """Write the fields of the status that differ, with timestamps for changed conditions and a new revision.
         Return True if the API accepted a write that is bound to the version of ``vm``.
         """
         now = timestamp(self._deps.clock.wall())
-        wanted = stamped(wanted, now)
-        if revision := child(wanted, "currentRevision"):
-            wanted = {**wanted, "currentRevision": {**revision, "updatedAt": now}}
-        if (sleep := child(wanted, "sleep")) and not sleep["since"]:
-            wanted = {**wanted, "sleep": {**sleep, "since": now}}
+        desired = stamped(desired, now)
+        if revision := child(desired, "currentRevision"):
+            desired = {**desired, "currentRevision": {**revision, "updatedAt": now}}
+        if (sleep := child(desired, "sleep")) and not sleep["since"]:
+            desired = {**desired, "sleep": {**sleep, "since": now}}
         status = child(vm, "status")
-        changed = {key: value for key, value in wanted.items() if status.get(key) != value}
+        changed = {key: value for key, value in desired.items() if status.get(key) != value}
         # Do not write again what would be dropped.
         if changed.keys() <= self._dropped:
             return False

@@ -232,7 +232,7 @@ def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
         ("memory max", running.mem_max, high.mem),
     ]
     differences = "; ".join(
-        texts.DIFFERENCE.format(what=what, has=has, wanted=wanted) for what, has, wanted in pairs if has != wanted
+        texts.DIFFERENCE.format(what=what, actual=actual, spec=spec) for what, actual, spec in pairs if actual != spec
     )
     problems = limit_problems(running, pod, machine.slot_size)
     changed = reasoned(texts.SPEC_CHANGED, differences=differences, pod=name)
@@ -254,8 +254,8 @@ def _stalled(facts: VmObservation, guest: GuestState, desired: Resources, behind
     resources = " and ".join(sorted(behind & facts.stalled))
     if not resources:
         return []
-    has = Resources(guest.cpu, guest.mem)
-    stalled = reasoned(texts.GUEST_DOES_NOT_FOLLOW, resources=resources, desired=desired, has=has)
+    actual = Resources(guest.cpu, guest.mem)
+    stalled = reasoned(texts.RESIZE_STALLED, resources=resources, desired=desired, actual=actual)
     return [condition(facts.vm, "ResizeStalled", "True", *stalled)]
 
 

@@ -109,8 +109,8 @@ def _sleeping_report(facts: VmObservation, machine: VirtualMachine) -> SleepRepo
     # Keep the duration of the last wake, as an estimate for the next.
     report = SleepReport(order, SleepState.ASLEEP, sessions=sessions, saved=saved, seconds=before.seconds)
     # The status has the guest's size until the phase Asleep is written.
-    has = machine.actual
-    cpus, memory = (before.cpus, before.memory) if has is None else (has.cpu.quantity(), has.mem.quantity())
+    size = machine.actual
+    cpus, memory = (before.cpus, before.memory) if size is None else (size.cpu.quantity(), size.mem.quantity())
     report = structs.replace(report, cpus=cpus, memory=memory)
     if before.state is SleepState.WAKING:
         return structs.replace(report, order=before.order, state=SleepState.WAKING, message=before.message)

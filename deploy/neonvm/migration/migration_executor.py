@@ -90,11 +90,11 @@ class MigrationExecutor:
         body: Json = {"metadata": {**metadata, "resourceVersion": text(migration, "metadata", "resourceVersion")}}
         self._deps.migrations.learn(await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body))
 
-    async def _report(self, migration: Json, wanted: Json) -> Json:
+    async def _report(self, migration: Json, desired: Json) -> Json:
         """Write the fields that differ, and return them."""
         status = child(migration, "status")
-        wanted = stamped(wanted, timestamp(self._deps.clock.wall()))
-        changed = {key: value for key, value in wanted.items() if status.get(key) != value}
+        desired = stamped(desired, timestamp(self._deps.clock.wall()))
+        changed = {key: value for key, value in desired.items() if status.get(key) != value}
         if not changed:
             return changed
         # A phase is written only to the version that it was derived from.

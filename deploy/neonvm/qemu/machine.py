@@ -76,14 +76,14 @@ async def retried(machine: Machine, step: Callable[[], Awaitable[_Result]], cloc
         await clock.sleep(_RETRY_PAUSE)
 
 
-async def plug_memory(machine: Machine, wanted: Bytes, clock: Clock, pause: Seconds) -> None:
+async def plug_memory(machine: Machine, size: Bytes, clock: Clock, pause: Seconds) -> None:
     """Set the size of the virtio-mem device and wait up to three seconds for the guest to reach it. Raises
     ``GuestError``.
     """
-    await machine.call("qom-set", {**PLUGGED, "property": "requested-size", "value": wanted.value})
+    await machine.call("qom-set", {**PLUGGED, "property": "requested-size", "value": size.value})
     deadline = clock.now() + _MEMORY_SECONDS
     # The guest may never reach it: it unplugs only memory that it can spare.
-    while await machine.call("qom-get", PLUGGED) != wanted.value and clock.now() < deadline:
+    while await machine.call("qom-get", PLUGGED) != size.value and clock.now() < deadline:
         await clock.sleep(pause)
 
 
@@ -147,8 +147,8 @@ Decide = Callable[[Decided], Awaitable[Decided]]
 """Records a decision unless there is one, and returns the valid one; ``OPEN`` only reads. Raises ``GuestError``."""
 
 
-async def accept_decision(wanted: Decided) -> Decided:
+async def accept_decision(requested: Decided) -> Decided:
     """A ``Decide`` for a process that owns both machines. They do not outlive it, so nobody else decides, and it can
     return the guest to the source if the target refuses to run.
     """
-    return wanted
+    return requested

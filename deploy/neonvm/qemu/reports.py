@@ -55,10 +55,10 @@ class _Timestamp(msgspec.Struct):
     microseconds: Count
 
 
-def parse_timestamp(said: object) -> float | None:
+def parse_timestamp(value: object) -> float | None:
     """Unix time; None if QEMU did not report it."""
     try:
-        stamp = msgspec.convert(said, _Timestamp)
+        stamp = msgspec.convert(value, _Timestamp)
     except msgspec.ValidationError:
         return None
     return stamp.seconds + stamp.microseconds / 1e6

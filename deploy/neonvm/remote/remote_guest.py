@@ -290,23 +290,23 @@ async def count_plugged(machine: Machine, who: str) -> int:
     return sum(slot.qom_path is not None for slot in await _slots(machine, who))
 
 
-async def plug(machine: Machine, who: str, wanted: int, clock: Clock) -> None:
-    """Hot-plug or unplug vCPUs until there are ``wanted``. Raises ``GuestError``, which names ``who``."""
+async def plug(machine: Machine, who: str, target: int, clock: Clock) -> None:
+    """Hot-plug or unplug vCPUs until there are ``target``. Raises ``GuestError``, which names ``who``."""
     # Plug from the first core up, unplug from the last down; QEMU lists slots in no particular order.
     slots = sorted(await _slots(machine, who), key=lambda slot: slot.core)
     plugged, empty = ([cpu for cpu in slots if (cpu.qom_path is None) is is_empty] for is_empty in (False, True))
-    for slot in empty[: max(0, wanted - len(plugged))]:
+    for slot in empty[: max(0, target - len(plugged))]:
         # With NeonVM's own IDs, so that its controller can take over again.
         await machine.call("device_add", {"driver": slot.type, "id": f"cpu{slot.core}", **slot.props})
     # Boot CPUs are not under /machine/peripheral and cannot be unplugged.
     removable = [cpu.qom_path for cpu in reversed(plugged) if cpu.qom_path and cpu.qom_path.startswith(_PLUGGED)]
-    for path in removable[: max(0, len(plugged) - wanted)]:
+    for path in removable[: max(0, len(plugged) - target)]:
         await machine.call("device_del", {"id": path})
     deadline = Instant(clock.now() + _PLUG_SECONDS)
     # device_del returns before the guest has released the CPU, so poll.
-    while (count := await count_plugged(machine, who)) != wanted:
+    while (count := await count_plugged(machine, who)) != target:
         if clock.now() >= deadline:
-            raise GuestError(texts.CPUS_NOT_PLUGGED.format(who=who, wanted=wanted, count=count))
+            raise GuestError(texts.CPUS_NOT_PLUGGED.format(who=who, requested=target, count=count))
         await clock.sleep(_PLUG_PAUSE)
 
 

@@ -124,11 +124,11 @@ class RunnerClient:
             # NeonVM's runner responds with an empty body.
             return None
 
-    async def decide(self, move: str, wanted: Decided) -> Decided:
+    async def decide(self, move: str, requested: Decided) -> Decided:
         """Decide which end has the guest after ``move``. Raises ``GuestError``: ``TransferError`` if the runner does
         not support migration.
         """
-        response = await self._ask("POST", "/handover", Handover(move, wanted))
+        response = await self._ask("POST", "/handover", Handover(move, requested))
         # An older release, or NeonVM's own runner: retrying does not help.
         if response.status == _UNKNOWN_PATH:
             raise TransferError(TransferFault.REFUSED, texts.MIGRATION_UNSUPPORTED.format(who=self.who))

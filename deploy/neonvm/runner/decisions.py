@@ -36,14 +36,14 @@ class Decisions:
         """Return True if ``move`` has started here before."""
         return move in self._decisions
 
-    def decide(self, move: str, wanted: Decided) -> Decided:
+    def decide(self, move: str, requested: Decided) -> Decided:
         """Decide ``move`` if it is open, and return its decision; ``OPEN`` only reads."""
         if move not in self._decisions:
             self._start(move)
         if self._decisions[move] is Decided.OPEN:
             # A late controller gets the earlier decision.
-            self._decisions[move] = wanted
-            self.is_given = wanted is Decided.GIVEN
+            self._decisions[move] = requested
+            self.is_given = requested is Decided.GIVEN
         return self._decisions[move]
 
     def _start(self, move: str) -> None:

@@ -232,11 +232,11 @@ class PodRunner:
         if self._flat is not None:
             self._flat.announce()
 
-    def decide(self, move: str, wanted: Decided) -> Decided:
+    def decide(self, move: str, requested: Decided) -> Decided:
         """Decide which end has the guest after ``move``. Raises ``GuestError`` if it is asleep and cannot move."""
-        if wanted is not Decided.KEPT and not self.decisions.has_started(move) and self.migration_source is None:
+        if requested is not Decided.KEPT and not self.decisions.has_started(move) and self.migration_source is None:
             self._check_awake()
-        decision = self.decisions.decide(move, wanted)
+        decision = self.decisions.decide(move, requested)
         # A late decision about an earlier migration must not undo preparations for the current one.
         if decision is Decided.KEPT and self._flat is not None and self.decisions.is_latest(move):
             self._flat.keep()

@@ -155,9 +155,9 @@ class RunnerApi:
         return _json({"vcpus": cpu_to_wire((await self._runner.state()).cpu)})
 
     async def _cpu_change(self, body: bytes) -> HttpResponse:
-        has = await self._runner.set_cpu(CpuChange.read(body))
+        cpu = await self._runner.set_cpu(CpuChange.read(body))
         # Do not ask the guest again: in an emulated guest that stalls the workload for 0.1 s or more.
-        return _text("") if has is None else _json({"vcpus": cpu_to_wire(has)})
+        return _text("") if cpu is None else _json({"vcpus": cpu_to_wire(cpu)})
 
     async def _ready(self, _: bytes) -> HttpResponse:
         return _text("ready\n") if await self._runner.is_ready() else _unavailable(texts.GUEST_BOOTS)

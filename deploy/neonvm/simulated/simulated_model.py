@@ -106,11 +106,11 @@ def _advance_counters(before: Counters, size: Resources, demand: Demand, span: f
     )
 
 
-def _stalled_share(wanted: float, have: float) -> float:
+def _stalled_share(demand: float, size: float) -> float:
     """Share of time with PSI ``some``: the missing amount relative to the size, at most 1."""
-    if wanted <= have:
+    if demand <= size:
         return 0.0
-    return min(1.0, (wanted - have) / have) if have else 1.0
+    return min(1.0, (demand - size) / size) if size else 1.0
 
 
 def _load_averages(load: tuple[float, float, float], tasks: float, span: float) -> tuple[float, float, float]:

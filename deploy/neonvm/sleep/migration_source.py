@@ -209,18 +209,18 @@ def sleeping_endpoints(ends: TransferEndpoints, sleep: GuestSleep, header_size: 
 
     is_given, refusals = False, 0
 
-    async def decide(wanted: Decided) -> Decided:
+    async def decide(requested: Decided) -> Decided:
         nonlocal is_given, refusals
-        if wanted is Decided.GIVEN:
+        if requested is Decided.GIVEN:
             # Before the target may run: from here on the source could only boot from its disk.
             sleep.image.delete()
             is_given = True
-        elif wanted is Decided.KEPT and is_given and refusals < _REFUSALS:
+        elif requested is Decided.KEPT and is_given and refusals < _REFUSALS:
             # So a target that refused to run is told again.
             refusals += 1
             await ends.clock.sleep(_REFUSAL_PAUSE)
             return Decided.GIVEN
-        return wanted
+        return requested
 
     source, frames = (
         SleepingSource(sleep, ends.clock),

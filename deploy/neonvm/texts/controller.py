@@ -40,10 +40,10 @@ SPEC_CHANGED: Final = (
     "SpecChanged",
     "the running machine differs from the spec: {differences}; delete pod {pod} to restart",
 )
-DIFFERENCE: Final = "{what} is {has}, the spec says {wanted}"
-GUEST_DOES_NOT_FOLLOW: Final = (
+DIFFERENCE: Final = "{what} is {actual}, the spec says {spec}"
+RESIZE_STALLED: Final = (
     "GuestDoesNotFollow",
-    "{resources} not reached: requested {desired}, the guest has {has}; retrying",
+    "{resources} not reached: requested {desired}, the guest has {actual}; retrying",
 )
 POD_LIMITS: Final = (
     "PodLimits",
@@ -156,7 +156,7 @@ OLD_RUNNER_AWAKE: Final = "its runner is from an older release; it can sleep aft
 QEMU_ENDED: Final = "{who}: its QEMU has ended"
 QEMU_UNREACHABLE: Final = "{who}: cannot connect to its QEMU: {error!r}"
 QEMU_CPUS_UNKNOWN: Final = "{who}: invalid CPU list from its QEMU: {error}"
-CPUS_NOT_PLUGGED: Final = "{who}: {count} CPUs are plugged in, {wanted} were requested"
+CPUS_NOT_PLUGGED: Final = "{who}: {count} CPUs are plugged in, {requested} were requested"
 MEMORY_OUT_OF_RANGE: Final = "{who}: memory must be between {low} and {high}, not {use}"
 SOCKET_NOT_PASSABLE: Final = "{who}: socket {name} cannot be passed to another node"
 FAILURES_IN_POD: Final = "{who}: failures of its QEMU are reported by the pod"
