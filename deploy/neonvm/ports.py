@@ -68,7 +68,7 @@ class GuestState:
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """Whether a guest is hardware-accelerated or emulated, and the reason in one line."""
+    """Acceleration of a guest: by the host's CPU, or emulated; and the reason in one line."""
 
     is_on: bool
     reason: str

@@ -90,7 +90,7 @@ def new_policy(own_namespace: str) -> Json:
 
 
 def restoring_patch(own_namespace: str) -> Json:
-    """A merge patch that restores the spec of our policy, also from additions."""
+    """A merge patch that restores the spec of our policy and removes additions."""
     # A merge patch keeps fields that it does not mention, so remove additions with null.
     return {"spec": {**policy_spec(own_namespace), "podSelector": {**_RUNNERS, "matchLabels": None}, "egress": None}}
 

@@ -60,7 +60,7 @@ def _own_term(migration: Json) -> list[Json]:
 
 
 def _combined(some: Sequence[Json], others: Sequence[Json]) -> list[Json]:
-    """Terms that are equivalent to both lists of terms; an empty list matches every node."""
+    """Terms that match the nodes which both lists match; an empty list matches every node."""
     if not some or not others:
         return [*some, *others]
     # Terms are ORed, so each pair becomes one term.

@@ -1,4 +1,4 @@
-"""All texts of the programs that run VMs, one module for each program. Pure.
+"""Texts of the programs that run VMs, one module per program. Pure.
 
-A text without a choice is a template for ``str.format``. Help texts stand with their flags and metrics.
+They are templates for ``str.format``. Help texts are next to their flags and metrics.
 """

@@ -85,7 +85,7 @@ VM_ENDED: Final = "the VM has ended: {why}"
 NO_ADDRESS: Final = "NoAddress"
 RECONCILE_FAILED: Final = "FailedReconcile"
 
-# Why a migration is refused or waits
+# Reasons why a migration is refused or waits
 
 VM_UNUSABLE: Final = "the VM is invalid: {error}"
 BANDWIDTH_UNUSABLE: Final = "spec.maxBandwidth: {error}"
@@ -104,7 +104,7 @@ CLEANUP_PENDING: Final = "migration {migration} to clean up {leftover}"
 WAKING: Final = "the VM to wake"
 LAST_MIGRATION: Final = "the VM's last migration to end; its phase is {phase}"
 
-# The course of a migration
+# Progress and outcome of a migration
 
 WAITS_FOR_PLACE: Final = ("Preparing", "waiting for a node to migrate pod {pod} to")
 PREPARING: Final = ("Preparing", "preparing the target on {node}")
@@ -128,13 +128,13 @@ TARGET_ENDED: Final = ("TargetLost", "the guest ended on the target")
 RESTARTED: Final = ("RuntimeRestarted", "the guest was lost when its runtime restarted")
 POD_ON: Final = "pod {pod} on {node}"
 
-# Events of a migration, on it and on its VM; how it ended is the condition's text
+# Events of a migration, on it and on its VM; the outcome has the condition's text
 
 MIGRATION_STORY: Final = "{migration}: {story}"
 MIGRATION_STARTED: Final = ("Migrating", "migrating the guest from {ends}")
 MIGRATION_FAILED_INTERNALLY: Final = "FailedMove"
 
-# Refusals by runners of other pods, and about them
+# Errors of runners and their QEMUs, and of connections to them
 
 RUNNER_TIMED_OUT: Final = "{who}: its runner does not respond"
 RUNNER_UNREACHABLE: Final = "{who}: its runner cannot be reached: {error!r}"

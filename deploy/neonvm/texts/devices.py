@@ -1,4 +1,4 @@
-"""Readiness, faults and log lines of ``neonvm-devices``, and of every device plugin of ours. Pure."""
+"""Readiness, errors and log lines of ``neonvm-devices`` and our other device plugins. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readiness, faults and log lines of ``neonvm-network``. Pure."""
+"""Readiness, errors and log lines of ``neonvm-network``. Pure."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Refusals, endings and log lines of ``neonvm-runner``. Pure."""
+"""Termination messages, refusals and log lines of ``neonvm-runner``. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Endings of the pod, in its termination message
+# Termination messages of the pod
 
 MIGRATED_AWAY: Final = "the guest has moved to another pod"
-"""The controller reads it: the guest was given away."""
+"""The controller recognizes a handed-over guest by this text."""
 POD_STOPPED: Final = "the pod was stopped"
 GUEST_ENDED: Final = "the guest has ended: {why}"
 NO_FILE: Final = "{file} not found"

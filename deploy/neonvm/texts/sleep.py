@@ -1,4 +1,4 @@
-"""Reasons for the verdict on a frame to a sleeping guest. Pure."""
+"""Reasons for verdicts on frames to a sleeping guest. Pure."""
 
 from __future__ import annotations
 
