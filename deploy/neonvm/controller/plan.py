@@ -162,7 +162,7 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
 
 def _unpolled(facts: VmObservation) -> Json:
     """Status of a VM whose guest has not been polled yet."""
-    # Of a VM that runs, the report of an earlier leader stands.
+    # For a running VM, keep the report of an earlier leader.
     if not facts.guest_fault or text(facts.vm, "status", "phase") != PENDING:
         return {}
     return {"conditions": [_available(facts.vm, False, reasoned(texts.RUNNER_UNKNOWN, fault=facts.guest_fault))]}

@@ -34,7 +34,7 @@ class VmObservation:
     ``guest`` is the guest's state, None if unknown; ``guest_fault`` its last error. ``restart_due``: the restart
     backoff is over. ``new_pod_name`` returns a name that was never used. ``is_known``: the guest has been polled.
     ``acceleration`` is its accelerator. ``stalled`` are the resources (``cpu``, ``memory``) whose resize makes no
-    progress. ``others`` are the VM's pods beside ``pod``; ``active_migration`` is the active migration, if any.
+    progress. ``others`` are the VM's other pods; ``active_migration`` is the active migration, if any.
     ``sleeping`` is the runner's report on the last sleep; ``migrates``: a migration of the VM is pending or under way;
     ``moves_asleep``: a sleeping guest can be migrated without waking it; ``is_sleep_over``: the VM has been asleep for
     as long as TCP connections survive.

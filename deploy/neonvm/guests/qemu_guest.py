@@ -106,7 +106,7 @@ class QemuGuest:
         if machine is None:
             return GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
         if self._receives:
-            # The guest is not running, so its daemon cannot be asked.
+            # The guest is not running, so its daemon cannot respond.
             return GuestState(GuestPhase.RECEIVING, self._spec.cpu_use, self._spec.mem_use)
         memory = await self._memory(machine)
         if not self.is_booted and not await self._daemon.is_ready():

@@ -69,7 +69,7 @@ class MigrationExecutor:
             with Tolerating(RefusalKind.NOT_FOUND):
                 # With the uid as precondition: another pod may have the same name.
                 await self._deps.client.delete(PODS, name_of(target), uid_of(target))
-        if todo.tell:
+        if todo.record_outcome:
             # Before the finalizer is removed, so that the outcome is always recorded.
             await self._record_outcome(facts)
         if todo.remove_finalizer:

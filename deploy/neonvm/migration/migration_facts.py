@@ -72,8 +72,8 @@ class MigrationFacts:
 class MigrationPlan:
     """Actions, executed in the order of the fields. ``status`` is a merge patch. ``cancel`` cancels the transfer, which
     ends later; together with ``send`` it resumes a transfer of another process only to cancel it. ``own_source`` adds
-    the migration as an owner of the source pod, beside the VM that controls it. ``tell`` records the outcome as Events
-    on the migration and the VM.
+    the migration as an owner of the source pod, in addition to the VM, its controller. ``record_outcome`` records the
+    outcome as Events on the migration and the VM.
     """
 
     add_finalizer: bool = False
@@ -84,7 +84,7 @@ class MigrationPlan:
     send: bool = False
     cancel: bool = False
     delete_target: bool = False
-    tell: bool = False
+    record_outcome: bool = False
     remove_finalizer: bool = False
 
 

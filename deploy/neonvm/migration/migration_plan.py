@@ -252,7 +252,7 @@ def _clean_up(facts: MigrationFacts, phase: str, held: bool) -> MigrationPlan:
     # The finalizer stays until that pod is gone.
     if not held or (phase == SUCCEEDED and facts.source is not None):
         return _NOTHING
-    return MigrationPlan(tell=True, remove_finalizer=True)
+    return MigrationPlan(record_outcome=True, remove_finalizer=True)
 
 
 def _broken(facts: MigrationFacts) -> Reasoned | None:

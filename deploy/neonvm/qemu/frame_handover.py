@@ -181,7 +181,7 @@ async def inject_frames(machine: Machine, frames: Iterable[tuple[bytes, bytes]],
 
 
 async def _connected(machine: Machine, end: socket.socket, name: str = SOCKET) -> None:
-    await machine.give(name, end)
+    await machine.pass_socket(name, end)
     address = {"type": "fd", "data": {"str": name}}
     backend = {"type": "socket", "data": {"addr": address, "server": False}}
     await machine.call("chardev-add", {"id": name, "backend": backend})

@@ -37,7 +37,7 @@ class Machine(Protocol):
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         """Run one QMP command. Raises ``GuestError``."""
 
-    async def give(self, name: str, end: socket.socket) -> None:
+    async def pass_socket(self, name: str, end: socket.socket) -> None:
         """Pass a socket to the machine; commands refer to it as ``name``. Raises ``GuestError``."""
 
     async def wait_for_event(self, seconds: float) -> None:
@@ -130,8 +130,8 @@ async def socket_pair(source: Machine, target: Machine) -> Route:
     ours, theirs = socket.socketpair()
     # Each QEMU gets a duplicate, so this process closes both ends.
     with ours, theirs:
-        await target.give(_ENDS, theirs)
-        await source.give(_ENDS, ours)
+        await target.pass_socket(_ENDS, theirs)
+        await source.pass_socket(_ENDS, ours)
     return Route(f"fd:{_ENDS}", {"uri": f"fd:{_ENDS}"})
 
 

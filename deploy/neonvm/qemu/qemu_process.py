@@ -94,7 +94,7 @@ class Monitor(EventListeners):
         except (QMPError, OSError, EOFError) as error:
             raise GuestError(f"{self._who}: QEMU refused {command}: {_message(error)}") from error
 
-    async def give(self, name: str, end: socket.socket) -> None:
+    async def pass_socket(self, name: str, end: socket.socket) -> None:
         """Pass a socket to QEMU under the fdname ``name``. Raises ``GuestError``."""
         try:
             # SCM_RIGHTS first, then the command that names the descriptor.

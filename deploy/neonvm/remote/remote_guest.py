@@ -89,7 +89,7 @@ class RemoteMachine(EventListeners):
             self._monitor = monitor
             return monitor
 
-    async def give(self, name: str, end: socket.socket) -> None:  # noqa: ARG002 - a part of the port
+    async def pass_socket(self, name: str, end: socket.socket) -> None:  # noqa: ARG002 - a part of the port
         """Always raises ``GuestError``: a socket cannot be passed to another node."""
         raise GuestError(texts.SOCKET_NOT_PASSABLE.format(who=self._who, name=name))
 

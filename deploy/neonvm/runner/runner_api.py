@@ -110,7 +110,7 @@ class RunnerApi:
     def __init__(self, runner: PodRunner, identity: PodIdentity | None = None) -> None:
         self._runner = runner
         self._identity = identity
-        # Expired, so that the first probe asks the guest.
+        # Expired, so that the first probe queries the guest.
         self._probed = -_PROBE_KEPT, _unavailable("")
         self._probing = asyncio.Lock()
 
@@ -156,7 +156,7 @@ class RunnerApi:
 
     async def _cpu_change(self, body: bytes) -> HttpResponse:
         cpu = await self._runner.set_cpu(CpuChange.read(body))
-        # Do not ask the guest again: in an emulated guest that stalls the workload for 0.1 s or more.
+        # Do not query the guest again: in an emulated guest that stalls the workload for 0.1 s or more.
         return _text("") if cpu is None else _json({"vcpus": cpu_to_wire(cpu)})
 
     async def _ready(self, _: bytes) -> HttpResponse:

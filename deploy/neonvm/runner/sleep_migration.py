@@ -98,7 +98,7 @@ class SleepMigration:
         disk = self._disk
         if disk is None:
             raise GuestError(texts.NO_MIGRATION)
-        # A repeated order must not find the port in use, nor write the disk beside an earlier copy.
+        # A repeated order must not find the port in use, nor write the disk while an earlier one still does.
         self._arriving.close()
         try:
             context = self._context(is_server=True)
@@ -109,7 +109,7 @@ class SleepMigration:
             raise GuestError(texts.DISK_NOT_RECEIVED.format(error=error)) from error
 
         def on_resume() -> None:
-            # Once, and from here on nothing may write the disk beside the guest.
+            # Only once; from here on nothing but the guest may write the disk.
             self._arriving.close()
             self._thawing = asyncio.ensure_future(thaw(daemon, disk.clock))
 

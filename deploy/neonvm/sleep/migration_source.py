@@ -109,7 +109,7 @@ class SleepingSource(EventListeners):
         self._sent += part
 
     async def _named_socket(self, uri: str) -> socket.socket:
-        """Socket passed with ``give`` under the name in ``uri``."""
+        """The socket passed with ``pass_socket`` under the name in ``uri``."""
         end = self._ends.pop(uri.removeprefix("fd:"), None)
         if end is None:
             raise GuestError(f"cannot send a sleeping guest to {uri}")
@@ -140,7 +140,7 @@ class SleepingSource(EventListeners):
         total = round((self._clock.now() - self._began) * 1000)
         return {"status": self._status, "total-time": total, "error-desc": self._fault, "ram": ram}
 
-    async def give(self, name: str, end: socket.socket) -> None:
+    async def pass_socket(self, name: str, end: socket.socket) -> None:
         """Store a duplicate of the socket under ``name``."""
         if (before := self._ends.pop(name, None)) is not None:
             before.close()
@@ -216,7 +216,7 @@ def sleeping_endpoints(ends: TransferEndpoints, sleep: GuestSleep, header_size: 
             sleep.image.delete()
             is_given = True
         elif requested is Decided.KEPT and is_given and refusals < _REFUSALS:
-            # So a target that refused to run is told again.
+            # Retry a target that refused to run.
             refusals += 1
             await ends.clock.sleep(_REFUSAL_PAUSE)
             return Decided.GIVEN

@@ -74,7 +74,7 @@ async def _connected(machine: Machine) -> socket.socket:
     # QEMU gets a duplicate of its end.
     with theirs:
         try:
-            await machine.give(_STREAM, theirs)
+            await machine.pass_socket(_STREAM, theirs)
         except BaseException:
             ours.close()
             raise

@@ -132,7 +132,7 @@ def test_one_that_cannot_begin_fails_at_once(known: Json, reason: str, story: st
 
 def test_refused_migration_reports_before_release() -> None:
     refused = fresh(migration({"phase": "Failed"}), vm=None, source=None)
-    assert plan_migration(refused) == MigrationPlan(tell=True, remove_finalizer=True)
+    assert plan_migration(refused) == MigrationPlan(record_outcome=True, remove_finalizer=True)
 
 
 @pytest.mark.parametrize("known", [{"remains": "m"}, {"vm": vm("Migrating")}, {"vm": vm("PreMigrating")}])
@@ -377,7 +377,7 @@ def test_unexpected_arrival_fails(found: Json | None, reason: str) -> None:
 def test_success_waits_for_source_then_releases() -> None:
     found = migration({**SENT, "phase": "Succeeded"})
     assert plan_migration(facts(found)) == NOTHING
-    assert plan_migration(facts(found, source=None)) == MigrationPlan(tell=True, remove_finalizer=True)
+    assert plan_migration(facts(found, source=None)) == MigrationPlan(record_outcome=True, remove_finalizer=True)
 
 
 def test_failure_deletes_target_then_releases() -> None:
@@ -385,13 +385,13 @@ def test_failure_deletes_target_then_releases() -> None:
     leaving: Json = {**TARGET, "metadata": {**child(TARGET, "metadata"), **LEAVING}}
     assert plan_migration(facts(found)) == MigrationPlan(delete_target=True)
     assert plan_migration(facts(found, target=leaving)) == NOTHING
-    assert plan_migration(facts(found, target=None)) == MigrationPlan(tell=True, remove_finalizer=True)
+    assert plan_migration(facts(found, target=None)) == MigrationPlan(record_outcome=True, remove_finalizer=True)
     assert plan_migration(facts(found, transfer=ACTIVE)) == MigrationPlan(cancel=True)
 
 
 def test_failure_keeps_running_target() -> None:
     found = facts(migration({**SENT, "phase": "Failed"}), vm=vm("Running", "db-new"))
-    assert plan_migration(found) == MigrationPlan(tell=True, remove_finalizer=True)
+    assert plan_migration(found) == MigrationPlan(record_outcome=True, remove_finalizer=True)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

@@ -65,7 +65,7 @@ class FakeMachine:
             self.size = max(arguments["value"], self.least)
         return self.size if command == "qom-get" else self.answers.get(command, "")
 
-    async def give(self, name: str, end: socket.socket) -> None:
+    async def pass_socket(self, name: str, end: socket.socket) -> None:
         self.calls.append(("getfd", {"fdname": name}))
 
     async def wait_for_event(self, seconds: float) -> None:

@@ -106,7 +106,7 @@ class Scripted:
         yield
         self.listeners.remove((event, heard))
 
-    async def give(self, name: str, end: socket.socket) -> None:
+    async def pass_socket(self, name: str, end: socket.socket) -> None:
         await self.call("getfd")
 
     async def wait_for_event(self, seconds: float) -> None:

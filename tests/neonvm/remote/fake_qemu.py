@@ -157,7 +157,7 @@ class FakeQemu:
     async def end(self) -> None:
         self.end_with("it was told to end")
 
-    async def give(self, name: str, end: socket.socket) -> None:
+    async def pass_socket(self, name: str, end: socket.socket) -> None:
         raise AssertionError("nothing is passed between pods")
 
     async def wait_for_event(self, seconds: float) -> None:

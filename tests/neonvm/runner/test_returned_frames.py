@@ -80,7 +80,7 @@ class Leaving(Filtering):
     listeners: dict[str, Callable[[], None]] = field(default_factory=dict)
     way: socket.socket | None = None
 
-    async def give(self, name: str, end: socket.socket) -> None:
+    async def pass_socket(self, name: str, end: socket.socket) -> None:
         self.way = end.dup()
 
     @contextmanager

@@ -39,7 +39,7 @@ class SavedMachine(FakeMachine):
         self.loaded = await asyncio.to_thread(_all, end)
         self.run_state = "paused"
 
-    async def give(self, name: str, end: socket.socket) -> None:
+    async def pass_socket(self, name: str, end: socket.socket) -> None:
         self._note(f"give {name}")
         if name == "asleep":
             self._end = socket.fromfd(end.fileno(), end.family, end.type)
@@ -193,11 +193,11 @@ class Target(SavedMachine):
     _given: socket.socket | None = None
     _loading: asyncio.Task[None] | None = None
 
-    async def give(self, name: str, end: socket.socket) -> None:
+    async def pass_socket(self, name: str, end: socket.socket) -> None:
         if name == "transfer":
             self._given = end.dup()
         else:
-            await super().give(name, end)
+            await super().pass_socket(name, end)
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         if command == "migrate-incoming":
