@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from deploy.neonvm.qemu.streams import FrameStream, cabled, redirected
+from deploy.neonvm.qemu.streams import FrameStream, encode_redirected, encode_stream
 from deploy.neonvm.sleep.connections import MAX_CONNECTIONS, MAX_QUEUED
 from deploy.neonvm.sleep.frame_filter import filter_frame
 from tests.fuzz.mutations import damaged_text
@@ -14,8 +14,8 @@ from tests.neonvm.sleep.wire import GUEST, memory, words_sum
 
 _FRAMES: Final = [entry.frame for session in recording().values() for entry in session if entry.is_to_guest]
 STREAMS: Final = (
-    b"r" + b"".join(redirected(b"\0" * 10, frame) for frame in _FRAMES[:3]),
-    b"c" + b"".join(map(cabled, _FRAMES[:3])),
+    b"r" + b"".join(encode_redirected(b"\0" * 10, frame) for frame in _FRAMES[:3]),
+    b"c" + b"".join(map(encode_stream, _FRAMES[:3])),
 )
 
 
@@ -56,4 +56,4 @@ def judged(frames: list[tuple[bytes, float]]) -> None:
 
 def streamed(stream: bytes) -> object:
     """The frames of a stream, whose kind is its first byte."""
-    return FrameStream(is_cable=stream[:1] == b"c").read(stream[1:])
+    return FrameStream(has_headers=stream[:1] != b"c").read(stream[1:])

@@ -49,7 +49,7 @@ class HubNetwork(LoopbackNetwork):
         # Any user of the host can connect to loopback addresses, so the guests' daemons require a token.
         self._token = DaemonToken(secrets.token_hex(16), self._sockets / "token")
         self._flat = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
-        self._cables = AddressPool("cables", "0.0.0.1", "0.0.255.255")
+        self._hub_ports = AddressPool("hub ports", "0.0.0.1", "0.0.255.255")
         self._hub_pods: dict[ObjectName, PodNetwork] = {}
         self._exposed: dict[tuple[str, int], int] = {}
 
@@ -87,20 +87,20 @@ class HubNetwork(LoopbackNetwork):
         if pod in self._hub_pods:
             return self._hub_pods[pod]
         network = await super().add_pod(node, pod)
-        self._cables.allocate(pod)
-        cable = f"c{self._cables.index(pod)}"
-        path = self._sockets / cable
-        backend = {"type": "stream", "id": cable, "server": True, "addr": {"type": "unix", "path": str(path)}}
+        self._hub_ports.allocate(pod)
+        netdev = f"c{self._hub_ports.index(pod)}"
+        path = self._sockets / netdev
+        backend = {"type": "stream", "id": netdev, "server": True, "addr": {"type": "unix", "path": str(path)}}
         try:
             await self._qmp("netdev_add", backend)
             # A frame to a socket that is not listening yet would crash the hub.
-            await self._wait_listening(cable, path)
-            await self._qmp("netdev_add", {"type": "hubport", "id": f"hub-{cable}", "hubid": 0, "netdev": cable})
+            await self._wait_listening(netdev, path)
+            await self._qmp("netdev_add", {"type": "hubport", "id": f"hub-{netdev}", "hubid": 0, "netdev": netdev})
         except BaseException:
             with suppress(NetworkError):
-                await self._qmp("netdev_del", {"id": cable})
+                await self._qmp("netdev_del", {"id": netdev})
             await super().remove_pod(pod)
-            self._cables.release(pod)
+            self._hub_ports.release(pod)
             raise
         # The flat interface is connected to the hub; the private link is a user-mode network of the guest's QEMU.
         ports = ":".join(str(network.port_for(port)) for port in LINK_PORTS)
@@ -112,11 +112,11 @@ class HubNetwork(LoopbackNetwork):
         """Remove the pod's hub port."""
         if self._hub_pods.pop(pod, None) is None:
             return
-        cable = f"c{self._cables.index(pod)}"
-        await self._qmp("netdev_del", {"id": f"hub-{cable}"})
-        await self._qmp("netdev_del", {"id": cable})
-        (self._sockets / cable).unlink(missing_ok=True)
-        self._cables.release(pod)
+        netdev = f"c{self._hub_ports.index(pod)}"
+        await self._qmp("netdev_del", {"id": f"hub-{netdev}"})
+        await self._qmp("netdev_del", {"id": netdev})
+        (self._sockets / netdev).unlink(missing_ok=True)
+        self._hub_ports.release(pod)
         await super().remove_pod(pod)
 
     async def vm_address(self, vm: ObjectName) -> str:
@@ -146,25 +146,25 @@ class HubNetwork(LoopbackNetwork):
             return await super().connect(pod, host, port)
         return await super().connect(pod, "127.0.0.1", await self.expose(host, port))
 
-    async def _wait_listening(self, cable: str, path: Path) -> None:
-        """Wait until the hub listens on the socket of a cable that is not connected to the hub yet."""
+    async def _wait_listening(self, netdev: str, path: Path) -> None:
+        """Wait until the hub listens on the socket of a netdev that is not connected to the hub yet."""
         # The hub starts listening in another thread, and accepts a client only then: connect one, and wait until the
         # hub has noticed that it is gone.
         try:
             async with asyncio.timeout(_LISTEN_SECONDS):
                 with socket.socket(socket.AF_UNIX) as client:
                     while client.connect_ex(str(path)):
-                        await self._has_client(cable, path)
-                    while not await self._has_client(cable, path):
+                        await self._has_client(netdev, path)
+                    while not await self._has_client(netdev, path):
                         continue
-                while await self._has_client(cable, path):
+                while await self._has_client(netdev, path):
                     continue
         except TimeoutError as error:
             raise NetworkError(f"the hub did not listen at {path} within {_LISTEN_SECONDS:g} s") from error
 
-    async def _has_client(self, cable: str, path: Path) -> bool:
+    async def _has_client(self, netdev: str, path: Path) -> bool:
         listing = str(await self._qmp("human-monitor-command", {"command-line": "info network"}))
-        return any(f"{cable}:" in line.split() and f"unix:{path}" in line for line in listing.splitlines())
+        return any(f"{netdev}:" in line.split() and f"unix:{path}" in line for line in listing.splitlines())
 
     async def _qmp(self, command: str, arguments: dict[str, object]) -> object:
         if self._hub is None:

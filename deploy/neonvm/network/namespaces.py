@@ -217,10 +217,10 @@ class NamespaceNetwork:
         self, namespace: str, upstream: str, port: str, commands: Sequence[str], bridge: str = "br0"
     ) -> None:
         """Create a namespace whose bridge is connected to ``bridge`` of ``upstream``; delete it on failure."""
-        cable = f"link add up0 type veth peer name {port} netns {upstream}"
+        veth = f"link add up0 type veth peer name {port} netns {upstream}"
         try:
             await run("ip", "netns", "add", namespace)
-            await ip_in(namespace, *_BRIDGE, cable, "link set up0 master br0 addrgenmode none up", *commands)
+            await ip_in(namespace, *_BRIDGE, veth, "link set up0 master br0 addrgenmode none up", *commands)
             await ip_in(upstream, f"link set {port} master {bridge} addrgenmode none up")
         except BaseException:
             await _remove(namespace)

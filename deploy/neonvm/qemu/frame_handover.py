@@ -23,7 +23,7 @@ from typing import Final
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_command import DEAF, FLAT_NETDEV
-from deploy.neonvm.qemu.streams import redirected
+from deploy.neonvm.qemu.streams import encode_redirected
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
@@ -160,7 +160,7 @@ async def inject_frames(machine: Machine, frames: Iterable[tuple[bytes, bytes]],
     """Inject ``frames``, each a virtio-net header and the frame, as if they came from the network. A paused guest
     receives them when it runs. May be repeated. Raises ``GuestError``.
     """
-    stream = b"".join(redirected(header, frame) for header, frame in frames)
+    stream = b"".join(encode_redirected(header, frame) for header, frame in frames)
     if not stream:
         return
     # An earlier attempt may have left them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-# Network byte order: length of header and frame together, and of the header, which a cable's frames do not have.
+# Network byte order: length of header and frame together, and of the header, which `-netdev stream` does not have.
 _HEAD: Final = struct.Struct("!II")
 _LENGTH: Final = struct.Struct("!I")
 LONGEST: Final = 128 * 1024
@@ -19,17 +19,17 @@ class BrokenStreamError(ValueError):
 
 
 class FrameStream:
-    """Decoder for the stream of a ``filter-redirector``, or of ``-netdev stream`` if it ``is_cable``."""
+    """Decoder for the stream of a ``filter-redirector``; without ``has_headers``, of ``-netdev stream``."""
 
-    def __init__(self, *, is_cable: bool = False) -> None:
-        self._head = _LENGTH if is_cable else _HEAD
+    def __init__(self, *, has_headers: bool = True) -> None:
+        self._head = _HEAD if has_headers else _LENGTH
         self._rest = b""
 
     def read(self, part: bytes) -> list[tuple[bytes, bytes]]:
         """Feed bytes; return offload header and frame of each complete frame. Raises ``BrokenStreamError``."""
         frames, stream, at = list[tuple[bytes, bytes]](), self._rest + part, 0
         while len(stream) >= at + self._head.size:
-            # A cable's frames have no header.
+            # Without headers, only the length is unpacked.
             length, header, *_ = *self._head.unpack_from(stream, at), 0
             if header > min(length, _LONGEST_HEADER) or length > LONGEST:
                 raise BrokenStreamError
@@ -43,19 +43,19 @@ class FrameStream:
         return frames
 
 
-def redirected(header: bytes, frame: bytes) -> bytes:
+def encode_redirected(header: bytes, frame: bytes) -> bytes:
     """Encode a frame for a ``filter-redirector``.
 
-    >>> FrameStream().read(redirected(b"head", b"frame"))
+    >>> FrameStream().read(encode_redirected(b"head", b"frame"))
     [(b'head', b'frame')]
     """
     return _HEAD.pack(len(header) + len(frame), len(header)) + header + frame
 
 
-def cabled(frame: bytes) -> bytes:
+def encode_stream(frame: bytes) -> bytes:
     """Encode a frame for ``-netdev stream``.
 
-    >>> FrameStream(is_cable=True).read(cabled(b"frame"))
+    >>> FrameStream(has_headers=False).read(encode_stream(b"frame"))
     [(b'', b'frame')]
     """
     return _LENGTH.pack(len(frame)) + frame

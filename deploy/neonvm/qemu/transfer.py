@@ -137,8 +137,8 @@ class Transfer:
         source, target, limits = self._endpoints.source, self._endpoints.target, self._limits
         # `late-block-activate`: the target does not touch the disk before it runs.
         await target.call("migrate-set-capabilities", _capabilities("events", "return-path", "late-block-activate"))
-        brake = ("auto-converge",) if limits.auto_converge else ()
-        await source.call("migrate-set-capabilities", _capabilities("events", "return-path", *brake))
+        throttle = ("auto-converge",) if limits.auto_converge else ()
+        await source.call("migrate-set-capabilities", _capabilities("events", "return-path", *throttle))
         rates = {**_downtime_limit(self._downtime), "max-bandwidth": limits.bandwidth.value}
         await source.call("migrate-set-parameters", rates)
         # Before the migration starts: the guest may stop at any moment after that.

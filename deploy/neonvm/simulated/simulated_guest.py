@@ -32,7 +32,7 @@ from deploy.neonvm.simulated.simulated_load import Demand, Load
 from deploy.neonvm.simulated.simulated_model import SimulatedDatabase, SimulatedKernel
 from deploy.neonvm.simulated.simulated_server import GuestServer
 from deploy.neonvm.simulated.simulated_sleep import SimulatedSleep
-from deploy.neonvm.simulated.simulated_transfer import Course, MemoryLoad
+from deploy.neonvm.simulated.simulated_transfer import MemoryLoad, TransferModel
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -224,20 +224,20 @@ class SimulatedGuest:
         """Wait until everything has been sent. Raises ``TransferError`` on timeout, or if an end is lost."""
         clock, kernel = self._guests.clock, self._sleeping_kernel() or self._now()
         busy_cores = min(kernel.demand.cpu, kernel.size.cpu.as_cores)
-        course = Course.of(MemoryLoad(kernel.size.mem, kernel.mem_used, busy_cores), limits)
+        transfer = TransferModel.of(MemoryLoad(kernel.size.mem, kernel.mem_used, busy_cores), limits)
         began = clock.now()
-        end = limits.timeout if course.end is None else course.end
+        end = limits.timeout if transfer.end is None else transfer.end
         finish = Instant(began + end)
         while True:
             self._check_ends(target)
             left = Seconds(finish - clock.now())
-            info = course.at(end if left <= 0 else Seconds(clock.now() - began))
+            info = transfer.at(end if left <= 0 else Seconds(clock.now() - began))
             progress(info)
             if left <= 0:
                 break
             # In steps, to notice an end that is lost meanwhile.
             await clock.sleep(min(_REPORT, left))
-        if course.end is None:
+        if transfer.end is None:
             story = f"{self._spec.vm}: not sent within {limits.timeout:g} s"
             raise TransferError(TransferFault.TIMED_OUT, story)
         return info

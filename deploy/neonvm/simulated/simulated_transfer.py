@@ -9,17 +9,17 @@ from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferR
 from protocol.units import Bytes, Seconds
 
 PAGE: Final = Bytes(4096)
-WIRE: Final = Bytes(512 * 1024**2)
+MAX_BANDWIDTH: Final = Bytes(512 * 1024**2)
 """Maximum bandwidth per second, as of an emulated guest."""
 
 _DIRTIED_PER_CORE: Final = 48 * 1024**2
 """Bytes per second that a busy core of a database dirties."""
 
 _SETUP: Final = Seconds(0.04)
-_SWITCH: Final = Seconds(0.02)
+_SWITCHOVER: Final = Seconds(0.02)
 """Time to stop the source and start the target, without any memory to send."""
 
-_FIRST_BRAKE, _BRAKE, _STRONGEST_BRAKE = 0.2, 0.1, 0.99
+_FIRST_THROTTLE, _THROTTLE_STEP, _MAX_THROTTLE = 0.2, 0.1, 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class MemoryLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TransferModel:
     """The whole migration, computed in advance: ``size`` bytes in ``rounds``. ``end`` is None if it times out."""
 
     memory_load: MemoryLoad
@@ -43,21 +43,21 @@ class Course:
     downtime: Seconds
 
     @classmethod
-    def of(cls, memory_load: MemoryLoad, limits: TransferLimits) -> Course:
+    def of(cls, memory_load: MemoryLoad, limits: TransferLimits) -> TransferModel:
         """The migration of ``memory_load`` under ``limits``."""
-        rate = float(min(WIRE, limits.bandwidth).value)
+        rate = float(min(MAX_BANDWIDTH, limits.bandwidth).value)
         # The first round sends all memory in use; zero pages are only counted.
         rounds, since, sent, rest = 1, _SETUP, 0.0, float(memory_load.used.value)
         # Once the rest fits into the downtime limit, the guest is paused until it has been sent.
         while (rounds == 1 or rest / rate > limits.downtime_after(since)) and since + rest / rate < limits.timeout:
             span = rest / rate
             since, sent = Seconds(since + span), sent + rest
-            rest = _dirtied(memory_load, span) * (1 - (_brake(rounds) if limits.auto_converge else 0.0))
+            rest = _dirtied(memory_load, span) * (1 - (_throttle(rounds) if limits.auto_converge else 0.0))
             rounds += 1
-        end = since + rest / rate + _SWITCH
+        end = since + rest / rate + _SWITCHOVER
         # A guest that dirties memory faster than it can be sent converges only if it is throttled.
         converges = rounds > 1 and rest / rate <= limits.downtime_after(since) and end <= limits.timeout
-        downtime = Seconds(rest / rate + _SWITCH)
+        downtime = Seconds(rest / rate + _SWITCHOVER)
         return cls(memory_load, rate, sent + rest, rounds, Seconds(end) if converges else None, downtime)
 
     def at(self, elapsed: Seconds) -> TransferInfo:
@@ -89,6 +89,6 @@ def _dirtied(memory_load: MemoryLoad, span: float) -> float:
     return min(float(memory_load.used.value), memory_load.busy_cores * _DIRTIED_PER_CORE * span)
 
 
-def _brake(rounds: int) -> float:
+def _throttle(rounds: int) -> float:
     # Like QEMU's auto-converge: throttle by 20 % after the second round, and 10 % more every second round.
-    return 0.0 if rounds < 2 else min(_STRONGEST_BRAKE, _FIRST_BRAKE + _BRAKE * ((rounds - 2) // 2))
+    return 0.0 if rounds < 2 else min(_MAX_THROTTLE, _FIRST_THROTTLE + _THROTTLE_STEP * ((rounds - 2) // 2))

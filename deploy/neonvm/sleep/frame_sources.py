@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from deploy.neonvm.qemu.streams import BrokenStreamError, FrameStream, cabled
+from deploy.neonvm.qemu.streams import BrokenStreamError, FrameStream, encode_stream
 from deploy.neonvm.tap import header_size
 
 Frame = tuple[bytes, bytes]
@@ -172,27 +172,27 @@ class DivertedFrames(_SocketSource):
         self._place.write(frame)
 
 
-class Cable(_SocketSource):
+class HubConnection(_SocketSource):
     """Connection to a hub. Its frames have no offload header."""
 
     def __init__(self, end: socket.socket) -> None:
-        super().__init__(end, FrameStream(is_cable=True))
+        super().__init__(end, FrameStream(has_headers=False))
 
     def write(self, frame: bytes) -> None:
         """Send a frame. A partial write shuts the connection down, because the hub could not resynchronize."""
-        data = cabled(frame)
+        data = encode_stream(frame)
         with suppress(OSError):
             if self._end.send(data) < len(data):
                 self._end.shutdown(socket.SHUT_RDWR)
 
 
-class CableSocket:
+class HubSocket:
     """Hub socket to which one guest connects."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def open(self) -> Cable:
+    def open(self) -> HubConnection:
         """Connect. Raises ``OSError``."""
         end = socket.socket(socket.AF_UNIX)
         try:
@@ -201,7 +201,7 @@ class CableSocket:
         except BaseException:
             end.close()
             raise
-        return Cable(end)
+        return HubConnection(end)
 
     def write(self, frame: bytes) -> None:
         """Do nothing: QEMU holds the only connection, and senders retransmit."""

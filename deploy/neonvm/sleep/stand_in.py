@@ -8,7 +8,7 @@ from typing import Final
 
 from deploy.neonvm.ports import GuestError, GuestSpec
 from deploy.neonvm.sleep.frame_filter import SleeperAddress
-from deploy.neonvm.sleep.frame_sources import CableSocket, NetworkAttachment, Tap
+from deploy.neonvm.sleep.frame_sources import HubSocket, NetworkAttachment, Tap
 from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from protocol.guest.sleep import ignored_networks
 from protocol.runtime.clock import Clock
@@ -39,5 +39,5 @@ def attachment_of(spec: GuestSpec, address: SleeperAddress) -> NetworkAttachment
         case "fd":
             return Tap(int(target), address.ip, address.mac)
         case "unix":
-            return CableSocket(Path(target))
+            return HubSocket(Path(target))
     raise GuestError(f"sleep does not support the network attachment {kind}")

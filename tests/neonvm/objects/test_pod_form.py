@@ -166,7 +166,7 @@ def test_controller_reads_pull_secrets_and_security() -> None:
     assert parser().parse_args([]).pod_security["runAsUser"] == 65532
 
 
-@pytest.mark.parametrize(("typed", "said"), [("{", "no JSON"), ("[]", "expected a JSON object")])
+@pytest.mark.parametrize(("typed", "said"), [("{", "invalid JSON"), ("[]", "expected a JSON object")])
 def test_unusable_pod_security_is_refused(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args([f"--pod-security={typed}"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.neonvm.qemu.streams import LONGEST, BrokenStreamError, FrameStream, cabled, redirected
+from deploy.neonvm.qemu.streams import LONGEST, BrokenStreamError, FrameStream, encode_redirected, encode_stream
 
 CUTS = st.integers(1, 40)
 BYTES = st.binary(max_size=60)
@@ -19,14 +19,14 @@ def parts(stream: bytes, size: int) -> list[bytes]:
 @given(st.lists(st.tuples(BYTES, BYTES), max_size=8), CUTS)
 def test_redirected_frames_are_read_in_any_parts(frames: list[tuple[bytes, bytes]], size: int) -> None:
     stream = FrameStream()
-    written = b"".join(redirected(header, frame) for header, frame in frames)
+    written = b"".join(encode_redirected(header, frame) for header, frame in frames)
     assert [frame for part in parts(written, size) for frame in stream.read(part)] == frames
 
 
 @given(st.lists(BYTES, max_size=8), CUTS)
 def test_cabled_frames_are_read_in_any_parts(frames: list[bytes], size: int) -> None:
-    stream = FrameStream(is_cable=True)
-    written = b"".join(map(cabled, frames))
+    stream = FrameStream(has_headers=False)
+    written = b"".join(map(encode_stream, frames))
     assert [frame for part in parts(written, size) for frame in stream.read(part)] == [(b"", frame) for frame in frames]
 
 
@@ -36,4 +36,4 @@ def test_absurd_length_breaks_the_stream() -> None:
         with pytest.raises(BrokenStreamError):
             FrameStream().read(length.to_bytes(4, "big") + header.to_bytes(4, "big"))
     with pytest.raises(BrokenStreamError):
-        FrameStream(is_cable=True).read((LONGEST + 1).to_bytes(4, "big"))
+        FrameStream(has_headers=False).read((LONGEST + 1).to_bytes(4, "big"))

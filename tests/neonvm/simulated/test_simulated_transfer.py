@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.neonvm.simulated.simulated_transfer import PAGE, WIRE, Course, MemoryLoad
+from deploy.neonvm.simulated.simulated_transfer import MAX_BANDWIDTH, PAGE, MemoryLoad, TransferModel
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferRam, TransferStatus
 from protocol.units import Bytes, Seconds
 
@@ -21,7 +21,7 @@ def limits(
 
 
 def test_idle_guest_needs_one_pass() -> None:
-    course = Course.of(IDLE, limits())
+    course = TransferModel.of(IDLE, limits())
     assert course.end == pytest.approx(0.04 + 0.5 + 0.02)
     assert course.at(Seconds(9.0)) == TransferInfo(
         TransferStatus.COMPLETED,
@@ -42,7 +42,7 @@ def test_idle_guest_needs_one_pass() -> None:
 
 
 def test_progress_is_known_at_any_time() -> None:
-    course = Course.of(IDLE, limits())
+    course = TransferModel.of(IDLE, limits())
     first, half = course.at(Seconds(0.0)), course.at(Seconds(0.04 + 0.25))
     assert (first.status, first.ram.transferred, first.ram.remaining) == (TransferStatus.SETUP, 0, IDLE.used.value)
     assert (half.status, half.ram.dirty_sync_count) == (TransferStatus.ACTIVE, 1)
@@ -50,36 +50,38 @@ def test_progress_is_known_at_any_time() -> None:
 
 
 def test_bandwidth_limits_the_move() -> None:
-    slow = Course.of(IDLE, limits(bandwidth=64))
+    slow = TransferModel.of(IDLE, limits(bandwidth=64))
     assert slow.end == pytest.approx(0.04 + 4.0 + 0.02)
-    assert Course.of(IDLE, limits(bandwidth=9999)) == Course.of(IDLE, limits(bandwidth=WIRE.value // MIB))
+    assert TransferModel.of(IDLE, limits(bandwidth=9999)) == TransferModel.of(
+        IDLE, limits(bandwidth=MAX_BANDWIDTH.value // MIB)
+    )
 
 
 def test_busy_guest_needs_more_rounds() -> None:
-    busy = Course.of(MemoryLoad(IDLE.total, IDLE.used, 4.0), limits())
+    busy = TransferModel.of(MemoryLoad(IDLE.total, IDLE.used, 4.0), limits())
     assert busy.end is not None
     assert busy.rounds > 2
-    assert busy.downtime > Course.of(IDLE, limits()).downtime
+    assert busy.downtime > TransferModel.of(IDLE, limits()).downtime
     assert busy.at(Seconds(0.3)).ram.dirty_pages_rate == 4 * 48 * MIB // PAGE.value
 
 
 def test_too_busy_guest_is_throttled_or_fails() -> None:
     wild = MemoryLoad(Bytes(4096 * MIB), Bytes(2048 * MIB), 8.0)
-    assert Course.of(wild, limits(bandwidth=300, brake=False)).end is None
-    braked = Course.of(wild, limits(bandwidth=300))
+    assert TransferModel.of(wild, limits(bandwidth=300, brake=False)).end is None
+    braked = TransferModel.of(wild, limits(bandwidth=300))
     assert braked.end is not None
-    never = Course.of(wild, limits(bandwidth=300, brake=False)).at(Seconds(70.0))
+    never = TransferModel.of(wild, limits(bandwidth=300, brake=False)).at(Seconds(70.0))
     assert (never.status, never.total) == (TransferStatus.ACTIVE, Seconds(70.0))
 
 
 def test_move_past_deadline_does_not_end() -> None:
-    assert Course.of(IDLE, limits(timeout=0.55)).end is None
-    assert Course.of(IDLE, limits(timeout=0.3)).end is None
-    assert Course.of(IDLE, limits(timeout=0.57)).end is not None
+    assert TransferModel.of(IDLE, limits(timeout=0.55)).end is None
+    assert TransferModel.of(IDLE, limits(timeout=0.3)).end is None
+    assert TransferModel.of(IDLE, limits(timeout=0.57)).end is not None
 
 
 def test_a_guest_that_uses_nothing_moves_at_once() -> None:
-    nothing = Course.of(MemoryLoad(Bytes(MIB), Bytes(0), 1.0), limits(downtime=0.0))
+    nothing = TransferModel.of(MemoryLoad(Bytes(MIB), Bytes(0), 1.0), limits(downtime=0.0))
     assert nothing.end == pytest.approx(0.06)
     assert nothing.at(Seconds(0.05)).ram.dirty_pages_rate == 0
 
@@ -94,7 +96,7 @@ some_limits = st.tuples(st.integers(16, 2048), st.floats(0.01, 1), st.booleans()
 
 @given(burdens, some_limits, st.floats(0, 90))
 def test_sent_bytes_grow_and_downtime_is_bounded(memory_load: MemoryLoad, asked: TransferLimits, when: float) -> None:
-    course = Course.of(memory_load, asked)
+    course = TransferModel.of(memory_load, asked)
     now, later = course.at(Seconds(when)), course.at(Seconds(when + 1))
     assert now.ram.transferred <= later.ram.transferred
     assert now.ram.remaining <= memory_load.used.value

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.qemu.streams import LONGEST, FrameStream, cabled, redirected
-from deploy.neonvm.sleep.frame_sources import Cable, CableSocket, FrameSource, SourceClosedError
+from deploy.neonvm.qemu.streams import LONGEST, FrameStream, encode_redirected, encode_stream
+from deploy.neonvm.sleep.frame_sources import FrameSource, HubConnection, HubSocket, SourceClosedError
 from deploy.neonvm.sleep.frames import ACK, FIN, PSH, SYN
 from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from protocol.runtime.clock import SystemClock
@@ -41,7 +41,7 @@ class Place:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         self.opened.append(theirs)
-        return Cable(ours)
+        return HubConnection(ours)
 
     def write(self, frame: bytes) -> None:
         self.written.append(frame)
@@ -65,7 +65,7 @@ async def sleeper(place: Place) -> NetworkStandIn:
 
 async def answers(end: socket.socket, count: int) -> list[bytes]:
     """The frames that come out of a cable."""
-    stream, frames = FrameStream(is_cable=True), list[bytes]()
+    stream, frames = FrameStream(has_headers=False), list[bytes]()
     async with asyncio.timeout(5):
         while len(frames) < count:
             part = await asyncio.get_running_loop().sock_recv(end, 65536)
@@ -76,7 +76,7 @@ async def answers(end: socket.socket, count: int) -> list[bytes]:
 async def test_call_says_who_wakes_the_guest(sleeper: NetworkStandIn, place: Place) -> None:
     sleeper.read_network()
     (network,) = place.opened
-    network.send(cabled(CLIENT.question()) + cabled(CLIENT.frame(SYN)))
+    network.send(encode_stream(CLIENT.question()) + encode_stream(CLIENT.frame(SYN)))
     assert await sleeper.call() == "10.100.0.1:40000 opened a connection"
     assert sleeper.woken.is_set()
     assert (await answers(network, 1))[0][:12] == CLIENT.mac + GUEST.mac
@@ -88,7 +88,7 @@ async def test_answers_to_diverted_frames_go_to_the_place(sleeper: NetworkStandI
     """QEMU's stream has one direction, and QEMU has the guest's place."""
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
-    theirs.send(redirected(b"\x01" * 10, CLIENT.question()) + redirected(b"\x01" * 10, LEAVING))
+    theirs.send(encode_redirected(b"\x01" * 10, CLIENT.question()) + encode_redirected(b"\x01" * 10, LEAVING))
     theirs.close()
     await sleeper.drained()
     assert [frame[:6] for frame in place.written] == [CLIENT.mac]
@@ -100,9 +100,9 @@ async def test_unread_frames_of_the_old_end_come_first(sleeper: NetworkStandIn, 
     """QEMU has ended, and what it diverted last is not read yet when the network is."""
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
-    theirs.send(redirected(b"", CLIENT.question()) + redirected(b"", LEAVING))
+    theirs.send(encode_redirected(b"", CLIENT.question()) + encode_redirected(b"", LEAVING))
     sleeper.read_network()
-    place.opened[0].send(cabled(OTHER))
+    place.opened[0].send(encode_stream(OTHER))
     theirs.close()
     await sleeper.call()
     assert [frame for _, frame in sleeper.queued_frames()] == [LEAVING, OTHER]
@@ -116,7 +116,7 @@ async def test_long_frame_of_the_old_end_is_read_whole(sleeper: NetworkStandIn) 
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
     query = CLIENT.frame(ACK | PSH, b"Q" * 60_000)
-    theirs.send(redirected(b"", query) + redirected(b"", LEAVING))
+    theirs.send(encode_redirected(b"", query) + encode_redirected(b"", LEAVING))
     theirs.close()
     sleeper.close()
     assert [frame for _, frame in sleeper.queued_frames()] == [query, LEAVING]
@@ -126,11 +126,11 @@ async def test_long_frame_of_the_old_end_is_read_whole(sleeper: NetworkStandIn) 
 async def test_sleeper_reads_again_after_it_stopped(sleeper: NetworkStandIn, place: Place) -> None:
     """A QEMU that could not be started gives the place back."""
     sleeper.read_network()
-    place.opened[0].send(cabled(CLIENT.question()) + cabled(LEAVING))
+    place.opened[0].send(encode_stream(CLIENT.question()) + encode_stream(LEAVING))
     sleeper.close()
     assert place.opened[0].recv(100) != b""
     sleeper.read_network()
-    place.opened[1].send(cabled(OTHER))
+    place.opened[1].send(encode_stream(OTHER))
     await sleeper.call()
     assert [frame for _, frame in sleeper.queued_frames()] == [LEAVING, OTHER]
     sleeper.close()
@@ -147,7 +147,7 @@ async def test_lost_network_is_tried_again(sleeper: NetworkStandIn, place: Place
     await until(lambda: len(place.opened) == 2)
     place.opened[1].send((LONGEST + 1).to_bytes(4, "big"))
     await until(lambda: len(place.opened) == 3)
-    place.opened[2].send(cabled(OTHER))
+    place.opened[2].send(encode_stream(OTHER))
     await sleeper.call()
     sleeper.close()
 
@@ -198,7 +198,7 @@ async def test_end_behind_a_flood_is_kept(place: Place) -> None:
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
     flood = [Client(source_port=port).frame(ACK) for port in range(1, 1 + 300)]
-    theirs.send(b"".join(redirected(b"", frame) for frame in [*flood, LEAVING]))
+    theirs.send(b"".join(encode_redirected(b"", frame) for frame in [*flood, LEAVING]))
     theirs.close()
     await settle()
     assert sleeper.queued_frames() == []
@@ -213,8 +213,8 @@ async def test_flood_leaves_the_loop_to_others(sleeper: NetworkStandIn, place: P
     """The sleeper rests between its turns, and still reads what comes after the flood."""
     sleeper.read_network()
     (network,) = place.opened
-    flood = b"".join(cabled(Client(source_port=port).frame(ACK)) for port in range(1, 1000))
-    sending = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(network, flood + cabled(OTHER)))
+    flood = b"".join(encode_stream(Client(source_port=port).frame(ACK)) for port in range(1, 1000))
+    sending = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(network, flood + encode_stream(OTHER)))
     turns = 0
     while not sleeper.woken.is_set():
         await asyncio.sleep(0)
@@ -228,7 +228,7 @@ def test_cut_off_answer_ends_the_cable() -> None:
     """The hub reads slowly. Linux takes small frames whole or not at all, so this one is large."""
     ours, theirs = socket.socketpair()
     with theirs:
-        cable = Cable(ours)
+        cable = HubConnection(ours)
         cable.write(b"small")
         with pytest.raises(BlockingIOError):
             cable.read()
@@ -243,14 +243,14 @@ async def test_cable_is_plugged_into_the_hub(place: Place) -> None:
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as hub:
         path = Path(folder) / "c1"
         with pytest.raises(FileNotFoundError):
-            CableSocket(path).open()
+            HubSocket(path).open()
         hub.bind(str(path))
         hub.listen()
-        sleeper = NetworkStandIn(GUEST, PAGE, SystemClock(), CableSocket(path))
+        sleeper = NetworkStandIn(GUEST, PAGE, SystemClock(), HubSocket(path))
         sleeper.read_network()
         port, _ = hub.accept()
         with port:
-            port.send(cabled(CLIENT.frame(ACK | PSH, b"query")))
+            port.send(encode_stream(CLIENT.frame(ACK | PSH, b"query")))
             assert await sleeper.call() == "10.100.0.1:40000 sent data"
             assert sleeper.queued_frames() == [(b"", CLIENT.frame(ACK | PSH, b"query"))]
             sleeper.close()
