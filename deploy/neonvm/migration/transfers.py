@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _TrackedTransfer:
-    transfer: TransferState
+    state: TransferState
     reported_at: Instant
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
@@ -48,7 +48,7 @@ class Transfers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks = asyncio.TaskGroup()
-        self._moves: dict[str, _TrackedTransfer] = {}
+        self._tracked: dict[str, _TrackedTransfer] = {}
 
     async def __aenter__(self) -> Transfers:
         await self._tasks.__aenter__()
@@ -57,58 +57,58 @@ class Transfers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for move in self._moves.values():
-            if move.task is not None:
-                move.task.cancel()
+        for tracked in self._tracked.values():
+            if tracked.task is not None:
+                tracked.task.cancel()
         await self._tasks.__aexit__(kind, error, trace)
 
     def of(self, uid: str) -> TransferState:
         """State of the migration's transfer."""
-        move = self._moves.get(uid)
-        return move.transfer if move is not None else TransferState()
+        tracked = self._tracked.get(uid)
+        return tracked.state if tracked is not None else TransferState()
 
     def begin(self, uid: str, send: Send, on_change: Callable[[], None], on_fault: OnFault) -> None:
         """Start the transfer, unless it was started before. ``on_change`` is called on progress and at the end."""
-        if uid not in self._moves:
-            move = self._moves[uid] = _TrackedTransfer(
+        if uid not in self._tracked:
+            tracked = self._tracked[uid] = _TrackedTransfer(
                 TransferState(Sending.ACTIVE), Instant(self._clock.now() - _REPORTS)
             )
-            move.task = self._tasks.create_task(self._execute(uid, move, send, on_change, on_fault))
+            tracked.task = self._tasks.create_task(self._execute(uid, tracked, send, on_change, on_fault))
 
     def cancel(self, uid: str) -> None:
         """Cancel an active transfer. It ends once it is known which end runs the guest."""
-        move = self._moves.get(uid)
-        if move is None or move.task is None or move.is_cancelled:
+        tracked = self._tracked.get(uid)
+        if tracked is None or tracked.task is None or tracked.is_cancelled:
             return
-        move.is_cancelled = True
-        if move.has_begun:  # a task cancelled before its first step would not find out which end has the guest
-            move.task.cancel()
+        tracked.is_cancelled = True
+        if tracked.has_begun:  # a task cancelled before its first step would not find out which end has the guest
+            tracked.task.cancel()
 
     def forget(self, uid: str) -> bool:
         """Cancel and drop the transfer of a deleted migration. Return True once it is gone."""
         if self.of(uid).sending is Sending.ACTIVE:
             self.cancel(uid)
             return False
-        self._moves.pop(uid, None)
+        self._tracked.pop(uid, None)
         return True
 
     async def _execute(
-        self, uid: str, move: _TrackedTransfer, send: Send, on_change: Callable[[], None], on_fault: OnFault
+        self, uid: str, tracked: _TrackedTransfer, send: Send, on_change: Callable[[], None], on_fault: OnFault
     ) -> None:
         def progress(info: TransferInfo) -> None:
             now = self._clock.now()
             # Each change is a write to the API server.
-            if now - move.reported_at >= _REPORTS:
-                move.reported_at = now
-                move.transfer = replace(move.transfer, info=described(info))
+            if now - tracked.reported_at >= _REPORTS:
+                tracked.reported_at = now
+                tracked.state = replace(tracked.state, info=described(info))
                 on_change()
 
         ended: TransferState | None = None
-        move.has_begun = True
+        tracked.has_begun = True
         try:
             # Cancel within `send`, which then finds out which end has the guest.
-            if move.is_cancelled and move.task is not None:
-                move.task.cancel()
+            if tracked.is_cancelled and tracked.task is not None:
+                tracked.task.cancel()
             ended = TransferState(Sending.DONE, info=described(await send(progress)))
         except TransferError as error:
             ended = TransferState(Sending.FAILED, error.fault.value, str(error))
@@ -123,10 +123,10 @@ class Transfers:
         finally:
             # Internal error: resume the transfer later, as if another process had started it.
             if ended is None:
-                self._moves.pop(uid, None)
+                self._tracked.pop(uid, None)
             else:
                 # Keep the last progress until the migration is deleted.
-                move.transfer = replace(ended, info=ended.info or move.transfer.info)
+                tracked.state = replace(ended, info=ended.info or tracked.state.info)
                 on_change()
 
 

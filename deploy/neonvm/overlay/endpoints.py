@@ -98,9 +98,11 @@ def allowed_address(pod: Json, objects: FlatObjects) -> str:
     pod_name = name_of(pod)
     name = ObjectName(pod_name.namespace, labels_of(pod).get(LABEL_VM_NAME, ""))
     vm = objects.vms.get(name, {})
-    moves = [move for move in objects.migrations if is_under_way(move) and vm_of(move) == name]
+    migrations = [migration for migration in objects.migrations if is_under_way(migration) and vm_of(migration) == name]
     allowed_owners = {
-        (MIGRATIONS.kind, uid_of(move)) for move in moves if text(move, "status", "targetPodName") == pod_name.name
+        (MIGRATIONS.kind, uid_of(migration))
+        for migration in migrations
+        if text(migration, "status", "targetPodName") == pod_name.name
     }
     if text(vm, "status", "podName") == pod_name.name:
         allowed_owners.add((VIRTUAL_MACHINES.kind, uid_of(vm)))

@@ -46,10 +46,10 @@ _USES: Final = (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, Extended
 class MigrationAuthority:
     """CA of one migration. ``wall`` is Unix time."""
 
-    def __init__(self, move: str, wall: float) -> None:
+    def __init__(self, migration: str, wall: float) -> None:
         self._now = datetime.fromtimestamp(wall, UTC)
         # Kept only in memory, and gone with the migration.
-        self._authority = self._form(f"migration {move}", AUTHORITY).self_signed(new_key())
+        self._authority = self._form(f"migration {migration}", AUTHORITY).self_signed(new_key())
 
     @property
     def certificate(self) -> bytes:
@@ -85,19 +85,19 @@ def _requesting(request: bytes) -> ec.EllipticCurvePublicKey:
 _SOURCE_NAME = "source.migration.local"
 
 
-async def open_tls(source: RunnerClient, target: RunnerClient, move: str, wall: float, *, sleeps: bool) -> Route:
+async def open_tls(source: RunnerClient, target: RunnerClient, migration: str, wall: float, *, sleeps: bool) -> Route:
     """Install certificates on both ends, which neither sends nor receives a guest without. Each end trusts only those
-    of this ``move``. Copies the disk of a guest that ``sleeps``. Raises ``GuestError``, also for an open pod.
+    of this ``migration``. Copies the disk of a guest that ``sleeps``. Raises ``GuestError``, also for an open pod.
     """
     # The address of an open pod is not authenticated, so the guest's memory could go to any program.
     for end in (source, target):
         if end.endpoint.is_open:
             raise GuestError(f"{end.who}: {texts.OLD_RUNNER}")
-    authority = MigrationAuthority(move, wall)
+    authority = MigrationAuthority(migration, wall)
     # The target first: the source prepares for the migration when it gets its certificate.
     for client, name in ((target, TARGET_NAME), (source, _SOURCE_NAME)):
-        signed = authority.signed(await client.signing_request(move), name)
-        await client.use_certificate(move, signed, authority.certificate)
+        signed = authority.signed(await client.signing_request(migration), name)
+        await client.use_certificate(migration, signed, authority.certificate)
     address = target.endpoint.address
     # The target listens on the wildcard address of the family by which the source reaches it.
     host, anywhere = (f"[{address}]", "[::]") if ":" in address else (address, "0.0.0.0")

@@ -146,21 +146,21 @@ class PodGuests:
     def _endpoints(
         self, here: MigrationEndpoint, there: MigrationEndpoint, source: RemoteMachine, target: RemoteMachine
     ) -> TransferEndpoints:
-        move, clock = there.uid, self._deps.clock
+        migration, clock = there.uid, self._deps.clock
         ends = here.runner, there.runner
         return TransferEndpoints(
             vm=here.runner.who,
             source=source,
             target=target,
             clock=clock,
-            route_to_source=functools.partial(self._lead_to, ends[0]),
-            route_to_target=functools.partial(self._lead_to, ends[1]),
+            route_to_source=functools.partial(self._route_to, ends[0]),
+            route_to_target=functools.partial(self._route_to, ends[1]),
             # No `frames`: the pods hand them over themselves.
-            open_route=lambda *_: open_tls(*ends, move, clock.wall(), sleeps=here.sleeps),
-            decide=functools.partial(ends[0].decide, move),
+            open_route=lambda *_: open_tls(*ends, migration, clock.wall(), sleeps=here.sleeps),
+            decide=functools.partial(ends[0].decide, migration),
         )
 
-    def _lead_to(self, runner: RunnerClient) -> None:
+    def _route_to(self, runner: RunnerClient) -> None:
         """Tell the pod to announce the VM; QEMU announces it again once the guest runs."""
         task = asyncio.ensure_future(_announce(runner))
         # A task, so that it does not delay the migration; referenced, because the event loop holds tasks weakly.

@@ -124,23 +124,23 @@ class RunnerClient:
             # NeonVM's runner responds with an empty body.
             return None
 
-    async def decide(self, move: str, requested: Decided) -> Decided:
-        """Decide which end has the guest after ``move``. Raises ``GuestError``: ``TransferError`` if the runner does
-        not support migration.
+    async def decide(self, migration: str, requested: Decided) -> Decided:
+        """Decide which end has the guest after ``migration``. Raises ``GuestError``: ``TransferError`` if the runner
+        does not support migration.
         """
-        response = await self._ask("POST", "/handover", Handover(move, requested))
+        response = await self._ask("POST", "/handover", Handover(migration, requested))
         # An older release, or NeonVM's own runner: retrying does not help.
         if response.status == _UNKNOWN_PATH:
             raise TransferError(TransferFault.REFUSED, texts.MIGRATION_UNSUPPORTED.format(who=self.who))
         return self._read("/handover", response, Handover).decision
 
-    async def signing_request(self, move: str) -> bytes:
-        """The certificate signing request for ``move``, PEM. Raises ``GuestError``."""
-        return await self._ask_ok("POST", "/tls/request", CertificateRequest(move))
+    async def signing_request(self, migration: str) -> bytes:
+        """The certificate signing request for ``migration``, PEM. Raises ``GuestError``."""
+        return await self._ask_ok("POST", "/tls/request", CertificateRequest(migration))
 
-    async def use_certificate(self, move: str, certificate: bytes, authority: bytes) -> None:
+    async def use_certificate(self, migration: str, certificate: bytes, authority: bytes) -> None:
         """Install the certificate in QEMU. Raises ``GuestError``."""
-        body = Certificate(move, certificate.decode(), authority.decode())
+        body = Certificate(migration, certificate.decode(), authority.decode())
         await self._ask_ok("PUT", "/tls/certificate", body)
 
     async def receive_disk(self, address: str) -> None:

@@ -25,34 +25,34 @@ class Decisions:
     @property
     def undecided(self) -> str:
         """The current migration if it is undecided; otherwise empty."""
-        move, decision = next(reversed(self._decisions.items()), ("", Decided.KEPT))
-        return move if decision is Decided.OPEN else ""
+        migration, decision = next(reversed(self._decisions.items()), ("", Decided.KEPT))
+        return migration if decision is Decided.OPEN else ""
 
-    def is_latest(self, move: str) -> bool:
-        """Return True if ``move`` is the latest migration."""
-        return move == next(reversed(self._decisions), None)
+    def is_latest(self, migration: str) -> bool:
+        """Return True if ``migration`` is the latest migration."""
+        return migration == next(reversed(self._decisions), None)
 
-    def has_started(self, move: str) -> bool:
-        """Return True if ``move`` has started here before."""
-        return move in self._decisions
+    def has_started(self, migration: str) -> bool:
+        """Return True if ``migration`` has started here before."""
+        return migration in self._decisions
 
-    def decide(self, move: str, requested: Decided) -> Decided:
-        """Decide ``move`` if it is open, and return its decision; ``OPEN`` only reads."""
-        if move not in self._decisions:
-            self._start(move)
-        if self._decisions[move] is Decided.OPEN:
+    def decide(self, migration: str, requested: Decided) -> Decided:
+        """Decide ``migration`` if it is open, and return its decision; ``OPEN`` only reads."""
+        if migration not in self._decisions:
+            self._start(migration)
+        if self._decisions[migration] is Decided.OPEN:
             # A late controller gets the earlier decision.
-            self._decisions[move] = requested
+            self._decisions[migration] = requested
             self.is_given = requested is Decided.GIVEN
-        return self._decisions[move]
+        return self._decisions[migration]
 
-    def _start(self, move: str) -> None:
+    def _start(self, migration: str) -> None:
         for earlier, decision in self._decisions.items():
             # A migration that is followed by another one has failed.
             if decision is Decided.OPEN:
                 self._decisions[earlier] = Decided.KEPT
         # A guest that was handed over never comes back to this pod.
-        self._decisions[move] = Decided.GIVEN if self.is_given else Decided.OPEN
+        self._decisions[migration] = Decided.GIVEN if self.is_given else Decided.OPEN
         if len(self._decisions) > _MAX_DECISIONS:
             # Dicts are ordered, so the first is the oldest.
             del self._decisions[next(iter(self._decisions))]

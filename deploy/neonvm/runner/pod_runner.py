@@ -188,11 +188,11 @@ class PodRunner:
 
     def known_gate_state(self) -> GateState:
         """The part of ``gate_state`` that is known without asking QEMU."""
-        move = self.decisions.undecided
+        migration = self.decisions.undecided
         return GateState(
             is_given=self.decisions.is_given,
-            is_open=bool(move),
-            has_certificate=bool(move) and self._has_credentials_for == move,
+            is_open=bool(migration),
+            has_certificate=bool(migration) and self._has_credentials_for == migration,
             sleeps=self.sleep.is_on,
             leaves=self.migration_source is not None,
             most_plugged=self._guest.most_plugged.value,
@@ -232,13 +232,17 @@ class PodRunner:
         if self._flat is not None:
             self._flat.announce()
 
-    def decide(self, move: str, requested: Decided) -> Decided:
-        """Decide which end has the guest after ``move``. Raises ``GuestError`` if it is asleep and cannot move."""
-        if requested is not Decided.KEPT and not self.decisions.has_started(move) and self.migration_source is None:
+    def decide(self, migration: str, requested: Decided) -> Decided:
+        """Decide which end has the guest after ``migration``. Raises ``GuestError`` if it is asleep and must stay."""
+        if (
+            requested is not Decided.KEPT
+            and not self.decisions.has_started(migration)
+            and self.migration_source is None
+        ):
             self._check_awake()
-        decision = self.decisions.decide(move, requested)
+        decision = self.decisions.decide(migration, requested)
         # A late decision about an earlier migration must not undo preparations for the current one.
-        if decision is Decided.KEPT and self._flat is not None and self.decisions.is_latest(move):
+        if decision is Decided.KEPT and self._flat is not None and self.decisions.is_latest(migration):
             self._flat.keep()
         return decision
 
@@ -254,8 +258,8 @@ class PodRunner:
         if (leaving := self.migration_source) is not None and sleeps == self.sleep.sleeps:
             # Its new QEMU process has no credentials.
             self._has_credentials_for = ""
-            if move := self.decisions.undecided:
-                self.decisions.decide(move, Decided.KEPT)
+            if migration := self.decisions.undecided:
+                self.decisions.decide(migration, Decided.KEPT)
                 await leaving.call("migrate_cancel")
         return await self.sleep.wake(sleeps)
 
@@ -270,16 +274,16 @@ class PodRunner:
             # Only a booted guest falls asleep, so this one is booted as soon as it resumes.
             self._guest.is_booted = True
 
-    async def use_certificate(self, move: str, certificate: str, authority: str) -> None:
-        """Install the certificate and CA of ``move`` in QEMU. Raises ``GuestError``."""
+    async def use_certificate(self, migration: str, certificate: str, authority: str) -> None:
+        """Install the certificate and CA of ``migration`` in QEMU. Raises ``GuestError``."""
         if self.migration_source is None:
             self._check_awake()
         is_server = not (self.sleep.is_on or await self._guest.arrived())
-        folder = self.tls.files(move, certificate, authority, is_server=is_server)
+        folder = self.tls.files(migration, certificate, authority, is_server=is_server)
         try:
             self.sleep_migration.certify(certificate, authority)
             if self.sleep.is_on:
-                self._has_credentials_for = move
+                self._has_credentials_for = migration
                 return
             # Object IDs in QEMU are unique.
             await self._drop_credentials()
@@ -291,7 +295,7 @@ class PodRunner:
                 **({} if is_server else {"tls-hostname": TARGET_NAME}),
             }
             await self._guest.machine.call("migrate-set-parameters", parameters)
-            self._has_credentials_for = move
+            self._has_credentials_for = migration
             if not is_server and self._flat is not None:
                 # The source gets its certificate right before the migration.
                 await self._flat.prepare(self._guest.machine)

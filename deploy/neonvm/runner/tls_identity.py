@@ -23,23 +23,23 @@ class TlsIdentity:
         self._name = name
         self._folder = folder
         self._key = new_key()
-        self._move = ""
+        self._migration = ""
 
-    def request(self, move: str) -> str:
-        """A certificate signing request for ``move``, PEM, with a new key for each migration."""
-        if move != self._move:
+    def request(self, migration: str) -> str:
+        """A certificate signing request for ``migration``, PEM, with a new key for each migration."""
+        if migration != self._migration:
             # A repeated request keeps the key, so that a certificate in flight still matches.
-            self._key, self._move = new_key(), move
+            self._key, self._migration = new_key(), migration
         return signing_request(self._name, self._key).decode()
 
-    def files(self, move: str, certificate: str, authority: str, *, is_server: bool) -> Path:
+    def files(self, migration: str, certificate: str, authority: str, *, is_server: bool) -> Path:
         """A folder for QEMU's ``tls-creds-x509``. Raises ``GuestError`` if the certificate does not match the key."""
         try:
             parsed = x509.load_pem_x509_certificate(certificate.encode())
         except ValueError as error:
             raise GuestError(texts.CERTIFICATE_UNREADABLE.format(error=error)) from error
         # A late certificate of an earlier migration does not match the key.
-        if move != self._move or parsed.public_key() != self._key.public_key():
+        if migration != self._migration or parsed.public_key() != self._key.public_key():
             raise GuestError(texts.OTHER_KEY)
         folder = Path(tempfile.mkdtemp(prefix="tls-", dir=self._folder))
         role = "server" if is_server else "client"
