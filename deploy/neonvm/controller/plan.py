@@ -139,12 +139,12 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
     # The maximum size is fixed when the pod is created, so clip to it.
     guest, desired = facts.guest, _usable(facts, record, pod).clip(machine.use)
     if sleeps(facts):
-        place = {**_in_place(facts, pod, guest), **_NO_SIZE}
+        location = {**_location(facts, pod, guest), **_NO_SIZE}
         conditions = [*_accelerated(facts), *_beyond(facts, pod)]
-        return plan_asleep(facts, machine, desired, {**place, "conditions": conditions})
+        return plan_asleep(facts, machine, desired, {**location, "conditions": conditions})
     differs = {CPU: guest.cpu != desired.cpu, MEMORY: guest.mem != desired.mem}
     behind = {name for name in differs if differs[name] and guest.phase is GuestPhase.RUNNING}
-    place = _in_place(facts, pod, guest)
+    location = _location(facts, pod, guest)
     conditions = [
         _serves(facts, guest),
         *_accelerated(facts),
@@ -152,7 +152,7 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
         *_stalled(facts, guest, desired, behind),
     ]
     # A stalled guest does not count as scaling; it has the condition ResizeStalled.
-    status: Json = {"phase": SCALING if behind - facts.stalled else RUNNING, **place, "conditions": conditions}
+    status: Json = {"phase": SCALING if behind - facts.stalled else RUNNING, **location, "conditions": conditions}
     # Report the revision once the guest has the size of this spec.
     if guest.phase is GuestPhase.RUNNING and not behind and desired == machine.use:
         status |= _revision(facts.vm)
@@ -171,22 +171,22 @@ def _unpolled(facts: VmObservation) -> Json:
 def _moving(facts: VmObservation, migration: ActiveMigration) -> VmPlan:
     """Plan during a migration: hold the guest, and switch to the target once the guest runs there."""
     if migration.target_pod is not None and migration.target_guest is not None:
-        place = _in_place(facts, migration.target_pod, migration.target_guest)
+        location = _location(facts, migration.target_pod, migration.target_guest)
         conditions = [_available(facts.vm, True, texts.GUEST_RUNS), *_beyond(facts, migration.target_pod)]
         # The VM's podName changes first; only then does the migration succeed.
-        arrived = {"podName": migration.target, "phase": RUNNING, **place, "conditions": conditions}
+        arrived = {"podName": migration.target, "phase": RUNNING, **location, "conditions": conditions}
         return VmPlan({**arrived, **last_sleep_status(facts)})
     phase = MIGRATING if migration.is_transferring else PRE_MIGRATING
     if facts.pod is None or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         # A sleeping guest was handed over or lost, and not observed in the target yet: nothing runs until then.
         return VmPlan({"phase": text(facts.vm, "status", "phase") if is_asleep(facts.vm) else phase}, hold=True)
     conditions = [_available(facts.vm, True, texts.BEING_MOVED), *_beyond(facts, facts.pod)]
-    place = _in_place(facts, facts.pod, facts.guest)
-    return VmPlan({"phase": phase, **place, "conditions": conditions, **last_sleep_status(facts)}, hold=True)
+    location = _location(facts, facts.pod, facts.guest)
+    return VmPlan({"phase": phase, **location, "conditions": conditions, **last_sleep_status(facts)}, hold=True)
 
 
-def _in_place(facts: VmObservation, pod: Json, guest: GuestState) -> Json:
-    """Status fields with place and size of the guest. Keeps the address it was started with, by any controller."""
+def _location(facts: VmObservation, pod: Json, guest: GuestState) -> Json:
+    """Status fields with location and size of the guest. The address with which it was started is kept."""
     record = boot_record(pod)
     return {
         "node": node_of(pod),

@@ -34,23 +34,23 @@ def sleeps(facts: VmObservation) -> bool:
     return facts.guest is not None and facts.guest.phase in SLEEPING
 
 
-def plan_asleep(facts: VmObservation, machine: VirtualMachine, desired: Resources, place: Json) -> VmPlan:
+def plan_asleep(facts: VmObservation, machine: VirtualMachine, desired: Resources, rest: Json) -> VmPlan:
     """Plan for a VM without a running guest: stay asleep, wait for the permit, or wake and then resize it to
-    ``desired``. ``place`` is the rest of the status, with further conditions.
+    ``desired``. ``rest`` are the other fields of the status, with further conditions.
     """
     report = _sleeping_report(facts, machine)
     # The guest has the size with which it fell asleep, even if the spec asks for less by now.
     needed = desired.at_least(report.size)
     if report.state is SleepState.ASLEEP:
         why = reasoned(texts.SLEEPS, sessions=report.sessions_in_words)
-        return VmPlan(_status(facts, ASLEEP, report, place, why), desired=desired)
+        return VmPlan(_status(facts, ASLEEP, report, rest, why), desired=desired)
     # The runner refuses to wake a guest whose memory is being sent. It runs on the target, or wakes afterwards.
     is_leaving = facts.active_migration is not None and facts.active_migration.is_transferring
     if is_leaving or not _may_wake(facts, machine, needed):
         why = reasoned(texts.WAITS_FOR_PERMIT, why=report.message, use=needed)
-        return VmPlan(_status(facts, WAKING, report, place, why), desired=desired)
+        return VmPlan(_status(facts, WAKING, report, rest, why), desired=desired)
     why = reasoned(texts.WAKES, why=report.message)
-    return VmPlan(_status(facts, RUNNING, report, place, why), desired=desired, wake=True)
+    return VmPlan(_status(facts, RUNNING, report, rest, why), desired=desired, wake=True)
 
 
 def last_sleep_status(facts: VmObservation) -> Json:
@@ -167,13 +167,13 @@ def _running_report(facts: VmObservation) -> SleepReport:
     return own if is_news else before
 
 
-def _status(facts: VmObservation, phase: str, report: SleepReport, place: Json, why: Reasoned) -> Json:
+def _status(facts: VmObservation, phase: str, report: SleepReport, rest: Json, why: Reasoned) -> Json:
     failed = texts.CANNOT_WAKE if report.state is SleepState.ASLEEP else texts.WAKE_FAILED
     # A sleeping VM is available: the next packet wakes it.
     reason = reasoned(failed, fault=facts.guest_fault) if facts.guest_fault else why
     available = condition(facts.vm, "Available", str(not facts.guest_fault), *reason)
-    conditions = [available, condition(facts.vm, "Asleep", "True", *why), *items(place, "conditions")]
-    return {**place, "phase": phase, "conditions": conditions, **_sleep_status(facts.vm, report)}
+    conditions = [available, condition(facts.vm, "Asleep", "True", *why), *items(rest, "conditions")]
+    return {**rest, "phase": phase, "conditions": conditions, **_sleep_status(facts.vm, report)}
 
 
 def _sleep_status(vm: Json, report: SleepReport) -> Json:

@@ -106,7 +106,7 @@ class MigrationController:
         client = self._deps.client
         listed = (await client.list(MIGRATIONS, vm.namespace)).objects
         # In the order of the cache, followed by those not cached yet.
-        order = {uid_of(migration): place for place, migration in enumerate(self._migrations.objects_of(vm))}
+        order = {uid_of(migration): index for index, migration in enumerate(self._migrations.objects_of(vm))}
         matching = [migration for migration in listed if text(migration, "spec", "vmName") == vm.name]
         matching.sort(key=lambda migration: (order.get(uid_of(migration), len(order)), name_of(migration).name))
         with Tolerating(RefusalKind.NOT_FOUND):

@@ -261,21 +261,21 @@ def _netdev(attachment: str) -> str:
     privileges, as a user-mode network of this guest. ``forward`` forwards ports of a loopback address to
     ``LINK_PORTS``, ``ports`` forwards each given port of an address to a port of the guest.
     """
-    kind, _, place = attachment.partition(":")
+    kind, _, value = attachment.partition(":")
     match kind:
         case "tap":
-            return f"tap,ifname={place},script=no,downscript=no"
+            return f"tap,ifname={value},script=no,downscript=no"
         case "fd":
-            return f"tap,fd={place}"
+            return f"tap,fd={value}"
         case "unix":
             # The hub listens, and the guest's QEMU connects.
-            return f"stream,server=off,addr.type=unix,addr.path={_escaped(place)}"
+            return f"stream,server=off,addr.type=unix,addr.path={_escaped(value)}"
         case "forward":
-            address, *outside = place.split(":")
+            address, *outside = value.split(":")
             ports = zip(outside, LINK_PORTS, strict=True)
             return _user_network((address, outer, str(port)) for outer, port in ports)
         case "ports":
-            forwards = (forward.replace("=", ":").split(":") for forward in place.split(","))
+            forwards = (forward.replace("=", ":").split(":") for forward in value.split(","))
             return _user_network((address, outer, inner) for address, outer, inner in forwards)
     raise GuestError(f"unsupported network attachment {attachment!r}")
 

@@ -102,8 +102,8 @@ def _is_incoming(arguments: Arguments, _: GateState) -> bool:
 
 
 def _is_pod(uri: object) -> bool:
-    scheme, _, place = str(uri).partition(":")
-    host, _, port = place.rpartition(":")
+    scheme, _, address = str(uri).partition(":")
+    host, _, port = address.rpartition(":")
     try:
         ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:

@@ -61,6 +61,6 @@ class TlsIdentity:
         return context
 
     @staticmethod
-    def forget(place: Path) -> None:
+    def forget(folder: Path) -> None:
         """Delete the files after QEMU has read them."""
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

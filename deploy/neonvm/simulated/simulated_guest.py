@@ -272,8 +272,8 @@ class SimulatedGuest:
         try:
             return [held.enter_context(await listen(pod, port)) for port in (METRICS_PORT, DAEMON_PORT)]
         except (OSError, NetworkError) as error:
-            place = self._spec.network.address
-            raise GuestError(f"{self._spec.vm}: the simulated guest cannot listen at {place}: {error}") from error
+            address = self._spec.network.address
+            raise GuestError(f"{self._spec.vm}: the simulated guest cannot listen at {address}: {error}") from error
 
     async def _run(self, running: _Running, listeners: Sequence[socket.socket]) -> None:
         if not self._receives:

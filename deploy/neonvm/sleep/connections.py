@@ -181,9 +181,9 @@ class FrameQueue:
     def all(self, header_size: int) -> list[tuple[bytes, bytes]]:
         """The queued frames, each as an offload header of ``header_size`` bytes and the frame itself."""
         log = bytes(self._log)
-        places = (entry[1:] for entry in self._entries())
+        offsets = (entry[1:] for entry in self._entries())
         return [
-            (log[head:frame][:header_size].ljust(header_size, b"\0"), log[frame:end]) for head, frame, end in places
+            (log[head:frame][:header_size].ljust(header_size, b"\0"), log[frame:end]) for head, frame, end in offsets
         ]
 
     def _entries(self) -> Iterator[tuple[int, int, int, int]]:

@@ -161,15 +161,15 @@ class _SocketSource:
 
 
 class DivertedFrames(_SocketSource):
-    """Frames that QEMU's ``filter-redirector`` writes to a socket. It is one-way, so answers go to ``place``."""
+    """Frames that QEMU's ``filter-redirector`` writes to a socket. It is one-way, so answers go to ``attachment``."""
 
-    def __init__(self, end: socket.socket, place: NetworkAttachment) -> None:
+    def __init__(self, end: socket.socket, attachment: NetworkAttachment) -> None:
         super().__init__(end, FrameStream())
-        self._place = place
+        self._attachment = attachment
 
     def write(self, frame: bytes) -> None:
         """Write to the attachment, while QEMU reads it."""
-        self._place.write(frame)
+        self._attachment.write(frame)
 
 
 class HubConnection(_SocketSource):
