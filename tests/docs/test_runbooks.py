@@ -19,7 +19,7 @@ SHIPPED: Final = documents(*FILES, *WITH_CERTIFICATES)
 KINDS: Final = {"cm": "ConfigMap", "daemonset": "DaemonSet", "deploy": "Deployment", "lease": "Lease"}
 """What commands call a kind, of which they name objects."""
 PROGRAMS: Final = ("agent", "deploy/neonvm", "protocol", "scheduler_plugin")
-_COMMAND: Final = re.compile(r"kubectl -n kube-system (?:get|describe|logs|delete|edit) ([^|`#\n]+)")
+_COMMAND: Final = re.compile(r"kubectl -n autoscale-system (?:get|describe|logs|delete|edit) ([^|`#\n]+)")
 _PLACEHOLDER: Final = re.compile(r"[A-Z]+")
 
 
@@ -70,13 +70,13 @@ def test_what_a_command_names_is_shipped(page: Path) -> None:
     ],
 )
 def test_a_name_that_nothing_has_is_found(command: str, names: set[tuple[str, str]]) -> None:
-    (words,) = _COMMAND.findall(f"kubectl -n kube-system {command} | grep 'x'")
+    (words,) = _COMMAND.findall(f"kubectl -n autoscale-system {command} | grep 'x'")
     assert set(named(words)) - THERE == names
 
 
 @pytest.mark.parametrize("command", ["get secrets | grep x", "logs POD -c service", "describe certificate", "get pods"])
 def test_a_command_that_names_no_object_is_about_none(command: str) -> None:
-    (words,) = _COMMAND.findall(f"kubectl -n kube-system {command}")
+    (words,) = _COMMAND.findall(f"kubectl -n autoscale-system {command}")
     assert list(named(words)) == []
 
 
