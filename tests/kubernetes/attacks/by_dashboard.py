@@ -30,17 +30,17 @@ _MAY_LIST: Final[Obj] = {
 }
 _TOKEN: Final[Obj] = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}}
 BY_DASHBOARD: Final = (
-    Attempt(DASHBOARD, "asks what a reader may list", "", "create", SUBJECT_ACCESS_REVIEWS, "", _MAY_LIST),
+    Attempt(DASHBOARD, "reviews what a user may list", "", "create", SUBJECT_ACCESS_REVIEWS, "", _MAY_LIST),
     *patches(VIRTUAL_MACHINES, "theirs", DASHBOARD, {
         "resizes a VM": (use(1, 1), RBAC),
         "writes a permit": (noted("autoscaling.neon.tech/permit"), RBAC),
     }),
-    Attempt(DASHBOARD, "orders a move", RBAC, "create", MIGRATIONS, "x", move("x")),
-    Attempt(DASHBOARD, "ends a move", RBAC, "delete", MIGRATIONS, "by-hand"),
+    Attempt(DASHBOARD, "creates a migration", RBAC, "create", MIGRATIONS, "x", move("x")),
+    Attempt(DASHBOARD, "deletes a migration", RBAC, "delete", MIGRATIONS, "by-hand"),
     Attempt(DASHBOARD, "deletes a group", RBAC, "delete", VM_GROUPS, "shop"),
     Attempt(
-        DASHBOARD, "makes itself a token of the scheduler's", RBAC, "create", SERVICE_ACCOUNTS, "autoscaling-scheduler",
-        _TOKEN, namespace=SYSTEM, subresource="token",
+        DASHBOARD, "requests a token of the scheduler's account", RBAC, "create", SERVICE_ACCOUNTS,
+        "autoscaling-scheduler", _TOKEN, namespace=SYSTEM, subresource="token",
     ),
     Attempt(DASHBOARD, "reads pods", RBAC, "get", PODS, ""),
     Attempt(DASHBOARD, "reads secrets", RBAC, "get", SECRETS, ""),

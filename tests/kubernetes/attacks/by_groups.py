@@ -48,16 +48,16 @@ def _new(name: str, **metadata: Any) -> Obj:
 _LARGER: Final = {"spec": {"containers": [{**CALLED_RUNNER, "resources": {"requests": MORE}}]}}
 BY_GROUPS: Final = (
     Attempt(
-        GROUPS, "makes a member of a group", "", "create", VIRTUAL_MACHINES, "shop-replica-1",
+        GROUPS, "creates a member of a group", "", "create", VIRTUAL_MACHINES, "shop-replica-1",
         _new("shop-replica-1", ownerReferences=_SHOP),
     ),
-    Attempt(GROUPS, "makes a VM of no group", _GROUP_VMS, "create", VIRTUAL_MACHINES, "x", _new("x")),
+    Attempt(GROUPS, "creates a VM outside of groups", _GROUP_VMS, "create", VIRTUAL_MACHINES, "x", _new("x")),
     Attempt(
-        GROUPS, "makes a member with a permit", _GROUP_VMS, "create", VIRTUAL_MACHINES, "shop-replica-2",
+        GROUPS, "creates a member with a permit", _GROUP_VMS, "create", VIRTUAL_MACHINES, "shop-replica-2",
         vm("shop-replica-2", "", "", ownerReferences=_SHOP),
     ),
     Attempt(GROUPS, "deletes a member of a group", "", "delete", VIRTUAL_MACHINES, "shop-replica-0"),
-    Attempt(GROUPS, "deletes a VM of no group", _GROUP_VMS, "delete", VIRTUAL_MACHINES, "theirs"),
+    Attempt(GROUPS, "deletes a VM outside of groups", _GROUP_VMS, "delete", VIRTUAL_MACHINES, "theirs"),
     *patches(VIRTUAL_MACHINES, "theirs", GROUPS, {
         "sets the bounds of a VM": (noted("autoscaling.neon.tech/bounds"), ""),
         "resizes a VM": (use(2, 2), _GROUP_VMS),
@@ -70,7 +70,7 @@ BY_GROUPS: Final = (
     ),
     *patches(
         PODS, "mine-1", GROUPS,
-        {"resizes the pod of a VM": (resources(runner(MINE), GUEST, requests=MORE), "policy autoscaling-groups-pods")},
+        {"resizes a VM's pod": (resources(runner(MINE), GUEST, requests=MORE), "policy autoscaling-groups-pods")},
         subresource="resize",
     ),
     *patches(DEPLOYMENTS, "web", GROUPS, {
@@ -78,16 +78,16 @@ BY_GROUPS: Final = (
         "changes a workload's image": (deployment(image="evil"), _WORKLOADS),
         "changes a workload's account": ({"spec": {"template": {"spec": {"serviceAccountName": "x"}}}}, _WORKLOADS),
     }),
-    Attempt(GROUPS, "makes the read endpoint of a group", "", "create", SERVICES, "shop-read", _service("shop-read")),
+    Attempt(GROUPS, "creates the read endpoint of a group", "", "create", SERVICES, "shop-read", _service("shop-read")),
     Attempt(
-        GROUPS, "makes another service", _ENDPOINTS, "create", SERVICES, "bank",
+        GROUPS, "creates another Service", _ENDPOINTS, "create", SERVICES, "bank",
         _service("bank", selector={"app": "web"}),
     ),
     *patches(ENDPOINT_SLICES, "bank", GROUPS, {
-        "leads another service's clients elsewhere": ({"endpoints": [{"addresses": ["10.0.0.6"]}]}, _ENDPOINTS),
+        "redirects another Service's clients": ({"endpoints": [{"addresses": ["10.0.0.6"]}]}, _ENDPOINTS),
     }),
     Attempt(
-        GROUPS, "deletes a person's HPA", "policy autoscaling-groups-autoscalers", "delete", HORIZONTAL_AUTOSCALERS,
+        GROUPS, "deletes a user's HPA", "policy autoscaling-groups-autoscalers", "delete", HORIZONTAL_AUTOSCALERS,
         "theirs",
     ),
     Attempt(GROUPS, "deletes a pod", RBAC, "delete", PODS, "web-2"),

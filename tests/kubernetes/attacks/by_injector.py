@@ -25,8 +25,8 @@ BY_INJECTOR: Final = (
         "autoscaling-injector",
         INJECTOR,
         {
-            "renews the authority of its webhook": ({"webhooks": [hook(authority=_AUTHORITY)]}, ""),
-            "has its webhook asked about Secrets": ({"webhooks": [hook("secrets")]}, _POLICY),
+            "updates its webhook's CA": ({"webhooks": [hook(authority=_AUTHORITY)]}, ""),
+            "registers its webhook for Secrets": ({"webhooks": [hook("secrets")]}, _POLICY),
         },
     ),
     *patches(
@@ -34,8 +34,8 @@ BY_INJECTOR: Final = (
         "autoscaling-ca",
         INJECTOR,
         {
-            "renews the authority of agents": ({"data": {"ca.crt": "x"}}, ""),
-            "writes other data beside it": ({"data": {"mine": "y"}}, _POLICY),
+            "updates the agents' CA": ({"data": {"ca.crt": "x"}}, ""),
+            "writes other data next to it": ({"data": {"mine": "y"}}, _POLICY),
         },
     ),
     *patches(WEBHOOKS, "theirs", INJECTOR, {"changes another webhook": ({"webhooks": []}, RBAC)}),
@@ -47,10 +47,10 @@ BY_INJECTOR: Final = (
         {"resizes a pod": (resources(PG, "postgres", requests=MORE), RBAC)},
         subresource="resize",
     ),
-    *patches(PODS, "pg-1", INJECTOR, {"annotates a pod that is there": (noted("autoscaling.neon.tech/floor"), RBAC)}),
+    *patches(PODS, "pg-1", INJECTOR, {"annotates an existing pod": (noted("autoscaling.neon.tech/floor"), RBAC)}),
     Attempt(
         INJECTOR,
-        "makes the Lease of another program",
+        "creates the Lease of another program",
         "policy autoscaling-leases",
         "create",
         LEASES,

@@ -23,24 +23,25 @@ def _taking(name: str, resource: str) -> Obj:
 BY_OTHERS: Final = (
     *patches(VIRTUAL_MACHINES, "mine", TENANT, {
         "resizes a VM": (use(2, 2), ""),
-        "lets a VM grow further": ({"spec": {"guest": {"cpus": {"max": 9}}}}, ""),
+        "raises a VM's maximum": ({"spec": {"guest": {"cpus": {"max": 9}}}}, ""),
         "writes a permit": (noted(_PERMIT, _MUCH), _PERMITS),
-        "says that the scheduler wrote a permit": (noted(_WRITER), _PERMITS),
-        "takes a permit away": (noted(_PERMIT, None), ""),
+        "writes the permit-writer annotation": (noted(_WRITER), _PERMITS),
+        "removes a permit": (noted(_PERMIT, None), ""),
     }),
     *patches(
         VIRTUAL_MACHINES, "mine", TENANT,
-        {"says in the status where a VM runs": ({"status": {"node": "node-b"}}, RBAC)}, subresource="status",
+        {"writes a VM's node into its status": ({"status": {"node": "node-b"}}, RBAC)}, subresource="status",
     ),
     Attempt(
-        OPERATOR, "takes the places of VMs on a node", "policy neonvm-places", "create", PODS, "of-other",
+        OPERATOR, "requests flat-network units of a node", "policy neonvm-places", "create", PODS, "of-other",
         _taking("of-other", "autoscaling.neon.tech/flat-network"),
     ),
     Attempt(
-        OPERATOR, "takes another resource", "", "create", PODS, "of-other-2", _taking("of-other-2", "example.com/gpu"),
+        OPERATOR, "requests another resource", "", "create", PODS, "of-other-2",
+        _taking("of-other-2", "example.com/gpu"),
     ),
-    Attempt(TENANT, "makes a VM", "", "create", VIRTUAL_MACHINES, "new", vm("new", "", "")),
-    Attempt(TENANT, "makes a pod", RBAC, "create", PODS, "of-tenant", pod("of-tenant")),
+    Attempt(TENANT, "creates a VM", "", "create", VIRTUAL_MACHINES, "new", vm("new", "", "")),
+    Attempt(TENANT, "creates a pod", RBAC, "create", PODS, "of-tenant", pod("of-tenant")),
     *patches(VIRTUAL_MACHINES, "theirs", ADMIN, {
         "resizes a VM beyond its permit": (use(4, 4), ""),
         "changes its bounds and labels": (
@@ -52,7 +53,7 @@ BY_OTHERS: Final = (
         "writes a permit": (noted(_PERMIT, _MUCH), _PERMITS),
     }),
     *patches(NODES, "node-b", OPERATOR, {"labels a node": ({"metadata": {"labels": {"a": "b"}}}, "")}),
-    Attempt(OPERATOR, "makes a pod", "", "create", PODS, "of-operator", pod("of-operator")),
+    Attempt(OPERATOR, "creates a pod", "", "create", PODS, "of-operator", pod("of-operator")),
     Attempt(OPERATOR, "deletes a pod", "", "delete", PODS, "web-2"),
     Attempt(ADMIN, "deletes a VM", "", "delete", VIRTUAL_MACHINES, "asleep"),
 )  # fmt: skip

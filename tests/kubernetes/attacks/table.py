@@ -31,7 +31,7 @@ def door_rows(found: Iterable[tuple[Door, str]]) -> Iterator[str]:
     for door, end in found:
         where = "" if door.port == last else door.port
         last = door.port
-        yield f"| {where} | {door.who} | {end or 'is let in'} |"
+        yield f"| {where} | {door.who} | {end or 'accepted'} |"
 
 
 def tables() -> str:

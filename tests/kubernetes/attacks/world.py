@@ -75,19 +75,19 @@ class Who:
         return {f"authentication.kubernetes.io/{key}": [value] for key, value in found.items() if value}
 
 
-NODE_AGENT: Final = Who("agent of node a", f"{SYSTEM}:autoscaling-agent", "agent-a", "node-a")
-UNBOUND_AGENT: Final = Who("agent with a token of no node", f"{SYSTEM}:autoscaling-agent")
-SIDECAR: Final = Who("agent beside VM mine", f"{HOME}:vm-agent", "mine-1", "node-a")
-LEFT_BEHIND: Final = Who("agent of a pod that VM moved left", f"{HOME}:vm-agent", "moved-1", "node-a")
+NODE_AGENT: Final = Who("per-node agent of node a", f"{SYSTEM}:autoscaling-agent", "agent-a", "node-a")
+UNBOUND_AGENT: Final = Who("per-node agent with an unbound token", f"{SYSTEM}:autoscaling-agent")
+SIDECAR: Final = Who("sidecar of VM mine", f"{HOME}:vm-agent", "mine-1", "node-a")
+LEFT_BEHIND: Final = Who("sidecar of a pod that its VM has left", f"{HOME}:vm-agent", "moved-1", "node-a")
 SCHEDULER: Final = Who("scheduler", f"{SYSTEM}:autoscaling-scheduler")
 GROUPS: Final = Who("groups", f"{SYSTEM}:autoscaling-groups")
 CONTROLLER: Final = Who("NeonVM controller", f"{SYSTEM}:neonvm-controller")
 NETWORK: Final = Who("network program", f"{SYSTEM}:neonvm-network")
-DASHBOARD: Final = Who("page's program", f"{SYSTEM}:autoscaling-dashboard")
+DASHBOARD: Final = Who("dashboard", f"{SYSTEM}:autoscaling-dashboard")
 EXPANDER: Final = Who("expander", f"{SYSTEM}:autoscaling-expander")
 INJECTOR: Final = Who("injector", f"{SYSTEM}:autoscaling-injector")
-OPERATOR: Final = Who("an operator of others", f"{ELSEWHERE}:operator")
-TENANT: Final = Who("a person with VMs in a namespace", f"{HOME}:tenant")
+OPERATOR: Final = Who("another project's operator", f"{ELSEWHERE}:operator")
+TENANT: Final = Who("a user with VMs in a namespace", f"{HOME}:tenant")
 ADMIN: Final = Who("administrator")
 
 
