@@ -22,7 +22,7 @@ from protocol.runtime.json_log import log_as_json
 from protocol.runtime.open_files import allow_open_files
 
 OPEN_FILES = 65_536
-"""The agent of each VM watches it on a connection of its own."""
+"""Each VM's agent watches the VM over its own connection."""
 
 _log = logging.getLogger("apiserver")
 
@@ -30,23 +30,23 @@ _log = logging.getLogger("apiserver")
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.local.apiserver", description=__doc__)
     add = parser.add_argument
-    add("--data-dir", type=Path, required=True, metavar="DIR", help="where objects and keys are kept")
-    add("--listen", action="append", metavar="HOST:PORT", help="serve HTTP here; may be given again (127.0.0.1:6443)")
+    add("--data-dir", type=Path, required=True, metavar="DIR", help="folder of the objects and keys")
+    add("--listen", action="append", metavar="HOST:PORT", help="serve HTTP here; repeatable (default: 127.0.0.1:6443)")
     add("--fd", action="append", type=int, metavar="N", help="serve HTTP on an inherited listening socket")
     add(
         "--listen-tls",
         action="append",
         metavar="HOST:PORT",
-        help="serve HTTPS here, as kubectl needs it; 0 picks a port",
+        help="serve HTTPS here, which kubectl needs; port 0 picks a free one",
     )
-    add("--kubeconfig-out", type=Path, required=True, metavar="FILE", help="written for the administrator")
-    add("--admin-token-file", type=Path, required=True, metavar="FILE", help="the administrator's; made where missing")
+    add("--kubeconfig-out", type=Path, required=True, metavar="FILE", help="write the administrator's kubeconfig here")
+    add("--admin-token-file", type=Path, required=True, metavar="FILE", help="its bearer token; created if missing")
     return parser.parse_args(argv)
 
 
 def _url(scheme: str, listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
-    # A wildcard address is only for listening; clients are given loopback instead.
+    # Clients cannot connect to a wildcard address; they get loopback instead.
     reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"{scheme}://{reachable}:{port}"
 
@@ -64,7 +64,7 @@ async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secu
             servers.append((_server(api_server, server_context(signer, addresses, environment.now())), secure))
             trusted = signer.pair.certificate
         url = _url("https", secure[0]) if secure else _url("http", plain[0])
-        # The sockets listen already, so whoever waits for this file can connect.
+        # The sockets are listening already, so a client that waits for this file can connect.
         write_private(arguments.kubeconfig_out, kubeconfig(url, trusted, ADMIN, tokened(token)))
         _announce(url, arguments, api_server)
         await _run(servers, api_server)
@@ -80,7 +80,7 @@ def _announce(url: str, arguments: argparse.Namespace, api_server: ApiServer) ->
     fields = {"url": url, "data_dir": str(arguments.data_dir), "revision": api_server.api.store.revision}
     _log.info("serving", extra=fields)
     if url.startswith("http:"):
-        _log.info("kubectl sends no token over HTTP: give --listen-tls to use it with %s", arguments.kubeconfig_out)
+        _log.info("kubectl sends no token over HTTP; use --listen-tls to make %s usable", arguments.kubeconfig_out)
 
 
 async def _run(servers: list[tuple[LocalApiServer, list[socket.socket]]], api_server: ApiServer) -> None:
@@ -97,7 +97,7 @@ async def _run(servers: list[tuple[LocalApiServer, list[socket.socket]]], api_se
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serves until SIGTERM or SIGINT. Returns 0, or 2 if an address cannot be used."""
+    """Serve until SIGTERM or SIGINT. Returns 0, or 2 if an address cannot be used."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
     log_as_json()
     allow_open_files(OPEN_FILES)

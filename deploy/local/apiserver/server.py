@@ -1,4 +1,4 @@
-"""One API server over one data directory: its HTTP face, what it is made of, and how it is run and stopped."""
+"""One API server with one data directory: its parts, its HTTP application, and its start and shutdown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from protocol.runtime.serving.prompt_server import PromptServer
 _log = logging.getLogger(__name__)
 
 HISTORY_LIMIT: Final = 4096
-"""The number of changes of each resource that watches can go back."""
+"""Number of changes per resource that a watch can replay."""
 
 FIRST_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
 
@@ -60,20 +60,20 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    _log.error("a request broke", extra={"method": request.method, "path": request.url.path}, exc_info=error)
+    _log.error("internal error", extra={"method": request.method, "path": request.url.path}, exc_info=error)
     return refusal(StatusError(500, "InternalError", f"Internal error occurred: {error!r}"))
 
 
 def create_app(api: Api, authenticator: Authenticator, closing: asyncio.Event) -> Starlette:
-    """The application over one ``api``. ``closing``, once set, ends every watch."""
-    # Starlette passes a request to a function or method; it would take an instance for an ASGI application.
+    """The HTTP application. Setting ``closing`` ends every watch."""
+    # The bound method, because Starlette would call the instance as an ASGI application.
     resources: Callable[[Request], Awaitable[Response]] = ResourceRoutes(api, authenticator, closing).__call__
     return Starlette(
         routes=[
             *(Route(path, _healthy) for path in ("/healthz", "/readyz", "/livez")),
             Route("/version", _version),
             *discovery_routes(api.catalog, authenticator),
-            # Kinds come and go with their definitions, so one route takes all other paths.
+            # A catch-all route: CRDs add and remove resources at run time.
             Route("/{path:path}", resources, methods=_ALL_METHODS),
         ],
         exception_handlers={StatusError: _refused, Exception: _broken},
@@ -82,7 +82,7 @@ def create_app(api: Api, authenticator: Authenticator, closing: asyncio.Event) -
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """An API server that is ready to serve. Call ``close`` at the end."""
+    """An API server that is ready to serve. Call ``close`` when done."""
 
     app: Starlette
     api: Api
@@ -91,26 +91,26 @@ class ApiServer:
     closing: asyncio.Event
 
     async def run_controllers(self) -> None:
-        """Runs the garbage collector until the server closes."""
+        """Run the garbage collector until the server closes."""
         async with asyncio.TaskGroup() as tasks:
-            # The collector never ends by itself.
+            # The collector runs until it is cancelled.
             collecting = tasks.create_task(self.garbage_collector.run())
             await self.closing.wait()
             collecting.cancel()
 
     def stop_watches(self) -> None:
-        """Ends every watch, so that connections can be closed."""
+        """End every watch, so that connections can be closed."""
         self.closing.set()
-        # A watch that waits for a change checks `closing` only when it wakes.
+        # Waiting watches check `closing` only when they wake.
         self.api.store.wake_all()
 
     def close(self) -> None:
-        """Closes the store."""
+        """Close the store."""
         self.api.store.close()
 
 
 def build(data_dir: Path | None, tokens: Mapping[str, Identity], environment: Environment) -> ApiServer:
-    """An API server over ``data_dir`` (None: in memory) that accepts ``tokens``."""
+    """An API server with ``data_dir`` (None: in memory) that accepts ``tokens``."""
     if data_dir is not None:
         data_dir.mkdir(parents=True, exist_ok=True)
     store = ObjectStore(ObjectDatabase(data_dir / "state.db" if data_dir else None), HISTORY_LIMIT)
@@ -130,7 +130,7 @@ def _create_namespaces(api: Api) -> None:
         try:
             api.create(RequestTarget(resource), {"metadata": {"name": name}}, WriteOptions())
         except StatusError as error:
-            # A store of an earlier run has them already.
+            # The data directory of an earlier run has them already.
             if error.reason != "AlreadyExists":
                 raise
 
@@ -141,16 +141,16 @@ def admin_tokens(token: str) -> Mapping[str, Identity]:
 
 
 class LocalApiServer(PromptServer):
-    """A uvicorn server that ends its long-lived responses when it is asked to stop."""
+    """A uvicorn server that ends its long-lived responses when it stops."""
 
     def __init__(self, app: ASGIApp, stop_streams: Callable[[], None], context: ssl.SSLContext | None) -> None:
-        """Serves ``app``, with TLS if there is a ``context``; ``stop_streams`` must end every endless response."""
+        """Serve ``app``, with TLS if ``context`` is not None; ``stop_streams`` must end every endless response."""
         super().__init__(
             uvicorn.Config(
                 app,
                 log_level="warning",
                 access_log=False,
-                http="h11",  # limits the head of a request; uvicorn would use httptools if that is installed
+                http="h11",  # limits the size of request headers, unlike httptools, which uvicorn prefers if installed
                 lifespan="off",
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=2,
@@ -162,19 +162,19 @@ class LocalApiServer(PromptServer):
         self._stop_streams = stop_streams
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stops: first the streams, then the connections."""
-        # Watches never end by themselves, and would hold up the end of their connections.
+        """Stop the streams, then close the connections."""
+        # Watches do not end by themselves and would keep their connections open.
         self._stop_streams()
         await super().shutdown(sockets)
 
 
 def listen(address: str) -> socket.socket:
-    """A listening socket at ``HOST:PORT``. Raises ``ValueError`` for any other text, ``OSError`` if it is in use."""
+    """Listen at ``HOST:PORT``. Raises ``ValueError`` if malformed, ``OSError`` if the address cannot be used."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or len(port) > 5:
         raise ValueError(f"expected HOST:PORT, got {address!r}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns off Nagle's algorithm only on sockets that name their protocol.
+    # asyncio turns off Nagle's algorithm only if the socket has an explicit protocol.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind((host.strip("[]"), int(port)))

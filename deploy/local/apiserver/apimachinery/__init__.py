@@ -1,1 +1,1 @@
-"""Vocabulary of all parts of the API server: JSON values, refusals, names, selectors, media types. Pure."""
+"""Types shared by all parts of the API server: JSON values, errors, names, selectors, media types. Pure."""

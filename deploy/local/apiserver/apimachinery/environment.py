@@ -1,4 +1,4 @@
-"""Outside inputs of the API server's rules: the time, unique ids and randomness."""
+"""The API server's non-deterministic inputs: time, unique ids and randomness."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """``now`` is UTC; ``new_uid`` is unique; ``choose`` picks one character of a text."""
+    """``now`` is UTC; ``new_uid`` is unique; ``choose`` picks a character of a text at random."""
 
     now: Callable[[], datetime]
     new_uid: Callable[[], str]
@@ -19,5 +19,5 @@ class Environment:
 
 
 def system_environment() -> Environment:
-    """The clock and the randomness of this machine."""
+    """The machine's clock and random source."""
     return Environment(lambda: datetime.now(UTC), lambda: str(uuid.uuid4()), random.choice)

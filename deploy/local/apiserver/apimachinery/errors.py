@@ -1,6 +1,6 @@
-"""Refusals of the API server, as Kubernetes words them: a ``Status`` with code, reason, message and details.
+"""Errors of the API server, worded as by Kubernetes: a ``Status`` with code, reason, message and details.
 
-Every refusal is a ``StatusError``; only the HTTP edge (``app``) turns it into a response.
+Every refused request raises a ``StatusError``; only the HTTP layer (``server``) turns it into a response.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DUPLICATE: Final = "FieldValueDuplicate"
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing that is wrong with a field. ``reason`` is one of Kubernetes' ``FieldValue...`` words."""
+    """One error in a field. ``reason`` is one of Kubernetes' ``FieldValue...`` reasons."""
 
     field: str
     message: str
@@ -30,7 +30,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The object that a refusal is about; unknown parts are empty."""
+    """The object that an error is about; unknown parts are empty."""
 
     resource: str = ""
     group: str = ""
@@ -48,7 +48,7 @@ _NO_SUBJECT: Final = Subject()
 
 @dataclass(eq=False)
 class StatusError(Exception):
-    """A request was refused. ``code`` is the HTTP status, ``reason`` the word that clients test for."""
+    """A request was refused. ``code`` is the HTTP status, ``reason`` the machine-readable reason."""
 
     code: int
     reason: str
@@ -63,7 +63,7 @@ class StatusError(Exception):
 
     def status(self) -> JsonObject:
         """The ``Status`` object for the client."""
-        # As in kube-apiserver: `Invalid` names the kind of the object, everything else its resource.
+        # As in kube-apiserver: `Invalid` has the kind of the object, all other errors its resource.
         kind = self.subject.kind if self.reason == "Invalid" else self.subject.resource or self.subject.kind
         details: JsonObject = {
             "name": self.subject.name,
@@ -74,7 +74,7 @@ class StatusError(Exception):
             ],
             "retryAfterSeconds": self.retry_after,
         }
-        # Go leaves out what is empty.
+        # Go omits empty fields.
         details = {key: value for key, value in details.items() if value}
         status: JsonObject = {
             "kind": "Status",
@@ -95,7 +95,7 @@ def not_found(subject: Subject) -> StatusError:
 
 
 def no_such_path() -> StatusError:
-    """404: the path names no resource that is served."""
+    """404: no such resource is served."""
     return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
@@ -118,16 +118,16 @@ def modified(subject: Subject) -> StatusError:
 
 
 def invalid(subject: Subject, causes: Sequence[Cause]) -> StatusError:
-    """422: the object breaks its rules; each cause names the field."""
+    """422: the object is invalid; each cause names a field."""
     texts = [str(cause) for cause in causes]
-    # Go prints one error as it is, and several in brackets.
+    # Go prints a single error as it is, and several in brackets.
     listing = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     kind = f"{subject.kind}.{subject.group}" if subject.group else subject.kind
     return StatusError(422, "Invalid", f'{kind} "{subject.name}" is invalid: {listing}', subject, tuple(causes))
 
 
 def bad_request(message: str) -> StatusError:
-    """400: the request cannot be understood."""
+    """400: the request is malformed."""
     return StatusError(400, "BadRequest", message)
 
 
@@ -145,12 +145,12 @@ def forbidden(subject: Subject, why: str) -> StatusError:
 
 
 def expired(message: str) -> StatusError:
-    """410: the resourceVersion or continue token is older than the history that is kept."""
+    """410: the resourceVersion or continue token is older than the stored history."""
     return StatusError(410, "Expired", message)
 
 
 def too_old(requested: int, oldest: int) -> StatusError:
-    """410 of a watch: changes after ``requested`` are no longer known."""
+    """410 of a watch: the history no longer has all changes after ``requested``."""
     return expired(f"too old resource version: {requested} ({oldest})")
 
 
@@ -182,5 +182,5 @@ def not_acceptable(accepted: Sequence[str]) -> StatusError:
 
 
 def too_many_requests(subject: Subject, why: str, retry_after: int) -> StatusError:
-    """429: refused for the moment; ``retry_after`` is in seconds."""
+    """429: refused for now; ``retry_after`` is in seconds."""
     return StatusError(429, "TooManyRequests", why, subject, retry_after=retry_after)

@@ -1,4 +1,4 @@
-"""The part of JSONPath that printer columns use.
+"""The subset of JSONPath that printer columns use.
 
 ``.a.b``, ``['a.b']``, ``.a\\.b``, ``[0]``, ``[-1]``, ``[*]`` and ``[?(@.type=="Ready")]``.
 """
@@ -56,7 +56,7 @@ def _step(match: re.Match[str]) -> _Step:
     return _where(match["key"], match["value"])
 
 
-# A list evaluates the same few paths for each of its objects.
+# Cached: a list evaluates the same few paths for every object.
 @lru_cache(maxsize=1024)
 def _compiled(path: str) -> tuple[_Step, ...]:
     # kubectl accepts a path with or without braces, `$` and the first dot.
@@ -68,7 +68,7 @@ def _compiled(path: str) -> tuple[_Step, ...]:
     while position < len(text):
         match = _STEP.match(text, position)
         if not match:
-            # A path that cannot be read finds nothing; failing would break every list of the kind.
+            # An invalid path matches nothing; an error would break every list of the resource.
             return (lambda _: (),)
         steps.append(_step(match))
         position = match.end()
@@ -76,7 +76,7 @@ def _compiled(path: str) -> tuple[_Step, ...]:
 
 
 def find(path: str, value: Any) -> list[Any]:
-    """Everything that ``path`` finds in ``value``, in order."""
+    """All matches of ``path`` in ``value``, in order."""
     values: Iterable[Any] = (value,)
     for step in _compiled(path):
         values = [inner for outer in values for inner in step(outer)]

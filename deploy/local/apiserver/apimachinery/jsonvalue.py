@@ -1,8 +1,7 @@
-"""JSON objects as the API server handles them.
+"""JSON values as the API server handles them.
 
-- The shape of an object is known only from its schema, at run time, so ``JsonObject`` is ``dict[str, Any]`` and cannot
-  be typed further.
-- A stored object is never modified in place; a change copies the parts that it changes (``with_field``) or everything
+- ``JsonObject`` is ``dict[str, Any]``, because the shape of an object is known only from its schema, at run time.
+- Stored objects are never modified in place: a change copies what it modifies (``with_field``) or the whole object
   (``deep_copy``).
 """
 
@@ -20,7 +19,7 @@ encode = msgspec.json.Encoder().encode
 """JSON text of a value, in the order of its keys."""
 
 DEEPEST: Final = 128
-"""Levels of nesting. No kind of Kubernetes comes near it, and recursion this deep is safe everywhere here."""
+"""Maximum nesting. No Kubernetes object comes near it, and recursion this deep is safe everywhere here."""
 
 TOO_DEEP: Final = f"nested more than {DEEPEST} levels deep"
 
@@ -28,17 +27,17 @@ _decoder = msgspec.json.Decoder()
 
 
 class NotJsonError(ValueError):
-    """Text that is not valid JSON, or not the expected kind of value; the message says why."""
+    """The text is not valid JSON, or not of the expected type; the message says why."""
 
 
 def decode(raw: bytes) -> Any:
-    """The value of a JSON text. Raises ``NotJsonError``."""
+    """Decode a JSON text. Raises ``NotJsonError``."""
     try:
         value = _decoder.decode(raw)
-    # The decoder recurses too, and may give up before the depth can be counted.
+    # RecursionError: the decoder recurses too, before the depth can be checked.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotJsonError(str(error)) from None
-    # Counting brackets is cheap; only a text with many of them needs the exact answer.
+    # Counting brackets is cheap; only a text with many of them needs the exact check.
     if raw.count(b"{") + raw.count(b"[") > DEEPEST and is_too_deep(value):
         raise NotJsonError(TOO_DEEP)
     return value
@@ -47,7 +46,7 @@ def decode(raw: bytes) -> Any:
 def is_too_deep(value: Any) -> bool:
     """Return True if ``value`` is nested more than ``DEEPEST`` levels deep."""
     level = [value]
-    # Level by level, because recursion would fail on a value that is too deep.
+    # Level by level: recursion would fail on exactly the values that are too deep.
     for _ in range(DEEPEST + 1):
         inner: list[Any] = []
         for item in level:
@@ -62,7 +61,7 @@ def is_too_deep(value: Any) -> bool:
 
 
 def decode_object(raw: bytes) -> JsonObject:
-    """The JSON object of a text. Raises ``NotJsonError`` for malformed text and for any other kind of value."""
+    """Decode a JSON object. Raises ``NotJsonError`` if the text is malformed or not an object."""
     value = decode(raw)
     if not isinstance(value, dict):
         raise NotJsonError(f"expected a JSON object, got {type(value).__name__}")
@@ -87,17 +86,17 @@ def text_at(value: Any, dotted: str) -> str:
 
 
 def with_field(value: JsonObject, path: Sequence[str], new: Any) -> JsonObject:
-    """A copy of ``value`` in which ``path`` holds ``new``; all other parts are shared."""
+    """A copy of ``value`` with ``new`` at ``path``; all other parts are shared."""
     head, rest = path[0], path[1:]
     if not rest:
         return {**value, head: new}
     inner = value.get(head)
-    # A value that is not an object cannot hold the rest of the path, so an object replaces it.
+    # A value that is not an object cannot have the rest of the path, so an object replaces it.
     return {**value, head: with_field(inner if isinstance(inner, dict) else {}, rest, new)}
 
 
 def deep_copy(value: Any) -> Any:
-    """A copy that shares no list and no object with ``value``."""
+    """A copy that shares no list or object with ``value``."""
     if isinstance(value, dict):
         return {key: deep_copy(inner) for key, inner in value.items()}
     if isinstance(value, list):

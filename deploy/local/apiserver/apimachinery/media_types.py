@@ -1,4 +1,4 @@
-"""The media types that the API server reads and writes."""
+"""Media types that the API server reads and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of objects and labels: what is allowed, and how ``generateName`` completes one."""
+"""Validation of the names of objects and labels, and completion of ``generateName``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_SUBDOMAIN: Final = 253
 _DNS_LABEL: Final = re.compile(_LABEL)
 _PART: Final = re.compile("([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LONGEST_PART: Final = 63
-# Kubernetes' alphabet: no vowels and no 0, 1 or 3, so that suffixes hardly spell words.
+# Kubernetes' alphabet: without vowels and 0, 1 and 3, so that suffixes rarely spell words.
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
 _LONGEST_BASE: Final = _LONGEST_PART - _SUFFIX_LENGTH
@@ -48,14 +48,14 @@ _QUALIFIED_RULE: Final = (
 )
 _PATH_RULE: Final = "may not be '.', may not be '..', may not contain '/', may not contain '%'"
 
-# RBAC names such as `system:node` only have to fit into one segment of a path.
+# RBAC names such as `system:node` only need to be a valid path segment.
 _PATH_SEGMENT_GROUP: Final = "rbac.authorization.k8s.io"
-# These names become labels of DNS names.
+# Their names become DNS labels.
 _LABEL_NAMED: Final = frozenset({"namespaces", "services"})
 
 
 def complaint(resource_key: str, name: str) -> str | None:
-    """The error in ``name`` for an object of that resource (``plural.group``); None if it is valid."""
+    """The error in ``name`` of an object of resource ``plural.group``; None if it is valid."""
     if resource_key.endswith(_PATH_SEGMENT_GROUP):
         return _PATH_RULE if name in {".", ".."} or "/" in name or "%" in name else None
     if resource_key in _LABEL_NAMED:
@@ -110,5 +110,5 @@ def value_complaints(value: str) -> tuple[str, ...]:
 
 
 def completed(base: str, choose: Callable[[str], str]) -> str:
-    """``base`` (cut so that the whole fits 63 characters) and five characters picked by ``choose`` from an alphabet."""
+    """``base`` with a suffix of five characters picked by ``choose``; truncated to 63 characters in all."""
     return base[:_LONGEST_BASE] + "".join(choose(_ALPHABET) for _ in range(_SUFFIX_LENGTH))

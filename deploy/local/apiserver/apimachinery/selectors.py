@@ -1,7 +1,7 @@
 """Label and field selectors: parsed once, then applied to every object.
 
 A label selector is a comma-separated list of ``key``, ``!key``, ``key=value``, ``key!=value``, ``key in (a,b)`` and
-``key notin (a,b)``; a field selector knows ``=``, ``==`` and ``!=``. An object matches when every part does.
+``key notin (a,b)``; a field selector has only ``=``, ``==`` and ``!=``. An object must match every part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Matcher = Callable[[JsonObject], bool]
 
 _KEY: Final = r"[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?"
 _VALUE: Final = r"([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
-# Possessive quantifiers keep a hostile selector from making the expressions backtrack.
+# Possessive quantifiers: a hostile selector cannot cause catastrophic backtracking.
 _SET: Final = re.compile(rf"\s*+(?P<key>{_KEY})\s++(?P<op>in|notin)\s*+\((?P<values>[^()]*+)\)\s*+")
 _EQUAL: Final = re.compile(rf"\s*+(?P<key>{_KEY})\s*+(?P<op>==|=|!=)\s*+(?P<value>{_VALUE})\s*+")
 _EXISTS: Final = re.compile(rf"\s*+(?P<op>!?)\s*+(?P<key>{_KEY})\s*+")
@@ -30,14 +30,14 @@ _ONE_FIELD: Final = re.compile(r"(?P<key>[^=!]++)(?P<op>==|=|!=)\s*+(?P<value>.*
 NAME: Final = "metadata.name"
 
 Pin = tuple[str, str]
-"""A field by its dotted path, and the value that it has in every object that is selected."""
+"""A field's dotted path, and the value that the field has in every selected object."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorRequirement:
-    """One part of a label selector: the values that a label must have or, unless ``wanted``, must not have.
+    """One requirement of a label selector: the label must be one of ``values`` or, unless ``wanted``, must not.
 
-    With ``values`` None any value will do: the part is about the presence of the label.
+    If ``values`` is None, it is about the presence of the label, with any value.
     """
 
     key: str
@@ -45,15 +45,15 @@ class SelectorRequirement:
     wanted: bool
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return True if ``labels`` satisfy this part."""
+        """Return True if ``labels`` satisfy the requirement."""
         if self.values is None:
             return (self.key in labels) is self.wanted
-        # A label that is missing is in no set: as in Kubernetes, `!=` and `notin` match objects without the key.
+        # As in Kubernetes, `!=` and `notin` also match objects without the label.
         return (labels.get(self.key) in self.values) is self.wanted
 
 
 def parse_labels(text: str) -> tuple[SelectorRequirement, ...]:
-    """The parts of a label selector. Raises a 400 that shows where reading stopped."""
+    """Parse a label selector. Raises a 400 with the offset of the error."""
     parts: list[SelectorRequirement] = []
     position = 0
     while position < len(text):
@@ -68,7 +68,7 @@ def parse_labels(text: str) -> tuple[SelectorRequirement, ...]:
 
 
 def _next_requirement(text: str, position: int) -> tuple[re.Match[str], SelectorRequirement]:
-    # `in` and `notin` come first: the expression for a bare key would match the beginning of such a part.
+    # `in` and `notin` come first: the expression for a bare key would match their beginning.
     if match := _SET.match(text, position):
         values = frozenset(value.strip() for value in match["values"].split(","))
         if not all(_ONE_VALUE.fullmatch(value) for value in values):
@@ -86,7 +86,7 @@ def _unreadable(text: str, position: int) -> Exception:
 
 
 def label_matcher(text: str) -> Matcher:
-    """Selects by labels. Raises a 400 if ``text`` is no selector."""
+    """Matcher of a label selector. Raises a 400 if it is invalid."""
     parts = parse_labels(text)
 
     def matches(body: JsonObject) -> bool:
@@ -97,7 +97,7 @@ def label_matcher(text: str) -> Matcher:
 
 
 def field_matcher(text: str, selectable: Collection[str]) -> Matcher:
-    """Selects by fields; ``selectable`` are the dotted paths allowed. Raises a 400 for any other."""
+    """Matcher of a field selector. Raises a 400 if it is invalid, or has a path that is not in ``selectable``."""
     parts = _field_parts(text)
     for key, _, _ in parts:
         if key not in selectable:
@@ -110,7 +110,7 @@ def field_matcher(text: str, selectable: Collection[str]) -> Matcher:
 
 
 def _field_parts(text: str) -> list[tuple[str, str, bool]]:
-    """The parts of a field selector: the field, the value, and whether that is wanted or not. Raises a 400."""
+    """The parts of a field selector: path, value, and True if the values must be equal. Raises a 400."""
     parts: list[tuple[str, str, bool]] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         match = _ONE_FIELD.fullmatch(part)
@@ -121,18 +121,18 @@ def _field_parts(text: str) -> list[tuple[str, str, bool]]:
 
 
 def pinned(fields: str) -> Pin | None:
-    """The part of a field selector by which its objects are found soonest; None if it pins no field. Raises a 400.
+    """The most selective equality of a field selector; None if it has none. Raises a 400.
 
     >>> pinned("spec.nodeName=n1,metadata.name=db"), pinned("status.phase!=Running"), pinned("")
     (('metadata.name', 'db'), None, None)
     """
     pins = [(key, value) for key, value, wanted in _field_parts(fields) if wanted]
-    # A name selects at most one object in a namespace, any other field many.
+    # A name selects at most one object per namespace.
     return min(pins, key=lambda pin: pin[0] != NAME, default=None)
 
 
 def matcher(labels: str, fields: str, selectable: Collection[str]) -> Matcher | None:
-    """Both selectors together; None if neither restricts anything. Raises a 400."""
+    """Matcher of a label and a field selector; None if both are empty. Raises a 400."""
     matchers = [label_matcher(labels)] if labels.strip() else []
     if fields.strip():
         matchers.append(field_matcher(fields, selectable))

@@ -1,1 +1,1 @@
-"""Authentication of requests: bearer tokens, service accounts and the reviews of them."""
+"""Authentication of requests: bearer tokens, service accounts and TokenReviews."""

@@ -1,6 +1,6 @@
 """Identity of a caller: static tokens (the administrator) and service-account tokens.
 
-Authentication only: every authenticated user may do everything (there is no RBAC here).
+There is no authorization: every authenticated user may do everything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXTRA: Final = "authentication.kubernetes.io"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A user, as Kubernetes describes users. ``audiences`` are those for which the credential is good."""
+    """A user, as Kubernetes describes users. ``audiences`` are those for which the credential is valid."""
 
     username: str
     uid: str = ""
@@ -56,7 +56,7 @@ class Authenticator:
         self.signing_key = signing_key
 
     def caller(self, authorization: str) -> Identity | None:
-        """Sender of an ``Authorization`` header; None if unknown."""
+        """The identity in an ``Authorization`` header; None if it is not valid."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token:
             return None
@@ -66,17 +66,16 @@ class Authenticator:
             return None
 
     def identify(self, token: str, audiences: Sequence[str]) -> Identity:
-        """Holder of ``token``, if it is valid for one of ``audiences``. Raises ``InvalidTokenError``."""
+        """The holder of ``token``. Raises ``InvalidTokenError``, also if it is valid for none of ``audiences``."""
         identity = self._static.get(token)
         if identity is not None:
-            # A static token is not bound to an audience, so it is good for all audiences that are requested.
+            # A static token is not bound to an audience, so it is valid for all requested ones.
             return replace(identity, audiences=tuple(audiences))
         claims = verify(token, self.signing_key, self._environment.now().timestamp())
         shared = tuple(audience for audience in audiences if audience in claims.audiences)
         if not shared:
             raise InvalidTokenError(f"token audiences {list(claims.audiences)} is invalid for {list(audiences)}")
-        # A token is good only while its service account, and the pod that it is bound to, exist with the uids that it
-        # names.
+        # A token is valid only while its service account, and the pod that it is bound to, exist with the uids in it.
         self._check_alive("serviceaccounts", claims.namespace, claims.account, "service account")
         if claims.pod:
             self._check_alive("pods", claims.namespace, claims.pod, "pod")
@@ -85,7 +84,7 @@ class Authenticator:
     def _check_alive(self, resource: str, namespace: str, reference: Reference, what: str) -> None:
         stored: StoredObject | None = self._store.get(Key(resource, namespace, reference.name))
         if stored is None or stored.body["metadata"]["uid"] != reference.uid:
-            raise InvalidTokenError(f"{what} {namespace}/{reference.name} of the token is no more")
+            raise InvalidTokenError(f"{what} {namespace}/{reference.name} of the token no longer exists")
 
 
 def _identity(claims: TokenClaims, audiences: tuple[str, ...]) -> Identity:
@@ -93,7 +92,7 @@ def _identity(claims: TokenClaims, audiences: tuple[str, ...]) -> Identity:
     for word, reference in (("pod", claims.pod), ("node", claims.node)):
         if reference:
             extra[f"{_EXTRA}/{word}-name"] = (reference.name,)
-            # A node that was gone when the token was issued is known by its name alone.
+            # If the node was gone when the token was issued, only its name is known.
             if reference.uid:
                 extra[f"{_EXTRA}/{word}-uid"] = (reference.uid,)
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{claims.namespace}", AUTHENTICATED)
@@ -101,7 +100,7 @@ def _identity(claims: TokenClaims, audiences: tuple[str, ...]) -> Identity:
 
 
 Review = Callable[[Authenticator, Identity, JsonObject], JsonObject]
-"""(authenticator, who asks, question) -> the ``status`` that answers it."""
+"""Evaluates a review: (authenticator, caller, request body) -> the ``status`` of the response."""
 
 
 def _token_review(authenticator: Authenticator, _: Identity, given: JsonObject) -> JsonObject:
@@ -114,7 +113,7 @@ def _token_review(authenticator: Authenticator, _: Identity, given: JsonObject) 
     try:
         identity = authenticator.identify(token, audiences)
     except InvalidTokenError as error:
-        # A token that is not valid is an answer, not a fault of the request.
+        # The request itself succeeds if the token is invalid.
         return {"user": {}, "error": str(error)}
     return {"authenticated": True, "user": identity.user_info(), "audiences": list(identity.audiences)}
 
@@ -133,4 +132,4 @@ REVIEWS: Final[dict[str, Review]] = {
     "localsubjectaccessreviews.authorization.k8s.io": lambda *_: _ALLOWED,
     "selfsubjectrulesreviews.authorization.k8s.io": lambda *_: _RULES,
 }
-"""By resource key."""
+"""Reviews by resource key."""

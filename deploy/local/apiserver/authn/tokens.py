@@ -1,6 +1,6 @@
-"""Service-account tokens: JSON Web Tokens signed with the secret of one data directory (HMAC-SHA256). Pure.
+"""Service-account tokens: JSON Web Tokens signed with the data directory's secret (HMAC-SHA256). Pure.
 
-Times are whole seconds since 1970. A token is good from a second before its issue until before its expiry.
+Times are whole Unix seconds. A token is valid from one second before its issue until just before its expiry.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Final
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode_object, encode
 
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
-"""Who issues the tokens; also the audience of tokens for the API itself."""
+"""Issuer of the tokens, and the audience of tokens for the API server."""
 
-# A shared secret will do: nobody but this server checks its tokens.
+# A shared secret is enough: only this server verifies its tokens.
 _HEADER: Final = {"alg": "HS256", "typ": "JWT"}
-# Kubernetes' private claim, which names what a token is bound to.
+# Kubernetes' private claim: the objects that a token is bound to.
 _CLAIMS: Final = "kubernetes.io"
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One object by name and uid; a uid that is unknown is ``""``."""
+    """An object's name and uid; the uid is empty if unknown."""
 
     name: str
     uid: str
@@ -33,7 +33,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class TokenClaims:
-    """Claims of a token. ``issued`` and ``expires`` in seconds since 1970."""
+    """Claims of a token. ``issued`` and ``expires`` are Unix seconds."""
 
     namespace: str
     account: Reference
@@ -46,16 +46,16 @@ class TokenClaims:
 
     @property
     def username(self) -> str:
-        """The name by which Kubernetes knows the service account."""
+        """The service account's user name in Kubernetes."""
         return f"system:serviceaccount:{self.namespace}:{self.account.name}"
 
 
 class InvalidTokenError(Exception):
-    """Text that is not a token of this server, or not valid now; the message says why."""
+    """The token is not from this server, or not valid now; the message says why."""
 
 
 def sign(claims: TokenClaims, key: bytes) -> str:
-    """The token that carries ``claims``."""
+    """Sign ``claims``; return the token."""
     bound: JsonObject = {"namespace": claims.namespace, "serviceaccount": claims.account}
     bound |= {kind: bound_to for kind, bound_to in (("pod", claims.pod), ("node", claims.node)) if bound_to}
     payload = {
@@ -73,10 +73,10 @@ def sign(claims: TokenClaims, key: bytes) -> str:
 
 
 def verify(token: str, key: bytes, now: float) -> TokenClaims:
-    """Claims of a token of this server. Raises ``InvalidTokenError``."""
+    """Verify a token of this server; return its claims. Raises ``InvalidTokenError``."""
     signed, _, signature = token.rpartition(".")
     try:
-        # Compared in constant time. Only a genuine payload is parsed; for any other, `{}` raises the KeyError below.
+        # Constant-time comparison. Only a payload with a valid signature is parsed; `{}` raises KeyError below.
         genuine = hmac.compare_digest(_unpack(signature), _signature(signed, key))
         payload = decode_object(_unpack(signed.partition(".")[2])) if genuine else {}
         claims = _claims(payload)
@@ -110,5 +110,5 @@ def _pack(raw: bytes) -> str:
 
 
 def _unpack(text: str) -> bytes:
-    # JSON Web Tokens leave out the padding, which Python's decoder needs.
+    # JSON Web Tokens omit the padding that Python's decoder needs.
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,1 +1,1 @@
-"""Consequences of deletions: the collection of dependents, namespaces and instances of a kind."""
+"""Garbage collection: dependents of deleted owners, contents of namespaces, instances of deleted CRDs."""

@@ -1,4 +1,4 @@
-"""Index over owner references that follows the store, so that dependents are found without a search. Pure."""
+"""Index of owner references, kept up to date with the store, to find dependents without a scan. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def owner_references(body: JsonObject) -> list[JsonObject]:
 
 
 class Dependents:
-    """Objects by uid, and those that name an owner by the owner's uid."""
+    """Keys of objects by uid, and keys of dependents by their owner's uid."""
 
     def __init__(self) -> None:
         self._places: dict[str, Key] = {}
         self._owned: dict[str, set[Key]] = {}
 
     def add(self, stored: StoredObject) -> None:
-        """Adds an object to the index."""
+        """Add an object."""
         self._places[stored.body["metadata"]["uid"]] = stored.key
         for owner in owner_references(stored.body):
             self._owned.setdefault(owner.get("uid", ""), set()).add(stored.key)
 
     def follow(self, change: StoredChange) -> None:
-        """Updates the index after a change."""
+        """Update the index after a change in the store."""
         if change.before is not None:
             self._remove(change.before)
         if change.type is not ChangeType.DELETED:
@@ -39,15 +39,15 @@ class Dependents:
         for owner in owner_references(stored.body):
             owned = self._owned.get(owner.get("uid", ""), set())
             owned.discard(stored.key)
-            # Without this the index would grow with every owner that ever existed.
+            # Otherwise the index would grow with every owner that ever existed.
             if not owned:
                 self._owned.pop(owner.get("uid", ""), None)
 
     def place(self, uid: str) -> Key | None:
-        """Key of the object with that uid, if it exists."""
+        """Key of the object with this uid, if it exists."""
         return self._places.get(uid)
 
     def of(self, uid: str) -> Iterable[Key]:
-        """The objects that name the object with that uid as an owner, in order."""
-        # A set has no order of its own; sorting makes every run act alike.
+        """Keys of the dependents of the object with this uid, sorted."""
+        # Sorted for reproducible runs: a set has no stable order.
         return sorted(self._owned.get(uid, ()))

@@ -1,9 +1,9 @@
-"""Tidies up behind deletions: dependents, namespaces, custom resources; and gives namespaces their account.
+"""Collects dependents, the contents of namespaces, and instances of CRDs; creates default service accounts.
 
-- It is level-triggered: a change only says which object to look at; what to do follows from the state found then. A
-  restart looks at every object once.
-- It acts through the verbs of ``api``, as a client would, one object at a time. ``step`` is synchronous and total:
-  tests run it until nothing is left; ``run`` does the same for as long as the server lives.
+- It is level-triggered: a change only enqueues keys, and reconciling depends on the current state only. A restart
+  enqueues every object.
+- It acts through the verbs of ``api``, as a client would, one object at a time. ``step`` is synchronous and does not
+  raise; tests call it until the queue is empty, ``run`` as long as the server runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMESPACES: Final = "namespaces"
 
 
 class GarbageCollector:
-    """Tidies the store of one ``api``."""
+    """The garbage collector of one ``api``."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -53,8 +53,7 @@ class GarbageCollector:
             self._look_at(change.now.key)
             return
         meta = change.now.body["metadata"]
-        # A deletion leaves its dependents without an owner, and may be what an owner, a namespace or a definition waits
-        # for.
+        # Dependents have lost their owner, and an owner, a namespace or a CRD may have waited for this deletion.
         related: list[Key | None] = [*self._index.of(meta["uid"])]
         related += [self._index.place(owner.get("uid", "")) for owner in owner_references(change.now.body)]
         related.append(Key(_NAMESPACES, "", change.now.key.namespace))
@@ -64,11 +63,11 @@ class GarbageCollector:
 
     @property
     def idle(self) -> bool:
-        """True if there is nothing to look at."""
+        """True if the queue is empty."""
         return not self._work
 
     def step(self) -> None:
-        """Looks at one object and does what its state asks for."""
+        """Reconcile the next object of the queue, which must not be empty."""
         key = next(iter(self._work))
         del self._work[key]
         stored = self._api.store.get(key)
@@ -77,7 +76,7 @@ class GarbageCollector:
         for rule in (self._orphaned, self._ending, self._namespace, self._definition):
             try:
                 rule(stored)
-            # A refused write (say, the object no longer fits its schema) is logged, and tried again when it changes.
+            # A refused write (the object may not match its schema any more) is logged; retried when the object changes.
             except Exception as error:  # noqa: BLE001 - one object must not end the collector of all others
                 fields = {
                     "resource": key.resource,
@@ -86,18 +85,18 @@ class GarbageCollector:
                     "reason": str(error),
                 }
                 _log.warning(
-                    "cannot collect what an object leaves", extra=fields, exc_info=not isinstance(error, StatusError)
+                    "garbage collection of an object failed", extra=fields, exc_info=not isinstance(error, StatusError)
                 )
-            # The rules that follow must not act on a state that this one has replaced.
+            # The next rules must not act on a state that this one has replaced.
             if self._api.store.get(key) is not stored:
                 self._look_at(key)
                 return
 
     async def run(self) -> None:
-        """Steps whenever there is something to look at, until cancelled; lets other tasks run between steps."""
+        """Reconcile queued objects until cancelled; other tasks run between the steps."""
         while True:
             await self._more.wait()
-            # Cleared before the work, so that a change during it sets the event again.
+            # Cleared before the work: a change during it must set the event again.
             self._more.clear()
             while not self.idle:
                 self.step()
@@ -119,41 +118,41 @@ class GarbageCollector:
             self._api.change(target, make, WriteOptions())
 
     def _orphaned(self, stored: StoredObject) -> None:
-        """Handles an object whose owner is gone, or waits for its dependents to go first."""
+        """Delete an object whose owners are all gone, or wait for their dependents to be deleted first."""
         references = owner_references(stored.body)
         solid = [owner for owner in references if self._is_solid(owner)]
         if len(solid) == len(references) or metadata.is_ending(stored.body):
             return
-        # Other owners still keep it, so only the references to those that are gone are dropped.
+        # It still has other owners, so only the references to deleted ones are removed.
         if solid:
             self._change(stored, lambda body: _with_owners(body, solid))
             return
-        # An owner that waits for this object wants it gone with its own dependents.
+        # Foreground deletion applies to the dependents of a dependent too.
         waiting = any(self._index.place(owner.get("uid", "")) for owner in references)
         self._delete(stored, "Foreground" if waiting else "Background")
 
     def _is_solid(self, owner: JsonObject) -> bool:
         place = self._index.place(owner.get("uid", ""))
         if place is None:
-            # An owner of a kind that is not served cannot be looked up. It counts as present, so that nothing is
-            # deleted by mistake.
+            # An owner whose kind is not served cannot be looked up; it counts as existing, so that nothing is deleted
+            # by mistake.
             return self._api.catalog.by_kind(owner.get("apiVersion", ""), owner.get("kind", "")) is None
         stored = self._api.store.get(place)
         return stored is not None and not _waits_for_dependents(stored.body)
 
     def _ending(self, stored: StoredObject) -> None:
-        """Handles an object that is deleted after its dependents, or without them."""
+        """Continue a deletion with the propagation policy Orphan or Foreground."""
         if not metadata.is_ending(stored.body):
             return
         uid = stored.body["metadata"]["uid"]
         dependents = [candidate for key in self._index.of(uid) if (candidate := self._api.store.get(key))]
-        # Orphan: dependents lose their reference, then the owner goes.
+        # Orphan: the dependents' references are removed before the owner.
         if ORPHAN in metadata.finalizers(stored.body):
             for dependent in dependents:
                 rest = [owner for owner in owner_references(dependent.body) if owner.get("uid") != uid]
                 self._change(dependent, lambda body, rest=rest: _with_owners(body, rest))  # type: ignore[misc]
             self._change(stored, lambda body: _without_finalizer(body, ORPHAN))
-        # Foreground: the owner stays until no dependent with `blockOwnerDeletion` is left.
+        # Foreground: the owner stays until it has no dependent with `blockOwnerDeletion`.
         elif _waits_for_dependents(stored.body):
             for dependent in dependents:
                 # Their owner no longer counts as solid, so `_orphaned` deletes them.
@@ -163,14 +162,14 @@ class GarbageCollector:
                 self._change(stored, lambda body: _without_finalizer(body, FOREGROUND))
 
     def _namespace(self, stored: StoredObject) -> None:
-        """Gives a namespace its service account, and deletes the contents of one that is ending."""
+        """Create a namespace's default service account; delete the contents of a terminating namespace."""
         if stored.key.resource != _NAMESPACES:
             return
         name = stored.key.name
         if not metadata.is_ending(stored.body):
             self._give_account(name)
             return
-        # A list: deletions change the collections that are read here.
+        # A list: deletions modify the collections that `_contents` iterates over.
         contents = list(self._contents(name))
         for inside in contents:
             if not metadata.is_ending(inside.body):
@@ -188,7 +187,7 @@ class GarbageCollector:
             self._api.create(RequestTarget(resource, namespace), {"metadata": {"name": "default"}}, WriteOptions())
 
     def _definition(self, stored: StoredObject) -> None:
-        """Deletes the objects of a definition that is ending."""
+        """Delete the instances of a CRD that is being deleted."""
         if stored.key.resource != CRD_KEY or CLEANUP_FINALIZER not in metadata.finalizers(stored.body):
             return
         if not metadata.is_ending(stored.body):

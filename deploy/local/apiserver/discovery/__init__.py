@@ -1,1 +1,1 @@
-"""Discovery of the kinds that are served: groups, versions and OpenAPI documents. Pure."""
+"""Discovery of the served resources: groups, versions and OpenAPI documents. Pure."""

@@ -1,4 +1,4 @@
-"""Discovery documents: groups, versions, resources, and all of it in one document."""
+"""Discovery documents: groups, versions, resources, and the aggregated document."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSION: Final[JsonObject] = {
     "compiler": "",
     "platform": "linux/amd64",
 }
-"""The Kubernetes release whose behaviour is followed."""
+"""The Kubernetes release whose behavior this server follows."""
 
 _SUBRESOURCE_KINDS: Final = {
     "binding": ("", "v1", "Binding", ("create",)),
@@ -31,7 +31,7 @@ _SUBRESOURCE_KINDS: Final = {
     "scale": ("autoscaling", "v1", "Scale", ("get", "patch", "update")),
     "token": ("authentication.k8s.io", "v1", "TokenRequest", ("create",)),
 }
-# These show the object itself; the subresources above have kinds of their own.
+# These subresources return the object itself; those above have their own kinds.
 _WRITABLE: Final = ("get", "patch", "update")
 _OWN_KIND: Final = {"status": _WRITABLE, "resize": _WRITABLE, "finalize": ("update",)}
 
@@ -52,7 +52,7 @@ def _group(name: str, versions: Iterable[str]) -> JsonObject:
 
 def group_list(catalog: Catalog) -> JsonObject:
     """``/apis``."""
-    # The core group has no name and is served only below `/api`.
+    # The core group, without a name, is served only below `/api`.
     groups = [_group(name, versions) for name, versions in catalog.groups().items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
@@ -101,7 +101,7 @@ def _entries(resource: ServedResource) -> Iterator[JsonObject]:
 
 def _other_names(resource: ServedResource) -> JsonObject:
     names = {"shortNames": list(resource.short_names), "categories": list(resource.categories)}
-    # Go leaves out empty lists.
+    # Go omits empty lists.
     return {key: value for key, value in names.items() if value}
 
 
@@ -120,10 +120,10 @@ def aggregated(catalog: Catalog, core: bool) -> JsonObject:
         "metadata": {},
         "items": [
             {
-                # Go writes a time that is not set as null.
+                # Go writes an unset time as null.
                 "metadata": {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None},
                 "versions": [
-                    # Nothing comes from other servers, so nothing can be stale.
+                    # There are no aggregated servers, so nothing can be stale.
                     {"version": version, "freshness": "Current", "resources": [_described(kind) for kind in resources]}
                     for version, resources in versions.items()
                 ],

@@ -1,4 +1,4 @@
-"""OpenAPI documents, as far as kubectl needs them: validation on the server, ``explain``, and the kinds of patches."""
+"""OpenAPI documents, as far as kubectl needs them: server-side validation, ``explain``, and supported patch types."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from deploy.local.apiserver.resources.resource import ServedResource
 V2_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 V2_PROTOBUF_ANSWER: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 V2_PROTOBUF_BODY: Final = b"\x0a\x032.0\x12\x13\x0a\x0aKubernetes\x12\x05local\x42\x00"
-"""The protobuf form of a document that describes nothing: swagger "2.0", a title, a version, no paths."""
+"""An empty document as protobuf: swagger "2.0", a title, a version, no paths."""
 
 _META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 _META_SCHEMA: Final[JsonObject] = {
     "type": "object",
     "description": "Standard object's metadata.",
     "properties": {
-        "name": {"type": "string", "description": "unique within a namespace"},
-        "generateName": {"type": "string", "description": "what the server completes to a name"},
+        "name": {"type": "string", "description": "Name, unique within a namespace."},
+        "generateName": {"type": "string", "description": "Prefix of a name that the server generates."},
         **{key: {"type": "string"} for key in ("namespace", "uid", "resourceVersion")},
         "generation": {"type": "integer", "format": "int64"},
         **{key: {"type": "string", "format": "date-time"} for key in ("creationTimestamp", "deletionTimestamp")},
@@ -33,7 +33,7 @@ _META_SCHEMA: Final[JsonObject] = {
         **{key: {"type": "array", "items": {"type": "object"}} for key in ("ownerReferences", "managedFields")},
     },
 }
-# kubectl looks here for what the server can do, such as dry runs.
+# kubectl detects supported features, such as dry runs, by these parameters.
 _WRITE_PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation")
 _METHODS: Final = {
     "get": ("get", True),
@@ -57,7 +57,7 @@ def index(catalog: Catalog) -> JsonObject:
     for versions in catalog.groups().values():
         for resources in versions.values():
             place = _place(resources[0])
-            # Clients cache a document by its hash, so the hash must change whenever the document does.
+            # Clients cache a document by its hash, so it must change with the document.
             digest = hashlib.sha256(encode(_document(resources))).hexdigest()
             paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
     return {"paths": paths}
@@ -97,18 +97,18 @@ def _kind_of(resource: ServedResource) -> JsonObject:
 def _schema(resource: ServedResource) -> JsonObject:
     declared: JsonObject = resource.schema.document if resource.schema else {"type": "object"}
     head: dict[str, Any] = {
-        "apiVersion": {"type": "string", "description": "the version of the schema that the object follows"},
-        "kind": {"type": "string", "description": "the kind of the object"},
-        "metadata": {"allOf": [{"$ref": f"#/components/schemas/{_META}"}], "description": "the object's metadata"},
+        "apiVersion": {"type": "string", "description": "Version of the object's schema."},
+        "kind": {"type": "string", "description": "Kind of the object."},
+        "metadata": {"allOf": [{"$ref": f"#/components/schemas/{_META}"}], "description": "Metadata of the object."},
     }
     schema: JsonObject = {
         **declared,
         "properties": {**declared.get("properties", {}), **head},
         "x-kubernetes-group-version-kind": [_kind_of(resource)],
     }
-    # No schemas of built-in kinds are known here, so they are described as open objects.
+    # Built-in kinds have no schemas here, so they are described as open objects.
     if not resource.custom:
-        schema["description"] = f"{resource.kind}: stored as it is given; this server knows no schema for it."
+        schema["description"] = f"{resource.kind}: stored as submitted; this server has no schema for it."
         schema["x-kubernetes-preserve-unknown-fields"] = True
     return schema
 
@@ -134,13 +134,12 @@ def _operation(resource: ServedResource, verb: str) -> JsonObject:
         operation["parameters"] = [
             {"name": name, "in": "query", "schema": {"type": "string"}} for name in _WRITE_PARAMETERS
         ]
-        # Strategic merge patch is not announced: kubectl then uses the merge keys that it was built with, which are the
-        # right ones for built-in kinds.
+        # Without strategic merge patch, kubectl uses its compiled-in merge keys, which are right for built-in kinds.
         kinds = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH) if verb == "patch" else ("application/json",)
         operation["requestBody"] = {"content": {kind: {"schema": reference} for kind in kinds}}
     return operation
 
 
 def swagger() -> JsonObject:
-    """``/openapi/v2``: a document that describes nothing; clients that look here look at v3 first."""
+    """``/openapi/v2``: an empty document; clients that use it try v3 first."""
     return {"swagger": "2.0", "info": {"title": "Kubernetes", "version": "local"}, "paths": {}, "definitions": {}}

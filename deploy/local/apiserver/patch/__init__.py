@@ -1,1 +1,1 @@
-"""The ways in which a client may describe a change: JSON patch, merge patch, strategic merge patch, and apply. Pure."""
+"""Patches: JSON patch, merge patch, strategic merge patch, and server-side apply. Pure."""

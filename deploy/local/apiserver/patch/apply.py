@@ -1,7 +1,7 @@
-"""Server-side apply: a manager states the fields that it wants, and keeps them until it no longer states them. Pure.
+"""Server-side apply: a manager owns the fields that it applies until it no longer applies them. Pure.
 
-Only managers that apply own fields. Other writes (update, patch) take no ownership and cause no conflict; Kubernetes'
-own server is stricter here.
+Only an apply takes ownership. Other writes (update, patch) own nothing and conflict with nothing; kube-apiserver is
+stricter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from deploy.local.apiserver.apimachinery.errors import Cause, StatusError
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode, deep_copy, encode
 
 Path: TypeAlias = tuple[str, ...]
-"""The steps that lead to a field."""
+"""Path of a field, in the steps of ``fieldsV1``."""
 
 ListKeys = Callable[[Path, str], "tuple[str, ...] | None"]
 """(path of the parent, name of the list) -> the keys of its items; ``()`` for a set, None for a leaf."""
@@ -23,7 +23,7 @@ ITSELF: Final = "."
 
 
 def leaves(value: Any, keys: ListKeys, path: Path = ()) -> Iterator[Path]:
-    """Every field that ``value`` sets."""
+    """Paths of all fields that ``value`` sets."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             yield from _field_leaves(inner, keys, path, name)
@@ -40,7 +40,7 @@ def _field_leaves(value: Any, keys: ListKeys, parent: Path, name: str) -> Iterat
     for item in value:
         step = item_step(item, by)
         if step.startswith("k:"):
-            # Owned apart from its fields, so that the item goes when its manager no longer states it.
+            # Owned separately from its fields: the item is removed when its manager no longer applies it.
             yield (*path, step, ITSELF)
             yield from leaves(item, keys, (*path, step))
         else:
@@ -48,8 +48,8 @@ def _field_leaves(value: Any, keys: ListKeys, parent: Path, name: str) -> Iterat
 
 
 def item_step(item: Any, by: tuple[str, ...]) -> str:
-    """The step to one item of a list with keys ``by``."""
-    # An item that is no object has no keys: its value identifies it.
+    """The path step of one item of a list with keys ``by``."""
+    # An item that is not an object has no keys; its value identifies it.
     if by and isinstance(item, dict):
         return "k:" + encode({key: item.get(key) for key in by}).decode()
     return "v:" + encode(item).decode()
@@ -74,7 +74,7 @@ def _descend(value: Any, step: str) -> Any:
 
 
 def place_of(items: list[Any], step: str) -> int:
-    """The place of the item to which ``step`` leads; raises ``LookupError`` if there is none."""
+    """Index of the item that ``step`` identifies; raises ``LookupError`` if there is none."""
     wanted = decode(step[2:].encode())
     for place, item in enumerate(items):
         if step.startswith("v:") and item == wanted:
@@ -85,9 +85,9 @@ def place_of(items: list[Any], step: str) -> int:
 
 
 def to_fields(paths: Iterable[Path]) -> JsonObject:
-    """The ``fieldsV1`` of a set of fields."""
+    """Encode a set of fields as ``fieldsV1``."""
     root: JsonObject = {}
-    # Sorted, so that equal sets give equal texts.
+    # Sorted, so that equal sets have equal encodings.
     for path in sorted(paths):
         level = root
         for step in path:
@@ -96,7 +96,7 @@ def to_fields(paths: Iterable[Path]) -> JsonObject:
 
 
 def from_fields(fields: Any, path: Path = ()) -> Iterator[Path]:
-    """The set of fields of a ``fieldsV1``; whatever cannot be read is left out."""
+    """Decode ``fieldsV1`` to a set of fields; invalid parts are skipped."""
     if not isinstance(fields, dict) or not fields:
         yield path
         return
@@ -108,14 +108,14 @@ def from_fields(fields: Any, path: Path = ()) -> Iterator[Path]:
 def _is_readable(step: str) -> bool:
     try:
         value = decode(step[2:].encode())
-    # UnicodeEncodeError: a lone surrogate, which JSON can write and UTF-8 cannot.
+    # UnicodeEncodeError: a lone surrogate, which JSON allows and UTF-8 does not.
     except (NotJsonError, UnicodeEncodeError):
         return False
     return step[:2] == "v:" or (step[:2] == "k:" and isinstance(value, dict))
 
 
 def dotted(path: Path) -> str:
-    """A readable form of a field: ``.spec.containers[name="a"].image``."""
+    """A field path as kubectl prints it: ``.spec.containers[name="a"].image``."""
     text = ""
     for step in path:
         if step.startswith("f:"):
@@ -135,7 +135,7 @@ _SERVERS_METADATA: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The author of an apply, and its options. ``now`` is RFC 3339; ``subresource`` is ``""`` for the object itself."""
+    """Manager and options of an apply. ``now`` is RFC 3339; ``subresource`` is empty for the object itself."""
 
     manager: str
     force: bool
@@ -146,14 +146,14 @@ class Application:
 
 
 def apply(live: JsonObject, stated: JsonObject, application: Application) -> JsonObject:
-    """``live`` (``{}`` if there is none yet) with what a manager states. Raises a 409 that names each conflict."""
+    """``live`` (``{}`` for a new object) with ``stated`` applied. Raises a 409 that lists the conflicts."""
     wanted = _owned_part(stated)
-    # The only leaf of an empty object is the object itself, which nobody owns.
+    # The only leaf of an empty object is the object itself, which has no owner.
     now_owned = set(leaves(wanted, application.keys)) if wanted else set()
     entries = list((live.get("metadata") or {}).get("managedFields") or ())
     mine = next((entry for entry in entries if _is_mine(entry, application)), None)
     others = {place: _fields_of(entry) for place, entry in enumerate(entries) if entry is not mine and _applies(entry)}
-    # The same value is shared. A different one is a conflict (409), unless it is forced: then the field changes hands.
+    # Managers share a field with equal values. Different values conflict; if forced, the field changes owner.
     conflicts = [
         (place, path) for place, owned in others.items() for path in _conflicts(live, wanted, owned & now_owned)
     ]
@@ -161,16 +161,16 @@ def apply(live: JsonObject, stated: JsonObject, application: Application) -> Jso
         raise _refused((entries[place]["manager"], path) for place, path in conflicts)
     meta = {key: value for key, value in (stated.get("metadata") or {}).items() if key != "managedFields"}
     body: JsonObject = _merged(live, {**stated, "metadata": meta}, application.keys, ())
-    # A field that this manager no longer states is removed, unless another manager states it too.
+    # Remove fields that this manager no longer applies, unless another manager owns them too.
     dropped = (_fields_of(mine) if mine else set()) - now_owned - set().union(*others.values())
-    # Whole items go before their fields: without its keys an item could no longer be found.
+    # Whole items before their fields: without its keys, an item could not be found.
     for path in sorted(dropped, key=lambda path: (path[-1] != ITSELF, path)):
         _remove(body, path)
-    # Other managers lose the fields that were forced.
+    # Other managers lose forced fields.
     remaining = [
         _without(entry, {path for at, path in conflicts if at == place}) for place, entry in enumerate(entries)
     ]
-    # Entries that own nothing any more are dropped; this manager's own is written below.
+    # Without entries that own nothing any more, and without this manager's, which is added below.
     remaining = [entry for place, entry in enumerate(remaining) if entries[place] is not mine and entry]
     body["metadata"] = {**body.get("metadata", {}), "managedFields": [*remaining, _entry(mine, now_owned, application)]}
     return body
@@ -201,10 +201,10 @@ def _fields_of(entry: JsonObject) -> set[Path]:
 def _conflicts(live: JsonObject, wanted: JsonObject, shared: Iterable[Path]) -> list[Path]:
     def differs(path: Path) -> bool:
         try:
-            # The existence of an item is shared by all managers that state it.
+            # All managers that apply an item share its existence.
             return path[-1] != ITSELF and bool(find(live, path) != find(wanted, path))
         except LookupError:
-            # A field that is missing on one side has no value to disagree about.
+            # If it is missing on one side, there is no value to conflict with.
             return False
 
     return sorted(path for path in shared if differs(path))
@@ -249,7 +249,7 @@ def _merged_list(live: list[Any], stated: list[Any], keys: ListKeys, path: Path,
 
 
 def _remove(body: JsonObject, path: Path) -> None:
-    """Removes the field at ``path`` from ``body`` (copying what it changes), and containers that this leaves empty."""
+    """Remove the field at ``path`` from ``body``, and containers that become empty; copies what it modifies."""
     if path[-1] == ITSELF:
         path = path[:-1]
     trail: list[tuple[Any, Any]] = []
@@ -260,7 +260,7 @@ def _remove(body: JsonObject, path: Path) -> None:
             inner = value[at]
         except (LookupError, TypeError):
             return
-        # Copied on the way down: the stored object may share these parts.
+        # Copied, because the stored object may share these parts.
         inner = dict(inner) if isinstance(inner, dict) else list(inner) if isinstance(inner, list) else inner
         value[at] = inner
         trail.append((value, at))
@@ -281,7 +281,7 @@ def _without(entry: JsonObject, lost: set[Path]) -> JsonObject:
 
 def _entry(mine: JsonObject | None, owned: set[Path], application: Application) -> JsonObject:
     fields = to_fields(owned)
-    # An apply that changes nothing keeps its entry, and the time in it, so that nothing is written.
+    # An apply without changes keeps its entry with the old time, so that nothing is written.
     if mine is not None and mine.get("fieldsV1") == fields and mine.get("apiVersion") == application.api_version:
         return mine
     entry: JsonObject = {

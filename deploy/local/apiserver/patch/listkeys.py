@@ -1,7 +1,7 @@
-"""Merge keys of the lists of built-in kinds that merge item by item.
+"""Merge keys of lists in built-in kinds, for patches that merge lists item by item.
 
-Kubernetes declares them in tags of its Go types; here they follow from the name of the list's field, and from its
-parent's if the name alone does not decide. A list that is not in the table is replaced as a whole.
+Kubernetes declares them in tags of its Go types. Here they depend on the list's field name and, if that is ambiguous,
+on its parent's name. Lists that are not in the tables are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 
 SET: Final = ""
-"""The "key" of a list of plain values that merges as a set."""
+"""The "key" of a list of scalars that merges as a set."""
 
 _BY_NAME: Final = {
     "conditions": "type",
@@ -34,7 +34,7 @@ _BY_NAME: Final = {
     "volumes": "name",
     "webhooks": "name",
 }
-# Lists of these names have other keys, or none, in other parents.
+# Under other parents, lists with these names have other keys or none.
 _BY_PARENT: Final = {
     ("containers", "ports"): "containerPort",
     ("initContainers", "ports"): "containerPort",
@@ -45,12 +45,12 @@ _BY_PARENT: Final = {
 
 
 def merge_key(parent: str, name: str) -> str | None:
-    """The key that tells items of the list ``name`` in ``parent`` apart, or ``SET``; None if the list is replaced."""
+    """The merge key of list ``name`` in ``parent``, or ``SET``; None if the list is replaced as a whole."""
     return _BY_PARENT.get((parent, name), _BY_NAME.get(name))
 
 
 def builtin_list_keys(path: tuple[str, ...], name: str) -> tuple[str, ...] | None:
-    """The keys by which server-side apply tells the items of a built-in kind's list apart; see ``fieldsets``."""
+    """Merge keys of a built-in kind's list for server-side apply; see ``ListKeys``."""
     # Steps to list items are not field names.
     parents = [step.removeprefix("f:") for step in path if step.startswith("f:")]
     key = merge_key(parents[-1] if parents else "", name)
@@ -60,8 +60,8 @@ def builtin_list_keys(path: tuple[str, ...], name: str) -> tuple[str, ...] | Non
 
 
 def schema_list_keys(schema: JsonObject, path: tuple[str, ...], name: str) -> tuple[str, ...] | None:
-    """The same for a custom resource, from its schema (``x-kubernetes-list-type``)."""
-    # No schema describes metadata, which has the same type in all kinds.
+    """Merge keys of a custom resource's list, from its schema (``x-kubernetes-list-type``)."""
+    # Schemas do not describe metadata, which has the same type in all kinds.
     if path[:1] == ("f:metadata",):
         return builtin_list_keys(path, name)
     for step in path:

@@ -24,12 +24,12 @@ def merge_patch(body: Any, patch: Any) -> Any:
 
 
 def json_patch(body: JsonObject, operations: Any) -> JsonObject:
-    """``body`` with a list of operations applied. Raises a 400 for malformed ones, a 422 if one does not apply."""
+    """``body`` with a JSON patch applied. Raises a 400 if it is malformed, a 422 if an operation fails."""
     if not isinstance(operations, list):
         raise bad_request(f"a JSON patch is a list of operations, got {type(operations).__name__}")
     try:
         patched: Any = deep_copy(body)
-        # One at a time: whether an operation must be adapted depends on the effect of those before it.
+        # One by one: the adaptations below depend on the effect of earlier operations.
         for step in jsonpatch.JsonPatch(operations):
             patched = _applied(patched, step)
     except jsonpatch.InvalidJsonPatch as error:
@@ -38,14 +38,14 @@ def json_patch(body: JsonObject, operations: Any) -> JsonObject:
         message = f"the server rejected our request due to an error in our request: {error}"
         raise StatusError(422, "Invalid", message) from None
     if not isinstance(patched, dict):
-        raise bad_request("the JSON patch leaves no object")
+        raise bad_request("the result of the JSON patch is not an object")
     return patched
 
 
 def _applied(document: Any, step: JsonObject) -> Any:
     parent, key = jsonpatch.JsonPointer(step["path"]).to_last(document)
-    # Kubernetes' library departs from RFC 6902, and clients count on it: in an object, `replace` adds a missing key,
-    # and `test` takes a missing key for null.
+    # Kubernetes' library deviates from RFC 6902, and clients rely on it: in an object, `replace` adds a missing key,
+    # and `test` treats a missing key as null.
     if isinstance(parent, dict) and key is not None and key not in parent:
         if step["op"] == "replace":
             step = {**step, "op": "add"}
@@ -54,4 +54,4 @@ def _applied(document: Any, step: JsonObject) -> Any:
     return jsonpatch.JsonPatch([step]).apply(document, in_place=True)
 
 
-_NOTHING: Final = object()  # tells a `test` without a value from one for null
+_NOTHING: Final = object()  # distinguishes a `test` without a value from one for null

@@ -1,4 +1,4 @@
-"""Strategic merge patch: a merge patch in which the lists of ``listkeys`` merge item by item.
+"""Strategic merge patch: a merge patch that merges the lists in ``listkeys`` item by item.
 
 Directives: ``$patch: replace`` and ``$patch: delete`` in an object, ``$deleteFromPrimitiveList/FIELD``,
 ``$setElementOrder/FIELD`` (the order of the result) and ``$retainKeys`` (drop all other keys).
@@ -19,7 +19,7 @@ _ORDER: Final = "$setElementOrder/"
 
 
 def strategic_patch(body: JsonObject, patch: JsonObject, parent: str = "") -> JsonObject:
-    """``body`` with ``patch`` applied; ``parent`` is the name of the field that holds them. Raises a 400."""
+    """``body`` with ``patch`` applied; ``parent`` is the name of their field. Raises a 400."""
     directive = patch.get(_DIRECTIVE)
     if directive == "replace":
         return {key: value for key, value in patch.items() if key != _DIRECTIVE}
@@ -31,7 +31,7 @@ def strategic_patch(body: JsonObject, patch: JsonObject, parent: str = "") -> Js
     for key, change in patch.items():
         if not key.startswith("$"):
             _merge_field(result, key, change, parent)
-    # These directives apply to the merged lists, so they come after the fields.
+    # After the fields: these directives apply to the merged lists.
     for key in patch:
         if key.startswith(_DELETE_FROM):
             field, values = key.removeprefix(_DELETE_FROM), _listed(patch, key)
@@ -60,7 +60,7 @@ def _merge_field(result: JsonObject, key: str, change: Any, parent: str) -> None
 def _merge_list(before: list[Any], change: list[Any], field: str, identity: str) -> list[Any]:
     if identity == SET:
         return before + [item for item in change if item not in before]
-    # The directive is itself an item of the list that replaces the old one.
+    # The directive is an item of the new list.
     replaces = any(isinstance(item, dict) and item == {_DIRECTIVE: "replace"} for item in change)
     result = [] if replaces else list(before)
     for item in change:
@@ -92,7 +92,7 @@ def _listed(patch: JsonObject, directive: str) -> list[Any]:
 
 
 def _reorder(result: JsonObject, field: str, order: list[Any], parent: str) -> None:
-    """Puts the named items first, in the given order; the others follow in their own."""
+    """Sort the items in ``order`` first; the others follow in their old order."""
     items = result.get(field)
     # An order may name a list that the patch has removed.
     if not isinstance(items, list):

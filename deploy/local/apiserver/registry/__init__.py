@@ -1,1 +1,1 @@
-"""The verbs on objects, and the rules that hold for each kind."""
+"""The API's verbs, and the rules of each kind."""

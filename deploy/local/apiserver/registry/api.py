@@ -1,8 +1,8 @@
-"""The verbs: create, get, list, update, patch, delete, with every rule applied in its order.
+"""The verbs create, get, update, patch and delete, with all checks.
 
-- Every verb is one synchronous step over the store, so nothing changes between a check and its write.
-- Objects are stored in the storage version; ``RequestTarget.resource`` says in which version the client speaks.
-- Order of a write: identity, metadata, pruning, defaults, validation, then the store.
+- Every verb is synchronous, so the store does not change between a check and its write.
+- Objects are stored in the storage version; ``RequestTarget.resource`` has the client's version.
+- Order of a write: identity, metadata, pruning, defaults, validation, store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POLICY_FINALIZERS: Final = {"Foreground": FOREGROUND, "Orphan": ORPHAN}
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """Target of a request. ``name`` is ``""`` for a collection, ``namespace`` for all or none."""
+    """Target of a request. ``name`` is empty for a collection, ``namespace`` for all namespaces or none."""
 
     resource: ServedResource
     namespace: str = ""
@@ -45,7 +45,7 @@ class RequestTarget:
         return Key(self.resource.key, self.namespace, self.name)
 
     def named(self, name: str) -> RequestTarget:
-        """The same place with another name."""
+        """The same target with another name."""
         return replace(self, name=name)
 
 
@@ -61,7 +61,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """Options of a deletion. ``grace`` in seconds; None leaves it to the object."""
+    """Options of a deletion. ``grace`` is in seconds; None: the object's default."""
 
     dry_run: bool = False
     grace: int | None = None
@@ -72,7 +72,7 @@ class DeleteOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """Result of a write. ``gone`` is true if the object has ended; ``warnings`` are for people."""
+    """Result of a write. ``gone`` is true if the object was removed; ``warnings`` are for people."""
 
     stored: StoredObject
     created: bool = False
@@ -81,13 +81,13 @@ class WriteOutcome:
 
 
 class Api:
-    """The verbs over one store."""
+    """The verbs on one store."""
 
     def __init__(self, store: ObjectStore, catalog: Catalog, environment: Environment) -> None:
         self.store = store
         self.catalog = catalog
         self.environment = environment
-        # Kinds that an earlier run defined are served again.
+        # Serve the CRDs of an earlier run.
         for definition in store.objects(CRD_KEY):
             catalog.define(definition.key.name, resources_of(definition.body))
         store.observe(self._follow_definitions)
@@ -108,7 +108,7 @@ class Api:
         return stored
 
     def create(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
-        """Makes an object of ``given``. Raises 400, 403, 404 (its namespace), 409 or 422."""
+        """Create an object. Raises 400, 403, 404 (for its namespace), 409 or 422."""
         resource = target.resource
         body = self._identified(target, given)
         name = body["metadata"]["name"]
@@ -127,7 +127,7 @@ class Api:
         return WriteOutcome(self.store.create(key, ready), created=True, warnings=warnings)
 
     def _identified(self, target: RequestTarget, given: JsonObject) -> JsonObject:
-        """``given`` with a name, in the storage version, after a check of its apiVersion and kind."""
+        """``given`` with a name, in the storage version. Raises a 400 or 422."""
         resource = target.resource
         body = in_storage_version(resource, given)
         _check_shape(resource, body)
@@ -159,7 +159,7 @@ class Api:
 
     @staticmethod
     def _first_status(resource: ServedResource, strategy: Strategy, body: JsonObject) -> JsonObject:
-        """A new object has the status that its strategy gives it, not the one that the client wrote."""
+        """``body`` with the initial status of its strategy instead of the client's."""
         if not resource.has_status or strategy.keeps_first_status:
             return body
         bare = {key: value for key, value in body.items() if key != "status"}
@@ -167,7 +167,7 @@ class Api:
         return bare if first is None else {**bare, "status": first}
 
     def update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
-        """Replaces an object, or its status if that is the subresource. Raises 400, 404, 409 or 422."""
+        """Replace an object or, for a subresource, that part of it. Raises 400, 404, 409 or 422."""
         strategy = strategy_of(target.resource.key)
         if strategy.made_by_update and self.store.get(target.key) is None:
             return self._make_by_update(target, given, options)
@@ -176,8 +176,8 @@ class Api:
         return self.change(target, lambda _: given, options)
 
     def _make_by_update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
-        """Makes the object, unless ``given`` replaces one that is gone. Raises 400, 404, 409 or 422."""
-        # A resourceVersion or uid shows that the client has read an object, which is gone now.
+        """Create a missing object, unless ``given`` replaces a deleted one. Raises 400, 404, 409 or 422."""
+        # With a resourceVersion or uid, the client has read an object that has been deleted since.
         if any(text_at(given, f"metadata.{name}") for name in ("resourceVersion", "uid")):
             raise errors.modified(target.resource.subject(target.name))
         if (name := text_at(given, "metadata.name")) != target.name:
@@ -187,7 +187,7 @@ class Api:
         return self.create(target, given, options)
 
     def _check_version_is_given(self, target: RequestTarget, given: JsonObject) -> None:
-        """Raises a 404 if there is no object, and a 422 if ``given`` does not say which state it replaces."""
+        """Raise a 404 if there is no object, and a 422 if ``given`` has no resourceVersion."""
         self.get(target)
         meta = given.get("metadata")
         if not isinstance(meta, dict) or not meta.get("resourceVersion"):
@@ -197,15 +197,15 @@ class Api:
     def change(
         self, target: RequestTarget, make: Callable[[JsonObject], JsonObject], options: WriteOptions
     ) -> WriteOutcome:
-        """Replaces an object by the result of ``make`` (in the client's version). Raises 400, 404, 409 or 422."""
+        """Replace an object with the result of ``make``. Raises 400, 404, 409 or 422."""
         before = self.get(target)
         resource = target.resource
-        # `make` works on the object as the client sees it, in the client's version.
+        # `make` gets and returns the object in the client's version.
         body = in_storage_version(resource, make(in_version(resource, before.body)))
         _check_shape(resource, body, before.body)
         body = {**body, "metadata": body.get("metadata") or {}}
         metadata.check_identity(before.body, body, resource)
-        # A client that names no version overwrites the current state, whatever it is.
+        # Without a resourceVersion, the write is unconditional.
         if body["metadata"].get("resourceVersion") not in (None, "", str(before.revision)):
             raise errors.modified(resource.subject(target.name))
         part = _only_its_part(target, before.body, body)
@@ -216,7 +216,7 @@ class Api:
         return self._put(resource, before, part, options)
 
     def _check_node(self, target: RequestTarget, pod: JsonObject) -> None:
-        """Raises a 403 if a resized pod asks for more than its node has."""
+        """Raise a 403 if a resized pod requests more than its node has."""
         node = self.store.get(Key("nodes", "", text_at(pod, "spec.nodeName") or ""))
         if why := pod_resources.excess(pod, None if node is None else node.body):
             refusal = errors.forbidden(target.resource.subject(target.name), why)
@@ -230,13 +230,13 @@ class Api:
         carried = metadata.carried_over(before.body, body)
         ready, warnings = self._admitted(resource, strategy, before.body, carried, options)
         ready = metadata.counted(before.body, ready) if resource.generation else ready
-        # A write that changes nothing is not stored and makes no event.
+        # A write without changes is not stored and causes no event.
         if ready == before.body:
             return WriteOutcome(before, warnings=warnings)
-        # A dry run ends here, after every check.
+        # After all checks.
         if options.dry_run:
             return WriteOutcome(self._imagined(before.key, ready, before.revision), warnings=warnings)
-        # The last finalizer of an object that is marked for deletion ends it.
+        # Removing the last finalizer of an object that is being deleted removes the object.
         if metadata.has_ended(ready) and not strategy.is_held(ready):
             return WriteOutcome(self.store.delete(before, ready), gone=True, warnings=warnings)
         return WriteOutcome(self.store.replace(before, ready), warnings=warnings)
@@ -263,7 +263,7 @@ class Api:
         return body, (*warnings, *strategy.warnings(body))
 
     def delete(self, target: RequestTarget, options: DeleteOptions) -> WriteOutcome:
-        """Marks an object for deletion, and ends it if nothing keeps it. Raises 404 or 409."""
+        """Mark an object for deletion, and remove it unless something holds it. Raises 403, 404 or 409."""
         before = self.get(target)
         self._check_preconditions(target, before, options)
         strategy = strategy_of(target.resource.key)
@@ -273,11 +273,11 @@ class Api:
             )
         body = _with_policy(before.body, options.propagation)
         grace = strategy.grace(before.body)
-        # An object that ends at once cannot be given more time.
+        # An object without a grace period is removed immediately, whatever the client asks for.
         if options.grace is not None and grace:
             grace = options.grace
         body = metadata.marked(body, self.environment.now(), grace)
-        # The status of a namespace also shows that it is ending.
+        # A namespace also shows this in its status.
         if before.key.resource == "namespaces":
             body = {**body, "status": {**body.get("status", {}), "phase": "Terminating"}}
         gone = metadata.has_ended(body) and not strategy.is_held(body)
@@ -310,9 +310,9 @@ class Api:
 
 
 def _check_shape(resource: ServedResource, body: JsonObject, before: JsonObject | None = None) -> None:
-    """Raises a 400 if a field that this server reads is not of its type, or the object is nested too deep.
+    """Raise a 400 if a field that this server reads has the wrong type, or the object is nested too deep.
 
-    Parts that are the same in ``before``, the state that it replaces, were checked when that was written.
+    Parts that are equal in ``before``, the replaced state, were checked when it was written.
     """
     old = before or {}
     if is_too_deep(body):
@@ -323,7 +323,7 @@ def _check_shape(resource: ServedResource, body: JsonObject, before: JsonObject 
 
 
 def _only_its_part(target: RequestTarget, before: JsonObject, body: JsonObject) -> JsonObject:
-    """``body`` with only those changes that this path may make: to the status, or to everything else."""
+    """``body`` with only the changes that this path may make: to a subresource, or to everything else."""
     if target.subresource == "status":
         return _with_status({**before, "metadata": _metadata_beside_status(target, before, body)}, body)
     if target.subresource == "resize":
@@ -337,7 +337,7 @@ def _metadata_beside_status(target: RequestTarget, before: JsonObject, body: Jso
     old: JsonObject = before["metadata"]
     if not strategy_of(target.resource.key).status_with_metadata:
         return {**old}
-    # As in kube-apiserver, a write of the status never changes owners.
+    # As in kube-apiserver, a status update never changes owners.
     owners = {"ownerReferences": old["ownerReferences"]} if "ownerReferences" in old else {}
     return {key: value for key, value in body["metadata"].items() if key != "ownerReferences"} | owners
 
@@ -348,7 +348,7 @@ def _with_status(body: JsonObject, source: JsonObject) -> JsonObject:
 
 
 def _with_policy(body: JsonObject, propagation: str) -> JsonObject:
-    """``body`` with the finalizer for its propagation policy: dependents are deleted first, or orphaned."""
+    """``body`` with the finalizer of the propagation policy."""
     wanted = _POLICY_FINALIZERS.get(propagation)
     others = [name for name in metadata.finalizers(body) if name not in _POLICY_FINALIZERS.values()]
     if propagation == "" or metadata.is_ending(body):

@@ -1,7 +1,7 @@
-"""Lists: from now or from an earlier revision, whole or in pages.
+"""Lists, at the newest or an earlier revision, whole or in pages.
 
-All pages of one list show the same revision; a continue token names it and the last object shown. When the history
-no longer reaches it, the token has expired (410).
+All pages of a list are from one revision. A continue token has this revision and the last object of the page. It
+expires (410) when the history no longer has the revision.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from deploy.local.apiserver.registry.api import RequestTarget
 from deploy.local.apiserver.storage.store import ObjectStore, StoredObject, TooOldError
 
 _LONGEST_REVISION: Final = 20
-"""Digits of an unsigned number of 64 bits."""
+"""Digits of an unsigned 64-bit number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """Options of a list. ``limit`` 0 is everything."""
+    """Options of a list. ``limit`` 0 means no limit."""
 
     labels: str = ""
     fields: str = ""
@@ -63,12 +63,12 @@ def revision_of(text: str) -> int:
 
 
 def selection(target: RequestTarget, labels: str, fields: str) -> Matcher | None:
-    """The selectors of a request on a collection. Raises a 400."""
+    """Matcher of a request's selectors. Raises a 400."""
     return matcher(labels, fields, target.resource.selectable_fields)
 
 
 def candidates(store: ObjectStore, target: RequestTarget, pin: Pin | None) -> list[StoredObject]:
-    """The objects of a collection that may match a selection that pins ``pin``."""
+    """The objects of a collection that can match a selector with ``pin``."""
     # A name is unique only within a namespace.
     if pin is None or pin[0] != NAME or (target.resource.namespaced and not target.namespace):
         return store.objects(target.resource.key, target.namespace)
@@ -88,23 +88,23 @@ def list_page(store: ObjectStore, target: RequestTarget, options: ListOptions) -
     if not options.limit or len(items) <= options.limit:
         return ListPage(items, revision)
     page = items[: options.limit]
-    # Kubernetes does not count the rest of a list that a selector restricts.
+    # Like kube-apiserver, no count if there is a selector.
     remaining = 0 if wanted is not None else len(items) - len(page)
     raw = encode({"rv": revision, "after": [page[-1].key.namespace, page[-1].key.name]})
     return ListPage(page, revision, base64.urlsafe_b64encode(raw).rstrip(b"=").decode(), remaining)
 
 
 def _begin(store: ObjectStore, options: ListOptions) -> tuple[tuple[str, str] | None, int]:
-    """The place after which the page begins (None: at the start), and the revision to show."""
+    """Namespace and name after which the page begins (None: at the start), and the revision to list."""
     if options.token:
-        # `0` means any revision, so it contradicts no token.
+        # `0` means any revision, so it does not contradict the token.
         if options.resource_version not in {"", "0"}:
             raise bad_request("specifying resource version is not allowed when using continue")
         return _read_token(options.token)
     requested = revision_of(options.resource_version)
     if requested > store.revision:
         raise from_the_future(requested, store.revision)
-    # Without Exact the revision means "not older than", and the newest list is always that.
+    # Without Exact, the revision means "not older than"; the newest list always satisfies it.
     return None, requested if options.match == "Exact" and requested else store.revision
 
 

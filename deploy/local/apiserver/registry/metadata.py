@@ -1,4 +1,4 @@
-"""The rules of ``metadata``: what the server sets, what a client may change, and when an object ends. Pure."""
+"""Rules of ``metadata``: server-set fields, validation, and deletion. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
 from deploy.local.apiserver.apimachinery.names import complaint, key_complaints, value_complaints
 from deploy.local.apiserver.resources.resource import ServedResource
 
-# The server's fields; what a client writes there on an update is ignored.
+# Server-set fields; updates by clients are ignored.
 _SERVERS: Final = (
     "name",
     "namespace",
@@ -24,7 +24,7 @@ _SERVERS: Final = (
 )
 # A change of anything else increases the generation.
 _NOT_COUNTED: Final = frozenset({"metadata", "status", "apiVersion", "kind"})
-# Bytes of all annotations together, as in Kubernetes.
+# Total size in bytes, as in Kubernetes.
 _ANNOTATIONS_LIMIT: Final = 256 * 1024
 _STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _FREE_FINALIZERS: Final = frozenset({"admissionregistration.k8s.io", "apiextensions.k8s.io"})
@@ -32,12 +32,12 @@ _FREE_FINALIZERS: Final = frozenset({"admissionregistration.k8s.io", "apiextensi
 
 
 def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC, whole seconds, as Kubernetes writes times."""
+    """RFC 3339 in UTC with whole seconds, as Kubernetes writes times."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def born(body: JsonObject, resource: ServedResource, namespace: str, uid: str, now: datetime) -> JsonObject:
-    """``body`` with the metadata of a new object, whatever it claimed about itself."""
+    """``body`` with the metadata of a new object, overriding server-set fields from the client."""
     meta = {key: value for key, value in body["metadata"].items() if key not in _SERVERS and value is not None}
     meta.pop("resourceVersion", None)
     mine: JsonObject = {"name": body["metadata"]["name"]}
@@ -50,21 +50,21 @@ def born(body: JsonObject, resource: ServedResource, namespace: str, uid: str, n
 
 
 def carried_over(before: JsonObject, body: JsonObject) -> JsonObject:
-    """``body`` with the server's part of ``before``'s metadata."""
+    """``body`` with the server-set metadata of ``before``."""
     old: JsonObject = before["metadata"]
-    # Go leaves out empty maps and lists.
+    # Go omits empty maps and lists.
     meta = {
         key: value for key, value in body["metadata"].items() if key not in _SERVERS and value not in (None, {}, [])
     }
     mine: JsonObject = {key: old[key] for key in _SERVERS if key in old}
-    # An update that does not mention managedFields keeps them; an empty list clears them.
+    # An update without managedFields keeps them; an empty list clears them.
     if "managedFields" in old and "managedFields" not in body["metadata"]:
         mine["managedFields"] = old["managedFields"]
     return {**body, "metadata": {**mine, **meta, "resourceVersion": old["resourceVersion"]}}
 
 
 def counted(before: JsonObject, body: JsonObject) -> JsonObject:
-    """``body`` with its generation one higher than ``before``'s if more than metadata and status differ."""
+    """``body`` with its generation incremented if more than metadata and status differ from ``before``."""
     keys = (before.keys() | body.keys()) - _NOT_COUNTED
     if "generation" not in before["metadata"] or all(before.get(key) == body.get(key) for key in keys):
         return body
@@ -72,7 +72,7 @@ def counted(before: JsonObject, body: JsonObject) -> JsonObject:
 
 
 def check(body: JsonObject, resource: ServedResource, before: JsonObject | None = None) -> None:
-    """Raises a 422 that names every part of ``metadata`` that breaks a rule; ``before`` is the object so far."""
+    """Raise a 422 with all errors in ``metadata``; ``before`` is the replaced object, None for a new one."""
     causes = [*_causes(body["metadata"], resource), *_finalizer_causes(body["metadata"], resource, before)]
     if causes:
         raise invalid(resource.subject(body["metadata"].get("name", "")), causes)
@@ -88,7 +88,7 @@ def _causes(meta: JsonObject, resource: ServedResource) -> Iterator[Cause]:
         for fault in value_complaints(value or ""):
             yield Cause("metadata.labels", f'Invalid value: "{value}": {fault}')
     for key in meta.get("annotations") or {}:
-        # Kubernetes checks the keys of annotations in lower case.
+        # Kubernetes validates annotation keys in lower case.
         for fault in key_complaints(key.lower()):
             yield Cause("metadata.annotations", f'Invalid value: "{key}": {fault}')
     size = sum(len(key) + len(value) for key, value in (meta.get("annotations") or {}).items())
@@ -111,7 +111,7 @@ def _owner_causes(owners: list[JsonObject]) -> Iterator[Cause]:
 
 
 def _finalizer_causes(meta: JsonObject, resource: ServedResource, before: JsonObject | None) -> Iterator[Cause]:
-    """Errors in the finalizers that a write adds."""
+    """Errors in added finalizers."""
     previous = () if before is None else finalizers(before)
     added = [name for name in meta.get("finalizers") or () if name not in previous]
     if not added:
@@ -134,7 +134,7 @@ def _finalizer_causes(meta: JsonObject, resource: ServedResource, before: JsonOb
 
 
 def check_identity(before: JsonObject, body: JsonObject, resource: ServedResource) -> None:
-    """Raises if ``body`` names another object than ``before``: 400 for its name, 409 for its uid."""
+    """Raise a 400 if ``body`` has another name or namespace than ``before``, and a 409 if it has another uid."""
     old, new = before["metadata"], body["metadata"]
     for part in ("name", "namespace"):
         if new.get(part) not in (None, "", old.get(part)):
@@ -148,7 +148,7 @@ def check_identity(before: JsonObject, body: JsonObject, resource: ServedResourc
 
 
 def finalizers(body: JsonObject) -> list[str]:
-    """Finalizers that must be removed before the object may end."""
+    """The object's finalizers."""
     return list(body["metadata"].get("finalizers") or ())
 
 
@@ -158,13 +158,13 @@ def is_ending(body: JsonObject) -> bool:
 
 
 def has_ended(body: JsonObject) -> bool:
-    """Return True if nothing keeps an object that is marked for deletion."""
+    """Return True if the object is marked for deletion and has no finalizers or grace period left."""
     meta = body["metadata"]
     return is_ending(body) and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds")
 
 
 def marked(body: JsonObject, now: datetime, grace: int) -> JsonObject:
-    """``body`` marked for deletion in ``grace`` seconds; an earlier deadline is kept."""
+    """``body`` marked for deletion in ``grace`` seconds; keeps an earlier deadline."""
     meta: JsonObject = body["metadata"]
     if is_ending(body) and meta.get("deletionGracePeriodSeconds", 0) <= grace:
         return body
@@ -172,7 +172,7 @@ def marked(body: JsonObject, now: datetime, grace: int) -> JsonObject:
         "deletionTimestamp": timestamp(now + timedelta(seconds=grace)),
         "deletionGracePeriodSeconds": grace,
     }
-    # Kubernetes counts the mark itself as a change of the object.
+    # As in Kubernetes, marking increments the generation.
     if "generation" in meta and not is_ending(body):
         mark["generation"] = meta["generation"] + 1
     return {**body, "metadata": {**meta, **mark}}

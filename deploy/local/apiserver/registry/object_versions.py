@@ -1,4 +1,4 @@
-"""Objects between the version in which they are stored and the one that a client speaks. Pure."""
+"""Conversion of objects between the storage version and a client's version. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from deploy.local.apiserver.storage.store import StoredObject
 
 
 def in_version(resource: ServedResource, stored: JsonObject) -> JsonObject:
-    """A stored object as the client's version of the resource shows it."""
+    """A stored object in the client's version."""
     if stored.get("apiVersion") == resource.api_version:
         return stored
     return {**stored, "apiVersion": resource.api_version}
 
 
 def raw_in_version(resource: ServedResource, stored: StoredObject) -> bytes:
-    """The JSON text of an object in the client's version; the stored text if that is the same."""
+    """The JSON text of an object in the client's version; the stored text if it is equal."""
     body = in_version(resource, stored.body)
     return stored.raw if body is stored.body else encode(body)
 
 
 def in_storage_version(resource: ServedResource, given: JsonObject) -> JsonObject:
-    """A client's object as it is stored. Raises a 400 if it is of another kind or version."""
+    """A client's object in the storage version. Raises a 400 if its kind or version is not the resource's."""
     for part, expected in (("apiVersion", resource.api_version), ("kind", resource.kind)):
         actual = given.get(part)
-        # A client may leave both out: the path names the kind and version already.
+        # Both are optional: the path determines kind and version.
         if actual not in (None, "", expected):
             raise bad_request(f"the {part} in the data ({actual}) does not match the expected {part} ({expected})")
     head: JsonObject = {"apiVersion": resource.stored_api_version, "kind": resource.kind}

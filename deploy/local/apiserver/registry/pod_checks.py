@@ -1,8 +1,8 @@
-"""Requirements on a new pod, and on the changes of an update. Pure.
+"""Validation of new pods and of pod updates. Pure.
 
-- Of a pod's containers only names, images, and requests against limits are checked: where manifests and programs err
-  most. Kubernetes checks every field.
-- Ordinary updates may change only images and the fields in ``_CHANGEABLE``; ``pods/resize`` changes resources.
+- Of containers, only names, images, and requests against limits are validated, the most frequent errors. Kubernetes
+  validates every field.
+- Plain updates may change only images and the fields in ``_CHANGEABLE``; ``pods/resize`` changes resources.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SETTLED: Final = (
 
 
 def check(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
-    """Errors in a pod, and in the changes of an update through any path, those of containers aside."""
+    """Errors in a pod, and in the changes of an update by any path, except changes of containers."""
     old, spec = _spec(before or {}), _spec(body)
-    # Most writes change only a status; they must not pay for a check of the containers.
+    # Skipped if unchanged: most writes change only the status.
     if before is None or any(old.get(name) != spec.get(name) for name in CONTAINER_LISTS):
         yield from _container_faults(spec)
     if before is None:
@@ -39,7 +39,7 @@ def check(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
 
 
 def check_path(subresource: str, before: JsonObject, body: JsonObject) -> Iterator[Cause]:
-    """Reject container changes that ``subresource`` (``""``: the pod's own path) does not allow."""
+    """Errors in container changes that ``subresource`` (empty: the pod itself) does not allow."""
     if subresource == "resize":
         yield from pod_resources.resize_faults(before, body)
     elif not subresource:
@@ -59,7 +59,7 @@ def _settled(names: Iterator[str]) -> Iterator[Cause]:
 def _container_faults(spec: JsonObject) -> Iterator[Cause]:
     if not spec.get("containers"):
         yield Cause("spec.containers", "Required value", REQUIRED)
-    # Names are unique across all kinds of containers of a pod.
+    # Names are unique across init containers and containers.
     taken: set[str] = set()
     for kind in CONTAINER_LISTS:
         for index, container in enumerate(spec.get(kind) or ()):
@@ -92,14 +92,14 @@ def _changed_containers(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
 
 def _beside_images(spec: JsonObject, kind: str) -> list[JsonObject]:
     return [
-        # Some clients write empty fields that others leave out.
+        # Some clients write empty fields, others omit them.
         {key: value for key, value in container.items() if key != "image" and value not in (None, [], {})}
         for container in spec.get(kind) or ()
     ]
 
 
 def _is_relaxed(name: str, old: Any, new: Any) -> bool:
-    """Return True if a negative grace period becomes the one second that it means."""
+    """Return True if a negative grace period changes to 1, its effective value."""
     return name == "terminationGracePeriodSeconds" and isinstance(old, int) and old < 0 and new == 1
 
 
@@ -115,7 +115,7 @@ def _deadline_faults(old: int | None, new: int | None) -> Iterator[Cause]:
 
 
 def _toleration_faults(old: list[JsonObject] | None, new: list[JsonObject] | None) -> Iterator[Cause]:
-    # Only the duration of a toleration may change, so the comparison leaves it out.
+    # The only change allowed is of `tolerationSeconds`, so the comparison ignores it.
     remaining = [_but_for_how_long(toleration) for toleration in new or ()]
     if any(_but_for_how_long(toleration) not in remaining for toleration in old or ()):
         why = "existing toleration can not be modified except its tolerationSeconds"
@@ -139,4 +139,4 @@ _CHANGEABLE: Final[dict[str, Callable[[Any, Any], Iterator[Cause]]]] = {
     "tolerations": _toleration_faults,
     "schedulingGates": _gate_faults,
 }
-"""The fields of a pod's spec that an update may change besides its containers, each with the check of its change."""
+"""Fields of a pod's spec that an update may change besides the containers, and the check of each change."""

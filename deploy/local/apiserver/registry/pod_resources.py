@@ -1,8 +1,8 @@
-"""The resources of a pod's containers: changed in place through ``pods/resize``, and through nothing else. Pure.
+"""Resources of a pod's containers, which only ``pods/resize`` can change. Pure.
 
-- A resize changes CPU and memory of containers, adds none and removes none; the pod keeps its QoS class. All
-  other fields of the request are ignored.
-- No container requests more than its limit, and no pod that has a node more than that node can give to pods.
+- A resize changes CPU and memory of existing containers; the pod keeps its QoS class. All other fields of the request
+  are ignored.
+- A container cannot request more than its limit, nor a scheduled pod more than its node's allocatable resources.
 - Only the kubelet reports the outcome (``status.containerStatuses``, conditions).
 """
 
@@ -18,7 +18,7 @@ from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from protocol.units import ZERO, QuantityError, Resources, parse_quantity
 
 CONTAINER_LISTS: Final = ("containers", "initContainers")
-"""The fields of a pod's spec that hold its containers."""
+"""The fields of a pod's spec that list its containers."""
 
 _TAKEN: Final = ("resources", "resizePolicy")
 _RESIZABLE: Final = frozenset({"cpu", "memory"})
@@ -29,7 +29,7 @@ def class_of(pod: JsonObject) -> str:
     resources = [container.get("resources") or {} for container in field(pod, ("spec", "containers")) or []]
     if not any(amounts.get("requests") or amounts.get("limits") for amounts in resources):
         return "BestEffort"
-    # Requests that are left out default to the limits.
+    # Missing requests default to the limits.
     guaranteed = all(
         (amounts.get("limits") or {}).keys() >= _RESIZABLE
         and amounts.get("requests", amounts["limits"]) == amounts["limits"]
@@ -39,7 +39,7 @@ def class_of(pod: JsonObject) -> str:
 
 
 def with_resources_of(before: JsonObject, body: JsonObject) -> JsonObject:
-    """The pod ``before`` with all that a resize takes from ``body``."""
+    """The pod ``before`` with the resources of ``body``."""
     spec: JsonObject = before.get("spec") or {}
     lists = {name: _with_resources(spec.get(name) or [], field(body, ("spec", name)) or []) for name in CONTAINER_LISTS}
     return {
@@ -49,7 +49,7 @@ def with_resources_of(before: JsonObject, body: JsonObject) -> JsonObject:
 
 
 def _with_resources(old: list[JsonObject], new: list[JsonObject]) -> list[JsonObject]:
-    # Added or removed containers are taken as they are, for `resize_faults` to refuse.
+    # `resize_faults` rejects added and removed containers.
     if _names(old) != _names(new):
         return new
     return [
@@ -64,7 +64,7 @@ def _names(containers: list[JsonObject]) -> list[str]:
 
 
 def resize_faults(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
-    """Errors of a resize: fields that it may not change, and limits that it may not exceed."""
+    """Errors of a resize: forbidden changes, and requests above limits."""
     for name in CONTAINER_LISTS:
         if _names(field(before, ("spec", name)) or []) != _names(field(body, ("spec", name)) or []):
             yield Cause(f"spec.{name}", f"Forbidden: {name} may not be added or removed on resize", FORBIDDEN)
@@ -73,21 +73,21 @@ def resize_faults(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
         yield Cause("spec", "Forbidden: only cpu and memory resources are mutable", FORBIDDEN)
         return
     for path, old, new in _pairs(before, body):
-        # Other init containers have ended by the time of a resize, or end soon; only sidecars run on.
+        # Only sidecars keep running; other init containers have ended or will end soon.
         if path.startswith("spec.init") and old != new and old.get("restartPolicy") != "Always":
             yield Cause(path, "Forbidden: resources of non-sidecar init containers are immutable", FORBIDDEN)
         yield from limit_faults(f"{path}.resources", new)
         for part in ("requests", "limits"):
             yield from _part_faults(f"{path}.resources.{part}", _amounts(old, part), _amounts(new, part))
-    # The kubelet has set up the pod's control groups for its QoS class.
+    # The kubelet created the pod's control groups for its QoS class.
     if class_of(before) != class_of(body):
         yield Cause("spec", "Invalid value: Pod QOS Class may not change as a result of resizing")
 
 
 def excess(pod: JsonObject, node: JsonObject | None) -> str:
-    """The reason why a resized pod does not fit its node; empty if it does, or has none.
+    """The reason why a resized pod does not fit on its node; empty if it fits or is not scheduled.
 
-    ``node`` is None if it is gone.
+    ``node`` is None if it does not exist.
     """
     name = field(pod, ("spec", "nodeName"))
     if not name:
@@ -114,14 +114,14 @@ def _requested(pod: JsonObject) -> Resources:
     sidecars, starting = ZERO, ZERO
     for init in field(pod, ("spec", "initContainers")) or []:
         size = _size(_amounts(init, "requests"))
-        # An init container runs beside the sidecars that were started before it.
+        # An init container runs concurrently with the sidecars before it.
         starting = starting.at_least(sidecars + size)
         if init.get("restartPolicy") == "Always":
             sidecars = sidecars + size
     main = Resources.sum(
         _size(_amounts(container, "requests")) for container in field(pod, ("spec", "containers")) or []
     )
-    # Init containers end before the others start, so the greater of both needs counts.
+    # Init containers end before the main containers start, so the maximum of both counts.
     return (main + sidecars).at_least(starting) + _size(field(pod, ("spec", "overhead")) or {})
 
 
@@ -139,7 +139,7 @@ def _part_faults(path: str, old: JsonObject, new: JsonObject) -> Iterator[Cause]
 
 
 def limit_faults(path: str, container: JsonObject) -> Iterator[Cause]:
-    """Errors of a container, whose resources are at ``path``, that requests more than its limits."""
+    """Errors of a container with resources at ``path``: invalid requests, or requests above limits."""
     requests, limits = _amounts(container, "requests"), _amounts(container, "limits")
     for name in sorted(requests):
         wanted, most = _quantity(requests[name]), _quantity(limits.get(name))
@@ -159,7 +159,7 @@ def limit_faults(path: str, container: JsonObject) -> Iterator[Cause]:
 
 
 def _may_be_overcommitted(name: str) -> bool:
-    """Return True for resources that may be overcommitted: Kubernetes' own except huge pages, and no devices."""
+    """Return True if the resource may be overcommitted: Kubernetes' own except huge pages, but no devices."""
     return ("/" not in name or "kubernetes.io/" in name) and not name.startswith("hugepages-")
 
 
@@ -180,7 +180,7 @@ def _amounts(container: JsonObject, part: str) -> JsonObject:
 
 
 def _pairs(before: JsonObject, body: JsonObject) -> Iterator[tuple[str, JsonObject, JsonObject]]:
-    """Each container that exists before and after, with its path."""
+    """Path, old and new state of each container that exists in both."""
     for name in CONTAINER_LISTS:
         old = {container.get("name"): container for container in field(before, ("spec", name)) or []}
         for index, new in enumerate(field(body, ("spec", name)) or []):

@@ -1,6 +1,6 @@
-"""Special rules of some built-in resources: defaults of new objects, checks, and how long they take to end.
+"""Rules of single built-in resources: defaults, validation, and deletion. Pure.
 
-Everything is pure. Only what clients of the local cluster rely on is here: this is no copy of Kubernetes' validation.
+They cover only what clients of the local cluster rely on, not all of Kubernetes' validation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deploy.local.apiserver.schema.structural import unreadable
 
 NAMESPACE_FINALIZER: Final = "kubernetes"
 _DEFAULT_GRACE: Final = 30  # seconds, as in Kubernetes
-# Go's MicroTime is always written with six digits.
+# Go always writes MicroTime with six digits.
 _MICRO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _IMMORTAL_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"})
@@ -29,15 +29,15 @@ _IMMORTAL_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """The behavior that is special to one resource.
+    """Behavior of one resource.
 
-    ``complete(body, now)`` gives a new or changed object its defaults; ``check(before, body)`` yields its errors;
-    ``grace(body)`` is the grace period of an object in seconds (0: it ends at once); ``is_held(body)`` is true while
-    it must not end for a reason of its own; ``warnings(body)`` are for the client that writes it.
-    ``check_path(subresource, before, body)`` yields the forbidden changes of an update through that path (``""``: the
-    object's own). ``needs_version``: an update must name the version that it replaces; ``status_with_metadata``: a
-    write of the status may change labels, annotations and finalizers too; ``made_by_update``: an update creates a
-    missing object. ``immortal`` are the names of objects that cannot be deleted.
+    ``complete(body, now)`` sets defaults of a new or changed object; ``check(before, body)`` yields its errors;
+    ``grace(body)`` is its grace period in seconds (0: deleted immediately); ``is_held(body)`` is true while it must not
+    be removed for other reasons than finalizers; ``warnings(body)`` are for the client.
+    ``check_path(subresource, before, body)`` yields the forbidden changes of an update by that path (empty: the object
+    itself). ``needs_version``: an update must have a resourceVersion. ``status_with_metadata``: a status update may
+    change labels, annotations and finalizers too. ``made_by_update``: an update creates a missing object. ``immortal``
+    are the names of objects that cannot be deleted.
     """
 
     complete: Callable[[JsonObject, datetime], JsonObject] = lambda body, _: body
@@ -66,13 +66,13 @@ def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
         "securityContext": {},
     }
     present = {key: value for key, value in spec.items() if value is not None}
-    # Two names of one field; the second is deprecated but still set by Kubernetes.
+    # One field with two names; Kubernetes still sets the deprecated `serviceAccount`.
     accounts = {"serviceAccountName": account, "serviceAccount": account}
     return {**body, "spec": {**defaults, **present, **accounts}}
 
 
 def _pod_grace(body: JsonObject) -> int:
-    """The grace period of a pod: none if it has no node or has finished, otherwise that of its spec."""
+    """Grace period of a pod in seconds: 0 if it has no node or has finished, otherwise that of its spec."""
     if not field(body, ("spec", "nodeName")) or field(body, ("status", "phase")) in _FINISHED:
         return 0
     seconds = field(body, ("spec", "terminationGracePeriodSeconds"))
@@ -83,7 +83,7 @@ def _complete_namespace(body: JsonObject, _: datetime) -> JsonObject:
     meta: JsonObject = body["metadata"]
     labels = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
     finalizers = field(body, ("spec", "finalizers"))
-    # An empty list is what the collector leaves when the namespace may end; it must not be filled again.
+    # Not if it is empty: then the garbage collector has allowed the namespace's deletion.
     spec = {**(body.get("spec") or {}), "finalizers": [NAMESPACE_FINALIZER] if finalizers is None else finalizers}
     return {**body, "metadata": {**meta, "labels": labels}, "spec": spec}
 
@@ -94,7 +94,7 @@ def _complete_secret(body: JsonObject, _: datetime) -> JsonObject:
         encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
     except AttributeError:
         raise bad_request("stringData: expected an object of strings") from None
-    # `stringData` can be written but is never shown.
+    # `stringData` is write-only.
     rest = {key: value for key, value in body.items() if key != "stringData"}
     if encoded:
         rest["data"] = {**(body.get("data") or {}), **encoded}
@@ -134,7 +134,7 @@ def _defaults(*path: str, **values: Any) -> Callable[[JsonObject, datetime], Jso
 def _complete_definition(body: JsonObject, now: datetime) -> JsonObject:
     meta: JsonObject = body["metadata"]
     finalizers = meta.get("finalizers") or []
-    # While the definition ends, the collector removes the finalizer, which must not come back.
+    # While the CRD is being deleted, the garbage collector removes the finalizer; do not add it again.
     if not is_ending(body) and definitions.CLEANUP_FINALIZER not in finalizers:
         body = {**body, "metadata": {**meta, "finalizers": [*finalizers, definitions.CLEANUP_FINALIZER]}}
     return definitions.completed(body, timestamp(now))
@@ -169,7 +169,7 @@ STRATEGIES: Final[dict[str, Strategy]] = {
         check_path=pod_checks.check_path,
         status_with_metadata=True,
     ),
-    # A kubelet creates its Node together with the status.
+    # A kubelet creates its Node with a status.
     "nodes": Strategy(keeps_first_status=True, status_with_metadata=True),
     "namespaces": Strategy(
         _complete_namespace,

@@ -1,4 +1,4 @@
-"""Subresources that do something: binding, eviction, scale, token, finalize. (``status`` is part of every update.)"""
+"""The subresources binding, eviction, scale, token and finalize. (Updates handle ``status`` and ``resize``.)"""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from deploy.local.apiserver.storage.database import Key
 from deploy.local.apiserver.storage.store import StoredObject
 from protocol.kubernetes.objects import labels_of, selects
 
-# Seconds; the limits and the default of kube-apiserver.
+# Limits and default of kube-apiserver, in seconds.
 _LEAST_SECONDS: Final = 600
 _MOST_SECONDS: Final = 2**32
 _USUAL_SECONDS: Final = 3600
 
 
 def success(code: int = 201) -> JsonObject:
-    """The Status of a request that succeeded and has no object to return."""
+    """The Status of a successful request without an object to return."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code}
 
 
 def bind(api: Api, target: RequestTarget, binding: JsonObject, options: WriteOptions) -> JsonObject:
-    """Gives a pod its node. Raises 400, 404, and 409 if the uid differs, or the pod has a node or is ending."""
+    """Bind a pod to a node. Raises 404, 422, and 409 if the uid differs, or the pod has a node or is being deleted."""
     node = field(binding, ("target", "name"))
     pod = api.get(target)
     subject = errors.Subject("pods/binding", "", target.name, "Pod")
@@ -46,7 +46,7 @@ def bind(api: Api, target: RequestTarget, binding: JsonObject, options: WriteOpt
     if taken:
         raise errors.conflict(subject, f'pod {target.name} is already assigned to node "{taken}"')
     if not options.dry_run:
-        # Straight into the store, because an update must not set the node.
+        # Directly in the store, because `update` rejects changes of the node.
         api.store.replace(pod, _bound(pod.body, node, binding, timestamp(api.environment.now())))
     return success()
 
@@ -64,14 +64,14 @@ def _bound(pod: JsonObject, node: str, binding: JsonObject, now: str) -> JsonObj
 
 
 def evict(api: Api, target: RequestTarget, options: DeleteOptions) -> JsonObject:
-    """Deletes a pod unless a PodDisruptionBudget forbids it now (429). Raises 404."""
+    """Delete a pod. Raises 404, and 429 if a PodDisruptionBudget does not allow it now."""
     pod = api.get(target)
     budgets = [pdb for pdb in api.store.objects("poddisruptionbudgets.policy", target.namespace) if _guards(pdb, pod)]
     if len(budgets) > 1:
         message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-        # kube-apiserver answers 500 here as well.
+        # kube-apiserver returns a 500 too.
         raise errors.StatusError(500, "InternalError", message)
-    # A pod that has finished serves nobody, so its end disrupts nothing.
+    # Deleting a finished pod disrupts nothing.
     finished = field(pod.body, ("status", "phase")) in {"Succeeded", "Failed"}
     for budget in budgets:
         if not finished and (field(budget.body, ("status", "disruptionsAllowed")) or 0) <= 0:
@@ -83,12 +83,12 @@ def evict(api: Api, target: RequestTarget, options: DeleteOptions) -> JsonObject
 
 def _guards(budget: StoredObject, pod: StoredObject) -> bool:
     selector = field(budget.body, ("spec", "selector"))
-    # An empty selector selects everything, an absent one nothing.
+    # An empty selector selects everything, a missing one nothing.
     return selector == {} or selects(selector or {}, labels_of(pod.body))
 
 
 def scale_of(resource: ServedResource, stored: StoredObject) -> JsonObject:
-    """The Scale that an object shows."""
+    """The Scale of an object."""
     paths = resource.scale or ScalePaths()
     meta: JsonObject = stored.body["metadata"]
     keys = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
@@ -117,7 +117,7 @@ def _selector_text(selector: Any) -> str:
 
 
 def set_scale(api: Api, target: RequestTarget, scale: JsonObject, options: WriteOptions) -> WriteOutcome:
-    """Writes the replica count of a Scale into its object. Raises 400, 404, 409 or 422."""
+    """Set an object's replica count to that of ``scale``. Raises 400, 404, 409 or 422."""
     paths = target.resource.scale or ScalePaths()
     replicas = field(scale, ("spec", "replicas"))
     if not isinstance(replicas, int) or isinstance(replicas, bool):
@@ -129,14 +129,14 @@ def set_scale(api: Api, target: RequestTarget, scale: JsonObject, options: Write
 
     def scaled(body: JsonObject) -> JsonObject:
         changed = with_field(body, paths.spec_replicas.split("."), replicas)
-        # The version makes the write fail if the object has changed since the client read the Scale.
+        # With a resourceVersion, the write fails if the object has changed since the client read the Scale.
         return with_field(changed, ("metadata", "resourceVersion"), version) if version else changed
 
     return api.change(RequestTarget(target.resource, target.namespace, target.name), scaled, options)
 
 
 def issue_token(api: Api, target: RequestTarget, request: JsonObject, signing_key: bytes) -> JsonObject:
-    """A TokenRequest with its token. Raises 400, 404, 409 or 422."""
+    """Issue a token; return the TokenRequest with it. Raises 400, 404, 409 or 422."""
     account = api.get(target)
     spec: JsonObject = request.get("spec") or {}
     seconds = spec.get("expirationSeconds") or _USUAL_SECONDS
@@ -181,7 +181,7 @@ def _check_seconds(target: RequestTarget, seconds: Any) -> None:
 
 
 def _bound_objects(api: Api, target: RequestTarget, reference: Any) -> tuple[Reference | None, Reference | None]:
-    """The pod to which a token is to be bound, and its node."""
+    """The pod that a token is bound to, and the pod's node; None if there is none."""
     if not isinstance(reference, dict):
         return None, None
     if reference.get("kind") != "Pod":
@@ -204,13 +204,13 @@ def _bound_objects(api: Api, target: RequestTarget, reference: Any) -> tuple[Ref
     node = text_at(pod.body, "spec.nodeName")
     if not node:
         return Reference(pod.key.name, uid), None
-    # The node may be gone while its pod still exists.
+    # The node may have been deleted before its pod.
     stored = api.store.get(Key("nodes", "", node))
     return Reference(pod.key.name, uid), Reference(node, stored.body["metadata"]["uid"] if stored else "")
 
 
 def finalize_namespace(api: Api, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
-    """Replaces ``spec.finalizers`` of a namespace; a namespace that is being deleted ends with the last one."""
+    """Replace ``spec.finalizers`` of a namespace; without any, a terminating namespace is removed."""
     finalizers = field(given, ("spec", "finalizers")) or []
     plain = RequestTarget(target.resource, target.namespace, target.name)
     return api.change(plain, lambda body: with_field(body, ("spec", "finalizers"), finalizers), options)

@@ -1,4 +1,4 @@
-"""Watches: the changes of a collection from a revision on, as lines of JSON."""
+"""Watches: the changes of a collection since a revision, as lines of JSON."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from deploy.local.apiserver.registry.listing import candidates, revision_of, sel
 from deploy.local.apiserver.storage.store import ChangeType, ObjectStore, StoredChange, StoredObject, TooOldError
 
 Shape = Callable[[JsonObject], JsonObject]
-"""Turns a stored object into the form that this client asked for."""
+"""Converts a stored object to the form that the client requested."""
 
 LONGEST_WATCH: Final = 3600.0
-"""Seconds that a watch without a time-out lasts."""
+"""Default timeout of a watch, in seconds."""
 
 _INITIAL_END: Final = "k8s.io/initial-events-end"
 
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """Options of a watch. ``initial`` None leaves it to the resourceVersion; times are in seconds."""
+    """Options of a watch. ``initial`` None: it depends on the resourceVersion. Times are in seconds."""
 
     labels: str = ""
     fields: str = ""
@@ -37,10 +37,10 @@ class WatchOptions:
 
 
 class Watch:
-    """One watcher. ``shape`` None sends objects as they are stored, in the text that all such watchers share."""
+    """One watch. ``shape`` None: objects as stored, in an encoding that all such watches share."""
 
     def __init__(self, store: ObjectStore, target: RequestTarget, options: WatchOptions, shape: Shape | None) -> None:
-        """Raises a 400 for selectors or a resourceVersion that cannot be read."""
+        """Raise a 400 if a selector or the resourceVersion is invalid."""
         self._store = store
         self._target = target
         self._options = options
@@ -51,22 +51,22 @@ class Watch:
         self._history = store.history(target.resource.key)
 
     async def lines(self, closing: asyncio.Event) -> AsyncIterator[bytes]:
-        """The events, several lines at a time; ends at the time-out, at an error, or once ``closing`` is set."""
+        """The events, several lines at a time; ends after the timeout, an error, or when ``closing`` is set."""
         try:
             if self._start == 0 if self._options.initial is None else self._options.initial:
-                # Taken before anything is sent, so that changes during the sending follow.
+                # Before anything is sent, so that changes made meanwhile follow.
                 place = self._history.place_after(self._store.revision)
                 yield b"".join(self._initial())
             else:
                 place = self._history.place_after(self._checked_start())
             async for chunk in self._follow(place, closing):
                 yield chunk
-        # The stream ends with a 410, and the client lists again.
+        # A 410 ends the stream; the client lists again.
         except TooOldError as error:
             yield encode({"type": "ERROR", "object": too_old(self._start, error.floor).status()}) + b"\n"
 
     def _checked_start(self) -> int:
-        """The revision to start after. One in the future is from another history and counts as too old."""
+        """The revision to start after. A future one belongs to another history and counts as too old."""
         if self._start > self._store.revision:
             raise TooOldError(self._store.revision)
         return self._start or self._store.revision
@@ -87,26 +87,25 @@ class Watch:
                 next_place = await self._history.wait(place, min(left, self._options.bookmark_every), self._pin)
                 is_quiet, place = next_place is None, self._history.end if next_place is None else next_place
             is_over = closing.is_set() or clock() >= end
-            # No await until the bookmark is made: it must not cover changes that are not in this chunk.
+            # No await until the bookmark is encoded: it must not cover changes that are not in this chunk.
             changes = self._history.since(place)
             place += len(changes)
             chunk = b"".join(filter(None, map(self._seen, changes)))
-            # A bookmark says that everything up to here has been seen. It is sent in quiet times, and before a stream
-            # ends by itself.
+            # A bookmark tells the client that it has all changes up to here. Sent if nothing happens, and at the end.
             if self._options.bookmarks and (is_quiet or is_over):
                 chunk += self._bookmark({})
             if chunk:
                 yield chunk
 
     def _seen(self, change: StoredChange) -> bytes | None:
-        """The event that this watcher gets for a change; None if it is out of its scope."""
+        """The event of a change for this watch; None if it is not selected."""
         namespace = self._target.namespace
         if namespace and change.now.key.namespace != namespace:
             return None
         if self._wanted is None:
-            # Watchers without selectors share the text that was made with the change.
+            # Watches without selectors share the encoding made with the change.
             return change.line if self._shape is None else self._line(change.type, change.now.body)
-        # A watcher sees only its selection: an object that begins to match is ADDED, one that ceases to is DELETED.
+        # An object that begins to match the selectors is ADDED, one that no longer matches is DELETED.
         before = change.before is not None and self._wanted(change.before.body)
         now = change.type is not ChangeType.DELETED and self._wanted(change.now.body)
         if not before and not now:
@@ -133,6 +132,6 @@ class Watch:
 
 
 def _as_it_was(change: StoredChange) -> JsonObject:
-    """The last state that still matched, at the revision at which it ceased to."""
+    """The last matching state, at the revision at which the object no longer matched."""
     last: StoredObject = change.before or change.now
     return {**last.body, "metadata": {**last.body["metadata"], "resourceVersion": str(change.revision)}}

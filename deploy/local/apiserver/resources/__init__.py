@@ -1,1 +1,1 @@
-"""Kinds of objects: the built-in ones and those that definitions add. Pure."""
+"""The served resources: built-in ones and those of CRDs. Pure."""

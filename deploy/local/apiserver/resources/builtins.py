@@ -1,8 +1,7 @@
-"""The resources that every cluster has, as one table.
+"""Table of the built-in resources.
 
-They are stored and served like Kubernetes' own, but the only controller behind them is ``garbage_collector``; special
-rules are in ``strategies``. Nothing here is validated against a schema: Deployments, Jobs and the like are
-plain storage.
+They are served as by Kubernetes, but ``garbage_collector`` is their only controller, and they have no schemas:
+Deployments and Jobs, for example, are only stored. Rules of single resources are in ``strategies``.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ _SECRET: Final = (TableColumn("Type", ".type"), *_CONFIG)
 
 
 def _kind(group: str, plural: str, kind: str, short_names: str = "", **properties: Any) -> ServedResource:
-    """A resource in version v1; short names are separated by blanks."""
+    """A resource, by default in version v1; ``short_names`` are separated by spaces."""
     version = properties.pop("version", "v1")
     return ServedResource(group, version, plural, kind, short_names=tuple(short_names.split()), **properties)
 
@@ -104,8 +103,8 @@ def _workload(plural: str, kind: str, short_name: str, group: str = "apps", **pr
 def _scaled(
     plural: str, kind: str, short_name: str, columns: tuple[TableColumn, ...], group: str = "apps"
 ) -> ServedResource:
-    """A workload with replicas that ``scale`` sets."""
-    # Workloads have their selector in the spec; for custom resources it is usually in the status.
+    """A workload with a ``scale`` subresource."""
+    # Workloads have their selector in the spec, custom resources usually in the status.
     scale = ScalePaths(selector="spec.selector")
     return _workload(plural, kind, short_name, group, subresources=_SCALABLE, scale=scale, columns=columns)
 
@@ -124,7 +123,7 @@ BUILTINS: Final[tuple[ServedResource, ...]] = (
     _cluster_kind(
         *("", "namespaces", "Namespace", "ns"),
         subresources=("status", "finalize"),
-        # A namespace is deleted by name only.
+        # Namespaces cannot be deleted as a collection.
         verbs=ONE_BY_ONE,
         selectable=("status.phase",),
         columns=(TableColumn("Status", ".status.phase"), _AGE),
@@ -205,4 +204,4 @@ BUILTINS: Final[tuple[ServedResource, ...]] = (
     _cluster_kind("storage.k8s.io", "storageclasses", "StorageClass", "sc"),
     _cluster_kind("storage.k8s.io", "volumeattachments", "VolumeAttachment", subresources=_STATUS),
 )
-"""Every resource of the table, in the order in which discovery lists them."""
+"""All built-in resources, in the order of discovery."""

@@ -1,6 +1,6 @@
-"""Resources that are served now: the built-in ones and those that CustomResourceDefinitions add.
+"""The resources that are served now: built-in ones and those of CustomResourceDefinitions.
 
-The catalog follows the stored CustomResourceDefinitions; it is rebuilt from them and remembers nothing else.
+The catalog is derived from the stored CustomResourceDefinitions and has no other state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STAGES: Final = {None: 2, "beta": 1, "alpha": 0}
 def version_rank(version: str) -> tuple[int, int, int, int, str]:
     """A sort key that puts the preferred version first."""
     match = _VERSION.fullmatch(version)
-    # Names of any other form come last, alphabetically.
+    # All other names come last, alphabetically.
     if not match:
         return (1, 0, 0, 0, version)
     # Kubernetes' order of preference: `v2` before `v1` before `v2beta1` before `v1alpha1`.
@@ -34,16 +34,16 @@ class Catalog:
         self._by_path: dict[tuple[str, str, str], ServedResource] = {}
         self._by_key: dict[str, ServedResource] = {}
         self.revision = 0
-        """Grows with every change of what is served."""
+        """Incremented when the served resources change."""
         self._rebuild()
 
     def define(self, definition: str, resources: Iterable[ServedResource]) -> None:
-        """Serves the versions of one CustomResourceDefinition, in place of those that it had before."""
+        """Serve the versions of one CustomResourceDefinition instead of its earlier ones."""
         self._custom[definition] = tuple(resources)
         self._rebuild()
 
     def forget(self, definition: str) -> None:
-        """Stops serving the kinds of that CustomResourceDefinition."""
+        """Stop serving the resources of a CustomResourceDefinition."""
         self._custom.pop(definition, None)
         self._rebuild()
 
@@ -57,25 +57,25 @@ class Catalog:
             self._by_key.setdefault(resource.key, resource)
 
     def find(self, group: str, version: str, plural: str) -> ServedResource | None:
-        """The resource at that place of the API, if it is served."""
+        """The resource, or None if it is not served."""
         return self._by_path.get((group, version, plural))
 
     def by_key(self, key: str) -> ServedResource | None:
-        """The preferred version of the resource that is stored under ``key``."""
+        """The preferred version of the resource with storage key ``key``."""
         return self._by_key.get(key)
 
     def builtin(self, key: str) -> ServedResource:
-        """The built-in resource that is stored under ``key``, such as ``pods``."""
+        """The built-in resource with storage key ``key``, such as ``pods``."""
         return self._by_key[key]
 
     def by_kind(self, api_version: str, kind: str) -> ServedResource | None:
-        """The resource of the objects that carry this apiVersion and kind."""
+        """The resource of objects with this apiVersion and kind; None if it is not served."""
         group, _, version = api_version.rpartition("/")
         served = self._by_path.values()
-        return next((one for one in served if (one.group, one.version, one.kind) == (group, version, kind)), None)
+        return next((item for item in served if (item.group, item.version, item.kind) == (group, version, kind)), None)
 
     def groups(self) -> Mapping[str, Mapping[str, list[ServedResource]]]:
-        """Group -> version (preferred first) -> resources. The core group is ``""``."""
+        """Resources by group (empty: core) and version, the preferred version first."""
         by_group: dict[str, dict[str, list[ServedResource]]] = {}
         for resource in sorted(self._by_path.values(), key=lambda candidate: version_rank(candidate.version)):
             by_group.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)

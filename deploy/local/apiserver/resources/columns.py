@@ -1,6 +1,6 @@
-"""Cells and Tables of objects, as ``kubectl get`` shows them.
+"""Tables of objects for ``kubectl get``.
 
-A column's path is a JSONPath, or ``computed:NAME`` for one of the functions in the table at the end.
+A column's path is a JSONPath, or ``computed:NAME`` for a function in ``_COMPUTED``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _SPANS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def age(moment: str, now: datetime) -> str:
-    """Age of an RFC 3339 time, much as kubectl prints it: ``5s``, ``2m30s``, ``3h``, ``12d``."""
+    """Age of an RFC 3339 time, almost as kubectl prints it: ``5s``, ``2m30s``, ``3h``, ``12d``."""
     try:
         elapsed = now - datetime.fromisoformat(moment)
-    # TypeError: a time without an offset cannot be subtracted from one that has it.
+    # TypeError: a time without an offset cannot be subtracted from one with an offset.
     except (ValueError, TypeError):
         return _UNKNOWN
     seconds = max(0, int(elapsed / timedelta(seconds=1)))
-    # kubectl counts in seconds up to two minutes.
+    # kubectl uses seconds up to two minutes.
     if seconds < 120:
         return f"{seconds}s"
     for size, suffix in _SPANS:
@@ -54,7 +54,7 @@ def _ready(body: JsonObject) -> Any:
 def _pod_status(body: JsonObject) -> Any:
     if field(body, ("metadata", "deletionTimestamp")):
         return "Terminating"
-    # The reason why a container waits, such as ImagePullBackOff, tells more than the phase.
+    # The reason of a waiting container, such as ImagePullBackOff, is more specific than the phase.
     for status in _containers(body):
         reason = field(status, ("state", "waiting", "reason"))
         if reason:
@@ -116,13 +116,13 @@ def _definition(column: TableColumn) -> JsonObject:
 
 
 def columns_of(resource: ServedResource) -> tuple[TableColumn, ...]:
-    """Its columns, the name first; name and age if it declares none."""
+    """Columns of a resource, beginning with the name; name and age if it declares none."""
     declared = resource.columns or (TableColumn("Age", ".metadata.creationTimestamp", "date"),)
     return (_NAME, *declared)
 
 
 def partial_metadata(body: JsonObject, api_version: str = "meta.k8s.io/v1") -> JsonObject:
-    """The object's metadata alone."""
+    """The object's metadata only."""
     return {"kind": "PartialObjectMetadata", "apiVersion": api_version, "metadata": body["metadata"]}
 
 
@@ -135,9 +135,9 @@ _INCLUDED: Final[dict[str, Callable[[JsonObject], JsonObject | None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Makes Tables of objects of one resource as of ``now``.
+    """Builds Tables of one resource's objects, with ages at ``now``.
 
-    ``include`` is None, Metadata or Object: what each row carries besides its cells.
+    ``include`` is None, Metadata or Object: the form of the object in each row.
     """
 
     resource: ServedResource
@@ -145,10 +145,10 @@ class Tables:
     include: str
 
     def table(self, bodies: Iterable[JsonObject], meta: JsonObject, *, headers: bool) -> JsonObject:
-        """A Table of ``bodies``; the columns are described if ``headers`` is true."""
+        """A Table of ``bodies``, with column definitions if ``headers`` is true."""
         columns: Sequence[TableColumn] = columns_of(self.resource)
         carried = _INCLUDED.get(self.include, partial_metadata)
-        # kube-apiserver leaves a missing cell of a custom resource null.
+        # In kube-apiserver, missing cells of custom resources are null.
         absent = None if self.resource.custom else _NONE
         rows = []
         for body in bodies:

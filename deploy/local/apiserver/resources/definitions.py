@@ -1,7 +1,7 @@
-"""CustomResourceDefinitions: checked, completed, and turned into resources.
+"""CustomResourceDefinitions: validation, defaults, and the resources that they define.
 
-CEL rules (``x-kubernetes-validations``) are evaluated as far as ``cel`` can read them; the definition's answer
-carries a warning for each rule that it cannot.
+CEL rules (``x-kubernetes-validations``) are evaluated if ``cel`` can compile them. For each other rule, the client that
+writes the CRD gets a warning.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _REQUIRED: Final = (
 
 
 def completed(body: JsonObject, now: str) -> JsonObject:
-    """The definition with its defaults and the status of one that is served. Raises a 422 that names each field."""
+    """The CRD with defaults and the status of an established one. Raises a 422 with all errors."""
     spec: JsonObject = body.get("spec") or {}
     name = field(body, ("metadata", "name")) or ""
-    # A wrong definition is refused as a whole, never half served.
+    # An invalid CRD is rejected as a whole, never partly served.
     causes = list(_causes(name, spec))
     if causes:
         raise invalid(
@@ -44,25 +44,25 @@ def completed(body: JsonObject, now: str) -> JsonObject:
         "singular": names.get("singular") or names["kind"].lower(),
         "listKind": names.get("listKind") or f"{names['kind']}List",
     }
-    # Versions share one storage; conversion between them changes the apiVersion and nothing else.
+    # Conversion between versions changes only the apiVersion.
     full_spec = {**spec, "names": full_names, "conversion": spec.get("conversion") or {"strategy": "None"}}
     previous = field(body, ("status", "storedVersions")) or []
     stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
-    # Established at once: the catalog serves the kind as soon as the definition is stored.
+    # Established immediately: the catalog serves the resource as soon as the CRD is stored.
     status = {
         "conditions": [
             _condition("NamesAccepted", "NoConflicts", "no conflicts found", body, now),
             _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", body, now),
         ],
         "acceptedNames": full_names,
-        # Objects may still be stored in the versions that were the storage version before.
+        # Objects may still be stored in earlier storage versions.
         "storedVersions": previous if stored in previous else [*previous, stored],
     }
     return {**body, "spec": full_spec, "status": status}
 
 
 def _condition(kind: str, reason: str, message: str, body: JsonObject, now: str) -> JsonObject:
-    # A condition that holds already keeps its transition time.
+    # A condition that is true already keeps its transition time.
     for condition in field(body, ("status", "conditions")) or ():
         if condition.get("type") == kind and condition.get("status") == "True":
             return dict(condition)
@@ -107,7 +107,7 @@ def _version_causes(version: JsonObject, path: str) -> Iterator[Cause]:
 
 
 def resources_of(body: JsonObject) -> list[ServedResource]:
-    """The resources that a stored definition serves, one for each served version."""
+    """The resources of a stored CRD, one for each served version."""
     spec: JsonObject = body["spec"]
     stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
     return [_resource(spec, version, stored) for version in spec["versions"] if version.get("served")]

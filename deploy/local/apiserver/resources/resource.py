@@ -1,7 +1,7 @@
-"""Properties of a resource: its names, its verbs, and what a client may ask of its objects.
+"""Properties of a resource: names, verbs, subresources, printer columns.
 
-A resource is known by group, version and plural; its objects are stored once, under group and plural, whatever version
-clients use.
+A resource is identified by group, version and plural; its objects are stored by group and plural, independent of the
+versions that clients use.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ CREATE_ONLY: Final = ("create",)
 ONE_BY_ONE: Final = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 
 METADATA_FIELDS: Final = ("metadata.name", "metadata.namespace")
-"""The fields by which objects of every resource can be selected."""
+"""Fields that field selectors can use for every resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """One column of ``kubectl get``. ``path`` is a JSONPath; ``priority`` > 0 shows it with ``-o wide`` only."""
+    """One column of ``kubectl get``. ``path`` is a JSONPath; ``priority`` > 0: only with ``-o wide``."""
 
     name: str
     path: str
@@ -34,7 +34,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class ScalePaths:
-    """Dotted paths of the fields that a resource's ``scale`` subresource shows."""
+    """Dotted paths of the fields of a resource's ``scale`` subresource."""
 
     spec_replicas: str = "spec.replicas"
     status_replicas: str = "status.replicas"
@@ -66,7 +66,7 @@ class ServedResource:
 
     @property
     def key(self) -> str:
-        """The name under which its objects are stored: ``pods``, ``virtualmachines.vm.neon.tech``."""
+        """The storage key of its objects: ``pods``, ``virtualmachines.vm.neon.tech``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
@@ -76,7 +76,7 @@ class ServedResource:
 
     @property
     def stored_api_version(self) -> str:
-        """The apiVersion that stored objects carry."""
+        """The apiVersion of stored objects."""
         version = self.storage_version or self.version
         return f"{self.group}/{version}" if self.group else version
 
@@ -92,7 +92,7 @@ class ServedResource:
 
     @property
     def selectable_fields(self) -> tuple[str, ...]:
-        """The dotted paths that a field selector may name."""
+        """The dotted paths that field selectors can use."""
         return METADATA_FIELDS + self.selectable
 
     @property
@@ -101,5 +101,5 @@ class ServedResource:
         return "status" in self.subresources
 
     def subject(self, name: str) -> Subject:
-        """The object of this resource with that name, for error messages."""
+        """The object with this name, for error messages."""
         return Subject(self.plural, self.group, name, self.kind)

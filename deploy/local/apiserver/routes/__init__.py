@@ -1,1 +1,1 @@
-"""HTTP requests to verbs and back."""
+"""HTTP routes: requests are translated to verbs, and results to responses."""

@@ -1,4 +1,4 @@
-"""The routes of discovery and of the OpenAPI documents."""
+"""Routes of discovery and OpenAPI documents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deploy.local.apiserver.routes.responses import json_response
 
 
 def discovery_routes(catalog: Catalog, authenticator: Authenticator) -> list[Route]:
-    """The routes of all documents about what is served."""
+    """The routes of all discovery and OpenAPI documents."""
 
     def route(path: str, answer: Callable[[Request], Response]) -> Route:
         async def checked(request: Request) -> Response:
@@ -32,7 +32,7 @@ def discovery_routes(catalog: Catalog, authenticator: Authenticator) -> list[Rou
         names = request.path_params
         return json_response(documents.resource_list(catalog, names.get("group", ""), names["version"]))
 
-    # Kept for one revision of the catalog: hashing the documents is costly.
+    # Cached for the current catalog revision: hashing the documents is expensive.
     @lru_cache(maxsize=1)
     def index(_: int) -> JsonObject:
         return openapi.index(catalog)
@@ -45,12 +45,12 @@ def discovery_routes(catalog: Catalog, authenticator: Authenticator) -> list[Rou
         route("/apis/{group}/{version}", resources),
         route("/openapi/v2", _swagger),
         route("/openapi/v3", lambda _: json_response(index(catalog.revision))),
-        route("/openapi/v3/{place:path}", lambda asked: json_response(openapi.document(catalog, **asked.path_params))),
+        route("/openapi/v3/{place:path}", lambda call: json_response(openapi.document(catalog, **call.path_params))),
     ]
 
 
 def _root(catalog: Catalog, request: Request, core: bool) -> Response:
-    # Clients may send the parameters in any order, so they are looked for one by one.
+    # Two tests: clients may send the parameters in any order.
     if "as=APIGroupDiscoveryList" in request.headers.get("accept", "") and "v=v2" in request.headers["accept"]:
         response = json_response(documents.aggregated(catalog, core))
         response.headers["Content-Type"] = documents.AGGREGATED
@@ -59,7 +59,7 @@ def _root(catalog: Catalog, request: Request, core: bool) -> Response:
 
 
 def _swagger(request: Request) -> Response:
-    # Go clients ask for protobuf, and some accept nothing else here.
+    # Go clients request protobuf, and some accept nothing else.
     if openapi.V2_PROTOBUF in request.headers.get("accept", ""):
         return Response(openapi.V2_PROTOBUF_BODY, media_type=openapi.V2_PROTOBUF_ANSWER)
     return json_response(openapi.swagger())

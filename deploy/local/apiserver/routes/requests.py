@@ -1,6 +1,6 @@
-"""Reading of requests: path, query and body become the types of the rules. Pure.
+"""Parsing of requests: path, query and body. Pure.
 
-Everything that cannot be read is refused here (400, 404, 406, 415), with a message that names it.
+Invalid requests raise 400, 404, 406, 415 or 422.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deploy.local.apiserver.schema.shapes import check_shape
 from protocol.durations import DurationError, parse_duration
 from protocol.yaml_text import read_yaml
 
-# The spellings that Go's ParseBool takes for true.
+# The spellings that Go's ParseBool accepts as true.
 _TRUE: Final = frozenset({"true", "1", "True", "TRUE", "t", "T"})
 _VALIDATIONS: Final = frozenset({"Ignore", "Warn", "Strict"})
 
@@ -35,7 +35,7 @@ _NOT_OLDER: Final = "NotOlderThan"
 
 
 class Form(Enum):
-    """Form in which a client wants objects."""
+    """Form of objects in a response."""
 
     PLAIN = "plain"
     TABLE = "Table"
@@ -51,7 +51,7 @@ _FORMS: Final = {
 
 
 def target_of(catalog: Catalog, path: str) -> RequestTarget:
-    """Target named by a path below ``/api`` or ``/apis``. Raises a 404."""
+    """The target of a path below ``/api`` or ``/apis``. Raises a 404."""
     parts = [part for part in path.split("/") if part]
     if len(parts) >= 3 and parts[0] == "api":
         group, version, rest = "", parts[1], parts[2:]
@@ -87,12 +87,12 @@ def form_of(accept: str) -> Form:
 
 
 def flag(query: Query, name: str) -> bool:
-    """A parameter that is true or false; absent is false."""
+    """A boolean parameter; false if absent."""
     return query.get(name, "") in _TRUE
 
 
 def check_timeout(query: Query) -> None:
-    """Refuses an invalid ``timeout``. Calls are answered at once, so a valid one has no effect."""
+    """Raise a 400 if ``timeout`` is invalid. A valid one has no effect, because all calls return immediately."""
     text = query.get("timeout", "")
     if not text or flag(query, "watch"):
         return
@@ -100,7 +100,7 @@ def check_timeout(query: Query) -> None:
         parse_duration(text)
     except DurationError as error:
         raise errors.bad_request(f"timeout: {error}") from None
-    # Durations in Go need a unit; only zero can do without.
+    # Go's durations require a unit, except for zero.
     if text.isdecimal() and int(text):
         raise errors.bad_request(f"timeout: {text!r} has no unit")
 
@@ -132,8 +132,8 @@ def write_options(query: Query) -> WriteOptions:
 
 
 def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
-    """Options of a deletion, from its body or, if absent there, its query. Raises a 400."""
-    # An Eviction has its options in a field.
+    """Options of a deletion, from the body or, if absent there, the query. Raises a 400."""
+    # An Eviction has the options in a field.
     if body.get("kind") == "Eviction":
         body = body.get("deleteOptions") or {}
     grace = body.get("gracePeriodSeconds")
@@ -160,7 +160,7 @@ def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
 
 
 def _check_together(query: Query, is_watch: bool) -> None:
-    """Raises a 422 that names each option of a list, or of a watch, that the others forbid."""
+    """Raise a 422 with all invalid combinations of the options of a list or a watch."""
     causes = [
         errors.Cause(name, f"Forbidden: {why}", errors.FORBIDDEN)
         for name, why in (_watch_faults if is_watch else _list_faults)(query)
@@ -198,7 +198,7 @@ def list_options(query: Query) -> ListOptions:
     return ListOptions(
         labels=query.get("labelSelector", ""),
         fields=query.get("fieldSelector", ""),
-        # A negative limit counts as no limit.
+        # A negative limit means no limit.
         limit=max(0, _number(query, "limit") or 0),
         token=query.get("continue", ""),
         resource_version=query.get("resourceVersion", ""),
@@ -221,11 +221,11 @@ def watch_options(query: Query) -> WatchOptions:
 
 
 def _yaml(raw: bytes) -> Any:
-    # JSON is YAML too, but its own decoder is faster.
+    # JSON is valid YAML, but the JSON decoder is faster.
     if raw.lstrip()[:1] == b"{":
         return decode(raw)
     try:
-        # By way of JSON, which turns types that only YAML has, such as dates, into strings.
+        # Through JSON, which converts YAML-only types, such as dates, to strings.
         return decode(encode(read_yaml(raw.decode())))
     except (UnicodeDecodeError, TypeError, ValueError, OverflowError) as error:
         raise NotJsonError(str(error)) from None
@@ -236,23 +236,23 @@ _READERS: Final[dict[str, Callable[[bytes], Any]]] = {
     APPLY_PATCH: _yaml,
     PROTOBUF: decode_protobuf,
 }
-"""By media type; everything else that is accepted is JSON."""
+"""Decoders by media type; all other accepted types are JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The body of a request and the media type it came with."""
+    """The body of a request and its media type."""
 
     raw: bytes
     media_type: str
 
     @classmethod
     def of(cls, raw: bytes, content_type: str) -> Body:
-        """The body with its ``Content-Type`` header, parameters dropped."""
+        """The body with the media type of its ``Content-Type`` header, without parameters."""
         return cls(raw, content_type.partition(";")[0].strip().lower())
 
     def value(self, accepted: Sequence[str]) -> Any:
-        """The decoded body. Raises a 415 for a media type not in ``accepted``, a 400 for unreadable text."""
+        """The decoded body. Raises a 415 if the media type is not in ``accepted``, a 400 if the body is malformed."""
         kind = self.media_type or JSON
         if kind not in accepted:
             raise errors.unsupported_media_type(self.media_type, accepted)
@@ -262,7 +262,7 @@ class Body:
             raise errors.bad_request(f"the body of the request is not readable as {kind}: {error}") from None
 
     def object(self, shape: JsonObject | None = None) -> JsonObject:
-        """The object in the body. Raises a 400 if it is none or not of the ``shape``, and otherwise as ``value``."""
+        """The object in the body. Raises a 400 if it is not an object of this ``shape``; otherwise like ``value``."""
         value = self.value((JSON, YAML, PROTOBUF))
         if not isinstance(value, dict):
             raise errors.bad_request(f"the body of the request must be an object, got {type(value).__name__}")
@@ -271,5 +271,5 @@ class Body:
         return value
 
     def optional_object(self, shape: JsonObject) -> JsonObject:
-        """As ``object``, or an empty one if there is no body."""
+        """Like ``object``, but empty if there is no body."""
         return self.object(shape) if self.raw.strip() else {}

@@ -1,7 +1,4 @@
-"""The routes of resources: a request becomes the call of a verb, and its outcome the response.
-
-Nothing is decided here: a verb of ``api``, a subresource or a review does the work, and its outcome is returned.
-"""
+"""Routes of resources: each request calls a verb of ``api``, a subresource or a review, and returns its outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from deploy.local.apiserver.schema import shapes
 from deploy.local.apiserver.storage.store import StoredObject
 
 Change = Callable[[JsonObject], JsonObject]
-"""Turns the current state of an object into the desired one."""
+"""Returns the desired state of an object, given its current one."""
 
 # Merge keys are known only for built-in kinds.
 _CUSTOM_PATCHES: Final = tuple(kind for kind in media_types.PATCHES if kind != media_types.STRATEGIC_PATCH)
@@ -45,7 +42,7 @@ def _object(patch: Any) -> JsonObject:
 
 
 def applied(target: RequestTarget, body: requests.Body, options: WriteOptions, now: str) -> Change:
-    """The change of a server-side apply; from ``{}`` if there is no object yet. Raises 400 or 422."""
+    """The change of a server-side apply, which gets ``{}`` if the object does not exist. Raises 400 or 422."""
     if not options.field_manager:
         cause = errors.Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
         raise errors.invalid(errors.Subject("patchoptions", "meta.k8s.io", "", "PatchOptions"), [cause])
@@ -54,7 +51,7 @@ def applied(target: RequestTarget, body: requests.Body, options: WriteOptions, n
     shapes.check_metadata(stated.get("metadata"))
     if not stated.get("apiVersion") or not stated.get("kind"):
         raise errors.bad_request(f"invalid object type: {stated.get('apiVersion', '')}, Kind={stated.get('kind', '')}")
-    # Only the server decides who owns which field.
+    # Only the server tracks field ownership.
     if (stated.get("metadata") or {}).get("managedFields"):
         raise errors.bad_request("metadata.managedFields must be nil")
     keys = partial(schema_list_keys, resource.schema.document) if resource.schema else builtin_list_keys
@@ -62,7 +59,7 @@ def applied(target: RequestTarget, body: requests.Body, options: WriteOptions, n
     return lambda live: apply(live, stated, application)
 
 
-# A server-side apply is not among these: it may create its object, and needs the options of the request.
+# Without server-side apply, which may create its object, and needs the request's options.
 _MAKERS: Final[dict[str, Callable[[Any], Change]]] = {
     media_types.JSON_PATCH: lambda patch: lambda body: json_patch(body, patch),
     media_types.MERGE_PATCH: lambda patch: lambda body: _object(merge_patch(body, _object(patch))),
@@ -71,7 +68,7 @@ _MAKERS: Final[dict[str, Callable[[Any], Change]]] = {
 
 
 def change_of(target: RequestTarget, body: requests.Body) -> Change:
-    """The change that a patch body describes. Raises a 400, or a 415 for an unsupported media type."""
+    """The change of a patch. Raises a 400, or a 415 for an unsupported media type."""
     accepted = _CUSTOM_PATCHES if target.resource.custom else media_types.PATCHES
     if body.media_type not in accepted or body.media_type == media_types.APPLY_PATCH:
         raise errors.unsupported_media_type(body.media_type, accepted)
@@ -79,7 +76,7 @@ def change_of(target: RequestTarget, body: requests.Body) -> Change:
 
 
 _OF_ONE_NAMESPACE: Final = frozenset({"create", "deletecollection"})
-"""Verbs on a collection that do not go across namespaces, as lists and watches do."""
+"""Collection verbs that, unlike list and watch, need a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ class Call:
 
 
 class ResourceRoutes:
-    """Everything below ``/api`` and ``/apis``."""
+    """Handlers of all resources below ``/api`` and ``/apis``."""
 
     def __init__(self, api: Api, authenticator: Authenticator, closing: asyncio.Event) -> None:
         self._api = api
@@ -126,8 +123,8 @@ class ResourceRoutes:
         }
 
     async def __call__(self, request: Request) -> Response:
-        """Answers any request on a resource."""
-        # Checked first, so that strangers learn nothing about what is served.
+        """Handle a request on a resource."""
+        # First, so that unauthenticated clients learn nothing about the served resources.
         caller = self._authenticator.caller(request.headers.get("authorization", ""))
         if caller is None:
             raise errors.unauthorized()
@@ -144,12 +141,12 @@ class ResourceRoutes:
             if handler is None:
                 raise errors.method_not_allowed()
             return handler
-        # No resource has a verb without a name, so a method that is not in the table ends in a 405.
+        # No resource has the verb "", so a method that is not in the table raises a 405.
         verb, handler = self._verbs.get((method, bool(target.name)), ("", self._get))
         if verb not in target.resource.verbs:
             raise errors.method_not_allowed()
         if verb in _OF_ONE_NAMESPACE and target.resource.namespaced and not target.namespace:
-            # kube-apiserver has no such route for custom resources, and a route without this method for built-in ones.
+            # As in kube-apiserver, which has such a route, without this method, for built-in resources only.
             raise errors.no_such_path() if target.resource.custom else errors.method_not_allowed()
         return handler
 
@@ -206,7 +203,7 @@ class ResourceRoutes:
     def _apply(self, call: Call) -> Response:
         options = requests.write_options(call.query)
         change = applied(call.target, call.body, options, timestamp(self._api.environment.now()))
-        # An apply may create an object, but not by way of a subresource.
+        # An apply may create an object, but not through a subresource.
         if self._api.store.get(call.target.key) is None and not call.target.subresource:
             return self._outcome(call, self._api.create(call.target, change({}), options))
         return self._outcome(call, self._api.change(call.target, change, options))
@@ -215,7 +212,7 @@ class ResourceRoutes:
         outcome = self._api.delete(
             call.target, requests.delete_options(call.query, call.body.optional_object(shapes.DELETE_OPTIONS))
         )
-        # kube-apiserver shows a pod that is gone; for other kinds it answers with a Status.
+        # kube-apiserver returns a removed pod; for other kinds it returns a Status.
         if not outcome.gone or call.target.resource.key == "pods":
             return self._shown(call, outcome.stored)
         resource = call.target.resource
@@ -237,7 +234,7 @@ class ResourceRoutes:
         return json_response(subresources.bind(self._api, call.target, call.body.object(shapes.BINDING), options), 201)
 
     def _evict(self, call: Call) -> Response:
-        # Clients may leave out the kind, by which `delete_options` knows where to look.
+        # Clients may omit the kind, which `delete_options` needs to find the options.
         options = requests.delete_options(call.query, {**call.body.object(shapes.EVICTION), "kind": "Eviction"})
         return json_response(subresources.evict(self._api, call.target, options), 201)
 
@@ -252,7 +249,7 @@ class ResourceRoutes:
         return self._scaled(call, call.body.object(shapes.SCALE))
 
     def _patch_scale(self, call: Call) -> Response:
-        # The patch applies to the Scale that the client sees, not to the object behind it.
+        # The patch is for the Scale, not for the object itself.
         current = subresources.scale_of(call.target.resource, self._api.get(call.target))
         changed = change_of(call.target, call.body)(current)
         shapes.check_shape(changed, shapes.SCALE)

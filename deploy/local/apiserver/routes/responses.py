@@ -1,4 +1,4 @@
-"""Objects and lists as the client wants them: plain, as a Table, or their metadata alone."""
+"""Responses with objects and lists: plain, as a Table, or metadata only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def raw_response(raw: bytes, code: int = 200, headers: Mapping[str, str] | None 
 
 
 def refusal(error: StatusError) -> Response:
-    """The response to a request that is refused."""
+    """The response to a refused request."""
     headers = dict(error.headers)
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
@@ -42,7 +42,7 @@ def refusal(error: StatusError) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class ClientView:
-    """Form in which a client wants objects of one resource. ``include`` concerns Tables only."""
+    """Encodes objects of one resource in the form that the client requested. ``include`` is for Tables."""
 
     resource: ServedResource
     form: Form
@@ -68,7 +68,7 @@ class ClientView:
         resource = self.resource
         if self.form is Form.PLAIN:
             head = encode({"kind": resource.kind_of_list, "apiVersion": resource.api_version, "metadata": page.meta()})
-            # The stored texts are joined as they are: a list of thousands of objects is not encoded again.
+            # The stored texts are joined, to not encode thousands of objects again.
             items = b",".join([raw_in_version(resource, item) for item in page.items])
             return b'%s,"items":[%s]}' % (head[:-1], items)
         bodies = [in_version(resource, item.body) for item in page.items]
@@ -79,20 +79,20 @@ class ClientView:
         return encode(self._tables.table(bodies, page.meta(), headers=True))
 
     def shape(self) -> Shape | None:
-        """Conversion of an object for a watch; None if the stored text will do."""
+        """Conversion of objects for a watch; None for the stored texts."""
         resource = self.resource
         if self.form is Form.TABLE:
             return _table_shape(self._tables)
         if self.form is Form.PARTIAL:
             return lambda body: partial_metadata(in_version(resource, body))
-        # These watchers share the stored text.
+        # These watches share the stored texts.
         if resource.api_version == resource.stored_api_version:
             return None
         return lambda body: in_version(resource, body)
 
 
 def _table_shape(tables: Tables) -> Shape:
-    # Yields once: the first Table of a watch describes the columns, the others do not.
+    # Yields once: only the first Table of a watch has column definitions.
     headers = iter((True,))
 
     def as_table(body: JsonObject) -> JsonObject:

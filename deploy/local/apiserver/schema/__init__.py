@@ -1,1 +1,1 @@
-"""Validation of objects against the schema of a custom resource: types, bounds, patterns and CEL rules. Pure."""
+"""Validation of objects against schemas: types, bounds, patterns and CEL rules. Pure."""

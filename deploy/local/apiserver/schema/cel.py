@@ -1,4 +1,4 @@
-"""Rules in the Common Expression Language: Google's implementation, with Kubernetes' quantities added. Pure."""
+"""Rules in the Common Expression Language: Google's implementation with Kubernetes' quantities. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Scope = Mapping[str, Any]
 
 
 class Expression(Protocol):
-    """A compiled text."""
+    """A compiled expression."""
 
     def eval(self, *, data: Scope) -> Any:
-        """The outcome in a scope of names: its ``type()`` and ``plain_value()``."""
+        """Evaluate with the variables ``data``; the result has ``type()`` and ``plain_value()``."""
 
 
 _VALUE: Final = "quantity"
 _TYPE: Final = cel.Type
-# An opaque value cannot be passed between functions, so a quantity is a map with its exact value as a fraction.
+# CEL cannot pass opaque values between functions, so a quantity is a map with its exact value as a fraction.
 _QUANTITY: Final = _TYPE.Map(_TYPE.STRING, _TYPE.STRING)
 # `__` comes first: the other replacements contain it.
 _ESCAPES: Final = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
@@ -36,11 +36,11 @@ _RESERVED: Final = frozenset({
 
 
 class UnknownExpressionError(ValueError):
-    """Text that is not CEL, or uses a name that this server does not know."""
+    """The text is not CEL, or uses an unknown name."""
 
 
 class EvaluationError(Exception):
-    """An expression has no value for this object."""
+    """The expression cannot be evaluated for this object."""
 
 
 def is_quantity(text: Any) -> bool:
@@ -58,7 +58,7 @@ def _quantity(value: Fraction) -> dict[str, str]:
 
 def _number(quantity: Mapping[str, Any]) -> Fraction:
     raw = quantity[_VALUE]
-    # CEL passes a text on in a wrapper of its own.
+    # CEL wraps strings in its own type.
     return Fraction(raw if isinstance(raw, str) else raw.value())
 
 
@@ -107,13 +107,13 @@ def _environment(names: tuple[str, ...]) -> Any:
 
 
 _SHORT: Final = 128
-"""Texts up to this many characters are cached with their answer."""
+"""Results for texts up to this length are cached."""
 
 
-# Definitions are written rarely and their rules evaluated with every object, so a text is compiled once.
+# Cached: rules are evaluated with every write of an object, but change only with the CRD.
 @lru_cache(maxsize=512)
 def compiled(text: str, names: tuple[str, ...] = _OF_RULES) -> Expression:
-    """The checked form of a text that may use these ``names``. Raises ``UnknownExpressionError``."""
+    """Compile ``text``, which may use the variables ``names``. Raises ``UnknownExpressionError``."""
     try:
         expression: Expression = _environment(names).compile(text)
     except (RuntimeError, TypeError, UnicodeError) as error:
@@ -122,10 +122,10 @@ def compiled(text: str, names: tuple[str, ...] = _OF_RULES) -> Expression:
 
 
 def evaluate(expression: Expression, scope: Scope) -> Any:
-    """The value in ``scope``, which gives the names that it uses. Raises ``EvaluationError``."""
+    """The value of ``expression`` with the variables ``scope``. Raises ``EvaluationError``."""
     try:
         outcome = expression.eval(data=dict(scope))
-    # A missing key, an overflow or a spent budget comes as one of these, or as an error value.
+    # A missing key, an overflow or an exceeded budget raises one of these, or is an error value.
     except (RuntimeError, TypeError, UnicodeError, RecursionError) as error:
         raise EvaluationError(str(error)) from None
     if outcome.type() == _TYPE.ERROR:
@@ -134,15 +134,15 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Return True if ``pattern`` (RE2, as everywhere in Kubernetes; linear time) is found in ``text``.
+    """Return True if ``text`` contains a match of ``pattern``, in RE2 syntax as in Kubernetes.
 
     Raises ``EvaluationError`` for an invalid pattern.
     """
-    # Long texts rarely recur, and would fill the cache.
-    return _found_recently(pattern, text) if len(text) <= _SHORT else _found(pattern, text)
+    # Long texts are rarely repeated, and would fill the cache.
+    return _cached_search(pattern, text) if len(text) <= _SHORT else _search(pattern, text)
 
 
-def _found(pattern: str, text: str) -> bool:
+def _search(pattern: str, text: str) -> bool:
     try:
         # Python's `re` can take exponential time, and its syntax differs from RE2's.
         expression = compiled(f"self.matches({encode(pattern).decode()})")
@@ -151,11 +151,11 @@ def _found(pattern: str, text: str) -> bool:
     return bool(evaluate(expression, {"self": text}))
 
 
-_found_recently = lru_cache(maxsize=1024)(_found)  # most writes repeat almost all texts of the object
+_cached_search = lru_cache(maxsize=1024)(_search)  # most writes repeat almost all texts of an object
 
 
 def escaped(value: Any) -> Any:
-    """``value`` with field names escaped as rules must write them (``__namespace__``)."""
+    """``value`` with field names escaped as in rules (``__namespace__``)."""
     if isinstance(value, list):
         return [escaped(item) for item in value]
     if not isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Requirements on a schema itself, so that applying it to any object can neither fail nor be ambiguous. Pure.
+"""Validation of schemas, so that validating an object with them cannot fail. Pure.
 
-``_KEYWORDS`` has the type of every keyword that this server reads; any other keyword is stored but not checked.
+``_KEYWORDS`` has all keywords that this server reads; other keywords are stored but not checked.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from deploy.local.apiserver.apimachinery.errors import Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.schema.cel import EvaluationError, matches
 
-# An empty type counts as no type.
+# An empty type means any type.
 _TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", ""})
 _RULE_TEXTS: Final = ("message", "fieldPath", "reason", "messageExpression")
 
 Check = Callable[[Any], str | None]
-"""What is wrong with a keyword's value; None if nothing is."""
+"""Returns the error in a keyword's value; None if it is valid."""
 
 
 def _of(*types: type, words: str) -> Check:
@@ -38,7 +38,7 @@ def _pattern(value: Any) -> str | None:
     if not isinstance(value, str):
         return "must be a string"
     try:
-        # Matched once, so that the pattern is checked by the engine that will use it.
+        # A trial match: the engine that will use the pattern must accept it.
         matches(value, "")
     except EvaluationError as error:
         return f"must be a valid regular expression: {error}"
@@ -107,7 +107,7 @@ def schema_faults(schema: Any, path: str) -> Iterator[Cause]:
 
 
 def _inner(schema: JsonObject) -> Iterator[tuple[str, Any]]:
-    """The schemas inside of a schema, with their paths; None stands for a container of the wrong type."""
+    """Paths and schemas nested in a schema; None for a container of the wrong type."""
     for keyword in ("items", "not", "additionalProperties"):
         # `additionalProperties` may also be true or false.
         if schema.get(keyword) is not None and not isinstance(schema[keyword], bool):

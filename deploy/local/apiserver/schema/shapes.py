@@ -1,8 +1,8 @@
-"""The types of those fields of built-in kinds and requests that this server reads itself. Pure.
+"""Types of the fields of built-in kinds and requests that this server reads. Pure.
 
-Built-in kinds have no schema here. Fields that the server, its controllers or its tables read must still have the right
-type, so that no object can break them: a wrong one is refused with a 400, as kube-apiserver refuses what it cannot
-decode. Everything else in an object is stored as given.
+Built-in kinds have no schemas here. Still, the fields that the server, its controllers or its tables read must have the
+right types; otherwise it returns a 400, like kube-apiserver for objects that it cannot decode. All other fields are
+stored as submitted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _object(**properties: JsonObject) -> JsonObject:
 
 
 def _map(of: JsonObject) -> JsonObject:
-    # The field may be null, which stands for its absence. A member must not: readers expect a value of its type.
+    # The field may be null, which means absent, but its members must not.
     return {"type": "object", "nullable": True, "additionalProperties": {**of, "nullable": False}}
 
 
@@ -29,7 +29,7 @@ def _list(of: JsonObject) -> JsonObject:
 
 _TEXT: Final[JsonObject] = {"type": "string", "nullable": True}
 _WHOLE: Final[JsonObject] = {"type": "integer", "format": "int64", "nullable": True}
-# More seconds than this could lead to times that Python cannot represent.
+# With more seconds, times could be out of Python's range.
 _GRACE: Final[JsonObject] = {**_WHOLE, "maximum": 10**9}
 _FLAG: Final[JsonObject] = {"type": "boolean", "nullable": True}
 _QUANTITY: Final[JsonObject] = {
@@ -167,20 +167,20 @@ REVIEW: Final = _object(metadata=_METADATA, spec=_object(token=_TEXT, audiences=
 
 
 def builtin_shape(resource_key: str) -> JsonObject:
-    """The shape of a built-in kind's objects, metadata aside."""
+    """The shape of a built-in kind's objects, without metadata."""
     return _BUILTIN.get(resource_key, _PLAIN)
 
 
 def check_shape(value: Any, shape: JsonObject, before: Any = None) -> None:
-    """Raises a 400 if a field of ``value`` is not of its type; parts that are the same in ``before`` are skipped."""
-    # One fault is enough for a 400; a decoder stops at the first as well.
+    """Raise a 400 if a field of ``value`` has the wrong type; parts that are equal in ``before`` are skipped."""
+    # Only the first: a decoder stops there too.
     wrong = next(violations(value, shape, "", before), None)
     if wrong is not None:
         raise bad_request(wrong.message)
 
 
 def check_metadata(metadata: Any, before: Any = None) -> None:
-    """Raises a 400 if a part of ``metadata`` is not of its type; parts that are the same in ``before`` are skipped."""
+    """Raise a 400 if a part of ``metadata`` has the wrong type; parts that are equal in ``before`` are skipped."""
     wrong = next(violations(metadata, _METADATA, "metadata", before), None)
     if wrong is not None:
         raise bad_request(wrong.message)

@@ -1,8 +1,8 @@
 """The structural schema of a custom resource: defaults, pruning of unknown fields, and validation.
 
-- The order is Kubernetes': prune, then default, then validate. The schema does not apply to
-  ``apiVersion``, ``kind`` and ``metadata`` of the object itself.
-- Values are never changed in place; parts that need no change may be shared with the input.
+- The order is Kubernetes': prune, default, validate. The schema does not apply to the object's own ``apiVersion``,
+  ``kind`` and ``metadata``.
+- Values are never changed in place; results may share unchanged parts with the input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RULES: Final = "x-kubernetes-validations"
 
 
 def broken_rules(value: Any, schema: JsonObject, before: Any, path: str = "") -> Iterator[Cause]:
-    """A cause for every rule below ``schema`` that ``value`` breaks; ``before`` is None if there was nothing."""
+    """A cause for every CEL rule in ``schema`` that ``value`` violates; ``before`` is None for a new value."""
     for rule in schema.get(_RULES, ()):
         yield from _checked(rule, value, before, path)
     if isinstance(value, dict):
@@ -39,16 +39,16 @@ def broken_rules(value: Any, schema: JsonObject, before: Any, path: str = "") ->
 def _checked(rule: JsonObject, value: Any, before: Any, path: str) -> Iterator[Cause]:
     text: str = rule["rule"]
     about_change = "oldSelf" in text
-    # A rule about a change needs an earlier value. Any other is skipped for a value that stays as it was.
+    # A transition rule needs an earlier value. Other rules are skipped for unchanged values.
     if before is None if about_change else is_unchanged(value, before):
         return
     try:
         expression = compiled(text)
     except UnknownExpressionError:
-        # The client was warned when it wrote the definition; see `unreadable`.
+        # The client got a warning when it wrote the CRD; see `unreadable`.
         return
     scope = {"self": value, "oldSelf": before} if about_change else {"self": value}
-    # Only a text with `__` can name an escaped field, and escaping copies the whole value.
+    # Escaping copies the whole value, and only a text with `__` can use an escaped name.
     if "__" in text:
         scope = {name: escaped(inner) for name, inner in scope.items()}
     why = rule.get("message") or f"failed rule: {text}"
@@ -57,13 +57,13 @@ def _checked(rule: JsonObject, value: Any, before: Any, path: str) -> Iterator[C
     except EvaluationError as error:
         outcome, why = False, f"rule evaluation error: {error}: {text}"
     if outcome is not True:
-        # `fieldPath` begins with a dot, which only fits behind another path.
+        # `fieldPath` begins with a dot, which is wrong without another path before it.
         where = path + rule.get("fieldPath", "") if path else rule.get("fieldPath", "").lstrip(".")
         yield Cause(where or "<nil>", f"Invalid value: {shown(value)}: {why}", rule.get("reason", "FieldValueInvalid"))
 
 
 def unreadable(schema: Any) -> Iterator[str]:
-    """Every rule below ``schema`` that cannot be evaluated here, with the reason."""
+    """A warning for every CEL rule in ``schema`` that this server cannot evaluate."""
     if isinstance(schema, list):
         for inner in schema:
             yield from unreadable(inner)
@@ -91,9 +91,9 @@ class Schema:
     document: JsonObject
 
     def without_unknown(self, body: JsonObject) -> tuple[JsonObject, list[str]]:
-        """``body`` without the fields that the schema does not know, and the paths of those fields."""
+        """``body`` without unknown fields, and the paths of these fields."""
         unknown: list[str] = []
-        # The metadata of the object itself follows rules of its own, whatever the schema says about it.
+        # The object's own metadata has its own rules, whatever the schema says about it.
         root = {**self.document, "properties": {**self.document.get("properties", {}), **_open(_TYPE_META)}}
         return _prune(body, root, "", unknown), unknown
 
@@ -107,7 +107,7 @@ class Schema:
         """Violations of the schema by ``body``; ``before`` is the state that it replaces."""
         root = {**self.document, "properties": _without(self.document.get("properties", {}), _TYPE_META)}
         own = {key: body[key] for key in body if key not in _TYPE_META}
-        # Rules count on the types of the schema, so they are evaluated only for an object that fits it.
+        # Rules rely on the schema's types, so they are evaluated only for an object that matches it.
         return list(violations(own, root, "", before)) or list(broken_rules(body, root, before))
 
 
@@ -132,7 +132,7 @@ def _prune(value: Any, schema: JsonObject, path: str, unknown: list[str]) -> Any
 
 def _kept(value: JsonObject, schema: JsonObject, path: str, unknown: list[str]) -> Iterator[tuple[str, Any]]:
     properties = schema.get("properties") or {}
-    # An embedded object has these fields, even if its schema does not name them.
+    # An embedded object has these fields even if its schema does not list them.
     if schema.get(_EMBEDDED):
         properties = {**_open(_TYPE_META), **properties}
     additional = schema.get("additionalProperties")
@@ -142,7 +142,7 @@ def _kept(value: JsonObject, schema: JsonObject, path: str, unknown: list[str]) 
             yield key, _prune(inner, properties[key], where, unknown)
         elif isinstance(additional, dict):
             yield key, _prune(inner, additional, where, unknown)
-        # Fields inside a preserved one are preserved as well.
+        # Fields inside a preserved one are preserved too.
         elif additional is True or schema.get(_PRESERVE):
             yield key, inner
         else:
@@ -162,11 +162,11 @@ def _default(value: Any, schema: JsonObject) -> Any:
         rule = properties.get(key, additional)
         if not isinstance(rule, dict):
             result[key] = inner
-        # A null that the schema does not allow counts as absent if there is a default.
+        # If it is not nullable, null is replaced by the default.
         elif inner is not None or rule.get("nullable") or "default" not in rule:
             result[key] = _default(inner, rule)
     for key, rule in properties.items():
         if key not in result and "default" in rule:
-            # The default belongs to the schema; the object gets a copy.
+            # A copy: the default itself belongs to the schema.
             result[key] = _default(deep_copy(rule["default"]), rule)
     return result

@@ -1,7 +1,7 @@
-"""Checks of a value against a schema, as tables of one small check for each keyword.
+"""Validation of a value against a schema, with tables of one check per keyword.
 
-The words of the messages are Kubernetes': clients and people look for them. As in Kubernetes since 1.30, parts that a
-write does not change are not checked again: a stricter definition does not make unrelated updates fail.
+Messages are worded as by Kubernetes. As in Kubernetes since 1.30, unchanged parts are not validated again, so that
+unrelated updates do not fail after the CRD became stricter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INTEGERS: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 
 
 def type_name(value: Any) -> str:
     """The JSON schema name of the type of ``value``."""
-    # JSON has one kind of number: 1.0 is an integer.
+    # JSON has only one number type: 1.0 is an integer.
     if isinstance(value, float):
         return "integer" if value.is_integer() else "number"
     return _TYPES[type(value)]
@@ -73,7 +73,7 @@ def _pattern(pattern: Any, value: Any, _: JsonObject) -> str | None:
     try:
         return None if matches(pattern, value) else f"should match '{pattern}'"
     except EvaluationError:
-        # An invalid pattern matches nothing.
+        # An invalid pattern matches no value.
         return f"cannot match '{pattern}'"
 
 
@@ -94,7 +94,7 @@ _BODY_CHECKS: Final[tuple[tuple[str, tuple[type, ...], _Check], ...]] = (
     ("minProperties", (dict,), _at_least("should have at least {} properties")),
     ("format", (str, int, float), _format),
 )
-"""Keyword, the types of value that it applies to, and the check. Their messages read "<path> in body <message>"."""
+"""Keyword, the types of values that it applies to, and the check. Messages are "<path> in body <message>"."""
 
 _LIMITS: Final = (
     ("maxLength", str, "FieldValueTooLong", "Too long: may not be more than {} bytes"),
@@ -107,7 +107,7 @@ _COMBINED: Final = frozenset(("allOf", "anyOf", "oneOf", "not"))
 
 
 def shown(value: Any) -> str:
-    """A value as it appears in a message: scalars as JSON, anything larger by its type."""
+    """A value for a message: scalars as JSON, lists and objects by type."""
     return f'"{type_name(value)}"' if isinstance(value, (dict, list)) else encode(value).decode()
 
 
@@ -117,13 +117,13 @@ def _invalid(path: str, value: Any, why: str) -> Cause:
 
 
 def is_unchanged(value: Any, before: Any) -> bool:
-    """Return True if ``value`` equals ``before``, types included; ``before`` is None if there was nothing."""
-    # `==` takes 1, 1.0 and True for the same; the texts do not. Encoding is slow, so it comes last.
+    """Return True if ``value`` equals ``before``, types included; ``before`` is None for a new value."""
+    # In Python, 1 == 1.0 == True, so compare encodings too. Encoding is slow, so it comes last.
     return before is not None and bool(value == before) and encode(value) == encode(before)
 
 
 def counterpart(item: Any, before: Any, schema: JsonObject) -> Any:
-    """The earlier state of an item of a list of this schema; None if the list is no map, or had no such item."""
+    """The earlier state of a list item; None if the list is not of type map, or the item is new."""
     keys = schema.get("x-kubernetes-list-map-keys")
     if not keys or not isinstance(before, list) or not isinstance(item, dict):
         return None
@@ -132,9 +132,9 @@ def counterpart(item: Any, before: Any, schema: JsonObject) -> Any:
 
 
 def violations(value: Any, schema: JsonObject, path: str, before: Any = None) -> Iterator[Cause]:
-    """Violations of ``schema`` by ``value`` that ``before``, the value that it replaces, did not have.
+    """Violations of ``schema`` by the parts of ``value`` that differ from ``before``.
 
-    ``path`` of the value is for the messages; ``before`` is None if there was nothing.
+    ``path`` is that of the value, for messages; ``before`` is None for a new value.
     """
     if (value is None and schema.get("nullable")) or is_unchanged(value, before):
         return
@@ -146,7 +146,7 @@ def violations(value: Any, schema: JsonObject, path: str, before: Any = None) ->
             f'"{type_name(value)}"',
             "FieldValueTypeInvalid",
         )
-        # Nothing more can be said about a value of the wrong type.
+        # Other checks need the right type.
         return
     # A fast path: most parts of a schema have none of these keywords.
     if not _OWN.isdisjoint(schema):
@@ -163,14 +163,14 @@ def _wrong_type(value: Any, schema: JsonObject) -> str | None:
     if schema.get("x-kubernetes-int-or-string"):
         return None if type_name(value) in {"integer", "string"} else "integer,string"
     wanted = schema.get("type")
-    # Each integer is a number, too.
+    # Integers are numbers too.
     fits = {type_name(value), "number"} if type_name(value) == "integer" else {type_name(value)}
     return wanted if wanted and wanted not in fits else None
 
 
 def _own_violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:
     for keyword, types, check in _BODY_CHECKS:
-        # In Python a bool is an int, but JSON keeps the two apart.
+        # In Python, bool is a subtype of int.
         if keyword in schema and isinstance(value, types) and not isinstance(value, bool):
             why = check(schema[keyword], value, schema)
             if why:
@@ -226,9 +226,9 @@ def _list_violations(value: list[Any], schema: JsonObject, path: str, before: An
 
 
 def _identity(item: Any, schema: JsonObject) -> bytes | None:
-    """The key that must be unique among a list's items of this schema; None if there is none."""
+    """The encoded part of a list item that must be unique in the list; None if there is none."""
     kind = schema.get("x-kubernetes-list-type")
-    # Encoded, because lists and objects cannot be members of a Python set.
+    # Encoded, because lists and dicts are not hashable.
     if kind == "set" or schema.get("uniqueItems"):
         return encode(item)
     if kind == "map" and isinstance(item, dict):

@@ -1,1 +1,1 @@
-"""The objects and their recent history in memory, and the file that keeps them."""
+"""Storage: objects and their recent history in memory, and a database file."""

@@ -1,7 +1,7 @@
-"""The durable side of the store: one sqlite file that holds the newest state of every object.
+"""Durable storage: one SQLite file with the newest state of every object.
 
-Calls are synchronous on purpose: a commit is a write into the page cache of some tens of microseconds, less than
-handing it to a thread would cost, and the single writer is what gives changes their order.
+Calls are synchronous: a commit writes to the page cache in tens of microseconds, faster than a thread switch, and a
+single writer keeps changes in order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ADVANCE: Final = "UPDATE revision SET value = ?"
 
 
 class Key(NamedTuple):
-    """Key of an object: resource (``plural.group``), namespace (``""`` if the resource has none) and name."""
+    """Key of an object: resource (``plural.group``), namespace (empty if cluster-scoped) and name."""
 
     resource: str
     namespace: str
@@ -35,22 +35,22 @@ class Key(NamedTuple):
 
 
 class ObjectDatabase:
-    """The file. Raises ``sqlite3.Error`` if a write fails; nothing has changed then."""
+    """The database. A failed write raises ``sqlite3.Error`` and changes nothing."""
 
     def __init__(self, path: Path | None) -> None:
-        """Opens or makes the file at ``path``; None keeps everything in memory and forgets it on ``close``."""
+        """Open or create the file at ``path``; None: in memory only."""
         # `_commit` begins and ends transactions itself.
         self._database = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
-        weakref.finalize(self, self._database.close)  # Python 3.13 and later warn of connections that nobody closed
+        weakref.finalize(self, self._database.close)  # Python 3.13 and later warn about unclosed connections
         self._database.execute("PRAGMA journal_mode = WAL")
-        # A killed process loses nothing; a machine that loses power may lose the last moments.
+        # A killed process loses nothing; a power failure may lose the last commits.
         self._database.execute("PRAGMA synchronous = NORMAL")
         # Only one server uses the file, so it can stay locked.
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._database.executescript(_SETUP)
 
     def revision(self) -> int:
-        """The last revision that was ever used."""
+        """The last revision that was used."""
         (value,) = self._database.execute("SELECT value FROM revision").fetchone()
         return int(value)
 
@@ -61,11 +61,11 @@ class ObjectDatabase:
             yield Key(resource, namespace, name), revision, raw
 
     def put(self, key: Key, revision: int, raw: bytes) -> None:
-        """Commits a new state of an object."""
+        """Commit a new state of an object."""
         self._commit(_PUT, (*key, revision, raw), revision)
 
     def drop(self, key: Key, revision: int) -> None:
-        """Commits the end of an object."""
+        """Commit the deletion of an object."""
         self._commit(_DROP, tuple(key), revision)
 
     def _commit(self, statement: str, values: tuple[object, ...], revision: int) -> None:
@@ -73,7 +73,7 @@ class ObjectDatabase:
         execute("BEGIN IMMEDIATE")
         try:
             execute(statement, values)
-            # The revision is committed with the change that used it, so it is never used again.
+            # In the same transaction, so that the revision is never reused.
             execute(_ADVANCE, (revision,))
             execute("COMMIT")
         except sqlite3.Error:
@@ -83,5 +83,5 @@ class ObjectDatabase:
             raise
 
     def close(self) -> None:
-        """Writes the log back into the file and closes it. May be called again."""
+        """Close the file, after writing back the WAL. Can be called more than once."""
         self._database.close()

@@ -1,11 +1,11 @@
-"""All objects of the cluster with one revision counter over them, and the recent past of each resource.
+"""All objects of the cluster with one revision counter, and the recent history of each resource.
 
-- Every change is one synchronous step: nothing can come between reading an object and replacing it, so a caller that
-  does not await in between needs no lock. Give ``replace`` and ``delete`` the state that was read, and they check it.
-- Revisions only grow, over restarts too. A deletion uses one.
-- Changes are in the order of their revisions and never altered. The text of an event is made once for all watchers.
-- A watcher is a place in the history, not a queue: a slow one costs nothing and, when its place has been dropped,
-  learns that it is too late (410).
+- Every change is synchronous, so a caller that does not await between reading and replacing an object needs no lock.
+  ``replace`` and ``delete`` check the state that the caller read.
+- Revisions only increase, across restarts too. A deletion uses one.
+- Changes are ordered by revision and immutable. An event is encoded once for all watchers.
+- A watcher is a position in the history, not a queue: a slow one costs nothing, and gets a 410 when its position has
+  been dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deploy.local.apiserver.storage.database import Key, ObjectDatabase
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One state of one object. ``raw`` is its JSON text; ``body`` must not be changed."""
+    """One state of one object. ``raw`` is its JSON text; do not change ``body``."""
 
     key: Key
     revision: int
@@ -44,7 +44,7 @@ class ChangeType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoredChange:
-    """One change of the history. ``now`` is the last state of a deleted object, at the revision of its end."""
+    """One change. ``now`` is the last state of a deleted object, at the revision of its deletion."""
 
     type: ChangeType
     now: StoredObject
@@ -53,21 +53,21 @@ class StoredChange:
 
     @property
     def revision(self) -> int:
-        """The revision that this change made."""
+        """The revision of this change."""
         return self.now.revision
 
 
 def event_line(kind: ChangeType, raw: bytes) -> bytes:
-    """The text of a watch event."""
+    """A watch event, encoded."""
     return b'{"type":"%s","object":%s}\n' % (kind.encode(), raw)
 
 
 _ANY: Final[Pin] = ("", "")
-"""What a watcher of everything waits for."""
+"""The pin of a watcher of all objects."""
 
 
 class TooOldError(Exception):
-    """The history no longer reaches back so far. ``floor`` is the oldest revision that can be asked for."""
+    """The history no longer has the requested revision. ``floor`` is the oldest available one."""
 
     def __init__(self, floor: int) -> None:
         super().__init__(f"history begins after revision {floor}")
@@ -82,43 +82,42 @@ class ChangeHistory:
         self._limit = limit
         self._dropped = 0
         self._waiting: dict[str, dict[str, set[asyncio.Future[int]]]] = {}
-        # Changes up to this revision may have been dropped; all later ones are here.
+        # Changes up to this revision may have been dropped.
         self.floor = floor
 
     @property
     def end(self) -> int:
-        """The place of the next change."""
+        """The position of the next change."""
         return self._dropped + len(self._changes)
 
     def append(self, change: StoredChange) -> None:
-        """Adds the newest change and wakes all who wait for it."""
+        """Append the newest change and wake the watchers that wait for it."""
         place = self.end
         self._changes.append(change)
         if len(self._changes) > self._limit:
             self.floor = self._changes.popleft().revision
             self._dropped += 1
-        # Only changes with the value that it pins wake a watcher: with a thousand watchers of one object each, a change
-        # wakes one.
+        # A change wakes only the watchers that pin its value: one of a thousand watchers of single objects.
         for path, by_value in self._waiting.items():
             for value in _values(change, path):
                 _resolve(by_value.get(value, ()), place)
 
     def wake(self) -> None:
-        """Wakes every watcher that waits."""
+        """Wake every waiting watcher."""
         for by_value in self._waiting.values():
             for waiting in by_value.values():
                 _resolve(waiting, self.end)
 
     def place_after(self, revision: int) -> int:
-        """The place of the first change after ``revision``. Raises ``TooOldError``."""
+        """The position of the first change after ``revision``. Raises ``TooOldError``."""
         if revision < self.floor:
             raise TooOldError(self.floor)
-        # Counted from the end, because watches begin near the newest change.
+        # Counted from the end, because most watches begin near it.
         newer = sum(1 for _ in self.backwards(revision))
         return self.end - newer
 
     def since(self, place: int) -> list[StoredChange]:
-        """All changes from ``place`` on; the next place is ``place`` plus their number. Raises ``TooOldError``."""
+        """All changes from position ``place`` on. Raises ``TooOldError``."""
         if place < self._dropped:
             raise TooOldError(self.floor)
         return list(islice(self._changes, place - self._dropped, None))
@@ -133,8 +132,9 @@ class ChangeHistory:
             yield change
 
     async def wait(self, place: int, seconds: float, pin: Pin | None = None) -> int | None:
-        """The place of the first change from ``place`` on that may matter to a watcher of ``pin`` (None: of
-        everything); None if ``seconds`` passed first.
+        """Wait for a change, at position ``place`` or later, that may concern a watcher of ``pin`` (None: all objects).
+
+        Returns its position; None after a timeout of ``seconds``.
         """
         if place < self.end:
             return place
@@ -147,30 +147,30 @@ class ChangeHistory:
             return future.result() if future.done() else None
         finally:
             by_value[value].discard(future)
-            # Every object that is watched can have a pin of its own, so empty entries would pile up.
+            # Every watched object can have its own pin, so empty entries would accumulate.
             if not by_value[value]:
                 del by_value[value]
 
 
 def _values(change: StoredChange, path: str) -> set[str]:
-    # Both states count: a watcher of the earlier value must learn that the object no longer has it.
+    # Both states: a watcher of the earlier value must get the change away from it.
     states = (change.now,) if change.before is None else (change.now, change.before)
     return {text_at(state.body, path) for state in states} if path else {""}
 
 
 def _resolve(waiting: Iterable[asyncio.Future[int]], place: int) -> None:
     for future in waiting:
-        # Another change may come before the watcher has run, and a cancelled watcher leaves its future for a moment.
+        # It may be done: by an earlier change before its watcher has run, or because the watcher was cancelled.
         if not future.done():
             future.set_result(place)
 
 
 Place = tuple[str, str]
-"""Namespace and name: the order of a list."""
+"""Namespace and name, the sort order of lists."""
 
 
 class StaleError(Exception):
-    """The object is no longer in the state that was read, or already there."""
+    """The object has changed since it was read, or already exists."""
 
 
 class _Collection:
@@ -197,13 +197,13 @@ class ObjectStore:
     """The state of the API server."""
 
     def __init__(self, database: ObjectDatabase, history_limit: int) -> None:
-        """Reads everything back from ``database``; each resource keeps its last ``history_limit`` changes."""
+        """Load all objects from ``database``; each resource keeps its last ``history_limit`` changes."""
         self._database = database
         self._limit = history_limit
         self._collections: dict[str, _Collection] = {}
         self._observers: list[Callable[[StoredChange], None]] = []
         self.revision = database.revision()
-        # The history begins with this process; changes before it are not known.
+        # The history begins with this process.
         self._began = self.revision
         for key, revision, raw in database.objects():
             self._collection(key.resource).put(StoredObject(key, revision, decode_object(raw), raw))
@@ -215,7 +215,7 @@ class ObjectStore:
         return collection
 
     def observe(self, observer: Callable[[StoredChange], None]) -> None:
-        """Calls ``observer`` with every later change, synchronously and in order. It must not raise or write."""
+        """Call ``observer`` with every later change, synchronously and in order. It must not raise or write."""
         self._observers.append(observer)
 
     def history(self, resource: str) -> ChangeHistory:
@@ -223,12 +223,12 @@ class ObjectStore:
         return self._collection(resource).history
 
     def wake_all(self) -> None:
-        """Lets every watcher look again, for instance to notice that the server is closing."""
+        """Wake every watcher, for example to end them when the server closes."""
         for collection in self._collections.values():
             collection.history.wake()
 
     def resources(self) -> Iterable[str]:
-        """Every resource of which there are objects."""
+        """Every resource with objects."""
         return [name for name, collection in self._collections.items() if collection.objects]
 
     def get(self, key: Key) -> StoredObject | None:
@@ -236,19 +236,19 @@ class ObjectStore:
         return self._collection(key.resource).objects.get((key.namespace, key.name))
 
     def objects(self, resource: str, namespace: str = "") -> list[StoredObject]:
-        """All objects of a resource in the order of namespace and name; ``""`` is every namespace."""
+        """The objects of a resource, by default in all namespaces, sorted by namespace and name."""
         collection = self._collection(resource)
         if not namespace:
             return [collection.objects[place] for place in collection.order]
         first = bisect_left(collection.order, (namespace, ""))
-        # No name contains a NUL, so this is where the namespace ends in the order.
+        # Names contain no NUL, so this sorts directly after the namespace.
         last = bisect_left(collection.order, (namespace + "\0", ""))
         return [collection.objects[place] for place in collection.order[first:last]]
 
     def list_at(self, resource: str, namespace: str, revision: int) -> list[StoredObject]:
-        """The list as it was at ``revision``. Raises ``TooOldError`` if the history is too short."""
+        """The objects as of ``revision``. Raises ``TooOldError``."""
         by_place = {(stored.key.namespace, stored.key.name): stored for stored in self.objects(resource, namespace)}
-        # Rebuilt backwards from now: each change knows what it replaced.
+        # Undo the changes since then: each has the state that it replaced.
         for change in self.history(resource).backwards(revision):
             key = change.now.key
             if namespace and key.namespace != namespace:
@@ -260,25 +260,25 @@ class ObjectStore:
         return [by_place[place] for place in sorted(by_place)]
 
     def create(self, key: Key, body: JsonObject) -> StoredObject:
-        """Stores a new object. Raises ``StaleError`` if one is there."""
+        """Store a new object. Raises ``StaleError`` if it exists."""
         return self._write(key, body, None)
 
     def replace(self, before: StoredObject, body: JsonObject) -> StoredObject:
-        """Stores the next state of an object. Raises ``StaleError`` if ``before`` is not its newest state."""
+        """Store the next state of an object. Raises ``StaleError`` if ``before`` is not its newest state."""
         return self._write(before.key, body, before)
 
     def _write(self, key: Key, body: JsonObject, before: StoredObject | None) -> StoredObject:
         self._check(key, before)
         now = self._next(key, body)
-        # The database comes before memory, and both before watchers: nobody must see a change that is then lost.
+        # Database first, then memory, then watchers: no one must see a change that is not stored.
         self._database.put(key, now.revision, now.raw)
         self.revision = now.revision
         self._collection(key.resource).put(now)
-        self._tell(ChangeType.MODIFIED if before else ChangeType.ADDED, now, before)
+        self._publish(ChangeType.MODIFIED if before else ChangeType.ADDED, now, before)
         return now
 
     def delete(self, before: StoredObject, last: JsonObject | None = None) -> StoredObject:
-        """Ends an object, with ``last`` as its last state if that differs from ``before``; returns that state.
+        """Delete an object; return its last state, which is ``last`` or, if None, ``before``, with a new revision.
 
         Raises ``StaleError`` if ``before`` is not its newest state.
         """
@@ -287,11 +287,11 @@ class ObjectStore:
         self._database.drop(before.key, now.revision)
         self.revision = now.revision
         self._collection(before.key.resource).remove(before.key)
-        self._tell(ChangeType.DELETED, now, before)
+        self._publish(ChangeType.DELETED, now, before)
         return now
 
     def _check(self, key: Key, expected: StoredObject | None) -> None:
-        # Compared by identity, since every write makes a new object.
+        # By identity: every write makes a new object.
         if self.get(key) is not expected:
             raise StaleError("the object has changed")
 
@@ -300,13 +300,13 @@ class ObjectStore:
         stamped = {**body, "metadata": {**body["metadata"], "resourceVersion": str(revision)}}
         return StoredObject(key, revision, stamped, encode(stamped))
 
-    def _tell(self, kind: ChangeType, now: StoredObject, before: StoredObject | None) -> None:
-        # The text of the event is made here, once for all watchers.
+    def _publish(self, kind: ChangeType, now: StoredObject, before: StoredObject | None) -> None:
+        # Encoded here, once for all watchers.
         change = StoredChange(kind, now, before, event_line(kind, now.raw))
         self._collection(now.key.resource).history.append(change)
         for observer in self._observers:
             observer(change)
 
     def close(self) -> None:
-        """Closes the database; nothing may be written afterwards."""
+        """Close the database; do not write afterwards."""
         self._database.close()
