@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 HISTORY_LIMIT: Final = 4096
 """Number of changes per resource that a watch can replay."""
 
-FIRST_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
+INITIAL_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 _ALL_METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -59,7 +59,7 @@ async def _refused(_: Request, error: Exception) -> Response:
     return refusal(error)
 
 
-async def _broken(request: Request, error: Exception) -> Response:
+async def _internal_error(request: Request, error: Exception) -> Response:
     _log.error("internal error", extra={"method": request.method, "path": request.url.path}, exc_info=error)
     return refusal(StatusError(500, "InternalError", f"Internal error occurred: {error!r}"))
 
@@ -76,7 +76,7 @@ def create_app(api: Api, authenticator: Authenticator, closing: asyncio.Event) -
             # A catch-all route: CRDs add and remove resources at run time.
             Route("/{path:path}", resources, methods=_ALL_METHODS),
         ],
-        exception_handlers={StatusError: _refused, Exception: _broken},
+        exception_handlers={StatusError: _refused, Exception: _internal_error},
     )
 
 
@@ -126,7 +126,7 @@ def build(data_dir: Path | None, tokens: Mapping[str, Identity], environment: En
 
 def _create_namespaces(api: Api) -> None:
     resource = api.catalog.builtin("namespaces")
-    for name in FIRST_NAMESPACES:
+    for name in INITIAL_NAMESPACES:
         try:
             api.create(RequestTarget(resource), {"metadata": {"name": name}}, WriteOptions())
         except StatusError as error:

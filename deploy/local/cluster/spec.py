@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from deploy.local.apiserver.apimachinery.names import key_complaints, value_complaints
+from deploy.local.apiserver.apimachinery.names import key_errors, value_errors
 from deploy.local.kubelet.node_object import EFFECTS, NodeSpec
 from deploy.local.kubernetes.plan.cluster_plan import MOST_NODES
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
@@ -114,7 +114,7 @@ def parse_labels(arguments: Sequence[str], nodes: Sequence[str]) -> dict[str, di
     for argument in arguments:
         node, _, label = argument.partition("=")
         key, equals, value = label.partition("=")
-        if not equals or key_complaints(key) or value_complaints(value):
+        if not equals or key_errors(key) or value_errors(value):
             raise SpecError(f"a node label must be NODE=KEY=VALUE, such as node-2=zone=b, not {argument!r}")
         _check_node(node, nodes)
         by_node[node][key] = value
@@ -128,7 +128,7 @@ def parse_taints(arguments: Sequence[str], nodes: Sequence[str]) -> dict[str, tu
         node, _, taint = argument.partition("=")
         key_and_value, _, effect = taint.rpartition(":")
         key, _, value = key_and_value.partition("=")
-        if key_complaints(key) or value_complaints(value) or effect not in EFFECTS:
+        if key_errors(key) or value_errors(value) or effect not in EFFECTS:
             effects = ", ".join(EFFECTS)
             raise SpecError(f"a node taint must be NODE=KEY[=VALUE]:EFFECT, EFFECT one of {effects}, not {argument!r}")
         _check_node(node, nodes)

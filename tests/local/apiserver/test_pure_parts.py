@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from deploy.local.apiserver.apimachinery.errors import StatusError
 from deploy.local.apiserver.apimachinery.jsonpath import find
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.apimachinery.names import complaint, completed
+from deploy.local.apiserver.apimachinery.names import generated_name, name_error
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
 from deploy.local.apiserver.apimachinery.selectors import label_matcher
 from deploy.local.apiserver.authn.tokens import InvalidTokenError, Reference, TokenClaims, sign, verify
@@ -81,12 +81,12 @@ def test_versions_are_preferred_in_kubernetes_order() -> None:
     ],
 )
 def test_names_follow_the_rule_of_their_resource(resource: str, name: str, fine: bool) -> None:
-    assert (complaint(resource, name) is None) is fine
+    assert (name_error(resource, name) is None) is fine
 
 
 @given(base=st.text(alphabet="abc-", max_size=80))
 def test_completed_names_fit(base: str) -> None:
-    name = completed(base, lambda alphabet: alphabet[0])
+    name = generated_name(base, lambda alphabet: alphabet[0])
     assert len(name) <= 63
     assert name.endswith("bbbbb")
 

@@ -98,7 +98,7 @@ def test_dropped_history_ends_cursors() -> None:
         stored = StoredObject(key("a"), revision, body("a"), b"{}")
         return StoredChange(ChangeType.MODIFIED, stored, None, b"")
 
-    place = history.place_after(10)
+    place = history.position_after(10)
     for revision in (11, 12):
         history.append(change(revision))
     assert [one.revision for one in history.since(place)] == [11, 12]
@@ -106,9 +106,9 @@ def test_dropped_history_ends_cursors() -> None:
     with pytest.raises(TooOldError):
         history.since(place)
     with pytest.raises(TooOldError):
-        history.place_after(10)
-    assert [one.revision for one in history.since(history.place_after(11))] == [12, 15]
-    assert history.since(history.place_after(15)) == []
+        history.position_after(10)
+    assert [one.revision for one in history.since(history.position_after(11))] == [12, 15]
+    assert history.since(history.position_after(15)) == []
 
 
 async def test_wait_ends_on_change_call_or_timeout() -> None:
@@ -176,5 +176,5 @@ def test_a_restart_finds_exactly_what_was_there(
     assert again.objects("things") == before
     assert again.revision == revision
     with pytest.raises(TooOldError):
-        again.history("things").place_after(revision - 1)
+        again.history("things").position_after(revision - 1)
     again.close()

@@ -63,7 +63,7 @@ async def test_a_server_that_closes_ends_its_watches() -> None:
 
 async def test_event_text_is_shared_by_watchers() -> None:
     store = filled(9, "a")
-    (change,) = store.history("pods").since(store.history("pods").place_after(store.revision - 1))
+    (change,) = store.history("pods").since(store.history("pods").position_after(store.revision - 1))
     assert PODS is not None
     options = WatchOptions(resource_version=str(store.revision - 1))
     for _ in range(2):

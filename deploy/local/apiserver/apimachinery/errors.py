@@ -154,7 +154,7 @@ def too_old(requested: int, oldest: int) -> StatusError:
     return expired(f"too old resource version: {requested} ({oldest})")
 
 
-def from_the_future(requested: int, current: int) -> StatusError:
+def future_version(requested: int, current: int) -> StatusError:
     """504: the resourceVersion has not been reached yet; retry after a second."""
     message = f"Timeout: Too large resource version: {requested}, current: {current}"
     # client-go recognizes this case by the reason of the cause.

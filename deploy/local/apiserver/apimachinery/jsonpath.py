@@ -33,13 +33,13 @@ def _by_index(index: int) -> _Step:
     return lambda value: (value[index],) if isinstance(value, list) and -len(value) <= index < len(value) else ()
 
 
-def _everything(value: Any) -> Iterable[Any]:
+def _all_items(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
 
 
-def _where(key: str, wanted: str) -> _Step:
+def _by_value(key: str, wanted: str) -> _Step:
     steps = key.split(".")
     return lambda value: [item for item in value if field(item, steps) == wanted] if isinstance(value, list) else ()
 
@@ -50,15 +50,15 @@ def _step(match: re.Match[str]) -> _Step:
     if match["index"] is not None:
         return _by_index(int(match["index"]))
     if match["all"] is not None:
-        return _everything
+        return _all_items
     if match["quoted"] is not None:
         return _by_name(match["quoted"])
-    return _where(match["key"], match["value"])
+    return _by_value(match["key"], match["value"])
 
 
 # Cached: a list evaluates the same few paths for every object.
 @lru_cache(maxsize=1024)
-def _compiled(path: str) -> tuple[_Step, ...]:
+def _parse(path: str) -> tuple[_Step, ...]:
     # kubectl accepts a path with or without braces, `$` and the first dot.
     text = path.strip().removeprefix("{").removesuffix("}").removeprefix("$")
     if text and not text.startswith((".", "[")):
@@ -78,6 +78,6 @@ def _compiled(path: str) -> tuple[_Step, ...]:
 def find(path: str, value: Any) -> list[Any]:
     """All matches of ``path`` in ``value``, in order."""
     values: Iterable[Any] = (value,)
-    for step in _compiled(path):
+    for step in _parse(path):
         values = [inner for outer in values for inner in step(outer)]
     return list(values)

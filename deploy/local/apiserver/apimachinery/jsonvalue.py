@@ -18,10 +18,10 @@ JsonObject: TypeAlias = dict[str, Any]
 encode = msgspec.json.Encoder().encode
 """JSON text of a value, in the order of its keys."""
 
-DEEPEST: Final = 128
+MAX_DEPTH: Final = 128
 """Maximum nesting. No Kubernetes object comes near it, and recursion this deep is safe everywhere here."""
 
-TOO_DEEP: Final = f"nested more than {DEEPEST} levels deep"
+TOO_DEEP: Final = f"nested more than {MAX_DEPTH} levels deep"
 
 _decoder = msgspec.json.Decoder()
 
@@ -38,16 +38,16 @@ def decode(raw: bytes) -> Any:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotJsonError(str(error)) from None
     # Counting brackets is cheap; only a text with many of them needs the exact check.
-    if raw.count(b"{") + raw.count(b"[") > DEEPEST and is_too_deep(value):
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and is_too_deep(value):
         raise NotJsonError(TOO_DEEP)
     return value
 
 
 def is_too_deep(value: Any) -> bool:
-    """Return True if ``value`` is nested more than ``DEEPEST`` levels deep."""
+    """Return True if ``value`` is nested more than ``MAX_DEPTH`` levels deep."""
     level = [value]
     # Level by level: recursion would fail on exactly the values that are too deep.
-    for _ in range(DEEPEST + 1):
+    for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
         for item in level:
             if isinstance(item, dict):

@@ -10,14 +10,14 @@ from typing import Final
 
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-_LONGEST_SUBDOMAIN: Final = 253
+_MAX_SUBDOMAIN: Final = 253
 _DNS_LABEL: Final = re.compile(_LABEL)
 _PART: Final = re.compile("([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
-_LONGEST_PART: Final = 63
+_MAX_PART: Final = 63
 # Kubernetes' alphabet: without vowels and 0, 1 and 3, so that suffixes rarely spell words.
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
-_LONGEST_BASE: Final = _LONGEST_PART - _SUFFIX_LENGTH
+_MAX_BASE: Final = _MAX_PART - _SUFFIX_LENGTH
 
 # The rules are quoted from kube-apiserver, double spaces included.
 _SUBDOMAIN_RULE: Final = (
@@ -54,61 +54,61 @@ _PATH_SEGMENT_GROUP: Final = "rbac.authorization.k8s.io"
 _LABEL_NAMED: Final = frozenset({"namespaces", "services"})
 
 
-def complaint(resource_key: str, name: str) -> str | None:
+def name_error(resource_key: str, name: str) -> str | None:
     """The error in ``name`` of an object of resource ``plural.group``; None if it is valid."""
     if resource_key.endswith(_PATH_SEGMENT_GROUP):
         return _PATH_RULE if name in {".", ".."} or "/" in name or "%" in name else None
     if resource_key in _LABEL_NAMED:
-        return None if len(name) <= _LONGEST_PART and _DNS_LABEL.fullmatch(name) else _LABEL_RULE
-    return None if len(name) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(name) else _SUBDOMAIN_RULE
+        return None if len(name) <= _MAX_PART and _DNS_LABEL.fullmatch(name) else _LABEL_RULE
+    return None if len(name) <= _MAX_SUBDOMAIN and _SUBDOMAIN.fullmatch(name) else _SUBDOMAIN_RULE
 
 
 @lru_cache(maxsize=4096)
-def label_complaints(name: str) -> tuple[str, ...]:
+def label_errors(name: str) -> tuple[str, ...]:
     """Errors in the name of a container."""
     faults = (
-        (len(name) > _LONGEST_PART, f"must be no more than {_LONGEST_PART} bytes"),
+        (len(name) > _MAX_PART, f"must be no more than {_MAX_PART} bytes"),
         (not _DNS_LABEL.fullmatch(name), _LABEL_RULE),
     )
     return tuple(rule for is_broken, rule in faults if is_broken)
 
 
 @lru_cache(maxsize=4096)
-def key_complaints(key: str) -> tuple[str, ...]:
+def key_errors(key: str) -> tuple[str, ...]:
     """Errors in a qualified name: the key of a label, an annotation or a taint, or a finalizer."""
     *prefixes, name = key.split("/")
     if len(prefixes) > 1:
         return (_QUALIFIED_RULE,)
-    return tuple(chain(_prefix_complaints(prefixes), _name_complaints(name)))
+    return tuple(chain(_prefix_errors(prefixes), _key_name_errors(name)))
 
 
-def _prefix_complaints(prefixes: list[str]) -> Iterator[str]:
+def _prefix_errors(prefixes: list[str]) -> Iterator[str]:
     for prefix in prefixes:
         if not prefix:
             yield "prefix part must be non-empty"
-        elif not (len(prefix) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(prefix)):
+        elif not (len(prefix) <= _MAX_SUBDOMAIN and _SUBDOMAIN.fullmatch(prefix)):
             yield f"prefix part {_SUBDOMAIN_RULE}"
 
 
-def _name_complaints(name: str) -> Iterator[str]:
+def _key_name_errors(name: str) -> Iterator[str]:
     if not name:
         yield "name part must be non-empty"
-    if len(name) > _LONGEST_PART:
-        yield f"name part must be no more than {_LONGEST_PART} bytes"
+    if len(name) > _MAX_PART:
+        yield f"name part must be no more than {_MAX_PART} bytes"
     if not _PART.fullmatch(name):
         yield _KEY_RULE
 
 
 @lru_cache(maxsize=4096)
-def value_complaints(value: str) -> tuple[str, ...]:
+def value_errors(value: str) -> tuple[str, ...]:
     """Errors in the value of a label or a taint."""
     faults = (
-        (len(value) > _LONGEST_PART, f"must be no more than {_LONGEST_PART} bytes"),
+        (len(value) > _MAX_PART, f"must be no more than {_MAX_PART} bytes"),
         (bool(value) and not _PART.fullmatch(value), _VALUE_RULE),
     )
     return tuple(rule for is_broken, rule in faults if is_broken)
 
 
-def completed(base: str, choose: Callable[[str], str]) -> str:
+def generated_name(base: str, choose: Callable[[str], str]) -> str:
     """``base`` with a suffix of five characters picked by ``choose``; truncated to 63 characters in all."""
-    return base[:_LONGEST_BASE] + "".join(choose(_ALPHABET) for _ in range(_SUFFIX_LENGTH))
+    return base[:_MAX_BASE] + "".join(choose(_ALPHABET) for _ in range(_SUFFIX_LENGTH))

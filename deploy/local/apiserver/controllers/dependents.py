@@ -18,12 +18,12 @@ class Dependents:
     """Keys of objects by uid, and keys of dependents by their owner's uid."""
 
     def __init__(self) -> None:
-        self._places: dict[str, Key] = {}
+        self._keys: dict[str, Key] = {}
         self._owned: dict[str, set[Key]] = {}
 
     def add(self, stored: StoredObject) -> None:
         """Add an object."""
-        self._places[stored.body["metadata"]["uid"]] = stored.key
+        self._keys[stored.body["metadata"]["uid"]] = stored.key
         for owner in owner_references(stored.body):
             self._owned.setdefault(owner.get("uid", ""), set()).add(stored.key)
 
@@ -35,7 +35,7 @@ class Dependents:
             self.add(change.now)
 
     def _remove(self, stored: StoredObject) -> None:
-        self._places.pop(stored.body["metadata"]["uid"], None)
+        self._keys.pop(stored.body["metadata"]["uid"], None)
         for owner in owner_references(stored.body):
             owned = self._owned.get(owner.get("uid", ""), set())
             owned.discard(stored.key)
@@ -43,11 +43,11 @@ class Dependents:
             if not owned:
                 self._owned.pop(owner.get("uid", ""), None)
 
-    def place(self, uid: str) -> Key | None:
+    def key_of(self, uid: str) -> Key | None:
         """Key of the object with this uid, if it exists."""
-        return self._places.get(uid)
+        return self._keys.get(uid)
 
-    def of(self, uid: str) -> Iterable[Key]:
+    def dependents_of(self, uid: str) -> Iterable[Key]:
         """Keys of the dependents of the object with this uid, sorted."""
         # Sorted for reproducible runs: a set has no stable order.
         return sorted(self._owned.get(uid, ()))

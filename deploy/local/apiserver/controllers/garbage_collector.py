@@ -54,8 +54,8 @@ class GarbageCollector:
             return
         meta = change.now.body["metadata"]
         # Dependents have lost their owner, and an owner, a namespace or a CRD may have waited for this deletion.
-        related: list[Key | None] = [*self._index.of(meta["uid"])]
-        related += [self._index.place(owner.get("uid", "")) for owner in owner_references(change.now.body)]
+        related: list[Key | None] = [*self._index.dependents_of(meta["uid"])]
+        related += [self._index.key_of(owner.get("uid", "")) for owner in owner_references(change.now.body)]
         related.append(Key(_NAMESPACES, "", change.now.key.namespace))
         related.append(Key(CRD_KEY, "", change.now.key.resource))
         for key in filter(None, related):
@@ -73,7 +73,7 @@ class GarbageCollector:
         stored = self._api.store.get(key)
         if stored is None:
             return
-        for rule in (self._orphaned, self._ending, self._namespace, self._definition):
+        for rule in (self._collect_dependent, self._continue_deletion, self._namespace, self._definition):
             try:
                 rule(stored)
             # A refused write (the object may not match its schema any more) is logged; retried when the object changes.
@@ -117,35 +117,35 @@ class GarbageCollector:
         if target:
             self._api.change(target, make, WriteOptions())
 
-    def _orphaned(self, stored: StoredObject) -> None:
+    def _collect_dependent(self, stored: StoredObject) -> None:
         """Delete an object whose owners are all gone, or wait for their dependents to be deleted first."""
         references = owner_references(stored.body)
-        solid = [owner for owner in references if self._is_solid(owner)]
-        if len(solid) == len(references) or metadata.is_ending(stored.body):
+        present = [owner for owner in references if self._is_present(owner)]
+        if len(present) == len(references) or metadata.is_terminating(stored.body):
             return
         # It still has other owners, so only the references to deleted ones are removed.
-        if solid:
-            self._change(stored, lambda body: _with_owners(body, solid))
+        if present:
+            self._change(stored, lambda body: _with_owners(body, present))
             return
         # Foreground deletion applies to the dependents of a dependent too.
-        waiting = any(self._index.place(owner.get("uid", "")) for owner in references)
+        waiting = any(self._index.key_of(owner.get("uid", "")) for owner in references)
         self._delete(stored, "Foreground" if waiting else "Background")
 
-    def _is_solid(self, owner: JsonObject) -> bool:
-        place = self._index.place(owner.get("uid", ""))
-        if place is None:
+    def _is_present(self, owner: JsonObject) -> bool:
+        key = self._index.key_of(owner.get("uid", ""))
+        if key is None:
             # An owner whose kind is not served cannot be looked up; it counts as existing, so that nothing is deleted
             # by mistake.
             return self._api.catalog.by_kind(owner.get("apiVersion", ""), owner.get("kind", "")) is None
-        stored = self._api.store.get(place)
+        stored = self._api.store.get(key)
         return stored is not None and not _waits_for_dependents(stored.body)
 
-    def _ending(self, stored: StoredObject) -> None:
+    def _continue_deletion(self, stored: StoredObject) -> None:
         """Continue a deletion with the propagation policy Orphan or Foreground."""
-        if not metadata.is_ending(stored.body):
+        if not metadata.is_terminating(stored.body):
             return
         uid = stored.body["metadata"]["uid"]
-        dependents = [candidate for key in self._index.of(uid) if (candidate := self._api.store.get(key))]
+        dependents = [candidate for key in self._index.dependents_of(uid) if (candidate := self._api.store.get(key))]
         # Orphan: the dependents' references are removed before the owner.
         if ORPHAN in metadata.finalizers(stored.body):
             for dependent in dependents:
@@ -155,7 +155,7 @@ class GarbageCollector:
         # Foreground: the owner stays until it has no dependent with `blockOwnerDeletion`.
         elif _waits_for_dependents(stored.body):
             for dependent in dependents:
-                # Their owner no longer counts as solid, so `_orphaned` deletes them.
+                # Their owner no longer counts as present, so `_collect_dependent` deletes them.
                 self._look_at(dependent.key)
             owners = (owner for dependent in dependents for owner in owner_references(dependent.body))
             if not any(owner.get("uid") == uid and owner.get("blockOwnerDeletion") for owner in owners):
@@ -166,13 +166,13 @@ class GarbageCollector:
         if stored.key.resource != _NAMESPACES:
             return
         name = stored.key.name
-        if not metadata.is_ending(stored.body):
-            self._give_account(name)
+        if not metadata.is_terminating(stored.body):
+            self._ensure_account(name)
             return
         # A list: deletions modify the collections that `_contents` iterates over.
         contents = list(self._contents(name))
         for inside in contents:
-            if not metadata.is_ending(inside.body):
+            if not metadata.is_terminating(inside.body):
                 self._delete(inside, "Background")
         if not any(True for _ in self._contents(name)):
             self._change(stored, _without_namespace_finalizer)
@@ -181,7 +181,7 @@ class GarbageCollector:
         for resource in self._api.store.resources():
             yield from self._api.store.objects(resource, namespace)
 
-    def _give_account(self, namespace: str) -> None:
+    def _ensure_account(self, namespace: str) -> None:
         resource = self._api.catalog.by_key(_ACCOUNTS)
         if resource and not self._api.store.get(Key(_ACCOUNTS, namespace, "default")):
             self._api.create(RequestTarget(resource, namespace), {"metadata": {"name": "default"}}, WriteOptions())
@@ -190,17 +190,17 @@ class GarbageCollector:
         """Delete the instances of a CRD that is being deleted."""
         if stored.key.resource != CRD_KEY or CLEANUP_FINALIZER not in metadata.finalizers(stored.body):
             return
-        if not metadata.is_ending(stored.body):
+        if not metadata.is_terminating(stored.body):
             return
         for instance in self._api.store.objects(stored.key.name):
-            if not metadata.is_ending(instance.body):
+            if not metadata.is_terminating(instance.body):
                 self._delete(instance, "Background")
         if not self._api.store.objects(stored.key.name):
             self._change(stored, lambda body: _without_finalizer(body, CLEANUP_FINALIZER))
 
 
 def _waits_for_dependents(body: JsonObject) -> bool:
-    return metadata.is_ending(body) and FOREGROUND in metadata.finalizers(body)
+    return metadata.is_terminating(body) and FOREGROUND in metadata.finalizers(body)
 
 
 def _with_owners(body: JsonObject, owners: list[JsonObject]) -> JsonObject:

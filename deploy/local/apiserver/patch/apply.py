@@ -69,18 +69,18 @@ def _descend(value: Any, step: str) -> Any:
     if kind == "f:" and isinstance(value, dict):
         return value[text]
     if isinstance(value, list):
-        return value[place_of(value, step)]
+        return value[index_of(value, step)]
     raise LookupError(step)
 
 
-def place_of(items: list[Any], step: str) -> int:
+def index_of(items: list[Any], step: str) -> int:
     """Index of the item that ``step`` identifies; raises ``LookupError`` if there is none."""
-    wanted = decode(step[2:].encode())
-    for place, item in enumerate(items):
-        if step.startswith("v:") and item == wanted:
-            return place
-        if step.startswith("k:") and isinstance(item, dict) and all(item.get(key) == wanted[key] for key in wanted):
-            return place
+    identity = decode(step[2:].encode())
+    for number, item in enumerate(items):
+        if step.startswith("v:") and item == identity:
+            return number
+        if step.startswith("k:") and isinstance(item, dict) and all(item.get(key) == identity[key] for key in identity):
+            return number
     raise LookupError(step)
 
 
@@ -128,7 +128,7 @@ def dotted(path: Path) -> str:
 
 
 _NOT_OWNED: Final = frozenset({"apiVersion", "kind"})
-_SERVERS_METADATA: Final = frozenset(
+_SERVER_FIELDS: Final = frozenset(
     {"name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"}
 )
 
@@ -145,9 +145,9 @@ class Application:
     subresource: str = ""
 
 
-def apply(live: JsonObject, stated: JsonObject, application: Application) -> JsonObject:
-    """``live`` (``{}`` for a new object) with ``stated`` applied. Raises a 409 that lists the conflicts."""
-    wanted = _owned_part(stated)
+def apply(live: JsonObject, applied: JsonObject, application: Application) -> JsonObject:
+    """``live`` (``{}`` for a new object) with the fields of ``applied``. Raises a 409 that lists the conflicts."""
+    wanted = _owned_part(applied)
     # The only leaf of an empty object is the object itself, which has no owner.
     now_owned = set(leaves(wanted, application.keys)) if wanted else set()
     entries = list((live.get("metadata") or {}).get("managedFields") or ())
@@ -159,8 +159,8 @@ def apply(live: JsonObject, stated: JsonObject, application: Application) -> Jso
     ]
     if conflicts and not application.force:
         raise _refused((entries[place]["manager"], path) for place, path in conflicts)
-    meta = {key: value for key, value in (stated.get("metadata") or {}).items() if key != "managedFields"}
-    body: JsonObject = _merged(live, {**stated, "metadata": meta}, application.keys, ())
+    meta = {key: value for key, value in (applied.get("metadata") or {}).items() if key != "managedFields"}
+    body: JsonObject = _merged(live, {**applied, "metadata": meta}, application.keys, ())
     # Remove fields that this manager no longer applies, unless another manager owns them too.
     dropped = (_fields_of(mine) if mine else set()) - now_owned - set().union(*others.values())
     # Whole items before their fields: without its keys, an item could not be found.
@@ -176,9 +176,9 @@ def apply(live: JsonObject, stated: JsonObject, application: Application) -> Jso
     return body
 
 
-def _owned_part(stated: JsonObject) -> JsonObject:
-    part = {key: value for key, value in stated.items() if key not in _NOT_OWNED and key != "metadata"}
-    meta = {key: value for key, value in (stated.get("metadata") or {}).items() if key not in _SERVERS_METADATA}
+def _owned_part(applied: JsonObject) -> JsonObject:
+    part = {key: value for key, value in applied.items() if key not in _NOT_OWNED and key != "metadata"}
+    meta = {key: value for key, value in (applied.get("metadata") or {}).items() if key not in _SERVER_FIELDS}
     return {**part, "metadata": meta} if meta else part
 
 
@@ -219,11 +219,11 @@ def _refused(conflicts: Iterable[tuple[str, Path]]) -> StatusError:
     return StatusError(409, "Conflict", f"Apply failed with {len(causes)} {noun}: {listing}", causes=causes)
 
 
-def _merged(live: Any, stated: Any, keys: ListKeys, path: Path) -> Any:
-    if not isinstance(stated, dict):
-        return deep_copy(stated)
+def _merged(live: Any, applied: Any, keys: ListKeys, path: Path) -> Any:
+    if not isinstance(applied, dict):
+        return deep_copy(applied)
     merged: JsonObject = dict(live) if isinstance(live, dict) else {}
-    for name, inner in stated.items():
+    for name, inner in applied.items():
         by = keys(path, name) if isinstance(inner, list) else None
         before = merged.get(name)
         if by is None:
@@ -235,16 +235,16 @@ def _merged(live: Any, stated: Any, keys: ListKeys, path: Path) -> Any:
     return merged
 
 
-def _merged_list(live: list[Any], stated: list[Any], keys: ListKeys, path: Path, by: tuple[str, ...]) -> list[Any]:
+def _merged_list(live: list[Any], applied: list[Any], keys: ListKeys, path: Path, by: tuple[str, ...]) -> list[Any]:
     merged = list(live)
-    for item in stated:
+    for item in applied:
         step = item_step(item, by)
         try:
-            place = place_of(merged, step)
+            index = index_of(merged, step)
         except LookupError:
             merged.append(deep_copy(item))
         else:
-            merged[place] = _merged(merged[place], item, keys, (*path, step))
+            merged[index] = _merged(merged[index], item, keys, (*path, step))
     return merged
 
 
@@ -256,7 +256,7 @@ def _remove(body: JsonObject, path: Path) -> None:
     value: Any = body
     for step in path:
         try:
-            at = step[2:] if step.startswith("f:") else place_of(value, step)
+            at = step[2:] if step.startswith("f:") else index_of(value, step)
             inner = value[at]
         except (LookupError, TypeError):
             return

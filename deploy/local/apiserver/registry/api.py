@@ -14,7 +14,7 @@ from typing import Final
 from deploy.local.apiserver.apimachinery import errors
 from deploy.local.apiserver.apimachinery.environment import Environment
 from deploy.local.apiserver.apimachinery.jsonvalue import TOO_DEEP, JsonObject, encode, is_too_deep, text_at
-from deploy.local.apiserver.apimachinery.names import completed
+from deploy.local.apiserver.apimachinery.names import generated_name
 from deploy.local.apiserver.registry import metadata, pod_resources
 from deploy.local.apiserver.registry.object_versions import in_storage_version, in_version
 from deploy.local.apiserver.registry.strategies import Strategy, strategy_of
@@ -110,23 +110,22 @@ class Api:
     def create(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
         """Create an object. Raises 400, 403, 404 (for its namespace), 409 or 422."""
         resource = target.resource
-        body = self._identified(target, given)
+        body = self._with_identity(target, given)
         name = body["metadata"]["name"]
         key = target.named(name).key
         if self.store.get(key) is not None:
             raise errors.already_exists(resource.subject(name))
         self._check_namespace(target, name)
         strategy = strategy_of(resource.key)
-        environment = self.environment
-        born = metadata.born(body, resource, target.namespace, environment.new_uid(), environment.now())
-        ready, warnings = self._admitted(
-            resource, strategy, None, self._first_status(resource, strategy, born), options
-        )
+        uid, now = self.environment.new_uid(), self.environment.now()
+        body = metadata.with_new_metadata(body, resource, target.namespace, uid, now)
+        body = self._with_initial_status(resource, strategy, body)
+        ready, warnings = self._admit(resource, strategy, None, body, options)
         if options.dry_run:
-            return WriteOutcome(self._imagined(key, ready, 0), created=True, warnings=warnings)
+            return WriteOutcome(self._dry_run_result(key, ready, 0), created=True, warnings=warnings)
         return WriteOutcome(self.store.create(key, ready), created=True, warnings=warnings)
 
-    def _identified(self, target: RequestTarget, given: JsonObject) -> JsonObject:
+    def _with_identity(self, target: RequestTarget, given: JsonObject) -> JsonObject:
         """``given`` with a name, in the storage version. Raises a 400 or 422."""
         resource = target.resource
         body = in_storage_version(resource, given)
@@ -139,7 +138,7 @@ class Api:
             )
         name = meta.get("name") or target.name
         if not name and meta.get("generateName"):
-            name = completed(meta["generateName"], self.environment.choose)
+            name = generated_name(meta["generateName"], self.environment.choose)
         if not name:
             message = "name or generateName is required"
             raise errors.StatusError(
@@ -153,29 +152,29 @@ class Api:
         namespace = self.store.get(Key("namespaces", "", target.namespace))
         if namespace is None:
             raise errors.not_found(self.catalog.builtin("namespaces").subject(target.namespace))
-        if metadata.is_ending(namespace.body):
+        if metadata.is_terminating(namespace.body):
             why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
             raise errors.forbidden(target.resource.subject(name), why)
 
     @staticmethod
-    def _first_status(resource: ServedResource, strategy: Strategy, body: JsonObject) -> JsonObject:
+    def _with_initial_status(resource: ServedResource, strategy: Strategy, body: JsonObject) -> JsonObject:
         """``body`` with the initial status of its strategy instead of the client's."""
-        if not resource.has_status or strategy.keeps_first_status:
+        if not resource.has_status or strategy.keeps_status:
             return body
         bare = {key: value for key, value in body.items() if key != "status"}
-        first = strategy.first_status(bare)
+        first = strategy.initial_status(bare)
         return bare if first is None else {**bare, "status": first}
 
     def update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
         """Replace an object or, for a subresource, that part of it. Raises 400, 404, 409 or 422."""
         strategy = strategy_of(target.resource.key)
-        if strategy.made_by_update and self.store.get(target.key) is None:
-            return self._make_by_update(target, given, options)
+        if strategy.creates_on_update and self.store.get(target.key) is None:
+            return self._create_on_update(target, given, options)
         if strategy.needs_version or target.resource.custom:
-            self._check_version_is_given(target, given)
+            self._check_has_version(target, given)
         return self.change(target, lambda _: given, options)
 
-    def _make_by_update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
+    def _create_on_update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
         """Create a missing object, unless ``given`` replaces a deleted one. Raises 400, 404, 409 or 422."""
         # With a resourceVersion or uid, the client has read an object that has been deleted since.
         if any(text_at(given, f"metadata.{name}") for name in ("resourceVersion", "uid")):
@@ -186,7 +185,7 @@ class Api:
             )
         return self.create(target, given, options)
 
-    def _check_version_is_given(self, target: RequestTarget, given: JsonObject) -> None:
+    def _check_has_version(self, target: RequestTarget, given: JsonObject) -> None:
         """Raise a 404 if there is no object, and a 422 if ``given`` has no resourceVersion."""
         self.get(target)
         meta = given.get("metadata")
@@ -208,7 +207,7 @@ class Api:
         # Without a resourceVersion, the write is unconditional.
         if body["metadata"].get("resourceVersion") not in (None, "", str(before.revision)):
             raise errors.modified(resource.subject(target.name))
-        part = _only_its_part(target, before.body, body)
+        part = _permitted_changes(target, before.body, body)
         if causes := list(strategy_of(resource.key).check_path(target.subresource, before.body, part)):
             raise errors.invalid(resource.subject(target.name), causes)
         if target.subresource == "resize" and part != before.body:
@@ -227,21 +226,21 @@ class Api:
         self, resource: ServedResource, before: StoredObject, body: JsonObject, options: WriteOptions
     ) -> WriteOutcome:
         strategy = strategy_of(resource.key)
-        carried = metadata.carried_over(before.body, body)
-        ready, warnings = self._admitted(resource, strategy, before.body, carried, options)
-        ready = metadata.counted(before.body, ready) if resource.generation else ready
+        carried = metadata.with_old_metadata(before.body, body)
+        ready, warnings = self._admit(resource, strategy, before.body, carried, options)
+        ready = metadata.with_generation(before.body, ready) if resource.generation else ready
         # A write without changes is not stored and causes no event.
         if ready == before.body:
             return WriteOutcome(before, warnings=warnings)
         # After all checks.
         if options.dry_run:
-            return WriteOutcome(self._imagined(before.key, ready, before.revision), warnings=warnings)
+            return WriteOutcome(self._dry_run_result(before.key, ready, before.revision), warnings=warnings)
         # Removing the last finalizer of an object that is being deleted removes the object.
-        if metadata.has_ended(ready) and not strategy.is_held(ready):
+        if metadata.can_be_removed(ready) and not strategy.is_held(ready):
             return WriteOutcome(self.store.delete(before, ready), gone=True, warnings=warnings)
         return WriteOutcome(self.store.replace(before, ready), warnings=warnings)
 
-    def _admitted(
+    def _admit(
         self,
         resource: ServedResource,
         strategy: Strategy,
@@ -267,7 +266,7 @@ class Api:
         before = self.get(target)
         self._check_preconditions(target, before, options)
         strategy = strategy_of(target.resource.key)
-        if target.name in strategy.immortal:
+        if target.name in strategy.undeletable:
             raise errors.forbidden(
                 target.resource.subject(target.name), f"this {target.resource.singular_name} may not be deleted"
             )
@@ -276,13 +275,13 @@ class Api:
         # An object without a grace period is removed immediately, whatever the client asks for.
         if options.grace is not None and grace:
             grace = options.grace
-        body = metadata.marked(body, self.environment.now(), grace)
+        body = metadata.marked_for_deletion(body, self.environment.now(), grace)
         # A namespace also shows this in its status.
         if before.key.resource == "namespaces":
             body = {**body, "status": {**body.get("status", {}), "phase": "Terminating"}}
-        gone = metadata.has_ended(body) and not strategy.is_held(body)
+        gone = metadata.can_be_removed(body) and not strategy.is_held(body)
         if options.dry_run:
-            return WriteOutcome(self._imagined(before.key, body, before.revision), gone=gone)
+            return WriteOutcome(self._dry_run_result(before.key, body, before.revision), gone=gone)
         if gone:
             return WriteOutcome(self.store.delete(before, body), gone=True)
         # A second deletion changes nothing.
@@ -304,7 +303,7 @@ class Api:
                 raise errors.StatusError(409, "Conflict", message, subject)
 
     @staticmethod
-    def _imagined(key: Key, body: JsonObject, revision: int) -> StoredObject:
+    def _dry_run_result(key: Key, body: JsonObject, revision: int) -> StoredObject:
         """The object that a dry run returns in place of a stored one."""
         return StoredObject(key, revision, body, encode(body))
 
@@ -322,10 +321,10 @@ def _check_shape(resource: ServedResource, body: JsonObject, before: JsonObject 
         check_shape(body, builtin_shape(resource.key), before)
 
 
-def _only_its_part(target: RequestTarget, before: JsonObject, body: JsonObject) -> JsonObject:
+def _permitted_changes(target: RequestTarget, before: JsonObject, body: JsonObject) -> JsonObject:
     """``body`` with only the changes that this path may make: to a subresource, or to everything else."""
     if target.subresource == "status":
-        return _with_status({**before, "metadata": _metadata_beside_status(target, before, body)}, body)
+        return _with_status({**before, "metadata": _status_update_metadata(target, before, body)}, body)
     if target.subresource == "resize":
         return pod_resources.with_resources_of(before, body)
     if target.resource.has_status:
@@ -333,7 +332,7 @@ def _only_its_part(target: RequestTarget, before: JsonObject, body: JsonObject) 
     return body
 
 
-def _metadata_beside_status(target: RequestTarget, before: JsonObject, body: JsonObject) -> JsonObject:
+def _status_update_metadata(target: RequestTarget, before: JsonObject, body: JsonObject) -> JsonObject:
     old: JsonObject = before["metadata"]
     if not strategy_of(target.resource.key).status_with_metadata:
         return {**old}
@@ -351,7 +350,7 @@ def _with_policy(body: JsonObject, propagation: str) -> JsonObject:
     """``body`` with the finalizer of the propagation policy."""
     wanted = _POLICY_FINALIZERS.get(propagation)
     others = [name for name in metadata.finalizers(body) if name not in _POLICY_FINALIZERS.values()]
-    if propagation == "" or metadata.is_ending(body):
+    if propagation == "" or metadata.is_terminating(body):
         return body
     finalizers = [*others, wanted] if wanted else others
     meta = {key: value for key, value in body["metadata"].items() if key != "finalizers"}

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.local.apiserver.apimachinery.errors import bad_request, expired, from_the_future
+from deploy.local.apiserver.apimachinery.errors import bad_request, expired, future_version
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode_object, encode
 from deploy.local.apiserver.apimachinery.selectors import NAME, Matcher, Pin, matcher, pinned
 from deploy.local.apiserver.registry.api import RequestTarget
 from deploy.local.apiserver.storage.store import ObjectStore, StoredObject, TooOldError
 
-_LONGEST_REVISION: Final = 20
+_MAX_DIGITS: Final = 20
 """Digits of an unsigned 64-bit number."""
 
 
@@ -57,7 +57,7 @@ def revision_of(text: str) -> int:
     """A resourceVersion as a number; ``""`` is 0. Raises a 400."""
     if not text:
         return 0
-    if not text.isascii() or not text.isdigit() or len(text) > _LONGEST_REVISION:
+    if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS:
         raise bad_request(f'invalid resourceVersion: Invalid value: "{text}": must be a number')
     return int(text)
 
@@ -80,7 +80,7 @@ def list_page(store: ObjectStore, target: RequestTarget, options: ListOptions) -
     """One page of a collection. Raises 400, 410, or 504 for a resourceVersion in the future."""
     wanted = selection(target, options.labels, options.fields)
     after, revision = _begin(store, options)
-    items = _state(store, target, revision, pinned(options.fields))
+    items = _objects_at(store, target, revision, pinned(options.fields))
     if wanted is not None:
         items = [stored for stored in items if wanted(stored.body)]
     if after is not None:
@@ -103,12 +103,12 @@ def _begin(store: ObjectStore, options: ListOptions) -> tuple[tuple[str, str] | 
         return _read_token(options.token)
     requested = revision_of(options.resource_version)
     if requested > store.revision:
-        raise from_the_future(requested, store.revision)
+        raise future_version(requested, store.revision)
     # Without Exact, the revision means "not older than"; the newest list always satisfies it.
     return None, requested if options.match == "Exact" and requested else store.revision
 
 
-def _state(store: ObjectStore, target: RequestTarget, revision: int, pin: Pin | None) -> list[StoredObject]:
+def _objects_at(store: ObjectStore, target: RequestTarget, revision: int, pin: Pin | None) -> list[StoredObject]:
     # The newest state needs no history.
     if revision == store.revision:
         return candidates(store, target, pin)

@@ -8,11 +8,11 @@ from typing import Final
 
 from deploy.local.apiserver.apimachinery.errors import FORBIDDEN, Cause, StatusError, bad_request, invalid
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
-from deploy.local.apiserver.apimachinery.names import complaint, key_complaints, value_complaints
+from deploy.local.apiserver.apimachinery.names import key_errors, name_error, value_errors
 from deploy.local.apiserver.resources.resource import ServedResource
 
 # Server-set fields; updates by clients are ignored.
-_SERVERS: Final = (
+_SERVER_FIELDS: Final = (
     "name",
     "namespace",
     "uid",
@@ -36,34 +36,35 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def born(body: JsonObject, resource: ServedResource, namespace: str, uid: str, now: datetime) -> JsonObject:
+def with_new_metadata(
+    body: JsonObject, resource: ServedResource, namespace: str, uid: str, now: datetime
+) -> JsonObject:
     """``body`` with the metadata of a new object, overriding server-set fields from the client."""
-    meta = {key: value for key, value in body["metadata"].items() if key not in _SERVERS and value is not None}
+    meta = {key: value for key, value in body["metadata"].items() if key not in _SERVER_FIELDS and value is not None}
     meta.pop("resourceVersion", None)
-    mine: JsonObject = {"name": body["metadata"]["name"]}
+    fields: JsonObject = {"name": body["metadata"]["name"]}
     if namespace:
-        mine["namespace"] = namespace
-    mine |= {"uid": uid, "creationTimestamp": timestamp(now)}
+        fields["namespace"] = namespace
+    fields |= {"uid": uid, "creationTimestamp": timestamp(now)}
     if resource.generation:
-        mine["generation"] = 1
-    return {**body, "metadata": {**mine, **meta}}
+        fields["generation"] = 1
+    return {**body, "metadata": {**fields, **meta}}
 
 
-def carried_over(before: JsonObject, body: JsonObject) -> JsonObject:
+def with_old_metadata(before: JsonObject, body: JsonObject) -> JsonObject:
     """``body`` with the server-set metadata of ``before``."""
     old: JsonObject = before["metadata"]
+    new = {key: value for key, value in body["metadata"].items() if key not in _SERVER_FIELDS}
     # Go omits empty maps and lists.
-    meta = {
-        key: value for key, value in body["metadata"].items() if key not in _SERVERS and value not in (None, {}, [])
-    }
-    mine: JsonObject = {key: old[key] for key in _SERVERS if key in old}
+    meta = {key: value for key, value in new.items() if value not in (None, {}, [])}
+    fields: JsonObject = {key: old[key] for key in _SERVER_FIELDS if key in old}
     # An update without managedFields keeps them; an empty list clears them.
-    if "managedFields" in old and "managedFields" not in body["metadata"]:
-        mine["managedFields"] = old["managedFields"]
-    return {**body, "metadata": {**mine, **meta, "resourceVersion": old["resourceVersion"]}}
+    if "managedFields" in old and "managedFields" not in new:
+        fields["managedFields"] = old["managedFields"]
+    return {**body, "metadata": {**fields, **meta, "resourceVersion": old["resourceVersion"]}}
 
 
-def counted(before: JsonObject, body: JsonObject) -> JsonObject:
+def with_generation(before: JsonObject, body: JsonObject) -> JsonObject:
     """``body`` with its generation incremented if more than metadata and status differ from ``before``."""
     keys = (before.keys() | body.keys()) - _NOT_COUNTED
     if "generation" not in before["metadata"] or all(before.get(key) == body.get(key) for key in keys):
@@ -79,17 +80,17 @@ def check(body: JsonObject, resource: ServedResource, before: JsonObject | None 
 
 
 def _causes(meta: JsonObject, resource: ServedResource) -> Iterator[Cause]:
-    why = complaint(resource.key, meta["name"])
+    why = name_error(resource.key, meta["name"])
     if why:
         yield Cause("metadata.name", f'Invalid value: "{meta["name"]}": {why}')
     for key, value in (meta.get("labels") or {}).items():
-        for fault in key_complaints(key):
+        for fault in key_errors(key):
             yield Cause("metadata.labels", f'Invalid value: "{key}": {fault}')
-        for fault in value_complaints(value or ""):
+        for fault in value_errors(value or ""):
             yield Cause("metadata.labels", f'Invalid value: "{value}": {fault}')
     for key in meta.get("annotations") or {}:
         # Kubernetes validates annotation keys in lower case.
-        for fault in key_complaints(key.lower()):
+        for fault in key_errors(key.lower()):
             yield Cause("metadata.annotations", f'Invalid value: "{key}": {fault}')
     size = sum(len(key) + len(value) for key, value in (meta.get("annotations") or {}).items())
     if size > _ANNOTATIONS_LIMIT:
@@ -117,14 +118,14 @@ def _finalizer_causes(meta: JsonObject, resource: ServedResource, before: JsonOb
     if not added:
         return
     path = "metadata.finalizers"
-    if before is not None and is_ending(before):
+    if before is not None and is_terminating(before):
         listing = ", ".join(f'"{name}"' for name in sorted(set(added)))
         why = (
             f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listing}}}"
         )
         yield Cause(path, f"Forbidden: {why}", FORBIDDEN)
     if not resource.custom or before is None:
-        yield from (Cause(path, f'Invalid value: "{name}": {why}') for name in added for why in key_complaints(name))
+        yield from (Cause(path, f'Invalid value: "{name}": {why}') for name in added for why in key_errors(name))
     if not resource.custom and resource.group not in _FREE_FINALIZERS:
         for name in added:
             if "/" not in name and name not in _STANDARD_FINALIZERS:
@@ -152,27 +153,27 @@ def finalizers(body: JsonObject) -> list[str]:
     return list(body["metadata"].get("finalizers") or ())
 
 
-def is_ending(body: JsonObject) -> bool:
+def is_terminating(body: JsonObject) -> bool:
     """Return True if the object is marked for deletion."""
     return "deletionTimestamp" in body["metadata"]
 
 
-def has_ended(body: JsonObject) -> bool:
+def can_be_removed(body: JsonObject) -> bool:
     """Return True if the object is marked for deletion and has no finalizers or grace period left."""
     meta = body["metadata"]
-    return is_ending(body) and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds")
+    return is_terminating(body) and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds")
 
 
-def marked(body: JsonObject, now: datetime, grace: int) -> JsonObject:
+def marked_for_deletion(body: JsonObject, now: datetime, grace: int) -> JsonObject:
     """``body`` marked for deletion in ``grace`` seconds; keeps an earlier deadline."""
     meta: JsonObject = body["metadata"]
-    if is_ending(body) and meta.get("deletionGracePeriodSeconds", 0) <= grace:
+    if is_terminating(body) and meta.get("deletionGracePeriodSeconds", 0) <= grace:
         return body
     mark: JsonObject = {
         "deletionTimestamp": timestamp(now + timedelta(seconds=grace)),
         "deletionGracePeriodSeconds": grace,
     }
     # As in Kubernetes, marking increments the generation.
-    if "generation" in meta and not is_ending(body):
+    if "generation" in meta and not is_terminating(body):
         mark["generation"] = meta["generation"] + 1
     return {**body, "metadata": {**meta, **mark}}

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from deploy.local.apiserver.apimachinery.errors import DUPLICATE, FORBIDDEN, REQUIRED, Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.apimachinery.names import label_complaints
+from deploy.local.apiserver.apimachinery.names import label_errors
 from deploy.local.apiserver.registry import pod_resources
 from deploy.local.apiserver.registry.pod_resources import CONTAINER_LISTS
 
-_SETTLED: Final = (
+_IMMUTABLE: Final = (
     "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
     "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
     "tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
@@ -34,8 +34,8 @@ def check(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
     changed = sorted(name for name in old.keys() | spec.keys() if old.get(name) != spec.get(name))
     for name in changed:
         yield from _CHANGEABLE.get(name, lambda *_: iter(()))(old.get(name), spec.get(name))
-    settled = [name for name in changed if name not in _CHANGEABLE and name not in CONTAINER_LISTS]
-    yield from _settled(name for name in settled if not _is_relaxed(name, old.get(name), spec.get(name)))
+    immutable = [name for name in changed if name not in _CHANGEABLE and name not in CONTAINER_LISTS]
+    yield from _immutable_faults(name for name in immutable if not _is_relaxed(name, old.get(name), spec.get(name)))
 
 
 def check_path(subresource: str, before: JsonObject, body: JsonObject) -> Iterator[Cause]:
@@ -50,10 +50,10 @@ def _spec(pod: JsonObject) -> JsonObject:
     return pod.get("spec") or {}
 
 
-def _settled(names: Iterator[str]) -> Iterator[Cause]:
+def _immutable_faults(names: Iterator[str]) -> Iterator[Cause]:
     listing = ", ".join(names)
     if listing:
-        yield Cause("spec", f"{_SETTLED}\nchanged: {listing}", FORBIDDEN)
+        yield Cause("spec", f"{_IMMUTABLE}\nchanged: {listing}", FORBIDDEN)
 
 
 def _container_faults(spec: JsonObject) -> Iterator[Cause]:
@@ -76,7 +76,7 @@ def _one_container(path: str, container: JsonObject) -> Iterator[Cause]:
     if not name:
         yield Cause(f"{path}.name", "Required value", REQUIRED)
     else:
-        yield from (Cause(f"{path}.name", f'Invalid value: "{name}": {why}') for why in label_complaints(name))
+        yield from (Cause(f"{path}.name", f'Invalid value: "{name}": {why}') for why in label_errors(name))
     if not container.get("image"):
         yield Cause(f"{path}.image", "Required value", REQUIRED)
     yield from pod_resources.limit_faults(f"{path}.resources", container)
@@ -87,10 +87,12 @@ def _changed_containers(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
         if len(old.get(kind) or ()) != len(new.get(kind) or ()):
             yield Cause(f"spec.{kind}", "Forbidden: pod updates may not add or remove containers", FORBIDDEN)
             return
-    yield from _settled(kind for kind in CONTAINER_LISTS if _beside_images(old, kind) != _beside_images(new, kind))
+    yield from _immutable_faults(
+        kind for kind in CONTAINER_LISTS if _without_images(old, kind) != _without_images(new, kind)
+    )
 
 
-def _beside_images(spec: JsonObject, kind: str) -> list[JsonObject]:
+def _without_images(spec: JsonObject, kind: str) -> list[JsonObject]:
     return [
         # Some clients write empty fields, others omit them.
         {key: value for key, value in container.items() if key != "image" and value not in (None, [], {})}
@@ -116,13 +118,13 @@ def _deadline_faults(old: int | None, new: int | None) -> Iterator[Cause]:
 
 def _toleration_faults(old: list[JsonObject] | None, new: list[JsonObject] | None) -> Iterator[Cause]:
     # The only change allowed is of `tolerationSeconds`, so the comparison ignores it.
-    remaining = [_but_for_how_long(toleration) for toleration in new or ()]
-    if any(_but_for_how_long(toleration) not in remaining for toleration in old or ()):
+    remaining = [_without_duration(toleration) for toleration in new or ()]
+    if any(_without_duration(toleration) not in remaining for toleration in old or ()):
         why = "existing toleration can not be modified except its tolerationSeconds"
         yield Cause("spec.tolerations", f"Forbidden: {why}", FORBIDDEN)
 
 
-def _but_for_how_long(toleration: JsonObject) -> JsonObject:
+def _without_duration(toleration: JsonObject) -> JsonObject:
     return {key: value for key, value in toleration.items() if key != "tolerationSeconds" and value}
 
 

@@ -20,7 +20,7 @@ from protocol.units import ZERO, QuantityError, Resources, parse_quantity
 CONTAINER_LISTS: Final = ("containers", "initContainers")
 """The fields of a pod's spec that list its containers."""
 
-_TAKEN: Final = ("resources", "resizePolicy")
+_RESIZED: Final = ("resources", "resizePolicy")
 _RESIZABLE: Final = frozenset({"cpu", "memory"})
 
 
@@ -53,8 +53,8 @@ def _with_resources(old: list[JsonObject], new: list[JsonObject]) -> list[JsonOb
     if _names(old) != _names(new):
         return new
     return [
-        {key: value for key, value in was.items() if key not in _TAKEN}
-        | {key: now[key] for key in _TAKEN if key in now}
+        {key: value for key, value in was.items() if key not in _RESIZED}
+        | {key: now[key] for key in _RESIZED if key in now}
         for was, now in zip(old, new, strict=True)
     ]
 
@@ -69,10 +69,10 @@ def resize_faults(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
         if _names(field(before, ("spec", name)) or []) != _names(field(body, ("spec", name)) or []):
             yield Cause(f"spec.{name}", f"Forbidden: {name} may not be added or removed on resize", FORBIDDEN)
             return
-    if _bare(before) != _bare(body):
+    if _without_resources(before) != _without_resources(body):
         yield Cause("spec", "Forbidden: only cpu and memory resources are mutable", FORBIDDEN)
         return
-    for path, old, new in _pairs(before, body):
+    for path, old, new in _container_pairs(before, body):
         # Only sidecars keep running; other init containers have ended or will end soon.
         if path.startswith("spec.init") and old != new and old.get("restartPolicy") != "Always":
             yield Cause(path, "Forbidden: resources of non-sidecar init containers are immutable", FORBIDDEN)
@@ -179,7 +179,7 @@ def _amounts(container: JsonObject, part: str) -> JsonObject:
     return field(container, ("resources", part)) or {}
 
 
-def _pairs(before: JsonObject, body: JsonObject) -> Iterator[tuple[str, JsonObject, JsonObject]]:
+def _container_pairs(before: JsonObject, body: JsonObject) -> Iterator[tuple[str, JsonObject, JsonObject]]:
     """Path, old and new state of each container that exists in both."""
     for name in CONTAINER_LISTS:
         old = {container.get("name"): container for container in field(before, ("spec", name)) or []}
@@ -188,7 +188,7 @@ def _pairs(before: JsonObject, body: JsonObject) -> Iterator[tuple[str, JsonObje
                 yield f"spec.{name}[{index}]", old[new.get("name")], new
 
 
-def _bare(pod: JsonObject) -> JsonObject:
+def _without_resources(pod: JsonObject) -> JsonObject:
     """The pod's spec without the resources of its containers."""
     spec: JsonObject = pod.get("spec") or {}
     lists = {

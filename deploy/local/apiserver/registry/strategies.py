@@ -15,16 +15,16 @@ from typing import Any, Final
 from deploy.local.apiserver.apimachinery.errors import FORBIDDEN, REQUIRED, Cause, bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from deploy.local.apiserver.registry import pod_checks, pod_resources
-from deploy.local.apiserver.registry.metadata import is_ending, timestamp
+from deploy.local.apiserver.registry.metadata import is_terminating, timestamp
 from deploy.local.apiserver.resources import definitions
-from deploy.local.apiserver.schema.structural import unreadable
+from deploy.local.apiserver.schema.structural import unsupported_rules
 
 NAMESPACE_FINALIZER: Final = "kubernetes"
 _DEFAULT_GRACE: Final = 30  # seconds, as in Kubernetes
 # Go always writes MicroTime with six digits.
 _MICRO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
-_IMMORTAL_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"})
+_UNDELETABLE_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,22 @@ class Strategy:
     be removed for other reasons than finalizers; ``warnings(body)`` are for the client.
     ``check_path(subresource, before, body)`` yields the forbidden changes of an update by that path (empty: the object
     itself). ``needs_version``: an update must have a resourceVersion. ``status_with_metadata``: a status update may
-    change labels, annotations and finalizers too. ``made_by_update``: an update creates a missing object. ``immortal``
-    are the names of objects that cannot be deleted.
+    change labels, annotations and finalizers too. ``creates_on_update``: an update creates a missing object.
+    ``undeletable`` are the names of objects that cannot be deleted.
     """
 
     complete: Callable[[JsonObject, datetime], JsonObject] = lambda body, _: body
     check: Callable[[JsonObject | None, JsonObject], Iterator[Cause]] = lambda *_: iter(())
     grace: Callable[[JsonObject], int] = lambda _: 0
-    first_status: Callable[[JsonObject], JsonObject | None] = lambda _: None
-    keeps_first_status: bool = False
+    initial_status: Callable[[JsonObject], JsonObject | None] = lambda _: None
+    keeps_status: bool = False
     is_held: Callable[[JsonObject], bool] = lambda _: False
     warnings: Callable[[JsonObject], tuple[str, ...]] = lambda _: ()
     check_path: Callable[[str, JsonObject, JsonObject], Iterator[Cause]] = lambda *_: iter(())
     needs_version: bool = False
     status_with_metadata: bool = False
-    made_by_update: bool = False
-    immortal: frozenset[str] = frozenset()
+    creates_on_update: bool = False
+    undeletable: frozenset[str] = frozenset()
 
 
 def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
@@ -135,9 +135,9 @@ def _complete_definition(body: JsonObject, now: datetime) -> JsonObject:
     meta: JsonObject = body["metadata"]
     finalizers = meta.get("finalizers") or []
     # While the CRD is being deleted, the garbage collector removes the finalizer; do not add it again.
-    if not is_ending(body) and definitions.CLEANUP_FINALIZER not in finalizers:
+    if not is_terminating(body) and definitions.CLEANUP_FINALIZER not in finalizers:
         body = {**body, "metadata": {**meta, "finalizers": [*finalizers, definitions.CLEANUP_FINALIZER]}}
-    return definitions.completed(body, timestamp(now))
+    return definitions.established(body, timestamp(now))
 
 
 def _complete_autoscaler(body: JsonObject, _: datetime) -> JsonObject:
@@ -170,16 +170,16 @@ STRATEGIES: Final[dict[str, Strategy]] = {
         status_with_metadata=True,
     ),
     # A kubelet creates its Node with a status.
-    "nodes": Strategy(keeps_first_status=True, status_with_metadata=True),
+    "nodes": Strategy(keeps_status=True, status_with_metadata=True),
     "namespaces": Strategy(
         _complete_namespace,
-        first_status=lambda _: {"phase": "Active"},
+        initial_status=lambda _: {"phase": "Active"},
         is_held=lambda body: bool(field(body, ("spec", "finalizers"))),
-        immortal=_IMMORTAL_NAMESPACES,
+        undeletable=_UNDELETABLE_NAMESPACES,
     ),
     "secrets": Strategy(_complete_secret, _check_immutable),
     "configmaps": Strategy(check=_check_immutable),
-    "leases.coordination.k8s.io": Strategy(_complete_lease, _check_lease, needs_version=True, made_by_update=True),
+    "leases.coordination.k8s.io": Strategy(_complete_lease, _check_lease, needs_version=True, creates_on_update=True),
     "poddisruptionbudgets.policy": Strategy(needs_version=True),
     "services": Strategy(_defaults("spec", type="ClusterIP", sessionAffinity="None")),
     "deployments.apps": Strategy(_defaults("spec", replicas=1)),
@@ -188,8 +188,8 @@ STRATEGIES: Final[dict[str, Strategy]] = {
     "horizontalpodautoscalers.autoscaling": Strategy(_complete_autoscaler, _check_autoscaler),
     definitions.CRD_KEY: Strategy(
         _complete_definition,
-        keeps_first_status=True,
-        warnings=lambda body: tuple(unreadable(body.get("spec"))),
+        keeps_status=True,
+        warnings=lambda body: tuple(unsupported_rules(body.get("spec"))),
         needs_version=True,
     ),
 }

@@ -8,16 +8,16 @@ from deploy.local.apiserver.apimachinery import errors
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field, text_at, with_field
 from deploy.local.apiserver.authn.tokens import ISSUER, Reference, TokenClaims, sign
 from deploy.local.apiserver.registry.api import Api, DeleteOptions, RequestTarget, WriteOptions, WriteOutcome
-from deploy.local.apiserver.registry.metadata import is_ending, timestamp
+from deploy.local.apiserver.registry.metadata import is_terminating, timestamp
 from deploy.local.apiserver.resources.resource import ScalePaths, ServedResource
 from deploy.local.apiserver.storage.database import Key
 from deploy.local.apiserver.storage.store import StoredObject
 from protocol.kubernetes.objects import labels_of, selects
 
 # Limits and default of kube-apiserver, in seconds.
-_LEAST_SECONDS: Final = 600
-_MOST_SECONDS: Final = 2**32
-_USUAL_SECONDS: Final = 3600
+_MIN_SECONDS: Final = 600
+_MAX_SECONDS: Final = 2**32
+_DEFAULT_SECONDS: Final = 3600
 
 
 def success(code: int = 201) -> JsonObject:
@@ -40,7 +40,7 @@ def bind(api: Api, target: RequestTarget, binding: JsonObject, options: WriteOpt
             subject,
             f"Precondition failed: UID in precondition: {uid}, UID in object meta: {pod.body['metadata']['uid']}",
         )
-    if is_ending(pod.body):
+    if is_terminating(pod.body):
         raise errors.conflict(subject, f"pod {target.name} is being deleted, cannot be assigned to a host")
     taken = field(pod.body, ("spec", "nodeName"))
     if taken:
@@ -139,7 +139,7 @@ def issue_token(api: Api, target: RequestTarget, request: JsonObject, signing_ke
     """Issue a token; return the TokenRequest with it. Raises 400, 404, 409 or 422."""
     account = api.get(target)
     spec: JsonObject = request.get("spec") or {}
-    seconds = spec.get("expirationSeconds") or _USUAL_SECONDS
+    seconds = spec.get("expirationSeconds") or _DEFAULT_SECONDS
     _check_seconds(target, seconds)
     now = int(api.environment.now().timestamp())
     pod, node = _bound_objects(api, target, spec.get("boundObjectRef"))
@@ -168,10 +168,10 @@ def issue_token(api: Api, target: RequestTarget, request: JsonObject, signing_ke
 
 
 def _check_seconds(target: RequestTarget, seconds: Any) -> None:
-    if not isinstance(seconds, int) or not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+    if not isinstance(seconds, int) or not _MIN_SECONDS <= seconds <= _MAX_SECONDS:
         limit = (
             "less than 10 minutes"
-            if not isinstance(seconds, int) or seconds < _LEAST_SECONDS
+            if not isinstance(seconds, int) or seconds < _MIN_SECONDS
             else "larger than 2^32 seconds"
         )
         cause = errors.Cause("spec.expirationSeconds", f"Invalid value: {seconds}: may not specify a duration {limit}")

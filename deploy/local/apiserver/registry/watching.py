@@ -17,7 +17,7 @@ from deploy.local.apiserver.storage.store import ChangeType, ObjectStore, Stored
 Shape = Callable[[JsonObject], JsonObject]
 """Converts a stored object to the form that the client requested."""
 
-LONGEST_WATCH: Final = 3600.0
+DEFAULT_WATCH_TIMEOUT: Final = 3600.0
 """Default timeout of a watch, in seconds."""
 
 _INITIAL_END: Final = "k8s.io/initial-events-end"
@@ -32,7 +32,7 @@ class WatchOptions:
     resource_version: str = ""
     bookmarks: bool = False
     initial: bool | None = None
-    timeout: float = LONGEST_WATCH
+    timeout: float = DEFAULT_WATCH_TIMEOUT
     bookmark_every: float = 30.0
 
 
@@ -55,17 +55,17 @@ class Watch:
         try:
             if self._start == 0 if self._options.initial is None else self._options.initial:
                 # Before anything is sent, so that changes made meanwhile follow.
-                place = self._history.place_after(self._store.revision)
+                place = self._history.position_after(self._store.revision)
                 yield b"".join(self._initial())
             else:
-                place = self._history.place_after(self._checked_start())
+                place = self._history.position_after(self._start_revision())
             async for chunk in self._follow(place, closing):
                 yield chunk
         # A 410 ends the stream; the client lists again.
         except TooOldError as error:
             yield encode({"type": "ERROR", "object": too_old(self._start, error.floor).status()}) + b"\n"
 
-    def _checked_start(self) -> int:
+    def _start_revision(self) -> int:
         """The revision to start after. A future one belongs to another history and counts as too old."""
         if self._start > self._store.revision:
             raise TooOldError(self._store.revision)
@@ -111,7 +111,7 @@ class Watch:
         if not before and not now:
             return None
         if before and not now and change.type is not ChangeType.DELETED:
-            return self._line(ChangeType.DELETED, _as_it_was(change))
+            return self._line(ChangeType.DELETED, _last_match(change))
         kind = ChangeType.ADDED if not before else change.type
         unchanged = self._shape is None and kind is change.type
         return change.line if unchanged else self._line(kind, change.now.body)
@@ -131,7 +131,7 @@ class Watch:
         return encode({"type": "BOOKMARK", "object": bookmark}) + b"\n"
 
 
-def _as_it_was(change: StoredChange) -> JsonObject:
+def _last_match(change: StoredChange) -> JsonObject:
     """The last matching state, at the revision at which the object no longer matched."""
     last: StoredObject = change.before or change.now
     return {**last.body, "metadata": {**last.body["metadata"], "resourceVersion": str(change.revision)}}

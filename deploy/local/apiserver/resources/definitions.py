@@ -28,7 +28,7 @@ _REQUIRED: Final = (
 )
 
 
-def completed(body: JsonObject, now: str) -> JsonObject:
+def established(body: JsonObject, now: str) -> JsonObject:
     """The CRD with defaults and the status of an established one. Raises a 422 with all errors."""
     spec: JsonObject = body.get("spec") or {}
     name = field(body, ("metadata", "name")) or ""

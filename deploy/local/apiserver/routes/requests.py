@@ -16,7 +16,7 @@ from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH, JSON, P
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
 from deploy.local.apiserver.registry.api import DeleteOptions, RequestTarget, WriteOptions
 from deploy.local.apiserver.registry.listing import ListOptions
-from deploy.local.apiserver.registry.watching import LONGEST_WATCH, WatchOptions
+from deploy.local.apiserver.registry.watching import DEFAULT_WATCH_TIMEOUT, WatchOptions
 from deploy.local.apiserver.resources.catalog import Catalog
 from deploy.local.apiserver.schema.shapes import check_shape
 from protocol.durations import DurationError, parse_duration
@@ -159,7 +159,7 @@ def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
     )
 
 
-def _check_together(query: Query, is_watch: bool) -> None:
+def _check_combination(query: Query, is_watch: bool) -> None:
     """Raise a 422 with all invalid combinations of the options of a list or a watch."""
     causes = [
         errors.Cause(name, f"Forbidden: {why}", errors.FORBIDDEN)
@@ -194,7 +194,7 @@ def _watch_faults(query: Query) -> Iterator[tuple[str, str]]:
 
 def list_options(query: Query) -> ListOptions:
     """Options of a list. Raises a 400 or 422."""
-    _check_together(query, is_watch=False)
+    _check_combination(query, is_watch=False)
     return ListOptions(
         labels=query.get("labelSelector", ""),
         fields=query.get("fieldSelector", ""),
@@ -208,7 +208,7 @@ def list_options(query: Query) -> ListOptions:
 
 def watch_options(query: Query) -> WatchOptions:
     """Options of a watch. Raises 400 or 422."""
-    _check_together(query, is_watch=True)
+    _check_combination(query, is_watch=True)
     timeout = _number(query, "timeoutSeconds")
     return WatchOptions(
         labels=query.get("labelSelector", ""),
@@ -216,7 +216,7 @@ def watch_options(query: Query) -> WatchOptions:
         resource_version=query.get("resourceVersion", ""),
         bookmarks=flag(query, "allowWatchBookmarks"),
         initial=flag(query, "sendInitialEvents") if "sendInitialEvents" in query else None,
-        timeout=float(timeout or LONGEST_WATCH),
+        timeout=float(timeout or DEFAULT_WATCH_TIMEOUT),
     )
 
 

@@ -41,26 +41,28 @@ def _object(patch: Any) -> JsonObject:
     return patch
 
 
-def applied(target: RequestTarget, body: requests.Body, options: WriteOptions, now: str) -> Change:
+def apply_change(target: RequestTarget, body: requests.Body, options: WriteOptions, now: str) -> Change:
     """The change of a server-side apply, which gets ``{}`` if the object does not exist. Raises 400 or 422."""
     if not options.field_manager:
         cause = errors.Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
         raise errors.invalid(errors.Subject("patchoptions", "meta.k8s.io", "", "PatchOptions"), [cause])
     resource = target.resource
-    stated = _object(body.value(media_types.PATCHES))
-    shapes.check_metadata(stated.get("metadata"))
-    if not stated.get("apiVersion") or not stated.get("kind"):
-        raise errors.bad_request(f"invalid object type: {stated.get('apiVersion', '')}, Kind={stated.get('kind', '')}")
+    applied = _object(body.value(media_types.PATCHES))
+    shapes.check_metadata(applied.get("metadata"))
+    if not applied.get("apiVersion") or not applied.get("kind"):
+        raise errors.bad_request(
+            f"invalid object type: {applied.get('apiVersion', '')}, Kind={applied.get('kind', '')}"
+        )
     # Only the server tracks field ownership.
-    if (stated.get("metadata") or {}).get("managedFields"):
+    if (applied.get("metadata") or {}).get("managedFields"):
         raise errors.bad_request("metadata.managedFields must be nil")
     keys = partial(schema_list_keys, resource.schema.document) if resource.schema else builtin_list_keys
     application = Application(options.field_manager, options.force, resource.api_version, now, keys, target.subresource)
-    return lambda live: apply(live, stated, application)
+    return lambda live: apply(live, applied, application)
 
 
 # Without server-side apply, which may create its object, and needs the request's options.
-_MAKERS: Final[dict[str, Callable[[Any], Change]]] = {
+_PATCHES: Final[dict[str, Callable[[Any], Change]]] = {
     media_types.JSON_PATCH: lambda patch: lambda body: json_patch(body, patch),
     media_types.MERGE_PATCH: lambda patch: lambda body: _object(merge_patch(body, _object(patch))),
     media_types.STRATEGIC_PATCH: lambda patch: lambda body: strategic_patch(body, _object(patch)),
@@ -72,10 +74,10 @@ def change_of(target: RequestTarget, body: requests.Body) -> Change:
     accepted = _CUSTOM_PATCHES if target.resource.custom else media_types.PATCHES
     if body.media_type not in accepted or body.media_type == media_types.APPLY_PATCH:
         raise errors.unsupported_media_type(body.media_type, accepted)
-    return _MAKERS[body.media_type](body.value(accepted))
+    return _PATCHES[body.media_type](body.value(accepted))
 
 
-_OF_ONE_NAMESPACE: Final = frozenset({"create", "deletecollection"})
+_NAMESPACE_VERBS: Final = frozenset({"create", "deletecollection"})
 """Collection verbs that, unlike list and watch, need a namespace."""
 
 
@@ -145,7 +147,7 @@ class ResourceRoutes:
         verb, handler = self._verbs.get((method, bool(target.name)), ("", self._get))
         if verb not in target.resource.verbs:
             raise errors.method_not_allowed()
-        if verb in _OF_ONE_NAMESPACE and target.resource.namespaced and not target.namespace:
+        if verb in _NAMESPACE_VERBS and target.resource.namespaced and not target.namespace:
             # As in kube-apiserver, which has such a route, without this method, for built-in resources only.
             raise errors.no_such_path() if target.resource.custom else errors.method_not_allowed()
         return handler
@@ -154,7 +156,7 @@ class ResourceRoutes:
         include = call.query.get("includeObject", "Metadata")
         return ClientView(call.target.resource, call.form, include, self._api.environment.now())
 
-    def _shown(self, call: Call, stored: StoredObject, code: int = 200, warnings: tuple[str, ...] = ()) -> Response:
+    def _response(self, call: Call, stored: StoredObject, code: int = 200, warnings: tuple[str, ...] = ()) -> Response:
         response = raw_response(self._view(call).object(stored), code)
         for warning in warnings:
             # 299 is HTTP's code for miscellaneous warnings.
@@ -163,10 +165,10 @@ class ResourceRoutes:
         return response
 
     def _outcome(self, call: Call, outcome: WriteOutcome) -> Response:
-        return self._shown(call, outcome.stored, 201 if outcome.created else 200, outcome.warnings)
+        return self._response(call, outcome.stored, 201 if outcome.created else 200, outcome.warnings)
 
     def _get(self, call: Call) -> Response:
-        return self._shown(call, self._api.get(call.target))
+        return self._response(call, self._api.get(call.target))
 
     def _list(self, call: Call) -> Response:
         if requests.flag(call.query, "watch"):
@@ -202,7 +204,7 @@ class ResourceRoutes:
 
     def _apply(self, call: Call) -> Response:
         options = requests.write_options(call.query)
-        change = applied(call.target, call.body, options, timestamp(self._api.environment.now()))
+        change = apply_change(call.target, call.body, options, timestamp(self._api.environment.now()))
         # An apply may create an object, but not through a subresource.
         if self._api.store.get(call.target.key) is None and not call.target.subresource:
             return self._outcome(call, self._api.create(call.target, change({}), options))
@@ -214,7 +216,7 @@ class ResourceRoutes:
         )
         # kube-apiserver returns a removed pod; for other kinds it returns a Status.
         if not outcome.gone or call.target.resource.key == "pods":
-            return self._shown(call, outcome.stored)
+            return self._response(call, outcome.stored)
         resource = call.target.resource
         details = {"name": call.target.name, "kind": resource.plural, "uid": outcome.stored.body["metadata"]["uid"]}
         if resource.group:

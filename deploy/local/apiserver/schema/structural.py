@@ -14,7 +14,7 @@ from typing import Any, Final
 from deploy.local.apiserver.apimachinery.errors import Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, deep_copy
 from deploy.local.apiserver.schema.cel import EvaluationError, UnknownExpressionError, compiled, escaped, evaluate
-from deploy.local.apiserver.schema.validation import counterpart, is_unchanged, shown, violations
+from deploy.local.apiserver.schema.validation import counterpart, is_unchanged, literal, violations
 
 _RULES: Final = "x-kubernetes-validations"
 
@@ -22,7 +22,7 @@ _RULES: Final = "x-kubernetes-validations"
 def broken_rules(value: Any, schema: JsonObject, before: Any, path: str = "") -> Iterator[Cause]:
     """A cause for every CEL rule in ``schema`` that ``value`` violates; ``before`` is None for a new value."""
     for rule in schema.get(_RULES, ()):
-        yield from _checked(rule, value, before, path)
+        yield from _evaluate_rule(rule, value, before, path)
     if isinstance(value, dict):
         properties = schema.get("properties") or {}
         for name, inner in value.items():
@@ -36,18 +36,18 @@ def broken_rules(value: Any, schema: JsonObject, before: Any, path: str = "") ->
             yield from broken_rules(inner, schema["items"], old, f"{path}[{index}]")
 
 
-def _checked(rule: JsonObject, value: Any, before: Any, path: str) -> Iterator[Cause]:
+def _evaluate_rule(rule: JsonObject, value: Any, before: Any, path: str) -> Iterator[Cause]:
     text: str = rule["rule"]
-    about_change = "oldSelf" in text
+    is_transition = "oldSelf" in text
     # A transition rule needs an earlier value. Other rules are skipped for unchanged values.
-    if before is None if about_change else is_unchanged(value, before):
+    if before is None if is_transition else is_unchanged(value, before):
         return
     try:
         expression = compiled(text)
     except UnknownExpressionError:
-        # The client got a warning when it wrote the CRD; see `unreadable`.
+        # The client got a warning when it wrote the CRD; see `unsupported_rules`.
         return
-    scope = {"self": value, "oldSelf": before} if about_change else {"self": value}
+    scope = {"self": value, "oldSelf": before} if is_transition else {"self": value}
     # Escaping copies the whole value, and only a text with `__` can use an escaped name.
     if "__" in text:
         scope = {name: escaped(inner) for name, inner in scope.items()}
@@ -59,14 +59,16 @@ def _checked(rule: JsonObject, value: Any, before: Any, path: str) -> Iterator[C
     if outcome is not True:
         # `fieldPath` begins with a dot, which is wrong without another path before it.
         where = path + rule.get("fieldPath", "") if path else rule.get("fieldPath", "").lstrip(".")
-        yield Cause(where or "<nil>", f"Invalid value: {shown(value)}: {why}", rule.get("reason", "FieldValueInvalid"))
+        yield Cause(
+            where or "<nil>", f"Invalid value: {literal(value)}: {why}", rule.get("reason", "FieldValueInvalid")
+        )
 
 
-def unreadable(schema: Any) -> Iterator[str]:
+def unsupported_rules(schema: Any) -> Iterator[str]:
     """A warning for every CEL rule in ``schema`` that this server cannot evaluate."""
     if isinstance(schema, list):
         for inner in schema:
-            yield from unreadable(inner)
+            yield from unsupported_rules(inner)
     if not isinstance(schema, dict):
         return
     for rule in schema.get(_RULES, ()):
@@ -76,7 +78,7 @@ def unreadable(schema: Any) -> Iterator[str]:
             yield f"rule {rule['rule']!r} is not evaluated by this server: {error}"
     for name, inner in schema.items():
         if name != _RULES:
-            yield from unreadable(inner)
+            yield from unsupported_rules(inner)
 
 
 _TYPE_META: Final = ("apiVersion", "kind", "metadata")

@@ -103,17 +103,17 @@ _LIMITS: Final = (
 )
 
 _OWN: Final = frozenset(("enum", *(check[0] for check in (*_BODY_CHECKS, *_LIMITS))))
-_COMBINED: Final = frozenset(("allOf", "anyOf", "oneOf", "not"))
+_COMBINATIONS: Final = frozenset(("allOf", "anyOf", "oneOf", "not"))
 
 
-def shown(value: Any) -> str:
+def literal(value: Any) -> str:
     """A value for a message: scalars as JSON, lists and objects by type."""
     return f'"{type_name(value)}"' if isinstance(value, (dict, list)) else encode(value).decode()
 
 
 def _invalid(path: str, value: Any, why: str) -> Cause:
     where = path or "<nil>"
-    return Cause(where, f"Invalid value: {shown(value)}: {where} in body {why}")
+    return Cause(where, f"Invalid value: {literal(value)}: {where} in body {why}")
 
 
 def is_unchanged(value: Any, before: Any) -> bool:
@@ -142,7 +142,7 @@ def violations(value: Any, schema: JsonObject, path: str, before: Any = None) ->
     if wrong_type:
         yield Cause(
             path or "<nil>",
-            f"Invalid value: {shown(value)}: {path or '<nil>'} in body must be of type {wrong_type}: "
+            f"Invalid value: {literal(value)}: {path or '<nil>'} in body must be of type {wrong_type}: "
             f'"{type_name(value)}"',
             "FieldValueTypeInvalid",
         )
@@ -151,7 +151,7 @@ def violations(value: Any, schema: JsonObject, path: str, before: Any = None) ->
     # A fast path: most parts of a schema have none of these keywords.
     if not _OWN.isdisjoint(schema):
         yield from _own_violations(value, schema, path)
-    if not _COMBINED.isdisjoint(schema):
+    if not _COMBINATIONS.isdisjoint(schema):
         yield from _combined_violations(value, schema, path)
     if isinstance(value, dict):
         yield from _object_violations(value, schema, path, before)
@@ -180,7 +180,9 @@ def _own_violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause
             yield Cause(path, message.format(schema[keyword]), reason)
     if "enum" in schema and value not in schema["enum"]:
         supported = ", ".join(encode(choice).decode() for choice in schema["enum"])
-        yield Cause(path, f"Unsupported value: {shown(value)}: supported values: {supported}", "FieldValueNotSupported")
+        yield Cause(
+            path, f"Unsupported value: {literal(value)}: supported values: {supported}", "FieldValueNotSupported"
+        )
 
 
 def _combined_violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:

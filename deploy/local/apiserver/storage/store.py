@@ -108,7 +108,7 @@ class ChangeHistory:
             for waiting in by_value.values():
                 _resolve(waiting, self.end)
 
-    def place_after(self, revision: int) -> int:
+    def position_after(self, revision: int) -> int:
         """The position of the first change after ``revision``. Raises ``TooOldError``."""
         if revision < self.floor:
             raise TooOldError(self.floor)
