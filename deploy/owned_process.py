@@ -17,22 +17,22 @@ _UNLESS_ORPHANED: Final = ("sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 
 
 def owned(command: Sequence[str], enter: Sequence[str] = ()) -> list[str]:
-    """The command line of a child process; ``enter`` is the prefix that enters its network namespace, and may fork."""
+    """The command line of a child process; ``enter`` is a prefix that enters its network namespace and may fork."""
     # Forked children do not inherit PDEATHSIG, so set it again after `enter`.
     last = _DIE_WITH_PARENT if enter else ()
     return [*_DIE_WITH_PARENT, *_UNLESS_ORPHANED, str(os.getpid()), *enter, *last, *command]
 
 
-async def completed(*command: str, typed: str = "") -> tuple[int, str, str]:
-    """Run ``command`` with ``typed`` as its input; return its exit code, output and errors. Raises ``OSError``."""
-    # A session of its own: Ctrl-C reaches this process only.
+async def run_command(*command: str, stdin: str = "") -> tuple[int, str, str]:
+    """Run ``command`` with ``stdin`` as its input; return its exit code, output and errors. Raises ``OSError``."""
+    # Its own session: Ctrl-C reaches this process only.
     process = await asyncio.create_subprocess_exec(
         *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
     )
     try:
-        output, errors = await process.communicate(typed.encode())
+        output, errors = await process.communicate(stdin.encode())
     finally:
-        # After a timeout or cancellation: it must not change anything later.
+        # After a timeout or cancellation, it must not change anything any more.
         if process.returncode is None:
             process.kill()
             await process.wait()

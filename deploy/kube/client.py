@@ -31,7 +31,7 @@ _JSON: Final = "application/json"
 _TIMEOUT: Final = Seconds(15.0)
 # For the whole response, which may be large, over a slow connection.
 _LIST_TIMEOUT: Final = Seconds(30.0)
-_FORWARD: Final = Seconds(10.0)
+_FORWARD_TIMEOUT: Final = Seconds(10.0)
 _CONNECTIONS: Final = 64
 _LIMITS: Final = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=32)
 
@@ -60,10 +60,10 @@ class ApiClient:
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         return await self._page(kind.path(namespace), {name: value for name, value in selectors.items() if value})
 
-    async def pages(self, kind: Resource, most: int) -> AsyncIterator[Page]:
-        """All objects of a kind, in pages of ``most``, to save memory."""
+    async def pages(self, kind: Resource, limit: int) -> AsyncIterator[Page]:
+        """All objects of a kind, in pages of at most ``limit`` objects, to save memory."""
         # The continue token decides: the server may return fewer than the limit before the last page.
-        query = {"limit": str(most)}
+        query = {"limit": str(limit)}
         while True:
             page = await self._page(kind.path(), query)
             yield page
@@ -76,8 +76,8 @@ class ApiClient:
         # A list with limit 1 is the cheapest request that returns it.
         return (await self._page(kind.path(), {"limit": "1"}, _TIMEOUT)).version
 
-    async def _page(self, path: str, query: Mapping[str, str], patience: Seconds = _LIST_TIMEOUT) -> Page:
-        call = ApiCall("GET", path, patience, query=query)
+    async def _page(self, path: str, query: Mapping[str, str], time_limit: Seconds = _LIST_TIMEOUT) -> Page:
+        call = ApiCall("GET", path, time_limit, query=query)
         body, _ = await self._raw(call)
         try:
             return read_page(body)
@@ -94,7 +94,7 @@ class ApiClient:
             await self.create(kind, namespace, body)
 
     async def try_create(self, kind: Resource, namespace: str, body: Json) -> Json:
-        """Dry run of ``create``, including webhooks: return the object as it would be stored. Raises as ``create``."""
+        """Dry run of ``create`` with webhooks: return the object as it would be stored. Raises like ``create``."""
         return await self._call("POST", kind.path(namespace), body, query={"dryRun": "All"})
 
     async def merge_patch(self, kind: Resource, name: ObjectName, body: Json, subresource: str = "") -> Json:
@@ -110,7 +110,7 @@ class ApiClient:
     ) -> None:
         """Delete the object, with ``uid`` and ``version`` (resourceVersion) as preconditions if given.
 
-        ``grace`` is in seconds; 0 deletes it at once.
+        ``grace`` is in seconds; 0 deletes it immediately.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
@@ -122,23 +122,23 @@ class ApiClient:
 
     async def raw_get(self, path: str) -> bytes:
         """GET any path of the API server, such as ``/readyz`` or a pod proxy."""
-        return (await self.raw_answer(path))[0]
+        return (await self.raw_response(path))[0]
 
     async def pod_get(self, pod: ObjectName, port: int, path: str) -> bytes:
-        """GET from a pod, through port-forward, which arrives from the pod's loopback address.
+        """GET from a pod through port-forward, so that the request arrives from the pod's loopback address.
 
         Without port-forward it uses the pod proxy, whose requests our programs do not trust.
         """
         if self._forward is None:
             # The pod proxy connects from the API server, without the caller's identity.
             return await self.raw_get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy{path}")
-        status, body = await self._forward.get(pod, port, path, _FORWARD)
+        status, body = await self._forward.get(pod, port, path, _FORWARD_TIMEOUT)
         if 200 <= status < 300:
             return body
         raise for_people(read_refusal(status, body))
 
-    async def raw_answer(self, path: str) -> tuple[bytes, Mapping[str, str]]:
-        """GET any path of the API server; return body and headers."""
+    async def raw_response(self, path: str) -> tuple[bytes, Mapping[str, str]]:
+        """GET any path of the API server; return the response's body and headers."""
         return await self._raw(ApiCall("GET", path, _TIMEOUT))
 
     async def _call(
@@ -167,13 +167,13 @@ class ApiClient:
 def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
     """A client for the current context of a kubeconfig. Raises ``CredentialsError``.
 
-    Ignores proxies of the environment, and runs credential plug-ins, so it is for people's commands only.
+    It ignores proxy variables and runs credential plug-ins, so use it only in commands that people run.
     """
     return client_of(for_person(login_of([path]), SystemClock(), environment={}), is_busy=is_busy)
 
 
 def client_of(credentials: Credentials, *, is_busy: bool = False) -> ApiClient:
-    """A client for one API server. ``is_busy``: use less CPU per request, and drop response headers."""
+    """A client for one API server. ``is_busy``: uses less CPU per request, but returns no response headers."""
     token = credentials.token
     api: RawApi
     if is_busy:

@@ -21,16 +21,16 @@ from protocol.units import Instant, Seconds
 
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
-REMEMBERED: Final = 4096
-"""Number of objects whose last Event is cached; a repeated Event on any other object is written instead of counted."""
+CACHED_OBJECTS: Final = 4096
+"""Number of objects whose last Event is cached. On all others, a repetition is a new Event instead of a count."""
 
-COUNTS_APART: Final = Seconds(60.0)
-"""Minimum time between two writes of an Event's count: a controller retries a failure every few seconds, forever."""
+COUNT_INTERVAL: Final = Seconds(60.0)
+"""Minimum time between two writes of an Event's count: a controller may retry a failure every few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """An object's last Event: reason and message, its name, its count, and when that was written."""
+    """An object's last Event: reason and message, its name, its count, and the time of the last write."""
 
     note: tuple[str, str]
     written: str
@@ -40,7 +40,7 @@ class _Last:
 
 class EventRecorder:
     """Records Events of one component. An Event equal to the object's last one only increments its count, which is
-    written once a minute at most.
+    written at most once a minute.
     """
 
     def __init__(self, client: ApiClient, component: str, clock: Clock) -> None:
@@ -59,7 +59,7 @@ class EventRecorder:
         dropped.
         """
         uid, now = uid_of(about), self._clock.now()
-        # Cut as the Event itself: a refusal may be long.
+        # Truncated like the Event itself: an error message may be long.
         note = (reason, message[:LONGEST_NOTE])
         # Cached again only after the write: a refused Event may have expired, and after an unknown outcome its count is
         # unknown. In both cases the next repetition writes a new Event.
@@ -70,11 +70,11 @@ class EventRecorder:
                 last = _Last(note, await self._write(about, reason, message, kind), 1, now)
             else:
                 last = replace(last, count=last.count + 1)
-                if now - last.at >= COUNTS_APART:
+                if now - last.at >= COUNT_INTERVAL:
                     await self._count(about, last.written, last.count)
                     last = replace(last, at=now)
             self._last[uid] = last
-            if len(self._last) > REMEMBERED:
+            if len(self._last) > CACHED_OBJECTS:
                 del self._last[next(iter(self._last))]
 
     async def _count(self, about: Json, written: str, count: int) -> None:
@@ -89,5 +89,5 @@ class EventRecorder:
 
 def _subject(about: Json) -> EventSubject:
     group, _, version = text(about, "apiVersion").rpartition("/")
-    # An Event names the kind of its object, not the path of its collection.
+    # An Event has the kind of its object, but not the plural.
     return EventSubject(Resource(group, version, "", text(about, "kind")), name_of(about), uid_of(about))

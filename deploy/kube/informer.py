@@ -49,7 +49,7 @@ class Informer:
 
     @property
     def objects(self) -> Mapping[ObjectName, Json]:
-        """The objects in the cache. Do not change them."""
+        """The cached objects. Do not modify them."""
         return self._facts.facts
 
     @property
@@ -66,11 +66,11 @@ class Informer:
         self._listeners.append(listener)
 
     def learn(self, written: Json) -> None:
-        """Take in an object as a write returned it, so that its writer does not act on what was before."""
+        """Update the cache with an object that a write returned, so that the writer does not act on an older state."""
         self._facts.learn(written)
 
-    def doubt(self) -> None:
-        """List again at once, after the API server's store was restored from a backup."""
+    def relist(self) -> None:
+        """List again immediately: the API server's store was restored from a backup."""
         self._facts.read_again()
 
     async def run(self) -> None:
@@ -78,8 +78,8 @@ class Informer:
         await self._facts.run(self._client.api, self._clock, self.synced.set)
 
     async def refresh(self) -> str:
-        """List once, call listeners with the changes, and return the list's resourceVersion. Raises as
-        ``ApiClient.list``.
+        """List once, call listeners with the changes, and return the list's resourceVersion. Raises
+        like ``ApiClient.list``.
         """
         try:
             await self._facts.list_once(self._client.api)
@@ -108,10 +108,10 @@ class WatchLog:
         _log.info("watch failed; resuming", extra={"resource": kind, "reason": str(error)})
 
     def watch_missing(self, kind: str) -> None:
-        """Never called: no kind is optional."""
+        """Never called: no watched resource is optional."""
 
     def watch_restored(self, kind: str) -> None:
-        """Nothing to log: the Lease's holder does."""
+        """Nothing to log: the holder of the Lease logs it."""
 
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """Log the object and the reason."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from protocol.units import Seconds
 
-PATIENCE: Final = Seconds(8.0)
+TIMEOUT: Final = Seconds(8.0)
 
 _FORWARDING: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> (\d+)")
 _FORBIDDEN: Final = re.compile(r"\(Forbidden\)| is forbidden: ")
@@ -31,20 +31,23 @@ class CannotForwardError(ForwardingError):
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """kubectl for one cluster: command line, environment (None: ours), and timeout of opening a forward."""
+    """kubectl for one cluster: command line, environment (None: ours), and the timeout for opening a forward."""
 
     command: Sequence[str] = ("kubectl",)
     environment: Mapping[str, str] | None = None
-    patience: Seconds = PATIENCE
+    timeout: Seconds = TIMEOUT
 
     @asynccontextmanager
     async def forward(self, namespace: str, target: str, ports: Sequence[int]) -> AsyncIterator[Mapping[int, int]]:
-        """Local port of each port of ``target`` (``pod/NAME``). Raises ``ForwardingError``."""
+        """Forward local ports to ``ports`` of ``target`` (``pod/NAME``); yields the local port of each.
+
+        Raises ``ForwardingError``.
+        """
         # kubectl chooses the local ports.
-        wanted = [f":{port}" for port in ports]
+        mappings = [f":{port}" for port in ports]
         # Below our own timeout, so that kubectl reports why a pod does not run.
-        timeout = f"--pod-running-timeout={self.patience / 2:g}s"
-        arguments = ("--namespace", namespace, "port-forward", timeout, "--address", "127.0.0.1", target, *wanted)
+        pod_timeout = f"--pod-running-timeout={self.timeout / 2:g}s"
+        arguments = ("--namespace", namespace, "port-forward", pod_timeout, "--address", "127.0.0.1", target, *mappings)
         try:
             process = await asyncio.create_subprocess_exec(
                 *(*self.command, *arguments),
@@ -55,17 +58,17 @@ class Kubectl:
         except OSError as error:
             raise CannotForwardError(f"cannot run kubectl: {error.strerror}") from None
         try:
-            yield await self._opened(process, target, ports)
+            yield await self._open(process, target, ports)
         finally:
             if process.returncode is None:
                 process.terminate()
             await process.wait()
 
-    async def _opened(self, process: asyncio.subprocess.Process, target: str, ports: Sequence[int]) -> dict[int, int]:
+    async def _open(self, process: asyncio.subprocess.Process, target: str, ports: Sequence[int]) -> dict[int, int]:
         try:
-            return await asyncio.wait_for(_ports(process, ports), self.patience)
+            return await asyncio.wait_for(_ports(process, ports), self.timeout)
         except TimeoutError:
-            why = f"kubectl port-forward {target} timed out after {self.patience:g} s"
+            why = f"kubectl port-forward {target} timed out after {self.timeout:g} s"
             raise CannotForwardError(why, is_slow=True) from None
 
 

@@ -26,14 +26,14 @@ from protocol.units import Seconds
 
 _PROTOCOL: Final = Subprotocol("v4.channel.k8s.io")
 _CONNECTION: Final = 0
-LONGEST: Final = 64 * 1024 * 1024
-"""Maximum size of a response, in bytes, with its head and framing."""
-_LONGEST_ERROR: Final = 1024
+MAX_RESPONSE: Final = 64 * 1024 * 1024
+"""Maximum size of a response in bytes, including headers and framing."""
+_MAX_ERROR: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PortForward:
-    """Port-forward through the API server at ``server`` (a URL), by way of ``proxy`` if not empty."""
+    """Port-forward through the API server at ``server`` (a URL), through ``proxy`` unless it is empty."""
 
     server: str
     tls: ssl.SSLContext | bool
@@ -55,7 +55,7 @@ class PortForward:
                     subprotocols=[_PROTOCOL],
                     additional_headers=[*self.headers, *([("Authorization", f"Bearer {token}")] if token else ())],
                     proxy=self.proxy or None,
-                    max_size=LONGEST,
+                    max_size=MAX_RESPONSE,
                     # One response needs neither compression nor pings.
                     compression=None,
                     ping_interval=None,
@@ -67,7 +67,7 @@ class PortForward:
             response = error.response
             raise for_people(read_refusal(response.status_code, bytes(response.body or b""))) from None
         except (OSError, TimeoutError, WebSocketException, httptools.HttpParserError, CredentialsError) as error:
-            raise ApiUnknownError(f"port-forward to {pod}:{port}: {str(error) or 'no answer in time'}") from error
+            raise ApiUnknownError(f"port-forward to {pod}:{port}: {str(error) or 'timed out'}") from error
 
 
 async def _get(connection: ClientConnection, path: str) -> tuple[int, bytes]:
@@ -76,22 +76,22 @@ async def _get(connection: ClientConnection, path: str) -> tuple[int, bytes]:
     # Without keep-alive, the response ends with the connection at the latest; compressed bodies are not supported.
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
     await connection.send(bytes([_CONNECTION]) + request.encode())
-    begun, size = set[int](), 0
+    opened, size = set[int](), 0
     async for message in connection:
         if not isinstance(message, bytes) or not message:
             continue
         # Each message begins with its channel: 0 carries the connection's data, 1 its errors.
         channel, content = message[0], message[1:]
-        if channel not in begun:
-            begun.add(channel)
+        if channel not in opened:
+            opened.add(channel)
             # The first message of each channel starts with the port, in two bytes.
             content = content[2:]
         if channel != _CONNECTION and content:
-            raise ConnectionError(content[:_LONGEST_ERROR].decode(errors="replace"))
-        # Counted here, since the parser keeps a header until its end.
+            raise ConnectionError(content[:_MAX_ERROR].decode(errors="replace"))
+        # Counted here, because the parser buffers incomplete headers.
         size += len(content)
-        if size > LONGEST:
-            raise ConnectionError(f"the response exceeds {LONGEST} bytes")
+        if size > MAX_RESPONSE:
+            raise ConnectionError(f"the response exceeds {MAX_RESPONSE} bytes")
         if content:
             parser.feed_data(content)
         if response.is_complete:
@@ -104,7 +104,7 @@ async def _get(connection: ClientConnection, path: str) -> tuple[int, bytes]:
 
 class _PodResponse:
     def __init__(self) -> None:
-        # Not a list of pieces: one of a few bytes takes ten times as much.
+        # Not a list of chunks: a chunk of a few bytes would take ten times its size in memory.
         self.body = bytearray()
         self._is_framed = self._has_head = False
         self.is_complete = False
@@ -123,7 +123,7 @@ class _PodResponse:
         self._has_head = True
 
     def on_body(self, body: bytes) -> None:
-        """Append a piece of the body."""
+        """Append a chunk of the body."""
         self.body += body
 
     def on_message_complete(self) -> None:

@@ -6,7 +6,6 @@ network namespaces use plain HTTP.
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Iterable
 from datetime import datetime
@@ -15,6 +14,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives import serialization
 
+from deploy.local.private_file import write_private
 from protocol.runtime.certificates import issuing
 from protocol.units import Seconds
 
@@ -34,14 +34,10 @@ def authority(directory: Path, now: datetime) -> issuing.Issued:
     key_path, certificate_path = directory / "ca.key", directory / "ca.pem"
     if certificate_path.exists():
         return issuing.read_pair(issuing.Pair(certificate_path.read_bytes(), key_path.read_bytes()))
-    # Only the CA is stored, because clients trust it across restarts. Leaf certificates are issued at every start, for
-    # that start's addresses.
+    # Only the CA is stored, because clients trust it across restarts. Leaf certificates are issued at every start,
+    # because addresses change.
     made = issuing.new_authority(_LIFE, now.timestamp())
-    directory.mkdir(parents=True, exist_ok=True)
-    # The mode is set when the file is created; a later chmod would leave the key readable in between.
-    descriptor = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(made.pair.key)
+    write_private(key_path, made.pair.key.decode())
     certificate_path.write_bytes(made.pair.certificate)
     return made
 

@@ -15,18 +15,18 @@ NODES: Final = "system:nodes"
 ADMIN: Final = "admin"
 
 
-def certified(certificate: bytes, key: bytes) -> Json:
+def certificate_login(certificate: bytes, key: bytes) -> Json:
     """Kubeconfig credentials: a client certificate and its key, PEM."""
     return {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
 
 
-def tokened(token: str) -> Json:
+def token_login(token: str) -> Json:
     """Kubeconfig credentials: a bearer token."""
     return {"token": token}
 
 
 def kubeconfig(server: str, authority: bytes, user: str, login: Json) -> str:
-    """Kubeconfig of ``user`` for the API server at URL ``server``; ``authority`` is its CA (PEM), empty for HTTP."""
+    """Kubeconfig of ``user`` for the API server at URL ``server``; ``authority``: CA certificate, empty for HTTP."""
     trust = {"certificate-authority-data": _base64(authority)} if authority else {}
     return yaml.safe_dump(
         {

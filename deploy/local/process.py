@@ -18,10 +18,10 @@ from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
-_PATIENCE: Final = Seconds(4.0)
+_GRACE_PERIOD: Final = Seconds(4.0)
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(15.0))
 _RESET_AFTER: Final = Seconds(30.0)
-"""A program that ran this long counts as healthy: its next failure starts at the shortest back-off again."""
+"""A program that ran this long counts as healthy: after its next exit, the back-off starts from the beginning."""
 _MISLEADING: Final = ("CONTAINERD_", "ETCD_", "ETCDCTL_", "KUBECONFIG", "KUBERNETES_")
 
 
@@ -30,8 +30,8 @@ class LocalProgram:
     """A program to run.
 
     ``enter`` is the command prefix that enters its network namespace, ``environment`` is added to ours, ``inherit`` are
-    file descriptors to pass on, stdout and stderr are appended to ``log``. After SIGTERM, SIGKILL follows in
-    ``patience``.
+    file descriptors to pass on, stdout and stderr are appended to ``log``. SIGKILL follows
+    SIGTERM after ``grace_period``.
     """
 
     command: Sequence[str]
@@ -39,7 +39,7 @@ class LocalProgram:
     enter: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     inherit: Sequence[int] = ()
-    patience: Seconds = _PATIENCE
+    grace_period: Seconds = _GRACE_PERIOD
 
     @property
     def argv(self) -> list[str]:
@@ -60,7 +60,7 @@ def without_misleading_variables(environment: Mapping[str, str]) -> dict[str, st
 async def start(program: LocalProgram) -> asyncio.subprocess.Process:
     """Start ``program`` once. Raises ``OSError``."""
     program.log.parent.mkdir(parents=True, exist_ok=True)
-    # Append mode: after a restart, the log still has the output of the crashed run.
+    # Append mode: a restart must keep the output of the crashed run.
     with program.log.open("ab") as log:
         return await asyncio.create_subprocess_exec(
             *program.argv,
@@ -74,14 +74,14 @@ async def start(program: LocalProgram) -> asyncio.subprocess.Process:
         )
 
 
-async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE) -> None:
-    """Stop ``process`` with SIGTERM, then SIGKILL after ``patience``; return when it has exited."""
+async def end(process: asyncio.subprocess.Process, grace_period: Seconds = _GRACE_PERIOD) -> None:
+    """Stop ``process`` with SIGTERM, then SIGKILL after ``grace_period``; return when it has exited."""
     with suppress(ProcessLookupError):
         if process.returncode is None:
             process.terminate()
     try:
         with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(grace_period):
                 await process.wait()
     finally:
         # Also on cancellation: the child must not be left behind.
@@ -121,5 +121,5 @@ class ProcessSupervisor:
         try:
             await process.wait()
         finally:
-            await end(process, self._program.patience)
+            await end(process, self._program.grace_period)
             self.pid = None

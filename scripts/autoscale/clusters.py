@@ -125,7 +125,7 @@ def find_cluster(flags: ClusterFlags) -> ReachedCluster:
         raise CredentialsError(f"{nowhere} (autoscale local up)")
     login = login_of(paths, flags.context)
     # A kubeconfig that leads to a running local cluster means that cluster, whatever file it is in.
-    if folder is None and (local_cluster := known_folder(paths, login)) is not None and local_cluster.runs():
+    if folder is None and (local_cluster := known_folder(paths, login)) is not None and local_cluster.is_running():
         folder = local_cluster
     title = f"cluster of {', '.join(map(str, paths))}"
     if folder is not None:
@@ -153,11 +153,11 @@ def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
         return None
     if flags.name:
         # A named cluster that does not run is an error: no other cluster takes its place.
-        if not folder.runs():
+        if not folder.is_running():
             remedy = f"autoscale local up --name {folder.name}"
             raise CredentialsError(f"local cluster {folder.name!r} is not running; start it: {remedy}")
         return folder
-    return folder if folder.runs() else None
+    return folder if folder.is_running() else None
 
 
 def known_folder(paths: Sequence[Path], login: Login | None) -> ClusterFolder | None:
@@ -177,7 +177,7 @@ def _is_of(folder: ClusterFolder, paths: Sequence[Path], login: Login | None) ->
     # Its own kubeconfig means this cluster even while it is down.
     if [path.resolve() for path in paths] == [folder.kubeconfig.resolve()]:
         return True
-    if login is None or not folder.runs():
+    if login is None or not folder.is_running():
         return False
     try:
         there = login_of([folder.kubeconfig])

@@ -13,8 +13,8 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from deploy.local.cluster.control import NoAnswerError
-from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
+from deploy.local.cluster.control import ControlError
+from deploy.local.cluster.folder import AlreadyRunningError, ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.programs.versions import SUPPORTED
@@ -168,14 +168,14 @@ def _noting_problems(seen: Observations, console: Console) -> Iterator[None]:
     try:
         yield
     # Task groups raise exception groups, whatever the number of errors.
-    except* AlreadyRunsError as errors:
+    except* AlreadyRunningError as errors:
         seen.load_problem = f"{innermost(errors)}; `autoscale local down --name {NAME}` ends it"
     except* StepFailedError as failures:
         failure = innermost(failures)
         seen.load_problem = str(failure)
         if isinstance(failure, StepFailedError):
             show_failure(console, failure)
-    except* (SiteError, PgbenchError, NoAnswerError, ApiError) as errors:
+    except* (SiteError, PgbenchError, ControlError, ApiError) as errors:
         seen.load_problem = str(innermost(errors))
 
 

@@ -16,11 +16,11 @@ from rich.table import Table
 
 from agent.config import PolicyError, read_policy
 from agent.core.policy import Policy
-from deploy.local.cluster.control import START_KUBELET, STOP_KUBELET, ControlResponse, NoAnswerError, ask_cluster
-from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, clusters_root
+from deploy.local.cluster.control import START_KUBELET, STOP_KUBELET, ControlError, ControlResponse, ask_cluster
+from deploy.local.cluster.folder import AlreadyRunningError, ClusterFolder, clusters_root
 from deploy.local.cluster.launch import launch, stop
 from deploy.local.cluster.progress import StepFailedError
-from deploy.local.cluster.spec import ClusterSpec, SpecError, usual_node_cpu
+from deploy.local.cluster.spec import ClusterSpec, SpecError, default_node_cpu
 from deploy.local.kubernetes.machine.installation import ImageLoadError, load_image
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
@@ -115,7 +115,7 @@ async def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     spec = ClusterSpec(
         guests=guests,
         nodes=nodes,
-        node_cpu=node_cpu or usual_node_cpu(vms, nodes),
+        node_cpu=node_cpu or default_node_cpu(vms, nodes),
         node_memory=node_memory,
         agents=agents,
         network=network.value,
@@ -140,8 +140,8 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *
     try:
         # An attached cluster is recorded by this process; a detached one needs a process that outlives it.
         recorder = recorder_command(folder, labels) if detach and not spec.kubernetes else ()
-        cluster = await launch(folder, spec, attached=not detach, beside=recorder)
-    except AlreadyRunsError as error:
+        cluster = await launch(folder, spec, attached=not detach, recorder=recorder)
+    except AlreadyRunningError as error:
         hint = "" if error.elsewhere else f"; see it: autoscale local status --name {folder.name}"
         typer.echo(f"autoscale: {error}{hint}", err=True)
         return 1
@@ -228,7 +228,7 @@ async def kubelet(
 
 
 async def order_kubelet(folder: ClusterFolder, action: KubeletAction, node: str) -> int:
-    """Has the cluster do it, and says what follows. Raises ``NoAnswerError``."""
+    """Has the cluster do it, and says what follows. Raises ``ControlError``."""
     stops = action == "stop"
     await ask_cluster(folder, STOP_KUBELET if stops else START_KUBELET, node)
     then = (
@@ -246,7 +246,7 @@ async def status(name: Name = "local", output: OutputFormat = Output.TEXT) -> in
     folder, console = ClusterFolder.of(name), Console()
     try:
         answer = await ask_cluster(folder, "status")
-    except NoAnswerError as error:
+    except ControlError as error:
         show([f"The {error}"], {"name": folder.name, "running": False, "why": str(error)}, output)
         return 3
     if output.is_for_scripts:
@@ -281,7 +281,7 @@ async def address(
 ) -> int:
     """Print HOST:PORT on this machine that forwards to a VM; with -o wide also its target."""
     folder = ClusterFolder.of(name)
-    await ask_cluster(folder, "status")  # raises NoAnswerError if the cluster does not run
+    await ask_cluster(folder, "status")  # raises ControlError if the cluster does not run
     there = await vm_host(folder.kubeconfig, vm_name(vm, namespace))
     answer = await ask_cluster(folder, "expose", there, port)
     here = f"127.0.0.1:{answer.port}"

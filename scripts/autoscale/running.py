@@ -14,8 +14,8 @@ from typing import Final, ParamSpec
 
 import typer
 
-from deploy.local.cluster.control import NoAnswerError
-from deploy.local.cluster.folder import AlreadyRunsError, clusters_root
+from deploy.local.cluster.control import ControlError
+from deploy.local.cluster.folder import AlreadyRunningError, clusters_root
 from deploy.local.cluster.spec import SpecError
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.proxies import ProxyError
@@ -34,8 +34,8 @@ CRASHED: Final = 70
 """The exit status of a command that failed for no reason that it knows (``EX_SOFTWARE``). Nothing else ends with it."""
 
 _SAID: Final = (
-    *(AlreadyRunsError, ApiError, CredentialsError, HistoryError),
-    *(NoAnswerError, PgbenchError, ProxyError, SiteError, SpecError),
+    *(AlreadyRunningError, ApiError, CredentialsError, HistoryError),
+    *(ControlError, PgbenchError, ProxyError, SiteError, SpecError),
 )
 """Errors that are printed without a traceback."""
 _OF_THE_MACHINE: Final = {

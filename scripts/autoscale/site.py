@@ -17,7 +17,7 @@ import msgspec
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.kube.kubectl import ForwardingError, Kubectl
-from deploy.local.cluster.control import NoAnswerError, ask_cluster
+from deploy.local.cluster.control import ControlError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, JsonObject, items, labels_of, name_of, pod_phase, text
@@ -122,7 +122,7 @@ class LocalSite:
                 f"http://127.0.0.1:{exposed}{path}", headers={"Authorization": f"Bearer {token}"}
             )
             return _decoded(answer.raise_for_status().content)
-        except (NoAnswerError, httpx.HTTPError) as error:
+        except (ControlError, httpx.HTTPError) as error:
             # Some of httpx's errors have no message.
             self.silence[program] = str(error) or repr(error)
             return None
@@ -204,7 +204,7 @@ class RemoteSite:
 
 
 async def exposed_vm(folder: ClusterFolder, vm: Json, port: int) -> int:
-    """The loopback port that leads to the own address of a VM or pod, in a local cluster. Raises ``NoAnswerError``."""
+    """The loopback port that leads to the own address of a VM or pod, in a local cluster. Raises ``ControlError``."""
     address = text(vm, "status", "podIP" if is_pod(vm) else "extraNetIP")
     return (await ask_cluster(folder, "expose", address, port)).port
 
@@ -218,7 +218,7 @@ def _decoded(body: bytes) -> Json | None:
 
 @asynccontextmanager
 async def open_site(cluster: ReachedCluster) -> AsyncIterator[Site]:
-    """The way to a cluster. Raises ``CredentialsError``, and ``NoAnswerError`` if it is a local one that has ended."""
+    """The way to a cluster. Raises ``CredentialsError``, and ``ControlError`` if it is a local one that has ended."""
     async with cluster.client() as client:
         if cluster.folder is None or not cluster.is_embedded:
             yield RemoteSite(cluster, client)

@@ -98,8 +98,8 @@ def show_failure(console: Console, error: StepFailedError) -> None:
 async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> AsyncIterator[Site]:
     """An empty cluster; its logs stay until the next one of that name starts.
 
-    Raises ``AlreadyRunsError`` and ``StepFailedError``. A cluster that ends before its purpose cancels the block, which
-    then raises a group with a ``SiteError``.
+    Raises ``AlreadyRunningError`` and ``StepFailedError``. If the cluster ends early, the block is cancelled and
+    raises a group with a ``SiteError``.
     """
     async with launched(name, spec) as cluster:
         with StepView(console) as view:
@@ -110,7 +110,7 @@ async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> Async
 
 @asynccontextmanager
 async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluster]:
-    """A cluster that begins to come up, in place of an earlier one of that name. Raises ``AlreadyRunsError``."""
+    """A cluster that begins to come up, in place of an earlier one of that name. Raises ``AlreadyRunningError``."""
     # `fresh` removes what an earlier cluster of that name left: a demonstration has to begin empty.
     cluster = await launch(ClusterFolder.of(name), spec, attached=True, fresh=True)
     try:
@@ -179,7 +179,7 @@ async def fresh_kubernetes(
 def _remove_disks(folder: ClusterFolder) -> None:
     """Remove a cluster's disks, gigabytes."""
     # A cluster of that name may have run before; then nothing was launched, and its disks are its own.
-    if not folder.runs():
+    if not folder.is_running():
         for disk_folder in (folder.real, folder.root / _ARCHIVES):
             shutil.rmtree(disk_folder, ignore_errors=True)
 

@@ -48,7 +48,7 @@ def write(files: Mapping[str, str]) -> None:
 
 def helm() -> Path:
     """The path of Helm; builds it if necessary. Raises ``BuildFailedError`` or ``NoGoError``."""
-    return Builder.usual(find_go()).ensure(HELM, lambda line: print(line, file=sys.stderr)) / "helm"
+    return Builder.default(find_go()).ensure(HELM, lambda line: print(line, file=sys.stderr)) / "helm"
 
 
 def rendered(program: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typer import BadParameter
 from deploy.local.cluster.control import ClusterForwards, ControlResponse, control_endpoint
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.kubeconfigs import kubeconfig, tokened
+from deploy.local.kubeconfigs import kubeconfig, token_login
 from deploy.local.kubernetes.plan.installation_plan import FOR_PODS
 from deploy.local.kubernetes.programs.images import InstallationParts
 from deploy.local.kubernetes.programs.versions import SUPPORTED
@@ -106,7 +106,7 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
     name = f"demo-{os.getpid()}"
     folder, network = ClusterFolder.of(name), Exposing()
     folder.write_spec(ClusterSpec(kubernetes="1.36"))
-    folder.kubeconfig.write_text(kubeconfig("http://127.0.0.1:1", b"", "control-plane", tokened("token")))
+    folder.kubeconfig.write_text(kubeconfig("http://127.0.0.1:1", b"", "control-plane", token_login("token")))
     client = InProcess().client()
     forwards = ClusterForwards(client, lambda host, port: connected(tcp_socket(), host, port), network.expose)
     with folder.locked():

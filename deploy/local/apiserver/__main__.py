@@ -15,7 +15,7 @@ from pathlib import Path
 from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.server import ApiServer, LocalApiServer, admin_tokens, build, listen
 from deploy.local.certificates import authority, server_context
-from deploy.local.kubeconfigs import ADMIN, kubeconfig, tokened
+from deploy.local.kubeconfigs import ADMIN, kubeconfig, token_login
 from deploy.local.private_file import secret_file, write_private
 from protocol.runtime.garbage import collect_seldom
 from protocol.runtime.json_log import log_as_json
@@ -65,7 +65,7 @@ async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secu
             trusted = signer.pair.certificate
         url = _url("https", secure[0]) if secure else _url("http", plain[0])
         # The sockets are listening already, so a client that waits for this file can connect.
-        write_private(arguments.kubeconfig_out, kubeconfig(url, trusted, ADMIN, tokened(token)))
+        write_private(arguments.kubeconfig_out, kubeconfig(url, trusted, ADMIN, token_login(token)))
         _announce(url, arguments, api_server)
         await _run(servers, api_server)
     finally:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from deploy.local.cluster.cluster import Cluster
-from deploy.local.cluster.folder import INHERITED, AlreadyRunsError, ClusterFolder, ClusterLock
+from deploy.local.cluster.folder import INHERITED, AlreadyRunningError, ClusterFolder, ClusterLock
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.real_cluster import RealCluster
 from protocol.runtime.error_groups import innermost
@@ -31,7 +31,7 @@ _log = logging.getLogger("cluster")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cluster until SIGTERM or SIGINT. Returns 0, or 1 if it failed."""
-    name, *beside = sys.argv[1:] if arguments is None else arguments
+    name, *recorder = sys.argv[1:] if arguments is None else arguments
     folder, progress = ClusterFolder.of(name), Progress()
     log_as_json()
     allow_open_files(OPEN_FILES)
@@ -39,9 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failure: StepFailedError | None = None
     try:
         _take_lock(folder)
-        asyncio.run(_run(folder, progress, beside))
+        asyncio.run(_run(folder, progress, recorder))
     # Task groups raise exception groups.
-    except* AlreadyRunsError as errors:
+    except* AlreadyRunningError as errors:
         failure = StepFailedError(str(innermost(errors)))
     except* StepFailedError as errors:
         first = innermost(errors)
@@ -56,19 +56,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _take_lock(folder: ClusterFolder) -> None:
-    """Hold the cluster's lock until this process ends. Raises ``AlreadyRunsError``."""
+    """Hold the cluster's lock until this process ends. Raises ``AlreadyRunningError``."""
     # Removed from the environment: children must not inherit the lock.
-    if passed_on := os.environ.pop(INHERITED, ""):
-        ClusterLock.inherited(folder.root, passed_on)
+    if descriptors := os.environ.pop(INHERITED, ""):
+        ClusterLock.inherited(folder.root, descriptors)
     else:
         ClusterLock.take(folder.name, folder.root)
 
 
-async def _run(folder: ClusterFolder, progress: Progress, beside: Sequence[str]) -> None:
+async def _run(folder: ClusterFolder, progress: Progress, recorder: Sequence[str]) -> None:
     """Run the cluster until a signal; a signal stops it at any step, but does not interrupt its clean-up."""
     stop = asyncio.Event()
     spec = folder.read_spec()
-    cluster = RealCluster(folder, spec, progress) if spec.kubernetes else Cluster(folder, spec, progress, beside)
+    cluster = RealCluster(folder, spec, progress) if spec.kubernetes else Cluster(folder, spec, progress, recorder)
     running = asyncio.ensure_future(cluster.run(stop))
 
     def on_signal() -> None:
@@ -82,7 +82,7 @@ async def _run(folder: ClusterFolder, progress: Progress, beside: Sequence[str])
     try:
         await running
     except asyncio.CancelledError:
-        # Not cancelled by a signal.
+        # The cancellation did not come from a signal.
         if not stop.is_set():
             raise
     _log.info("stopped")

@@ -38,12 +38,12 @@ from protocol.runtime.clock import SystemClock
 
 
 class Cluster:
-    """One embedded cluster. ``beside`` is a command to keep running while the cluster is up."""
+    """One embedded cluster. While it is up, it keeps the command ``recorder``, the history recorder, running."""
 
     def __init__(
-        self, folder: ClusterFolder, spec: ClusterSpec, progress: Progress, beside: Sequence[str] = ()
+        self, folder: ClusterFolder, spec: ClusterSpec, progress: Progress, recorder: Sequence[str] = ()
     ) -> None:
-        self._beside = beside
+        self._recorder = recorder
         self._folder = folder
         self._spec = spec
         self._progress = progress
@@ -70,7 +70,7 @@ class Cluster:
             await self._start(stack, "groups", control_plane.groups(self._folder, network, host))
         self._progress.done()
         self._progress.begin("nodes")
-        # The API server's store may have nodes of an earlier run.
+        # The API server may have stored nodes of an earlier run.
         await delete_other_nodes(client, frozenset(node.name for node in nodes))
         for node in nodes:
             await network.add_node(node.name)
@@ -98,8 +98,8 @@ class Cluster:
         await stack.enter_async_context(control.control_endpoint(self._folder, forwards, status, actions))
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
-        if self._beside:
-            await self._start(stack, "history", LocalProgram(self._beside, self._folder.log("history")))
+        if self._recorder:
+            await self._start(stack, "history", LocalProgram(self._recorder, self._folder.log("history")))
         self._progress.ready()
 
     async def _extender(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> httpx.AsyncClient:
@@ -161,16 +161,16 @@ class Cluster:
 
     async def _api_server(self, stack: AsyncExitStack, network: LocalNetwork) -> tuple[ApiClient, str]:
         self._progress.begin("API server")
-        place = await control_plane.api_server_place(network)
-        # Kept open here for a restarted API server to inherit.
-        stack.callback(place.inside.close)
-        # `for_api_server` waits for this file, so remove that of an earlier run.
+        listeners = await control_plane.open_listeners(network)
+        # Open in this process too, so that a restarted API server inherits it.
+        stack.callback(listeners.for_pods.close)
+        # `for_api_server` waits for this file, so remove the one of an earlier run.
         self._folder.kubeconfig.unlink(missing_ok=True)
-        supervisor = await self._start(stack, "api-server", control_plane.api_server(self._folder, place))
+        supervisor = await self._start(stack, "api-server", control_plane.api_server(self._folder, listeners))
         client = await stack.enter_async_context(await self._probes.for_api_server(supervisor))
         count = await apply_crds(client, self._clock)
-        self._progress.done(f"https://127.0.0.1:{place.tls_port}, {count} CRDs")
-        return client, place.host
+        self._progress.done(f"https://127.0.0.1:{listeners.tls_port}, {count} CRDs")
+        return client, listeners.host
 
     async def _scheduler(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> None:
         supervisor = await self._start(stack, "scheduler", control_plane.scheduler(self._folder, network, host))
@@ -178,7 +178,7 @@ class Cluster:
         await self._probes.for_scheduler(supervisor, probes)
 
     async def _start(self, stack: AsyncExitStack, name: str, program: LocalProgram) -> ProcessSupervisor:
-        # A failed step points the user to this log: start it empty.
+        # The error of a failed step refers to this log, so it should have no old lines.
         program.log.unlink(missing_ok=True)
         supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock)
         await stack.enter_async_context(beside(supervisor.run()))

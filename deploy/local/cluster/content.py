@@ -23,16 +23,16 @@ from protocol.yaml_text import read_documents
 _DEPLOY: Final = Path(__file__).resolve().parents[2]
 # Resolved: kubectl does not follow a symbolic link to a folder.
 CRD_FOLDERS: Final = ((_DEPLOY / "kubernetes" / "crds").resolve(), _DEPLOY / "local" / "crds")
-"""Our own CRDs, and third-party CRDs that a local cluster has too."""
+"""Our own CRDs, and third-party CRDs for local clusters."""
 
 _PAUSE: Final = Seconds(0.05)
 _REPORT_EVERY: Final = 250  # VMs
 _RETRY: Final = Seconds(1.0)
-_PATIENCE: Final = Seconds(60.0)
+_TIMEOUT: Final = Seconds(60.0)
 
 
 @cache
-def definitions() -> tuple[Json, ...]:
+def local_crds() -> tuple[Json, ...]:
     """The CRDs of a local cluster. The result is cached: do not modify it."""
     documents = (
         document
@@ -40,7 +40,7 @@ def definitions() -> tuple[Json, ...]:
         for file in sorted(folder.glob("*.yaml"))
         for document in read_documents(file.read_text())
     )
-    # Files may hold other kinds too, and a trailing `---` gives an empty document.
+    # Files may contain other kinds too, and a trailing `---` makes an empty document.
     return tuple(
         dict(document)
         for document in documents
@@ -50,33 +50,33 @@ def definitions() -> tuple[Json, ...]:
 
 async def apply_crds(client: ApiClient, clock: Clock) -> int:
     """Create the CRDs of a local cluster, wait until they are served, and return their number."""
-    crds = definitions()
-    for definition in crds:
-        await client.ensure(CUSTOM_RESOURCE_DEFINITIONS, "", definition)
+    crds = local_crds()
+    for crd in crds:
+        await client.ensure(CUSTOM_RESOURCE_DEFINITIONS, "", crd)
     # A second loop: the server establishes them in parallel.
-    for definition in crds:
-        while not holds(await client.get(CUSTOM_RESOURCE_DEFINITIONS, name_of(definition)), "Established"):
+    for crd in crds:
+        while not holds(await client.get(CUSTOM_RESOURCE_DEFINITIONS, name_of(crd)), "Established"):
             await clock.sleep(_PAUSE)
     return len(crds)
 
 
 async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None:
-    """Create the Node, or update the labels and status of an existing one; its taints stay as they are."""
-    wanted = node_object(node, timestamp(clock.wall()))
-    await client.ensure(NODES, "", wanted)
+    """Create the Node, or update the labels and status of an existing one; without changing its taints."""
+    body = node_object(node, timestamp(clock.wall()))
+    await client.ensure(NODES, "", body)
     name = ObjectName("", node.name)
     # `ensure` does not change an existing node.
     await client.merge_patch(NODES, name, {"metadata": {"labels": node_labels(node)}})
-    await client.merge_patch(NODES, name, {"status": wanted["status"]}, "status")
+    await client.merge_patch(NODES, name, {"status": body["status"]}, "status")
 
 
-async def delete_other_nodes(client: ApiClient, kept: frozenset[str]) -> None:
-    """Delete nodes that are not in ``kept``, left by an earlier run, and the pods on them."""
+async def delete_other_nodes(client: ApiClient, names: frozenset[str]) -> None:
+    """Delete nodes of an earlier run that are not in ``names``, and their pods."""
     for node in (await client.list(NODES)).objects:
-        if name_of(node).name not in kept:
+        if name_of(node).name not in names:
             await client.delete(NODES, name_of(node))
     for pod in (await client.list(PODS)).objects:
-        if node_of(pod) and node_of(pod) not in kept:
+        if node_of(pod) and node_of(pod) not in names:
             # No kubelet is left to confirm a graceful deletion.
             await client.delete(PODS, name_of(pod), grace=0)
 
@@ -100,17 +100,17 @@ def simulated_vm(number: int) -> Json:
     }
 
 
-async def create_vms(client: ApiClient, count: int, clock: Clock, say: Callable[[str], None]) -> None:
-    """Create ``vm-1`` to ``vm-<count>`` unless they exist; ``say`` gets the progress."""
+async def create_vms(client: ApiClient, count: int, clock: Clock, report: Callable[[str], None]) -> None:
+    """Create ``vm-1`` to ``vm-<count>`` unless they exist; calls ``report`` with the progress."""
     for number in range(1, count + 1):
         await _ensure_vm(client, simulated_vm(number), clock)
         if number % _REPORT_EVERY == 0:
-            say(f"{number} of {count}")
+            report(f"{number} of {count}")
 
 
 async def _ensure_vm(client: ApiClient, vm: Json, clock: Clock) -> None:
     """Create the VM; retry while the API server does not respond."""
-    deadline = clock.now() + _PATIENCE
+    deadline = clock.now() + _TIMEOUT
     while True:
         try:
             return await client.ensure(VIRTUAL_MACHINES, "default", vm)

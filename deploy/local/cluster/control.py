@@ -34,7 +34,7 @@ from protocol.runtime.serving.tcp_listener import ConnectionLimits, TcpListener,
 
 
 class ExposedCluster:
-    """Forwards loopback ports into a real cluster's network. VMs are reached through ``node``, which must run."""
+    """Forwards loopback ports into a real cluster's network, to VMs through ``node``, which must run."""
 
     def __init__(self, network: NamespaceNetwork, node: str) -> None:
         self._network = network
@@ -42,15 +42,15 @@ class ExposedCluster:
         self._to_vms = Forwarder(network.connect_joined)
 
     async def expose(self, target: str, port: int) -> int:
-        """The loopback port forwarded to ``target:port``, until ``close``.
+        """Forward a loopback port to ``target:port`` until ``close``; return its number.
 
         Raises ``NetworkError``, and ``ValueError`` if ``target`` is not an IP.
         """
-        # Forward to the VM's own IP, which it keeps when it migrates, and not through its pod.
+        # A VM is reached at its own IP, which it keeps when it migrates, and not through its pod.
         if IPv4Address(target) not in VM_RANGE:
             return await self._network.expose(target, port)
         try:
-            # At every call: the flat network may have been installed, or the node rebooted, since the last one.
+            # At every call: since the last one, the flat network may have been installed or the node rebooted.
             await self._network.join(self._node, BRIDGE, f"{VM_VISITOR}/{VM_RANGE.prefixlen}", VM_RANGE_MTU)
         except NetworkError as error:
             raise NetworkError(f"{_NO_NETWORK} ({error})") from error
@@ -65,52 +65,50 @@ _NO_NETWORK: Final = "the VMs' flat network is not installed: kubectl apply -f d
 
 
 class ClusterForwards:
-    """Forwards loopback ports into the cluster: by ``expose`` to an IP of its network, and to headless Services, to the
-    addresses in whose EndpointSlices ``dial`` connects.
-    """
+    """Forwards loopback ports into the cluster: to an IP with ``expose``, to endpoints of a Service with ``dial``."""
 
     def __init__(self, client: ApiClient, dial: Dial, expose: Callable[[str, int], Awaitable[int]]) -> None:
         self._client = client
         self._dial = dial
         self._expose = expose
         self._forwarder = Forwarder(dial)
-        self._turns: dict[ObjectName, int] = {}
+        self._next_endpoint: dict[ObjectName, int] = {}
 
-    async def open(self, ask: ControlRequest) -> int:
-        """The loopback port forwarded to the request's target. Raises ``NetworkError``."""
-        if ask.ask != EXPOSE_SERVICE:
-            return await self._expose(ask.target, ask.port)
-        namespace, _, name = ask.target.partition("/")
+    async def open(self, request: ControlRequest) -> int:
+        """Forward a loopback port to the request's target; return its number. Raises ``NetworkError``."""
+        if request.ask != EXPOSE_SERVICE:
+            return await self._expose(request.target, request.port)
+        namespace, _, name = request.target.partition("/")
         return await self.open_service(ObjectName(namespace, name))
 
     async def open_service(self, service: ObjectName) -> int:
-        """The loopback port forwarded to the Service."""
+        """Forward a loopback port to the Service; return its number."""
         return await self._forwarder.forward(service, partial(self._connect, service))
 
     async def close(self) -> None:
-        """Close all connections and ports of Services."""
+        """Close all ports and connections to Services."""
         await self._forwarder.close()
 
     async def _connect(self, service: ObjectName) -> socket.socket:
         """Connect to the Service's next reachable endpoint, round robin. Raises ``OSError``."""
-        places = await self._places(service)
-        turn = self._turns.get(service, 0)
-        self._turns[service] = turn + 1
-        for offset in range(len(places)):
+        endpoints = await self._endpoints(service)
+        first = self._next_endpoint.get(service, 0)
+        self._next_endpoint[service] = first + 1
+        for offset in range(len(endpoints)):
             try:
-                return await self._dial(*places[(turn + offset) % len(places)])
-            # A slice may still list an endpoint that is gone.
+                return await self._dial(*endpoints[(first + offset) % len(endpoints)])
+            # A slice may still contain an endpoint that no longer exists.
             except OSError:
                 continue
         raise ConnectionRefusedError(f"no endpoint of {service} is ready")
 
-    async def _places(self, service: ObjectName) -> list[tuple[str, int]]:
+    async def _endpoints(self, service: ObjectName) -> list[tuple[str, int]]:
         selector = f"kubernetes.io/service-name={service.name}"
         try:
             slices = await self._client.list(ENDPOINT_SLICES, service.namespace, selector)
         except ApiError as error:
             raise ConnectionError(str(error)) from error
-        return [place for endpoint_slice in slices.objects for place in ready_addresses(endpoint_slice)]
+        return [address for endpoint_slice in slices.objects for address in ready_addresses(endpoint_slice)]
 
 
 class ControlEndpoint(msgspec.Struct, frozen=True):
@@ -141,7 +139,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
 
 class ControlResponse(msgspec.Struct, frozen=True):
-    """One response. ``error`` is empty on success."""
+    """One response. ``error`` is empty if the request succeeded."""
 
     error: str = ""
     port: int = 0
@@ -151,13 +149,13 @@ class ControlResponse(msgspec.Struct, frozen=True):
     host: str = ""
     parts: list[ProcessStatus] = []
     unreadable: list[str] = []
-    """Objects that the controllers cannot read and therefore ignore, with the reason."""
+    """Objects that the controllers cannot decode and therefore ignore, with the reason."""
 
 
-PATIENCE: Final = 5.0
-"""Seconds within which a client must send its request; any user of the machine can connect."""
+REQUEST_TIMEOUT: Final = 5.0
+"""Seconds within which a client must send its request: any user of the machine can connect."""
 
-MOST_CONNECTIONS: Final = 64
+MAX_CONNECTIONS: Final = 64
 """Concurrent connections; a new one replaces the oldest."""
 
 EXPOSE_SERVICE: Final = "expose-service"
@@ -165,28 +163,28 @@ STOP_KUBELET: Final = "stop-kubelet"
 START_KUBELET: Final = "start-kubelet"
 
 Actions = Mapping[str, Callable[[str], None]]
-"""Actions by name; they are called with the request's ``target`` and may raise ``LookupError``."""
+"""Actions by name. They get the request's ``target``, and may raise ``LookupError``."""
 
 
 @asynccontextmanager
 async def control_endpoint(
-    folder: ClusterFolder, ways: ClusterForwards, status: Callable[[], ControlResponse], actions: Actions
+    folder: ClusterFolder, forwards: ClusterForwards, status: Callable[[], ControlResponse], actions: Actions
 ) -> AsyncIterator[None]:
     """Serve requests while the context is open."""
     token = secrets.token_hex(16)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(REQUEST_TIMEOUT):
             try:
                 line = await reader.readline()
             except ValueError:  # the line is too long
                 return
-        writer.write(msgspec.json.encode(await _answer(line, token, ways, status, actions)) + b"\n")
+        writer.write(msgspec.json.encode(await _respond(line, token, forwards, status, actions)) + b"\n")
         await writer.drain()
 
-    limits = ConnectionLimits(MOST_CONNECTIONS, MOST_CONNECTIONS)
+    limits = ConnectionLimits(MAX_CONNECTIONS, MAX_CONNECTIONS)
     listener = TcpListener(await bound("127.0.0.1", 0), serve, limits)
-    # Written only now that the server listens.
+    # The file shows that the server is listening.
     write_private(folder.control, msgspec.json.encode(ControlEndpoint(listener.port, token, os.getpid())).decode())
     try:
         yield
@@ -195,48 +193,48 @@ async def control_endpoint(
         await listener.close()
 
 
-async def _answer(
-    line: bytes, token: str, ways: ClusterForwards, status: Callable[[], ControlResponse], actions: Actions
+async def _respond(
+    line: bytes, token: str, forwards: ClusterForwards, status: Callable[[], ControlResponse], actions: Actions
 ) -> ControlResponse:
     try:
-        ask = msgspec.json.decode(line, type=ControlRequest)
+        request = msgspec.json.decode(line, type=ControlRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return ControlResponse(error=str(error))
     # As bytes: `compare_digest` accepts only ASCII strings.
-    if not hmac.compare_digest(ask.token.encode(), token.encode()):
+    if not hmac.compare_digest(request.token.encode(), token.encode()):
         return ControlResponse(error="wrong token")
-    if ask.ask == "status":
+    if request.ask == "status":
         return status()
     try:
-        if ask.ask in actions:
-            actions[ask.ask](ask.target)
+        if request.ask in actions:
+            actions[request.ask](request.target)
             return ControlResponse()
-        return ControlResponse(port=await ways.open(ask))
+        return ControlResponse(port=await forwards.open(request))
     except (NetworkError, ValueError, LookupError) as error:
         return ControlResponse(error=str(error))
 
 
-class NoAnswerError(Exception):
-    """The cluster's process did not answer, or returned an error."""
+class ControlError(Exception):
+    """The cluster's process did not respond, or returned an error."""
 
 
 async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: int = 0) -> ControlResponse:
-    """Send a request to the running cluster of ``folder``. Raises ``NoAnswerError``."""
+    """Send a request to the running cluster of ``folder``. Raises ``ControlError``."""
     try:
         endpoint = msgspec.json.decode(folder.control.read_bytes(), type=ControlEndpoint)
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         try:
             writer.write(msgspec.json.encode(ControlRequest(endpoint.token, ask, target, port)) + b"\n")
             async with asyncio.timeout(10.0):
-                answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
+                response = msgspec.json.decode(await reader.readline(), type=ControlResponse)
         finally:
             writer.close()
     except (OSError, ValueError, RecursionError) as error:
         # A killed process leaves its control file behind.
-        if isinstance(error, FileNotFoundError) or not folder.runs():
+        if isinstance(error, FileNotFoundError) or not folder.is_running():
             remedy = f"autoscale local up --name {folder.name}"
-            raise NoAnswerError(f"cluster {folder.name!r} is not running; start it: {remedy}") from error
-        raise NoAnswerError(f"cluster {folder.name!r} does not answer: {error}") from error
-    if answer.error:
-        raise NoAnswerError(answer.error)
-    return answer
+            raise ControlError(f"cluster {folder.name!r} is not running; start it: {remedy}") from error
+        raise ControlError(f"cluster {folder.name!r} does not respond: {error}") from error
+    if response.error:
+        raise ControlError(response.error)
+    return response

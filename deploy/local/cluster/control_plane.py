@@ -16,7 +16,7 @@ from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import scheduler_settings, with_extender_token
-from deploy.local.kubeconfigs import kubeconfig, tokened
+from deploy.local.kubeconfigs import kubeconfig, token_login
 from deploy.local.kubelet.agents import AGENT_PORT, AGENTS_PORT, API_PORT
 from deploy.local.private_file import secret_file, write_private
 from deploy.local.process import LocalProgram, ProcessSupervisor
@@ -31,43 +31,43 @@ EXTENDER_PORT: Final = 10298
 PROBES_PORT: Final = 10297
 GROUPS_PORT: Final = 10294
 HOLD_BACK: Final = 1
-"""Seconds for which a new scheduler decides nothing; the Bindings of its predecessor take only milliseconds here."""
+"""Seconds before a new scheduler decides anything; here, its predecessor's Bindings finish in milliseconds."""
 
-_PATIENCE: Final = Seconds(60.0)
+_TIMEOUT: Final = Seconds(60.0)
 _PAUSE: Final = Seconds(0.05)
 
 
 @dataclass(frozen=True, slots=True)
-class ApiServerPlace:
-    """Listeners of the API server: socket ``inside`` for pods, loopback port ``tls_port`` for people."""
+class ApiServerListeners:
+    """Listeners of the API server: a socket in the cluster's network for pods, a loopback port with TLS for people."""
 
-    inside: socket.socket
+    for_pods: socket.socket
     tls_port: int
 
     @property
     def host(self) -> str:
         """The control plane's address in the cluster's network."""
-        host: str = self.inside.getsockname()[0]
+        host: str = self.for_pods.getsockname()[0]
         return host
 
 
-async def api_server_place(network: LocalNetwork) -> ApiServerPlace:
+async def open_listeners(network: LocalNetwork) -> ApiServerListeners:
     """Open the API server's socket in the cluster's network and pick a free loopback port."""
-    return ApiServerPlace(await network.listen(None, API_PORT), free_port())
+    return ApiServerListeners(await network.listen(None, API_PORT), free_port())
 
 
-def api_server(folder: ClusterFolder, place: ApiServerPlace) -> LocalProgram:
+def api_server(folder: ClusterFolder, listeners: ApiServerListeners) -> LocalProgram:
     """The API server's process."""
     arguments = [
         *("--data-dir", str(folder.api_data)),
-        *("--fd", str(place.inside.fileno())),
-        *("--listen-tls", f"127.0.0.1:{place.tls_port}"),
+        *("--fd", str(listeners.for_pods.fileno())),
+        *("--listen-tls", f"127.0.0.1:{listeners.tls_port}"),
         *("--kubeconfig-out", str(folder.kubeconfig)),
         *("--admin-token-file", str(folder.root / "admin-token")),
     ]
     command = [sys.executable, "-P", "-m", "deploy.local.apiserver", *arguments]
     # The socket is inherited, so a restarted API server keeps its address.
-    return LocalProgram(command, folder.log("api-server"), inherit=(place.inside.fileno(),))
+    return LocalProgram(command, folder.log("api-server"), inherit=(listeners.for_pods.fileno(),))
 
 
 def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalProgram:
@@ -75,7 +75,7 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalP
     _write_settings(folder)
     token = (folder.root / "admin-token").read_text().strip()
     # Plain HTTP: other users of the machine cannot sniff the cluster's network.
-    login = kubeconfig(f"http://{host}:{network.port_for(API_PORT)}", b"", "control-plane", tokened(token))
+    login = kubeconfig(f"http://{host}:{network.port_for(API_PORT)}", b"", "control-plane", token_login(token))
     write_private(folder.control_kubeconfig, login)
     arguments = [
         *("--config", str(folder.scheduler_config)),
@@ -127,13 +127,13 @@ class StartupProbes:
 
     async def until(self, part: str, supervisor: ProcessSupervisor, check: Callable[[], Awaitable[bool]]) -> None:
         """Wait until ``check`` returns True. Raises ``StepFailedError`` if the process ends or takes too long."""
-        deadline, log = Instant(self.clock.now() + _PATIENCE), str(self.folder.log(part))
+        deadline, log = Instant(self.clock.now() + _TIMEOUT), str(self.folder.log(part))
         while not await check():
-            # The supervisor restarts it, but the user should see why it ended.
+            # The supervisor restarts it, but the user should see the error.
             if supervisor.restarts:
                 raise StepFailedError(f"the {part} exited during start-up", log)
             if self.clock.now() >= deadline:
-                raise StepFailedError(f"the {part} was not ready after {_PATIENCE:g} s", log)
+                raise StepFailedError(f"the {part} was not ready after {_TIMEOUT:g} s", log)
             await self.clock.sleep(_PAUSE)
 
     async def for_api_server(self, supervisor: ProcessSupervisor) -> ApiClient:
@@ -146,18 +146,18 @@ class StartupProbes:
         await self.until("api-server", supervisor, written)
         client = client_from_kubeconfig(kubeconfig, is_busy=True)
 
-        async def answers() -> bool:
+        async def ready() -> bool:
             try:
                 await client.raw_get("/readyz")
             except ApiError:
                 return False
             return True
 
-        await self.until("api-server", supervisor, answers)
+        await self.until("api-server", supervisor, ready)
         return client
 
     async def for_scheduler(self, supervisor: ProcessSupervisor, probes: str) -> None:
-        """Wait until the scheduler, whose probes are at the URL ``probes``, is ready: its ledger is rebuilt."""
+        """Wait until the scheduler, with probes at URL ``probes``, is ready: it has rebuilt its ledger."""
 
         async def ready() -> bool:
             try:

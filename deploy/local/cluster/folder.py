@@ -30,10 +30,10 @@ INHERITED: Final = "AUTOSCALE_LOCK"
 _MACHINE: Final = Path("/run")
 
 
-class AlreadyRunsError(Exception):
+class AlreadyRunningError(Exception):
     """The cluster is running, or another command is starting or removing it.
 
-    ``elsewhere`` is the folder of that cluster, if it differs from the one asked for.
+    ``elsewhere`` is the running cluster's folder if it is another one.
     """
 
     def __init__(self, name: str, elsewhere: str = "") -> None:
@@ -43,7 +43,7 @@ class AlreadyRunsError(Exception):
 
 
 class ClusterLock:
-    """A lock that is held. ``release`` drops it in this process only, not in a process that inherited it."""
+    """An acquired lock. ``release`` drops it in this process only, not in a process that inherited it."""
 
     def __init__(self, descriptors: Sequence[int], folder: Path) -> None:
         self.descriptors = tuple(descriptors)
@@ -51,16 +51,16 @@ class ClusterLock:
 
     @classmethod
     def take(cls, name: str, folder: Path) -> ClusterLock:
-        """Take the lock of cluster ``name`` in ``folder``, which is created. Raises ``AlreadyRunsError``."""
+        """Acquire the lock of cluster ``name`` in ``folder``; creates the folder. Raises ``AlreadyRunningError``."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptors: list[int] = []
         for path in _lock_paths(name, folder):
             descriptor = _try_lock(path)
             if descriptor is None:
                 other = _owner_folder(path)
-                # Release the locks taken so far.
+                # Release the locks acquired so far.
                 cls(descriptors, folder).release()
-                raise AlreadyRunsError(name, other if other != str(folder) else "")
+                raise AlreadyRunningError(name, other if other != str(folder) else "")
             descriptors.append(descriptor)
         taken = cls(descriptors, folder)
         taken._write_owner()
@@ -77,8 +77,8 @@ class ClusterLock:
         return taken
 
     @property
-    def passed_on(self) -> dict[str, str]:
-        """Environment of the process that inherits the descriptors."""
+    def environment(self) -> dict[str, str]:
+        """Environment variable for the process that inherits the descriptors."""
         return {INHERITED: ",".join(map(str, self.descriptors))}
 
     def release(self) -> None:
@@ -107,7 +107,7 @@ def is_held(folder: Path) -> bool:
     """Return True if a process holds the lock of ``folder``. Raises ``OSError`` if it cannot be opened."""
     try:
         with (folder / "lock").open("rb") as probe:
-            # A shared lock fails only while an exclusive one is held. The kernel drops the lock of a dead process.
+            # A shared lock fails only while another process has an exclusive one. Locks of dead processes are dropped.
             fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (FileNotFoundError, NotADirectoryError):
         return False
@@ -117,9 +117,9 @@ def is_held(folder: Path) -> bool:
 
 
 def _lock_paths(name: str, folder: Path) -> list[Path]:
-    # As root also a machine-wide lock: namespaces and control groups are named after the cluster, not its folder.
-    of_machine = [_MACHINE / f"autoscale-{name}.lock"] if os.geteuid() == 0 and os.access(_MACHINE, os.W_OK) else []
-    return [folder / "lock", *of_machine]
+    # As root, also a machine-wide lock: namespaces and control groups are named after the cluster, not its folder.
+    machine_wide = [_MACHINE / f"autoscale-{name}.lock"] if os.geteuid() == 0 and os.access(_MACHINE, os.W_OK) else []
+    return [folder / "lock", *machine_wide]
 
 
 def _try_lock(path: Path) -> int | None:
@@ -128,7 +128,7 @@ def _try_lock(path: Path) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The file may have been removed meanwhile; then another process could lock a new file.
+            # The file may have been removed meanwhile, and another process may lock a new one.
             if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
         except BlockingIOError:
@@ -167,11 +167,11 @@ class ClusterFolder:
 
     def __post_init__(self) -> None:
         root = self.root
-        self.kubeconfig = root / "kubeconfig"  # for people and their tools
+        self.kubeconfig = root / "kubeconfig"  # for users and their tools
         self.control_kubeconfig = root / "control.kubeconfig"  # for the control plane, inside the cluster's network
         self.scheduler_config = root / "scheduler.yaml"  # reloaded when it changes
         self.groups_settings = root / "groups.yaml"  # reloaded when it changes
-        self.agents_policy = root / "agents.yaml"  # only in large fleets
+        self.agents_policy = root / "agents.yaml"  # in large fleets only
         self.extender_token = root / EXTENDER_TOKEN  # bearer token of the scheduler's extender
         self.explain_token = root / EXPLAIN_TOKEN  # bearer token of /explain
         self.control = root / "control.json"  # the control endpoint: ``port``, ``token`` and ``pid``
@@ -186,7 +186,7 @@ class ClusterFolder:
         return cls(name, clusters_root() / name)
 
     def log(self, part: str) -> Path:
-        """The log of one process, such as ``cluster``, ``api-server`` or ``scheduler``."""
+        """The log file of one process, such as ``cluster``, ``api-server`` or ``scheduler``."""
         return self.logs / f"{part}.log"
 
     def write_spec(self, spec: ClusterSpec) -> None:
@@ -205,7 +205,7 @@ class ClusterFolder:
 
     @contextmanager
     def locked(self) -> Iterator[ClusterLock]:
-        """Hold the lock while the context is open. Raises ``AlreadyRunsError``."""
+        """Hold the lock while the context is open. Raises ``AlreadyRunningError``."""
         lock = ClusterLock.take(self.name, self.root)
         try:
             yield lock
@@ -216,7 +216,7 @@ class ClusterFolder:
         """The pid of the process that holds the lock; None if the cluster is not running."""
         return owner_of(self.root)
 
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """Return True if the cluster is running, or a command is starting or removing it."""
         return is_held(self.root)
 

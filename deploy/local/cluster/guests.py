@@ -24,7 +24,7 @@ from vm_image.host import BuildError
 
 
 async def make_guests(
-    spec: ClusterSpec, sockets: PodSockets, clock: Clock, say: Callable[[str], None]
+    spec: ClusterSpec, sockets: PodSockets, clock: Clock, report: Callable[[str], None]
 ) -> QemuGuests | SimulatedGuests:
     """Prepare the guests. Raises ``StepFailedError`` and ``GuestError``, with a remedy."""
     if spec.guests == "simulated":
@@ -33,7 +33,7 @@ async def make_guests(
     try:
         image = cached_image()
         if image is None:
-            image = await asyncio.to_thread(ensure_image, say)
+            image = await asyncio.to_thread(ensure_image, report)
     except BuildError as error:
         raise StepFailedError(f"the guest image cannot be built: {error}") from error
     return await QemuGuests.prepare(image, sockets, clock)

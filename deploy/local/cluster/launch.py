@@ -1,6 +1,6 @@
 """Starting, stopping and cleaning up clusters, for the command line.
 
-The processes of a killed cluster die with it (PR_SET_PDEATHSIG); its other leftovers are removed here.
+The processes of a killed cluster die with it (PR_SET_PDEATHSIG). This module removes its other leftovers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, ClusterLock
+from deploy.local.cluster.folder import AlreadyRunningError, ClusterFolder, ClusterLock
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.kubernetes.machine.control_groups import remove_group
@@ -30,10 +30,10 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.open_files import open_files_limit
 from protocol.units import Instant, Seconds
 
-_PATIENCE: Final = Seconds(30.0)
-_LAST_PATIENCE: Final = Seconds(5.0)
+_TIMEOUT: Final = Seconds(30.0)
+_KILL_TIMEOUT: Final = Seconds(5.0)
 _PAUSE: Final = Seconds(0.05)
-LEAST_OPEN_FILES: Final = 1024
+MIN_OPEN_FILES: Final = 1024
 """The process of a small cluster opens a few hundred files."""
 
 
@@ -50,7 +50,7 @@ class LaunchedCluster:
             while line := await lines.readline():
                 step = msgspec.json.decode(line, type=Step)
                 if step.state is StepState.FAILED:
-                    # The process holds the folder's lock until it ends.
+                    # The process has the folder's lock until it ends.
                     await self.wait()
                     raise StepFailedError(step.text, step.log)
                 on_step(step)
@@ -66,19 +66,19 @@ class LaunchedCluster:
         """Stop the cluster with SIGTERM, then SIGKILL; return when its process has exited."""
         self._process.terminate()
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 await self.wait()
         except TimeoutError:
             self._process.kill()
             await self.wait()
-        # A command that holds the lock cleans up itself.
-        with suppress(AlreadyRunsError), self._folder.locked():
+        # If another command has the lock, that command cleans up.
+        with suppress(AlreadyRunningError), self._folder.locked():
             await remove_leftovers(self._folder)
 
 
 @asynccontextmanager
 async def _output(process: subprocess.Popen[bytes]) -> AsyncIterator[asyncio.StreamReader]:
-    """Reader of the process's standard output."""
+    """A reader of the process's standard output."""
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, process.stdout)
@@ -89,49 +89,49 @@ async def _output(process: subprocess.Popen[bytes]) -> AsyncIterator[asyncio.Str
 
 
 async def launch(
-    folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, fresh: bool = False, beside: Sequence[str] = ()
+    folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, fresh: bool = False, recorder: Sequence[str] = ()
 ) -> LaunchedCluster:
     """Start the cluster of ``folder``.
 
     ``attached``: the cluster ends with this process. ``fresh``: remove the state of an earlier cluster first.
-    ``beside``: a command that the cluster keeps running, the history recorder.
+    ``recorder``: the command line of the history recorder, which the cluster keeps running.
 
-    Raises ``AlreadyRunsError``, and ``SpecError`` before anything is created.
+    Raises ``AlreadyRunningError``, and ``SpecError`` before anything is created.
     """
-    if folder.runs():
-        raise AlreadyRunsError(folder.name)
+    if folder.is_running():
+        raise AlreadyRunningError(folder.name)
     spec.check()
     # -1: unlimited.
-    if 0 <= (hard := open_files_limit()) < LEAST_OPEN_FILES:
-        remedy = f"raise the hard limit (ulimit -Hn {LEAST_OPEN_FILES}, as root)"
-        raise SpecError(f"a local cluster needs {LEAST_OPEN_FILES} open files, the limit is {hard}: {remedy}")
-    if spec.kubernetes and (lacks := missing(await survey(folder.root.parent), len(spec.node_specs))):
-        raise SpecError(f"a real Kubernetes cannot run here: {'; '.join(lacks)}")
+    if 0 <= (hard := open_files_limit()) < MIN_OPEN_FILES:
+        remedy = f"raise the hard limit (ulimit -Hn {MIN_OPEN_FILES}, as root)"
+        raise SpecError(f"a local cluster needs {MIN_OPEN_FILES} open files, the limit is {hard}: {remedy}")
+    if spec.kubernetes and (unmet := missing(await survey(folder.root.parent), len(spec.node_specs))):
+        raise SpecError(f"a real Kubernetes cannot run here: {'; '.join(unmet)}")
     with folder.locked() as lock:
         await remove_leftovers(folder)
         if fresh:
             folder.clear()
         folder.write_spec(spec)
         folder.logs.mkdir(parents=True, exist_ok=True)
-        return LaunchedCluster(folder, _spawn(folder, lock, beside, attached=attached))
+        return LaunchedCluster(folder, _spawn(folder, lock, recorder, attached=attached))
 
 
 def _spawn(
-    folder: ClusterFolder, lock: ClusterLock, beside: Sequence[str], *, attached: bool
+    folder: ClusterFolder, lock: ClusterLock, recorder: Sequence[str], *, attached: bool
 ) -> subprocess.Popen[bytes]:
     """Start the cluster's process, which inherits the lock."""
     # -P: do not import modules from the working directory.
-    command = [sys.executable, "-P", "-m", "deploy.local.cluster", folder.name, *beside]
+    command = [sys.executable, "-P", "-m", "deploy.local.cluster", folder.name, *recorder]
     # The kernel stops the cluster when this process ends, even by SIGKILL.
     prefix = ["setpriv", "--pdeathsig", "TERM", "--"] if attached else []
     with folder.log("cluster").open("wb") as log:
-        # Not asyncio's: since Python 3.13 closing the event loop kills the process, also a detached one.
+        # Not asyncio's: since Python 3.13, closing the event loop kills the process, even a detached one.
         return subprocess.Popen(
             [*prefix, *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, "AUTOSCALE_HOME": str(folder.root.parent), **lock.passed_on},
+            env={**os.environ, "AUTOSCALE_HOME": str(folder.root.parent), **lock.environment},
             pass_fds=lock.descriptors,
             # Ctrl-C reaches this process only, which then stops the cluster.
             start_new_session=True,
@@ -141,14 +141,14 @@ def _spawn(
 async def stop(folder: ClusterFolder, clock: Clock) -> bool:
     """Stop the cluster of ``folder`` and remove the folder; return True if it was running.
 
-    Raises ``AlreadyRunsError`` if another command is starting or removing it.
+    Raises ``AlreadyRunningError`` if another command is starting or removing it.
     """
     owner = folder.owner()
     if owner is not None:
-        for number, patience in ((signal.SIGTERM, _PATIENCE), (signal.SIGKILL, _LAST_PATIENCE)):
+        for number, time_limit in ((signal.SIGTERM, _TIMEOUT), (signal.SIGKILL, _KILL_TIMEOUT)):
             with suppress(ProcessLookupError):
                 os.kill(owner, number)
-            if await _wait_ended(folder, clock, patience):
+            if await _wait_ended(folder, clock, time_limit):
                 break
     with folder.locked():
         await remove_leftovers(folder)
@@ -156,10 +156,10 @@ async def stop(folder: ClusterFolder, clock: Clock) -> bool:
     return owner is not None
 
 
-async def _wait_ended(folder: ClusterFolder, clock: Clock, patience: Seconds) -> bool:
-    deadline = Instant(clock.now() + patience)
+async def _wait_ended(folder: ClusterFolder, clock: Clock, time_limit: Seconds) -> bool:
+    deadline = Instant(clock.now() + time_limit)
     # Check the lock and not the pid, which may be reused.
-    while folder.runs():
+    while folder.is_running():
         if clock.now() >= deadline:
             return False
         await clock.sleep(_PAUSE)

@@ -1,4 +1,4 @@
-"""Per-node agents: one process per node, which runs as a pod that is bound to the node (S4.3)."""
+"""Per-node agents: one process per node, with the identity of a pod on that node (S4.3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
-from deploy.local.kubelet.agents import AGENT_PORT, EXPLAIN_TOKEN, AgentFiles, AgentRun, ensure_account, per_node
+from deploy.local.kubelet.agents import AGENT_PORT, EXPLAIN_TOKEN, AgentFiles, AgentRun, ensure_account, node_agent
 from deploy.local.kubelet.pod_status import running_status
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.kubelet.sandbox import NodeDependencies, keep_agent_running, pod_folder
@@ -24,8 +24,8 @@ from protocol.messages import ObjectName
 from protocol.units import Seconds
 
 # A hundred agents that start at once starve the machine for a minute.
-_AT_ONCE: Final = 4
-_PATIENCE: Final = Seconds(20.0)
+_MAX_STARTING: Final = 4
+_TIMEOUT: Final = Seconds(20.0)
 _PAUSE: Final = Seconds(0.2)
 
 
@@ -42,7 +42,7 @@ def agent_pod(node: str) -> Json:
         "spec": {
             "nodeName": node,
             "serviceAccountName": NODE_AGENT_ACCOUNT,
-            # No requests: all of the node's capacity is for VMs.
+            # No requests: VMs get all of the node's capacity.
             "containers": [{"name": "agent", "image": "autoscaler-agent"}],
         },
     }
@@ -57,7 +57,7 @@ class NodeAgents:
 
     def __init__(self, deps: NodeDependencies, connect: Connect) -> None:
         self._deps, self._connect = deps, connect
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_STARTING)
         self.supervisors: dict[str, ProcessSupervisor] = {}
 
     async def run(self, node: str) -> None:
@@ -70,7 +70,7 @@ class NodeAgents:
 
     async def _prepare(self, node: str) -> AgentRun:
         while True:
-            # The API server of a busy machine may time out.
+            # On a busy machine, the API server may time out.
             with suppress(ApiUnknownError):
                 return await self._create(node)
             await self._deps.clock.sleep(_PAUSE)
@@ -81,17 +81,17 @@ class NodeAgents:
         await deps.client.ensure(PODS, NODE_AGENT_NAMESPACE, agent_pod(node))
         name = ObjectName(NODE_AGENT_NAMESPACE, f"{NODE_AGENT_ACCOUNT}-{node}")
         pod = await deps.client.get(PODS, name)
-        place = await deps.network.add_pod(node, name)
-        status = running_status(pod, place.address, timestamp(deps.clock.wall()))
+        network = await deps.network.add_pod(node, name)
+        status = running_status(pod, network.address, timestamp(deps.clock.wall()))
         await keep_writing_status(deps.client, pod, status, deps.clock)
         folder = pod_folder(deps.state, name, node)
-        return per_node(pod, node, place, AgentFiles(folder, deps.policy, deps.state / EXPLAIN_TOKEN))
+        return node_agent(pod, node, network, AgentFiles(folder, deps.policy, deps.state / EXPLAIN_TOKEN))
 
     async def _wait_listening(self, run: AgentRun) -> None:
         """Wait until the agent listens, or a timeout passes."""
         clock = self._deps.clock
-        # An agent that never listens must not keep the others from starting.
-        deadline = clock.now() + _PATIENCE
+        # An agent that never listens must not block the others.
+        deadline = clock.now() + _TIMEOUT
         while clock.now() < deadline:
             with suppress(OSError, NetworkError):
                 (await self._connect(run.network.address, AGENT_PORT)).close()

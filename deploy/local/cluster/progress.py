@@ -10,7 +10,7 @@ import msgspec
 
 
 class StepState(StrEnum):
-    """State of a step; ``READY`` is the cluster's."""
+    """State of a step; ``READY`` means that the whole cluster is up."""
 
     BEGUN = "begun"
     NOTE = "note"
@@ -20,7 +20,7 @@ class StepState(StrEnum):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One line. ``log`` is the log file of a failed step."""
+    """One progress line. ``log`` is the log file of a failed step."""
 
     name: str
     state: StepState
@@ -49,7 +49,7 @@ class Progress:
         self._write(StepState.BEGUN)
 
     def note(self, text: str) -> None:
-        """Report about the current step."""
+        """Report progress of the current step."""
         self._write(StepState.NOTE, text)
 
     def done(self, text: str = "") -> None:
@@ -57,12 +57,12 @@ class Progress:
         self._write(StepState.DONE, text)
 
     def failed(self, error: StepFailedError) -> None:
-        """Report that the current step failed, and with it the cluster."""
+        """Report that the current step, and with it the cluster, failed."""
         self._write(StepState.FAILED, str(error), error.log)
         self._open = False
 
     def ready(self) -> None:
-        """Report that the cluster is up; nothing is written afterwards."""
+        """Report that the cluster is up; later calls have no effect."""
         self._write(StepState.READY)
         self._open = False
 

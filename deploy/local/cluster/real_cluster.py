@@ -25,7 +25,7 @@ from deploy.local.kubernetes.machine.control_groups import make_group, remove_gr
 from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, control_programs
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
 from deploy.local.kubernetes.machine.node import KUBELET, Node, NodeError, NodePaths
-from deploy.local.kubernetes.machine.survey import can_show_cpus, machine_size
+from deploy.local.kubernetes.machine.survey import can_overcommit_cpus, machine_size
 from deploy.local.kubernetes.plan import cluster_plan
 from deploy.local.kubernetes.plan.node_settings import node_files
 from deploy.local.kubernetes.programs.ensure import NoProgramsError, Programs, ensure_programs
@@ -44,18 +44,18 @@ from protocol.units import Instant, Seconds
 _API_SERVICES: Final = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
 _MANIFESTS: Final = Path(__file__).parents[1] / "kubernetes" / "manifests"
 _ADD_ONS: Final = _MANIFESTS.with_name("add_ons")
-_PATIENCE: Final = Seconds(120.0)
+_TIMEOUT: Final = Seconds(120.0)
 _PAUSE: Final = Seconds(0.1)
 
 
 def plan_of(name: str, spec: ClusterSpec) -> cluster_plan.ClusterPlan:
     """The plan for ``spec``; a node has at most the machine's memory. Raises ``SpecError``."""
-    machine, shows = machine_size(), can_show_cpus()
+    machine, overcommit = machine_size(), can_overcommit_cpus()
     nodes = [
         cluster_plan.NodePlan(
             node.name,
             number,
-            cluster_plan.node_size(node.capacity, machine, shows_cpus=shows),
+            cluster_plan.node_size(node.capacity, machine, overcommit_cpus=overcommit),
             node.labels,
             node.taints,
         )
@@ -97,7 +97,7 @@ class RealCluster:
         await stack.enter_async_context(beside(*(node.run(self._api_server) for node in nodes)))
         client = await self._control_plane(stack, programs, pki)
         await self._nodes_ready(client)
-        # After all nodes are Ready, or all pods land on the first one.
+        # After all nodes are Ready: otherwise all pods would land on the first one.
         await self._add_ons(client, programs)
         await self._serve_control(stack, client, nodes)
         self._progress.ready()
@@ -105,7 +105,7 @@ class RealCluster:
     def _clear_state(self) -> None:
         shutil.rmtree(self._folder.real, ignore_errors=True)
         for log in self._folder.logs.glob("*.log"):
-            # In use as this process's standard error.
+            # This is the process's standard error.
             if log != self._folder.log("cluster"):
                 log.unlink()
 
@@ -134,7 +134,7 @@ class RealCluster:
                 await asyncio.to_thread(remove_group, self._plan.cgroup)
 
     async def _configure_network(self, node: cluster_plan.NodePlan) -> None:
-        """Set the node's address and routes; none leads out of the cluster's namespaces."""
+        """Set the node's address and routes; no route leads out of the cluster's namespaces."""
         await self._network.add_node(node.name)
         address = f"address add {node.address}/{cluster_plan.NODE_PREFIX} dev br0"
         routes = (f"route add default via {cluster_plan.CONTROL_HOST}", *self._plan.routes(node))
@@ -145,9 +145,9 @@ class RealCluster:
         for name, content in node_files(self._plan, node).items():
             write_private(folder / "node" / name, content)
         pki.write_node(node, folder / "node")
-        used = {"kubernetes": programs.kubernetes, "containerd": programs.folders["containerd"]}
+        folders = {"kubernetes": programs.kubernetes, "containerd": programs.folders["containerd"]}
         enter = self._network.node_enter(node.name)
-        return Node(node, NodePaths(folder, self._folder.logs, enter, used, programs.images), self._clock)
+        return Node(node, NodePaths(folder, self._folder.logs, enter, folders, programs.images), self._clock)
 
     async def _control_plane(self, stack: AsyncExitStack, programs: Programs, pki: Pki) -> ApiClient:
         self._progress.begin("control plane")
@@ -158,9 +158,9 @@ class RealCluster:
         write_private(self._folder.kubeconfig, pki.admin_kubeconfig(f"https://127.0.0.1:{port}"))
         write_private(self._folder.control_kubeconfig, pki.admin_kubeconfig(INSIDE))
         client = await stack.enter_async_context(client_from_kubeconfig(self._folder.kubeconfig))
-        await self._until(f"the {API_SERVER} is not ready", API_SERVER, lambda: _answers(client))
+        await self._until(f"the {API_SERVER} is not ready", API_SERVER, lambda: _api_ready(client))
         await self._start(stack, plane)
-        # Before the kubelets register, so that labels, taints and pod CIDRs are the plan's.
+        # Before the kubelets register, so that labels, taints and pod CIDRs are as planned.
         for node in self._plan.nodes:
             await client.ensure(NODES, "", cluster_plan.node_object(node))
         self._api_server.set()
@@ -187,7 +187,7 @@ class RealCluster:
         async def unready_nodes() -> str:
             return ", ".join(cluster_plan.missing_nodes(self._plan, list((await client.list(NODES)).objects)))
 
-        # Only one log can be shown; nodes mostly fail for the same reason.
+        # Only one log can be shown; usually all nodes fail for the same reason.
         first = self._plan.nodes[0]
         await self._until("nodes are not Ready", f"{first.name}-{KUBELET}", unready_nodes)
         sizes = {str(node.size) for node in self._plan.nodes}
@@ -198,12 +198,12 @@ class RealCluster:
         self._progress.begin("DNS and metrics")
         await self._apply(programs)
 
-        async def waiting() -> str:
+        async def not_available() -> str:
             deployments = (await client.list(DEPLOYMENTS, "kube-system")).objects
             services = (await client.list(_API_SERVICES)).objects
             return ", ".join(cluster_plan.unavailable([*deployments, *services]))
 
-        await self._until("not available", "kube-scheduler", waiting)
+        await self._until("not available", "kube-scheduler", not_available)
         self._progress.done()
 
     async def _serve_control(self, stack: AsyncExitStack, client: ApiClient, nodes: list[Node]) -> None:
@@ -219,24 +219,24 @@ class RealCluster:
             control.START_KUBELET: lambda node: node_named(node).start(KUBELET),
         }
         first_node = self._plan.nodes[0].name
-        # Claim this machine's address on the VMs' network, so that no VM gets it.
+        # Claim this machine's address on the VMs' network: no VM must get it.
         await client.ensure(IP_ADDRESSES, "", client_claim(cluster_plan.VM_VISITOR, first_node))
         exposed = control.ExposedCluster(self._network, first_node)
         stack.push_async_callback(exposed.close)
         dial = partial(self._network.connect, None)
-        ways = control.ClusterForwards(client, dial, exposed.expose)
-        stack.push_async_callback(ways.close)
+        forwards = control.ClusterForwards(client, dial, exposed.expose)
+        stack.push_async_callback(forwards.close)
         await stack.enter_async_context(
-            control.control_endpoint(self._folder, ways, lambda: self._status(nodes), actions)
+            control.control_endpoint(self._folder, forwards, lambda: self._status(nodes), actions)
         )
 
     def _status(self, nodes: list[Node]) -> control.ControlResponse:
-        running = dict(self._supervisors)
+        supervisors = dict(self._supervisors)
         for node in nodes:
-            running |= node.supervisors()
+            supervisors |= node.supervisors()
         parts = [
             control.ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
-            for name, supervisor in running.items()
+            for name, supervisor in supervisors.items()
         ]
         # The first boot does not count as a restart.
         parts += [control.ProcessStatus(node.plan.name, node.pid, max(0, node.boots - 1)) for node in nodes]
@@ -250,12 +250,12 @@ class RealCluster:
             self._supervisors[name] = ProcessSupervisor(program, self._clock)
         await stack.enter_async_context(beside(*(self._supervisors[name].run() for name in programs)))
 
-    async def _until(self, complaint: str, part: str, waiting: Callable[[], Awaitable[str]]) -> None:
-        """Wait until ``waiting`` returns an empty text. Raises ``StepFailedError`` after a timeout."""
-        deadline = Instant(self._clock.now() + _PATIENCE)
+    async def _until(self, problem: str, part: str, check: Callable[[], Awaitable[str]]) -> None:
+        """Wait until ``check`` returns an empty text. Raises ``StepFailedError`` after a timeout."""
+        deadline = Instant(self._clock.now() + _TIMEOUT)
         while True:
             try:
-                unmet = await waiting()
+                unmet = await check()
             # Expected while the API server starts.
             except ApiError as error:
                 unmet = str(error)
@@ -263,10 +263,10 @@ class RealCluster:
                 return
             if self._clock.now() >= deadline:
                 log = str(self._folder.log(part))
-                raise StepFailedError(f"{complaint} after {_PATIENCE:g} s: {unmet}", log)
+                raise StepFailedError(f"{problem} after {_TIMEOUT:g} s: {unmet}", log)
             await self._clock.sleep(_PAUSE)
 
 
-async def _answers(client: ApiClient) -> str:
+async def _api_ready(client: ApiClient) -> str:
     await client.raw_get("/readyz")
     return ""

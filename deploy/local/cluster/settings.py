@@ -12,7 +12,7 @@ from protocol.yaml_text import read_yaml
 NODE_AGENT_NAMESPACE = "kube-system"
 NODE_AGENT_ACCOUNT = "autoscaling-agent"
 EXTENDER_TOKEN = "extender-token"  # noqa: S105 - the name of a file
-"""Name of the file with the extender's bearer token, beside the scheduler's settings."""
+"""Name of the file with the extender's bearer token, in the folder of the scheduler's settings."""
 
 LARGE_FLEET: Final = 200
 """With more simulated VMs than this, loads change more slowly and guests are polled less often."""
@@ -22,8 +22,8 @@ def agents_policy(vms: int) -> str:
     """Policy of the agents of ``vms`` VMs on one machine; empty for the default policy."""
     if vms <= LARGE_FLEET:
         return ""
-    # At most 200 scrapes per second in total: one process serves all guests, and an agent whose scrape times out
-    # reconnects, which costs that process more than a response.
+    # At most 200 scrapes per second in total: one process serves all guests, and a timed-out scrape costs it a
+    # reconnect, which is more expensive than a response.
     scrape = vms / LARGE_FLEET
     # Metrics are stale after three missed scrapes.
     timing = {"scrape": scrape, "stale": max(5.0, 3 * scrape)}
@@ -43,7 +43,7 @@ def scheduler_settings() -> str:
     """Scheduler settings of a new cluster; the file can be edited while the cluster runs."""
     return yaml.safe_dump(
         {
-            # Small steps and a small reserve: guests here are small too.
+            # Small steps and a small reserve, because guests are small too.
             "nodeDefaults": {
                 "computeUnit": {"vCPUs": "500m", "mem": "128Mi"},
                 "cpu": {"watermark": 0.9, "system": "500m"},
@@ -59,7 +59,7 @@ def scheduler_settings() -> str:
 
 
 def with_extender_token(settings: str) -> str:
-    """``settings``, which an earlier version may have written, with the extender's token. Raises ``YamlError``."""
+    """``settings``, perhaps from an earlier version, with the extender's token. Raises ``YamlError``."""
     parsed = read_yaml(settings)
     # The scheduler reports YAML that is not a mapping.
     if not isinstance(parsed, dict) or "extender" in parsed:

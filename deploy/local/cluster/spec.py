@@ -10,26 +10,26 @@ import msgspec
 
 from deploy.local.apiserver.apimachinery.names import key_errors, value_errors
 from deploy.local.kubelet.node_object import EFFECTS, NodeSpec
-from deploy.local.kubernetes.plan.cluster_plan import MOST_NODES
+from deploy.local.kubernetes.plan.cluster_plan import MAX_NODES
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from protocol.kubernetes.objects import Json
 from protocol.units import QuantityError, Resources
 
-MOST_SIDECARS: Final = 8
-"""With more simulated VMs than this, use one agent per node: one process per VM would be too heavy."""
+MAX_SIDECARS: Final = 8
+"""With more simulated VMs than this, one agent per node: a process per VM would need too much memory."""
 
-_LEAST_NODE_CPU: Final = 8
+_MIN_NODE_CPU: Final = 8
 _CPU_PER_VM: Final = 1.5
 """vCPUs that a simulated VM with the default load needs most of the time."""
 
 
-def usual_node_cpu(vms: int, nodes: int) -> str:
+def default_node_cpu(vms: int, nodes: int) -> str:
     """Default CPUs of each node, enough for ``vms`` simulated VMs with the default load.
 
-    >>> usual_node_cpu(0, 2), usual_node_cpu(2000, 100)
+    >>> default_node_cpu(0, 2), default_node_cpu(2000, 100)
     ('8', '30')
     """
-    return str(max(_LEAST_NODE_CPU, ceil(_CPU_PER_VM * vms / nodes)))
+    return str(max(_MIN_NODE_CPU, ceil(_CPU_PER_VM * vms / nodes)))
 
 
 class SpecError(ValueError):
@@ -78,7 +78,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
     def check(self) -> None:
         """Raise ``SpecError`` if the specification is invalid."""
-        # Both properties raise it.
+        # These properties raise it.
         _ = self.node_specs, self.agent_form
         if self.kubernetes and self.kubernetes not in SUPPORTED:
             raise SpecError(f"--kubernetes must be {' or '.join(SUPPORTED)}, not {self.kubernetes!r}")
@@ -86,8 +86,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
             raise SpecError(f"--with must be {' or '.join(ADD_ONS)}, not {unknown[0]!r}")
         if self.add_ons and not self.kubernetes:
             raise SpecError("--with needs --kubernetes: the embedded cluster runs no add-ons")
-        if self.kubernetes and self.nodes > MOST_NODES:
-            raise SpecError(f"a real Kubernetes can have at most {MOST_NODES} nodes, not {self.nodes}")
+        if self.kubernetes and self.nodes > MAX_NODES:
+            raise SpecError(f"a real Kubernetes can have at most {MAX_NODES} nodes, not {self.nodes}")
         if self.kubernetes and (self.vms or self.load or self.policy or self.groups or self.guests == "simulated"):
             raise SpecError("a real Kubernetes starts empty: apply VMs, policies and groups with kubectl")
 
@@ -103,7 +103,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
             raise SpecError("QEMU guests are reachable only inside their pods: use --agents sidecar")
         if self.agents != "auto":
             return self.agents, "as requested"
-        if self.guests == "simulated" and self.vms > MOST_SIDECARS:
+        if self.guests == "simulated" and self.vms > MAX_SIDECARS:
             return "node", f"one process per node, because {self.vms} sidecars would be too many"
         return "sidecar", "one agent in each VM's pod"
 

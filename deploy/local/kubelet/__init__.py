@@ -1,1 +1,1 @@
-"""Kubelets of the local cluster: they start a guest and its agent for each VM pod that is bound to their node."""
+"""Kubelets of the embedded cluster: they start a guest and its agent for each VM pod on their node."""

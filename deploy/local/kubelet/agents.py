@@ -1,4 +1,4 @@
-"""The agent as a process, as a sidecar of its VM or one per node (S4.3); only its environment differs."""
+"""Agent processes: one per VM (sidecar) or per node (S4.3), which differ only in their environment."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from protocol.names import TOKEN_AUDIENCE
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
-# Seconds; Kubernetes' default for projected tokens.
+# In seconds, Kubernetes' default for projected tokens.
 _LIFETIME: Final = 3600
-# As a kubelet does.
+# Like a kubelet.
 _RENEW: Final = Seconds(_LIFETIME * 0.8)
 _RETRY: Final = Seconds(2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A projected token file of ``pod`` for ``audience``; empty for the API server."""
+    """A projected token file of ``pod`` for ``audience`` (empty: the API server)."""
 
     pod: Json
     audience: str
@@ -52,8 +52,8 @@ async def project(client: ApiClient, projection: Projection) -> None:
         spec["audiences"] = [projection.audience]
     request: Json = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
     await ensure_account(client, projection.account)
-    answer = await client.post_subresource(SERVICE_ACCOUNTS, projection.account, "token", request)
-    write_private(projection.file, text(answer, "status", "token"))
+    response = await client.post_subresource(SERVICE_ACCOUNTS, projection.account, "token", request)
+    write_private(projection.file, text(response, "status", "token"))
 
 
 async def keep_projected(client: ApiClient, projection: Projection, clock: Clock) -> None:
@@ -82,7 +82,7 @@ EXPLAIN_TOKEN: Final = "explain-token"  # noqa: S105 - the name of a file in the
 
 @dataclass(frozen=True, slots=True)
 class AgentFiles:
-    """The agent's ``folder``, its policy file, and the bearer token of its ``/explain``."""
+    """The agent's folder, its policy file, and the file with the bearer token of its ``/explain``."""
 
     folder: Path
     policy: Path | None = None
@@ -91,7 +91,10 @@ class AgentFiles:
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """One agent process: the pod that it runs as, the pod's network, its files, and the environment of its form."""
+    """One agent process: the pod whose identity it has, the pod's network, its files, and ``form``.
+
+    ``form`` is the environment of a sidecar or of a node's agent.
+    """
 
     pod: Json
     network: PodNetwork
@@ -100,7 +103,7 @@ class AgentRun:
 
     @property
     def projections(self) -> tuple[Projection, Projection]:
-        """Its tokens, for the scheduler and for the API server."""
+        """The agent's tokens, for the scheduler and for the API server."""
         return (
             Projection(self.pod, TOKEN_AUDIENCE, self.files.folder / "scheduler-token"),
             Projection(self.pod, "", self.files.folder / "api-token"),
@@ -132,7 +135,7 @@ class AgentRun:
         )
 
 
-def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -> AgentRun:
+def sidecar_agent(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -> AgentRun:
     """The agent of one VM, in its pod's network."""
     form = {
         "AGENT_MODE": "sidecar",
@@ -143,7 +146,7 @@ def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -
     return AgentRun(pod, network, files, form)
 
 
-def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> AgentRun:
+def node_agent(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> AgentRun:
     """The agent of all VMs on ``node``; it reaches guests at their pods' IPs."""
     # The agent fills in {pod_ip} for each VM.
     form = {"AGENT_MODE": "node", "NODE_NAME": node, **_guest_urls("{pod_ip}", network)}
@@ -159,7 +162,7 @@ def _guest_urls(host: str, network: PodNetwork) -> dict[str, str]:
 
 
 async def run_agent(run: AgentRun, client: ApiClient, clock: Clock, supervisor: ProcessSupervisor) -> None:
-    """Write the agent's tokens and keep it running until cancelled. Raises as ``project``."""
+    """Write the agent's tokens and keep it running until cancelled. Raises like ``project``."""
     # The agent reads both tokens when it starts.
     for projection in run.projections:
         await project(client, projection)

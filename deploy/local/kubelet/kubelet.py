@@ -29,7 +29,7 @@ _WORKERS: Final = 4
 
 
 class Kubelet(GuestHost):
-    """Runs the pods that are bound to ``nodes``."""
+    """Runs the pods on ``nodes``."""
 
     def __init__(self, nodes: frozenset[str], pods: Informer, vms: Informer, deps: NodeDependencies) -> None:
         self._nodes = nodes
@@ -39,7 +39,7 @@ class Kubelet(GuestHost):
         self._queue = WorkQueue(deps.clock)
         self._sandboxes: dict[ObjectName, tuple[Sandbox, asyncio.Task[None]]] = {}
         self._stopped: set[str] = set()  # nodes whose kubelet is stopped; their pods keep running
-        self._ended: dict[str, Json] = {}  # final statuses by pod uid, until the cache shows the end
+        self._ended: dict[str, Json] = {}  # final statuses by pod uid, until the cache has them
         pods.listen(self._pod_changed)
 
     @property
@@ -48,7 +48,7 @@ class Kubelet(GuestHost):
         return {name: sandbox for name, (sandbox, _) in self._sandboxes.items()}
 
     def guest(self, pod: Json | None) -> HostedGuest:
-        """The guest of ``pod``."""
+        """The guest of ``pod``, if it runs here."""
         running = self._sandboxes.get(name_of(pod or {}))
         # A later pod may have the same name.
         if running is None or running[0].uid != uid_of(pod or {}):
@@ -58,11 +58,11 @@ class Kubelet(GuestHost):
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Migrate the guest of one pod into another. Raises, and can be cancelled, as ``Guest.send``."""
-        ends = self._sandboxes.get(source), self._sandboxes.get(target)
-        if ends[0] is None or ends[1] is None:
+        """Migrate the guest of one pod into another. Raises, and can be cancelled, like ``Guest.send``."""
+        sandboxes = self.sandboxes
+        if source not in sandboxes or target not in sandboxes:
             raise TransferError(TransferFault.REFUSED, "the source pod or the target pod is not running")
-        return await ends[0][0].send(ends[1][0], limits, progress)
+        return await sandboxes[source].send(sandboxes[target], limits, progress)
 
     def stop_node(self, node: str) -> None:
         """Stop the kubelet of ``node``: guests keep running, but no pod is started, stopped or reported."""
@@ -101,7 +101,7 @@ class Kubelet(GuestHost):
         running = self._sandboxes.get(name)
         if pod is not None and node_of(pod) in self._stopped:
             return
-        # End the pod before confirming its deletion: the scheduler reuses its room as soon as the object is gone.
+        # End the pod before confirming its deletion: the scheduler reuses its resources when the object is gone.
         if running is not None and (pod is None or uid_of(pod) != running[0].uid or is_leaving(pod)):
             await self._end(name)
         if pod is None or node_of(pod) not in self._nodes:
@@ -113,7 +113,7 @@ class Kubelet(GuestHost):
 
     async def _report_or_begin(self, name: ObjectName, pod: Json, pod_tasks: asyncio.TaskGroup) -> None:
         ended = self._ended.get(uid_of(pod))
-        # The pod has ended, but the cache does not show it yet: report it again, do not start it again.
+        # The pod has ended, but its cached object is older: report it again instead of starting it again.
         if ended is not None:
             await write_status(self._deps.client, pod, ended)
         else:
@@ -122,11 +122,11 @@ class Kubelet(GuestHost):
     async def _begin(self, name: ObjectName, pod: Json, pod_tasks: asyncio.TaskGroup) -> None:
         now = timestamp(self._deps.clock.wall())
         vm_name = labels_of(pod).get(LABEL_VM_NAME)
-        # A pod without a VM only reserves room: it is reported as running, and nothing is started.
+        # Other pods only reserve resources: report them as running, but start nothing.
         if vm_name is None:
             if pod_phase(pod) != "Running":
                 await write_status(self._deps.client, pod, running_status(pod, "", now))
-        # Started by an earlier process, whose guests ended with it.
+        # An earlier process started it, and its guests ended with it.
         elif pod_phase(pod) == "Running":
             lost = "the guest was lost: the cluster's process was restarted"
             await write_status(self._deps.client, pod, failed_status(lost, now))
@@ -148,23 +148,23 @@ class Kubelet(GuestHost):
         try:
             ended = await sandbox.run()
             if (pod := self._pods.get(name)) is not None and uid_of(pod) == sandbox.uid and not is_over(pod):
-                # Until the cache shows the end, this keeps the pod from being started again.
+                # Prevents another start until the cache has the final status.
                 self._ended[sandbox.uid] = ended
         finally:
-            # A new pod of the same name may have replaced it already.
+            # A new pod with the same name may have replaced it.
             if (running := self._sandboxes.get(name)) is not None and running[0] is sandbox:
                 del self._sandboxes[name]
             self._queue.add(name)
 
     async def _end(self, name: ObjectName) -> None:
-        _, life = self._sandboxes[name]
-        life.cancel()
-        # Unlike `await life`, `wait` does not raise the task's exception.
-        await asyncio.wait((life,))
+        _, task = self._sandboxes[name]
+        task.cancel()
+        # Unlike `await task`, `wait` does not raise the task's exception.
+        await asyncio.wait((task,))
 
     async def _confirm(self, pod: Json) -> None:
         with Tolerating(RefusalKind.NOT_FOUND):
-            # As a kubelet confirms a deletion: grace period 0, with the uid as precondition.
+            # Kubelets confirm deletions like this: grace period 0, with the uid as precondition.
             await self._deps.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
 
     def _pod_changed(self, change: ObjectChange) -> None:

@@ -1,4 +1,4 @@
-"""Ready conditions and taints of nodes whose kubelet stops, as Kubernetes' node lifecycle controller writes them."""
+"""Ready conditions and taints of nodes with a stopped kubelet, as by Kubernetes' node lifecycle controller."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class NodeLifecycle:
         nodes.listen(lambda change: self._queue.add(change.name))
 
     def kubelet_stopped(self, node: str) -> None:
-        """The kubelet of ``node`` stopped posting status."""
+        """Note that the kubelet of ``node`` stopped posting its status."""
         # A second stop must not extend the grace period of the first.
         self._stopped.setdefault(node, self._clock.now())
         self._queue.add(ObjectName("", node), GRACE)
 
     def kubelet_started(self, node: str) -> None:
-        """The kubelet of ``node`` is running again."""
+        """Note that the kubelet of ``node`` is running again."""
         self._stopped.pop(node, None)
         self._queue.add(ObjectName("", node))
 
@@ -57,16 +57,16 @@ class NodeLifecycle:
         condition = self._condition(node, now)
         if condition is not None:
             await self._write(name, node, {"status": {"conditions": with_condition(node, condition)}}, "status")
-            return  # the taints follow once the cache shows the new condition
+            return  # the taints follow when the cache has the new condition
         taints = lifecycle_taints(node, ready_status(node), now)
         if taints != items(node, "spec", "taints"):
             await self._write(name, node, {"spec": {"taints": taints}}, "")
 
     def _condition(self, node: Json, now: str) -> Json | None:
-        """The new Ready condition; None if it need not change."""
+        """The new Ready condition; None if it is right already."""
         ready, since = ready_status(node), self._stopped.get(name_of(node).name)
         if since is None:
-            # False was written by somebody else, not because the kubelet stopped; leave it alone.
+            # Not if it is False: then another writer, not the stopped kubelet, is the reason.
             is_back = ready == "Unknown"
             return ready_condition("True", "KubeletReady", "the local runtime is up", now) if is_back else None
         if ready == "Unknown" or self._clock.now() < since + GRACE:
@@ -74,7 +74,7 @@ class NodeLifecycle:
         return ready_condition("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.", now)
 
     async def _write(self, name: ObjectName, node: Json, change: Json, subresource: str) -> None:
-        # A merge patch replaces whole lists. resourceVersion makes it fail instead of dropping another writer's taint.
+        # A merge patch replaces whole lists; with the resourceVersion it fails instead of dropping others' taints.
         body = {"metadata": {"resourceVersion": version_of(node)}, **change}
         with Tolerating(RefusalKind.NOT_FOUND):
             await self._client.merge_patch(NODES, name, body, subresource)
@@ -105,7 +105,7 @@ class PodGarbageCollector:
         if self._nodes.get(ObjectName("", node_of(current))) is not None:
             return
         with Tolerating(RefusalKind.NOT_FOUND):
-            # With the uid: do not delete a new pod of the same name.
+            # With the uid, to not delete a new pod with the same name.
             await self._client.delete(PODS, pod, uid_of(current))
 
     def _node_changed(self, change: ObjectChange) -> None:

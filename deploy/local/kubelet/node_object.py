@@ -11,7 +11,7 @@ from protocol.kubernetes.objects import Json, flag, items, text
 from protocol.units import Resources
 
 # Far above Kubernetes' default of 110: hundreds of simulated VMs share a node.
-MOST_PODS: Final = "500"
+MAX_PODS: Final = "500"
 NOT_READY: Final = "node.kubernetes.io/not-ready"
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
@@ -23,7 +23,7 @@ _BY_READY: Final = {"True": "", "False": NOT_READY}
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node. All of ``capacity`` is allocatable; ``taints`` are set when the Node is created."""
+    """One node. All of ``capacity`` is allocatable; ``taints`` are set only when the Node is created."""
 
     name: str
     capacity: Resources
@@ -33,7 +33,7 @@ class NodeSpec:
 
 def node_object(node: NodeSpec, now: str) -> Json:
     """The Node as its kubelet registers it: Ready, and without the not-ready taint."""
-    amounts = {"cpu": node.capacity.cpu.quantity(), "memory": node.capacity.mem.quantity(), "pods": MOST_PODS}
+    amounts = {"cpu": node.capacity.cpu.quantity(), "memory": node.capacity.mem.quantity(), "pods": MAX_PODS}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -49,7 +49,7 @@ def node_object(node: NodeSpec, now: str) -> Json:
 
 def node_labels(node: NodeSpec) -> Json:
     """Labels that the kubelet sets."""
-    # The architecture of the guests, on any machine: QEMU runs x86 only.
+    # The guests' architecture, on any machine: QEMU emulates x86 only.
     own = {"kubernetes.io/arch": "amd64", "kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"}
     return {**own, **node.labels}
 
@@ -80,15 +80,15 @@ def with_condition(node: Json, condition: Json) -> list[Json]:
 def lifecycle_taints(node: Json, ready: str, now: str) -> list[Json]:
     """The node's taints, with the lifecycle taints for its Ready status ``ready`` and for ``spec.unschedulable``."""
     current = {(text(taint, "key"), text(taint, "effect")): taint for taint in items(node, "spec", "taints")}
-    wanted = []
-    # NoSchedule keeps new pods away, NoExecute evicts those without a toleration.
+    lifecycle = []
+    # NoSchedule keeps new pods away; NoExecute evicts pods without a toleration.
     if key := _BY_READY.get(ready, UNREACHABLE):
-        wanted += [(key, "NoSchedule"), (key, "NoExecute")]
+        lifecycle += [(key, "NoSchedule"), (key, "NoExecute")]
     if flag(node, "spec", "unschedulable"):
-        wanted.append((UNSCHEDULABLE, "NoSchedule"))
+        lifecycle.append((UNSCHEDULABLE, "NoSchedule"))
     others = [taint for (key, _), taint in current.items() if key not in _LIFECYCLE]
     # Keep existing taints as they are: `tolerationSeconds` counts from their `timeAdded`.
     return [
         *others,
-        *(current.get((key, effect), {"key": key, "effect": effect, "timeAdded": now}) for key, effect in wanted),
+        *(current.get((key, effect), {"key": key, "effect": effect, "timeAdded": now}) for key, effect in lifecycle),
     ]

@@ -1,4 +1,4 @@
-"""Writing pod statuses, with the pod's uid as precondition."""
+"""Writes pod statuses, with the pod's uid as precondition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 async def write_status(client: ApiClient, pod: Json, status: Json) -> None:
     """Write a status once; no effect if the pod is gone. Raises ``ApiUnknownError`` and ``ApiRefusedError``."""
-    # The API server answers with a conflict if a new pod has the name: its uid differs.
+    # If a new pod with the same name exists, its uid differs, and the API server returns a conflict.
     body: Json = {"metadata": {"uid": uid_of(pod)}, "status": status}
     try:
         await client.merge_patch(PODS, name_of(pod), body, "status")
@@ -33,13 +33,13 @@ async def write_status(client: ApiClient, pod: Json, status: Json) -> None:
 
 
 async def keep_writing_status(client: ApiClient, pod: Json, status: Json, clock: Clock) -> None:
-    """Write a status, with retries until the API server accepts it."""
+    """Write a status; retry until the API server accepts it."""
     retries = Retries(_BACKOFF)
     while True:
         try:
             await write_status(client, pod, status)
         except ApiRefusedError as error:
-            # Log once: retries mostly fail for the same reason.
+            # Logged once: retries usually fail for the same reason.
             if not retries.failures:
                 fields = {"pod": str(name_of(pod)), "reason": str(error)}
                 _log.warning("the API server rejects a pod's status; retrying", extra=fields)

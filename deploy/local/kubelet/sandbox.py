@@ -1,4 +1,4 @@
-"""The sandbox of one VM's pod: its network, its guest, and the agent beside the guest.
+"""The sandbox of a VM's pod: network, guest and agent.
 
 The VM's IP and disk outlive its pods.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from deploy.kube.client import ApiClient
-from deploy.local.kubelet.agents import EXPLAIN_TOKEN, AgentFiles, AgentRun, run_agent, sidecar
+from deploy.local.kubelet.agents import EXPLAIN_TOKEN, AgentFiles, AgentRun, run_agent, sidecar_agent
 from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.process import ProcessSupervisor
@@ -70,7 +70,7 @@ class Sandbox:
     """One VM pod. Cancel ``run`` to end it."""
 
     def __init__(self, pod: Json, vm: Json, deps: NodeDependencies) -> None:
-        """The guest boots the machine of the pod's arguments, at the size in the current spec of ``vm``.
+        """The guest boots with the machine in the pod's arguments, at the size in the current spec of ``vm``.
 
         Raises ``ArgumentsError`` if the pod has no machine arguments, ``InvalidObjectError`` if they or ``vm`` are
         invalid.
@@ -88,7 +88,7 @@ class Sandbox:
         self._running: _RunningGuest | None = None
         self._receives = bool(migration_of(pod))
         self._moved_to: ObjectName | None = None
-        self._transfer_settled = asyncio.Event()  # cleared during a transfer, until it is known where the guest runs
+        self._transfer_settled = asyncio.Event()  # cleared during a transfer, until the guest's pod is known
         self._transfer_settled.set()
         self.agent: ProcessSupervisor | None = None
 
@@ -108,7 +108,7 @@ class Sandbox:
     async def send(
         self, target: Sandbox, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Migrate the guest into ``target``. Raises as ``Guest.send``."""
+        """Migrate the guest into ``target``. Raises like ``Guest.send``."""
         ours, theirs = self._running, target._running
         if ours is None or theirs is None:
             raise ports.TransferError(ports.TransferFault.REFUSED, "the source pod or the target pod has no guest")
@@ -131,8 +131,8 @@ class Sandbox:
         self._moved_to = target._name
         target._receives = False
         # A sleeping guest has no size.
-        had = ours.resizer.state
-        size = target._machine.use if had.phase in SLEEPING else Resources(had.cpu, had.mem)
+        state = ours.resizer.state
+        size = target._machine.use if state.phase in SLEEPING else Resources(state.cpu, state.mem)
         ours.resizer.leave()
         theirs.resizer.arrive(ports.GuestState(ports.GuestPhase.RUNNING, size.cpu, size.mem))
 
@@ -166,20 +166,20 @@ class Sandbox:
             self._deps.changed(self._machine.name)
 
     async def _run_guest(self, guest: ports.Guest, pod_network: ports.PodNetwork) -> str:
-        """Run the guest's resizer and the agent until the guest has ended; return why it has."""
+        """Run the guest's resizer and the agent until the guest has ended; return the reason."""
         deps, machine = self._deps, self._machine
         begins = ports.GuestPhase.RECEIVING if self._receives else ports.GuestPhase.BOOTING
         resizer = Resizer(guest, machine.use, deps.clock, lambda: deps.changed(machine.name), begins)
         resizer.poll_intervals = deps.poll_intervals
         self._running = _RunningGuest(guest, resizer)
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(self._report_and_run_agent(pod_network))]
+            companions = [tasks.create_task(self._report_and_run_agent(pod_network))]
             if isinstance(guest, PasswordGuest):
-                beside.append(tasks.create_task(sync_password(guest, self._password, deps.clock)))
+                companions.append(tasks.create_task(sync_password(guest, self._password, deps.clock)))
             reason = await resizer.run()
-            # A migrated guest also stops here: wait until `send` knows.
+            # A migrated guest stops too; wait until `send` has recorded that.
             await self._transfer_settled.wait()
-            for task in beside:
+            for task in companions:
                 task.cancel()
         return reason
 
@@ -187,12 +187,12 @@ class Sandbox:
         deps = self._deps
         status = running_status(self._pod, pod_network.address, timestamp(deps.clock.wall()))
         await keep_writing_status(deps.client, self._pod, status, deps.clock)
-        # Otherwise the node's agent serves this VM.
+        # Otherwise the node's agent is responsible for this VM.
         if not has_agent(self._pod):
             return
         folder = pod_folder(deps.state, self._name, self.uid)
         files = AgentFiles(folder, deps.policy, deps.state / EXPLAIN_TOKEN)
-        run = sidecar(self._pod, self._machine.name, pod_network, files)
+        run = sidecar_agent(self._pod, self._machine.name, pod_network, files)
         await keep_agent_running(run, deps, self._set_agent)
 
     async def _password(self) -> str:
@@ -213,7 +213,7 @@ class Sandbox:
 
 
 async def _has_moved(source: ports.Guest, target: ports.Guest) -> bool:
-    """Return True if the guest runs at the target although the transfer failed."""
+    """Return True if, after a failed transfer, the guest runs at the target."""
     try:
         if (await source.state()).phase is not ports.GuestPhase.STOPPED:
             return False
@@ -222,14 +222,14 @@ async def _has_moved(source: ports.Guest, target: ports.Guest) -> bool:
     try:
         return (await target.state()).phase not in {ports.GuestPhase.STOPPED, ports.GuestPhase.RECEIVING}
     except ports.GuestError:
-        # The source has stopped, so keep the target even if it does not respond.
+        # The source has stopped, so the target counts even if it does not respond.
         return True
 
 
 async def keep_agent_running(
     run: AgentRun, deps: NodeDependencies, started: Callable[[ProcessSupervisor], None]
 ) -> None:
-    """Keep an agent running until cancelled. Failures to get its token (API server down, disk full) are retried."""
+    """Keep an agent running until cancelled. Retries if its tokens cannot be written (API server down, disk full)."""
     supervisor = ProcessSupervisor(run.program, deps.clock)
     started(supervisor)
     while True:
@@ -241,7 +241,7 @@ async def keep_agent_running(
 
 def vm_folder(state: Path, vm: ObjectName, uid: str) -> Path:
     """Folder of a VM's disk and logs; the same for all its pods."""
-    # With the uid: a new VM of the same name must not boot the disk of a deleted one.
+    # With the uid: a new VM must not boot the disk of a deleted one with the same name.
     return state / "vms" / vm.namespace / f"{vm.name}-{uid[:8]}"
 
 

@@ -1,1 +1,1 @@
-"""A real Kubernetes on this machine: its programs, its plan, and its resources on the machine."""
+"""A real Kubernetes on this machine: programs, plan, and machine resources."""

@@ -1,1 +1,1 @@
-"""A scheduling loop that calls its extender exactly as kube-scheduler does."""
+"""A scheduling loop that calls its extender exactly like kube-scheduler."""

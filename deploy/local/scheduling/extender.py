@@ -1,4 +1,4 @@
-"""HTTP client of a scheduler extender, as kube-scheduler with ``nodeCacheCapable: true``.
+"""HTTP client of a scheduler extender, like kube-scheduler's with ``nodeCacheCapable: true``.
 
 Any status except 200 is an ``ExtenderError``.
 """
@@ -17,7 +17,7 @@ from scheduler_plugin.web.extender_messages import ExtenderBindingResult, Extend
 
 
 class ExtenderError(Exception):
-    """The extender did not answer, sent an invalid response, or refused the request; the message says which."""
+    """The extender did not respond, sent an invalid response, or rejected the request; the message says which."""
 
 
 ResponseT = TypeVar("ResponseT")
@@ -30,7 +30,7 @@ class Extender:
         self._http = http
 
     async def filter(self, pod: Json, nodes: Sequence[str]) -> ExtenderFilterResult:
-        """Filter ``nodes`` for ``pod``. Raises ``ExtenderError``, also if the response has a node not in ``nodes``."""
+        """Filter ``nodes`` for ``pod``. Raises ``ExtenderError``, also if the response has other nodes."""
         # `nodeCacheCapable: true` means that only node names are sent.
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
         result = await self._post("/filter", body, ExtenderFilterResult)

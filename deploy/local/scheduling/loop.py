@@ -49,7 +49,7 @@ class SchedulingLoop:
         self._queue = SchedulingQueue()
         self._placed: dict[ObjectName, PlacedPod] = {}
         self._assumed: dict[ObjectName, PlacedPod] = {}  # bind in flight, or not in the cache yet
-        self._has_affinity_waiters = False  # a pod's required pod affinity waits for other pods to be placed
+        self._has_affinity_waiters = False  # a pod waits for other pods to satisfy its required affinity
         self._wakeup = asyncio.Event()
         self._pods.listen(self._pod_changed)
         self._nodes.listen(self._node_changed)
@@ -60,7 +60,7 @@ class SchedulingLoop:
         await self._nodes.synced.wait()
         async with asyncio.TaskGroup() as binds:
             while True:
-                # Clear before checking the queue, or an event in between is lost.
+                # Cleared before checking the queue: otherwise an event in between would be lost.
                 self._wakeup.clear()
                 pod = self._queue.take(self._clock.now())
                 if pod is None:
@@ -71,7 +71,7 @@ class SchedulingLoop:
     async def _schedule(self, name: ObjectName, binds: asyncio.TaskGroup) -> None:
         pod = self._pods.get(name)
         # Bound, deleted or finished while it was queued.
-        if pod is None or not _wants_node(pod):
+        if pod is None or not _needs_node(pod):
             self._queue.forget(name)
             return
         try:
@@ -89,7 +89,7 @@ class SchedulingLoop:
             binds.create_task(self._bind(name, pod, node))
 
     async def _choose(self, pod: Json) -> str:
-        """The node for ``pod``; empty if none fits (then the failure is recorded and the pod queued again)."""
+        """The node for ``pod``; empty if it fits on none, which is recorded, and the pod queued again."""
         name = ObjectName(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"))
         nodes = {key.name: node for key, node in self._nodes.objects.items() if not is_leaving(node)}
         refused = {node_name: reason for node_name, node in nodes.items() if (reason := pod_rules.refusal(pod, node))}
@@ -104,7 +104,7 @@ class SchedulingLoop:
             refused |= {**(result.failed_nodes or {}), **(result.failed_and_unresolvable_nodes or {})}
             feasible = list(result.node_names or ())
         if not feasible:
-            # Without such a pod, a new placement need not wake the queue.
+            # Only for such pods, a new placement must wake the queue.
             if pod_rules.AFFINITY in refused.values():
                 self._has_affinity_waiters = True
             await self._failed(name, pod, AttemptFailure.NO_NODE, pod_rules.no_node_message(refused, len(nodes)))
@@ -128,7 +128,7 @@ class SchedulingLoop:
             self._assumed.pop(name, None)
             await self._crashed(name, pod, error)
             return
-        # `_assumed` keeps the pod until the informer shows it on its node.
+        # The pod stays in `_assumed` until the cache has its node.
         await self._events.record(pod, "Scheduled", f"Successfully assigned {name} to {node}")
 
     async def _crashed(self, name: ObjectName, pod: Json, error: Exception) -> None:
@@ -136,7 +136,7 @@ class SchedulingLoop:
         await self._failed(name, pod, AttemptFailure.ERROR, f"internal error of the scheduling loop: {error!r}")
 
     async def _failed(self, name: ObjectName, pod: Json, failure: AttemptFailure, message: str) -> None:
-        # Queue first: a slow API server must not delay the retry.
+        # First: a slow API server must not delay the retry.
         self._queue.failed(name, failure, self._clock.now(), self._clock.jitter())
         self._wakeup.set()
         await self._events.record(pod, "FailedScheduling", message, WARNING)
@@ -156,11 +156,11 @@ class SchedulingLoop:
 
     def _pod_changed(self, change: ObjectChange) -> None:
         self._track_placement(change)
-        if change.after is not None and _wants_node(change.after):
+        if change.after is not None and _needs_node(change.after):
             self._queue.add(change.name)
         else:
             self._queue.forget(change.name)
-            # A finished or deleted pod frees room on its node.
+            # A finished or deleted pod frees resources on its node.
             if change.before is not None and node_of(change.before) and (change.after is None or is_over(change.after)):
                 self._queue.wake()
         self._wakeup.set()
@@ -172,13 +172,13 @@ class SchedulingLoop:
         elif node_of(change.after):
             self._assumed.pop(change.name, None)
             self._placed[change.name] = pod_rules.placed_pod(change.after)
-            # A new placement helps only pods that wait for required pod affinity.
+            # A new placement matters only to pods that wait for required pod affinity.
             if self._has_affinity_waiters and (change.before is None or not node_of(change.before)):
                 self._has_affinity_waiters = False
                 self._queue.wake()
 
     def _node_changed(self, change: ObjectChange) -> None:
-        # A deleted node makes no room, and heartbeats do not affect scheduling.
+        # Deleted nodes and heartbeats do not make pods schedulable.
         if change.after is not None and (
             change.before is None or _scheduling_fields(change.before) != _scheduling_fields(change.after)
         ):
@@ -186,13 +186,13 @@ class SchedulingLoop:
             self._wakeup.set()
 
 
-def _wants_node(pod: Json) -> bool:
+def _needs_node(pod: Json) -> bool:
     ours = text(pod, "spec", "schedulerName") == SCHEDULER_NAME
     return ours and not node_of(pod) and not is_leaving(pod) and not is_over(pod)
 
 
 def _scheduling_fields(node: Json) -> tuple[object, ...]:
-    """The node's fields that scheduling depends on; no heartbeats."""
+    """The node's fields that scheduling depends on, without heartbeats."""
     conditions = [
         (text(condition, "type"), text(condition, "status")) for condition in items(node, "status", "conditions")
     ]

@@ -1,7 +1,7 @@
 """kube-scheduler's own filters, which run before an extender's: taints, affinity, topology spread, host ports (pure).
 
-``scheduler_plugin.constraints`` evaluates them, as for migration targets; messages are kube-scheduler's. Namespace
-labels are not available, so a term with a ``namespaceSelector`` excludes no node.
+``scheduler_plugin.constraints`` evaluates them, as for migration targets; the messages are kube-scheduler's. Namespace
+labels are unknown here, so a term with a ``namespaceSelector`` excludes no node.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ PORTS = "node(s) didn't have free ports for the requested pod ports"
 
 
 def placed_pod(pod: Json, node: str = "") -> PlacedPod:
-    """``pod`` as other pods' rules see it, on ``node`` (by default the node that it is bound to)."""
+    """``pod`` for the rules of other pods, on ``node`` (by default the node that it is bound to)."""
     traits = pod_traits(labels_of(pod), child(pod, "spec"), is_leaving=is_leaving(pod))
     return PlacedPod(node or node_of(pod), name_of(pod).namespace, traits)
 
 
 class PodRules:
-    """Rules between one pending pod and the placed ``pods``."""
+    """Affinity, spread and port rules between one pending pod and the placed ``pods``."""
 
     def __init__(self, pod: Json, nodes: Mapping[str, Json], pods: Iterable[PlacedPod]) -> None:
         taints = {name: items(node, "spec", "taints") for name, node in nodes.items()}
@@ -46,11 +46,11 @@ class PodRules:
 
     def preference(self, node: str) -> int:
         """Weight of the pod's preferred affinities for ``node``; negative to avoid it."""
-        # The judge's number grows with objections, a scheduler's weight with preference.
+        # The judge's number increases with objections, a scheduler's weight with preference.
         return -self._verdict.preference(node)[1]
 
     def refusal(self, node: str) -> str | None:
-        """Reason why ``node`` cannot take the pod, given the pods already placed; None if it can."""
+        """Reason why the pod cannot be on ``node``, given the placed pods; None if it can."""
         labels, affinity = self._view.nodes[node].labels, self._verdict.affinity
         if affinity.hindrance(labels) is not None:
             # The judge does not distinguish these three; kube-scheduler's messages do.
@@ -65,24 +65,24 @@ class PodRules:
         return PORTS if port_taken(self._traits.host_ports, taken) is not None else None
 
 
-# `spec.unschedulable` counts as this taint: the node lifecycle controller may not have written the taint yet.
+# `spec.unschedulable` counts like this taint, which the node lifecycle controller may not have written yet.
 _UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 def refusal(pod: Json, node: Json) -> str | None:
-    """Reason why ``node`` cannot take ``pod``, regardless of other pods; None if it can."""
+    """Reason why ``pod`` cannot be on ``node``, regardless of other pods; None if it can."""
     if not holds(node, "Ready"):
         return "node(s) were not ready"
-    wanted = pod_constraints(child(pod, "spec"))
-    if wanted.unreadable:
-        # Never place a pod against rules that were not understood.
-        return f"node(s) didn't match Pod's node affinity/selector: {wanted.unreadable}"
-    if flag(node, "spec", "unschedulable") and untolerated((_UNSCHEDULABLE_TAINT,), wanted.tolerations):
+    constraints = pod_constraints(child(pod, "spec"))
+    if constraints.unreadable:
+        # A pod with rules that cannot be evaluated is not placed.
+        return f"node(s) didn't match Pod's node affinity/selector: {constraints.unreadable}"
+    if flag(node, "spec", "unschedulable") and untolerated((_UNSCHEDULABLE_TAINT,), constraints.tolerations):
         return "node(s) were unschedulable"
     traits = node_traits(labels_of(node), items(node, "spec", "taints"), [])
-    if taint := untolerated(traits.taints, wanted.tolerations):
+    if taint := untolerated(traits.taints, constraints.tolerations):
         return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
-    if not node_matches(wanted, name_of(node).name, traits):
+    if not node_matches(constraints, name_of(node).name, traits):
         return "node(s) didn't match Pod's node affinity/selector"
     return None
 

@@ -1,4 +1,4 @@
-"""kube-scheduler's scheduling queue as a pure state machine: the order of attempts, and when a failed one is retried.
+"""kube-scheduler's scheduling queue as a pure state machine: order of attempts, and retries with back-off.
 
 A pod is in one state: ready (FIFO), in flight, or waiting.
 """
@@ -15,12 +15,12 @@ from protocol.units import Instant, Seconds
 
 # As in kube-scheduler: 1 s, doubled with every failed attempt, at most 10 s.
 BACKOFF: Final = Backoff(Seconds(1.0), Seconds(10.0), spread=0.5)
-# In case an event was missed: retry after five minutes anyway.
+# Retry after five minutes anyway, in case an event was missed.
 MAX_WAIT: Final = Seconds(300.0)
 
 
 class AttemptFailure(StrEnum):
-    """The reason for which an attempt to schedule a pod failed."""
+    """The reason why an attempt to schedule a pod failed."""
 
     NO_NODE = "no node"
     ERROR = "error"
@@ -30,13 +30,13 @@ class AttemptFailure(StrEnum):
 class _WaitingPod:
     backoff_ends: Instant
     retry_at: Instant
-    """Time of the next attempt if no event comes; equal to ``backoff_ends`` if none is needed."""
+    """Time of the next attempt without an event; equal to ``backoff_ends`` if no event is needed."""
     is_woken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempts:
-    """Attempts that found no node, and errors since the last of them."""
+    """Number of attempts that found no node, and of errors since the last such attempt."""
 
     without_node: int = 0
     errors: int = 0
@@ -48,27 +48,27 @@ class _Attempts:
 
 
 class SchedulingQueue:
-    """The pods without a node. ``now`` must be monotonic."""
+    """The queue of pods without a node. ``now`` must be monotonic."""
 
     def __init__(self) -> None:
         self._ready: dict[ObjectName, None] = {}
-        self._in_flight: dict[ObjectName, int] = {}  # with the number of events before the attempt
+        self._in_flight: dict[ObjectName, int] = {}  # and the number of events before the attempt
         self._waiting: dict[ObjectName, _WaitingPod] = {}
         self._attempts: dict[ObjectName, _Attempts] = {}
         self._events = 0
 
     def add(self, pod: ObjectName) -> None:
-        """Add a pod. If it is queued already, it keeps its place."""
+        """Add a pod; no effect if it is queued already."""
         if pod not in self._in_flight and pod not in self._waiting:
             self._ready.setdefault(pod)
 
     def forget(self, pod: ObjectName) -> None:
         """Remove a pod that was bound or deleted."""
-        for place in (self._ready, self._in_flight, self._waiting, self._attempts):
-            place.pop(pod, None)
+        for pods in (self._ready, self._in_flight, self._waiting, self._attempts):
+            pods.pop(pod, None)
 
     def take(self, now: Instant) -> ObjectName | None:
-        """The pod to schedule now, which becomes in flight; None if no pod is ready."""
+        """Take the pod to schedule now, which becomes in flight; None if no pod is ready."""
         self._move_due(now)
         pod = next(iter(self._ready), None)
         if pod is not None:
@@ -89,18 +89,19 @@ class SchedulingQueue:
         if events_before is None:
             return
         self._attempts[pod] = count = self._attempts.get(pod, _Attempts()).plus(failure)
-        over = Instant(now + BACKOFF.delay(count.errors or count.without_node, jitter))
-        # The attempt may not have seen the change of an event that came while it ran.
+        backoff_ends = Instant(now + BACKOFF.delay(count.errors or count.without_node, jitter))
+        # The attempt may have missed an event that happened meanwhile.
         is_woken = failure is AttemptFailure.NO_NODE and events_before != self._events
         # After an error or a rejected bind, only the back-off must pass.
         needs_event = failure is AttemptFailure.NO_NODE and not is_woken
-        self._waiting[pod] = _WaitingPod(over, Instant(now + MAX_WAIT) if needs_event else over, is_woken)
+        retry_at = Instant(now + MAX_WAIT) if needs_event else backoff_ends
+        self._waiting[pod] = _WaitingPod(backoff_ends, retry_at, is_woken)
 
     def wake(self) -> None:
-        """Wake the pods that no node could take: a change in the cluster may have made room."""
+        """Wake the unschedulable pods: after a change in the cluster, they may fit."""
         self._events += 1
         for pod, waiting in self._waiting.items():
-            # Equal times: the pod needs no event.
+            # If the times are equal, the pod needs no event.
             if waiting.retry_at != waiting.backoff_ends:
                 self._waiting[pod] = _WaitingPod(waiting.backoff_ends, waiting.backoff_ends, is_woken=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from deploy.neonvm.ports import NetworkError
-from deploy.owned_process import completed
+from deploy.owned_process import run_command
 
 _SECONDS: Final = 20.0
 # All other commands belong to iproute2.
@@ -18,7 +18,7 @@ async def run(*command: str, lines: Iterable[str] = ()) -> str:
     """Run ``command`` with ``lines`` as stdin; return its stdout. Raises ``NetworkError``."""
     try:
         async with asyncio.timeout(_SECONDS):
-            code, output, errors = await completed(*command, typed="".join(f"{line}\n" for line in lines))
+            code, output, errors = await run_command(*command, stdin="".join(f"{line}\n" for line in lines))
     except FileNotFoundError as error:
         package = _PACKAGES.get(command[0], "iproute2")
         raise NetworkError(f"{command[0]} is not installed; on Debian: sudo apt-get install {package}") from error

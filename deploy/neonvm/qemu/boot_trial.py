@@ -17,7 +17,7 @@ import msgspec
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Hypervisor
-from deploy.owned_process import completed
+from deploy.owned_process import run_command
 from vm_image.build import FIRST_LINE, GuestImage
 
 # Seconds: timeout of a trial, poll interval of its console, and time until a timeout is retried.
@@ -136,7 +136,7 @@ def _host() -> list[str]:
 
 async def _version(arguments: Sequence[str]) -> str:
     program = next(word for word in arguments if word.startswith("qemu-system-"))
-    _, output, _ = await completed(program, "--version")
+    _, output, _ = await run_command(program, "--version")
     return output.partition("\n")[0]
 
 

@@ -27,7 +27,7 @@ from deploy.neonvm.qemu.reports import (
     parse_run_state,
     parse_timestamp,
 )
-from deploy.owned_process import completed
+from deploy.owned_process import run_command
 
 _CALL_SECONDS: Final = 10.0
 """QEMU responds within a second or two even with an emulated guest under full load; longer is a hang."""
@@ -165,7 +165,7 @@ class Qemu:
         """Create a qcow2 overlay of a ``.raw`` or ``.qcow2`` file. Raises ``GuestError``."""
         half = disk.with_suffix(".new")
         options = ("-q", "-f", "qcow2", "-F", base.suffix.removeprefix("."), "-b", str(base))
-        code, _, errors = await completed("qemu-img", "create", *options, str(half))
+        code, _, errors = await run_command("qemu-img", "create", *options, str(half))
         if code:
             raise GuestError(f"cannot create disk {disk}: {errors}")
         # Renamed last, so that an interrupted call leaves no partial disk.

@@ -91,7 +91,7 @@ class ControllerService:
     def _on_restored(self) -> None:
         """Relist everything: the Lease has become older, so the cluster's store was restored from a backup."""
         for cache in self.caches.values():
-            cache.doubt()
+            cache.relist()
 
     async def run(self) -> None:
         """Run until cancelled. Raises ``LeadershipLostError``."""

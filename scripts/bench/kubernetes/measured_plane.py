@@ -19,7 +19,7 @@ import yaml
 
 from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster.content import apply_crds
-from deploy.local.kubeconfigs import kubeconfig, tokened
+from deploy.local.kubeconfigs import kubeconfig, token_login
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
 from deploy.local.kubernetes.plan import arguments
 from deploy.local.kubernetes.plan.cluster_plan import CONTROL_HOST
@@ -188,4 +188,4 @@ async def _service_kubeconfig(client: ApiClient, pki: Pki) -> str:
     account = ObjectName("kube-system", "autoscaling-scheduler")
     made = await client.post_subresource(SERVICE_ACCOUNTS, account, "token", {"spec": {"expirationSeconds": 7200}})
     token = text(child(made, "status"), "token")
-    return kubeconfig(INSIDE, pki.signer.pair.certificate, account.name, tokened(token))
+    return kubeconfig(INSIDE, pki.signer.pair.certificate, account.name, token_login(token))

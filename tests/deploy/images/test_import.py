@@ -36,7 +36,7 @@ Ctr = Callable[..., str]
 @pytest.fixture
 def ctr(tmp_path: Path) -> Iterator[Ctr]:
     """The client of a containerd that keeps everything in this test's folder."""
-    programs = Builder.usual(find_go()).ensure(CONTAINERD, print)
+    programs = Builder.default(find_go()).ensure(CONTAINERD, print)
     (tmp_path / "config.toml").write_text(SETTINGS.format(folder=tmp_path))
     client = [str(programs / "ctr"), "--address", str(tmp_path / "socket"), "--namespace", "k8s.io"]
 

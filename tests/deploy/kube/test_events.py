@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from deploy.kube.client import ApiClient
-from deploy.kube.events import COUNTS_APART, REMEMBERED, WARNING, EventRecorder
+from deploy.kube.events import CACHED_OBJECTS, COUNT_INTERVAL, WARNING, EventRecorder
 from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json
 from protocol.runtime.kubernetes.http_api import HttpApi
@@ -64,7 +64,7 @@ async def test_an_event_that_is_repeated_is_only_counted() -> None:
     api = FakeApi()
     for message in ("it ended", "it ended", "otherwise", "it ended"):
         await api.record(message=message)
-        await api.clock.advance(COUNTS_APART)
+        await api.clock.advance(COUNT_INTERVAL)
     assert api.sent == [WRITTEN, COUNTED, WRITTEN, WRITTEN]
 
 
@@ -100,10 +100,10 @@ async def test_an_event_that_is_refused_is_dropped(status: int) -> None:
 
 async def test_remembered_events_are_bounded() -> None:
     api = FakeApi()
-    for uid in ("old", "kept", *map(str, range(REMEMBERED - 2)), "kept", "one too many"):
+    for uid in ("old", "kept", *map(str, range(CACHED_OBJECTS - 2)), "kept", "one too many"):
         await api.record(uid)
     del api.sent[:]
-    await api.clock.advance(COUNTS_APART)
+    await api.clock.advance(COUNT_INTERVAL)
     await api.record("kept")
     await api.record("old")
     assert api.sent == [COUNTED, WRITTEN]

@@ -173,7 +173,7 @@ async def test_doubted_cache_is_listed_at_once() -> None:
     async with following(pod("a", "1"), pod("b", "1")) as watched:
         watched.api.pods = [pod("a", "1")]
         await watched.gets(event("MODIFIED", pod("a", "12")))
-        watched.informer.doubt()
+        watched.informer.relist()
         await settle()
         assert watched.api.asked == ["list", "watch 9", "list", "watch 9"]
         assert sorted(watched.heard[-2:]) == [("a", "12", "1"), ("b", "1", "-")]

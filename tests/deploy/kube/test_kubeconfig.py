@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from deploy.kube.client import client_from_kubeconfig
-from deploy.local.kubeconfigs import ADMIN, kubeconfig, tokened
+from deploy.local.kubeconfigs import ADMIN, kubeconfig, token_login
 from deploy.local.private_file import write_private
 from protocol.kubernetes.api import ApiCall
 from protocol.runtime.credentials import CredentialsError
@@ -65,9 +65,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_kubeconfig_is_replaced_atomically(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
-    write_private(file, kubeconfig("http://127.0.0.1:1", b"", ADMIN, tokened("first")))
+    write_private(file, kubeconfig("http://127.0.0.1:1", b"", ADMIN, token_login("first")))
     with file.open() as reader:
-        write_private(file, kubeconfig("http://127.0.0.1:1", b"", ADMIN, tokened("second")))
+        write_private(file, kubeconfig("http://127.0.0.1:1", b"", ADMIN, token_login("second")))
         assert yaml.safe_load(reader)["users"] == [{"name": ADMIN, "user": {"token": "first"}}]
     assert (sent_token(file), stat.S_IMODE(file.stat().st_mode)) == ("Bearer second", 0o600)
     assert list(tmp_path.iterdir()) == [file]

@@ -160,7 +160,7 @@ async def test_what_does_not_come_back_is_unavailable(says: list[bytes], why: st
     ids=["head", "body", "chunks"],
 )
 async def test_endless_response_is_given_up(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port_forward, "LONGEST", 500)
+    monkeypatch.setattr(port_forward, "MAX_RESPONSE", 500)
     pieces = [b"\0" + said[at : at + 100] for at in range(0, len(said), 100)]
     async with client(Server(pieces)) as api:
         with pytest.raises(ApiUnknownError, match="exceeds 500 bytes"):

@@ -66,7 +66,7 @@ class CertManager:
 @contextmanager
 def cert_manager(cluster: RealKubernetes, folder: Path) -> Iterator[CertManager]:
     """Its controllers run, with the rights of the cluster's administrator, and keep their log in ``folder``."""
-    programs = Builder.usual(find_go()).ensure(CERT_MANAGER, lambda line: print(line, flush=True))
+    programs = Builder.default(find_go()).ensure(CERT_MANAGER, lambda line: print(line, flush=True))
     kinds = [f"--filename={programs / Path(each).name}" for each in CERT_MANAGER.files]
     cluster.kubectl("apply", "--server-side", *kinds)
     try:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import httpx2 as httpx
 import yaml
 
-from deploy.local.kubeconfigs import kubeconfig, tokened
+from deploy.local.kubeconfigs import kubeconfig, token_login
 from deploy.local.kubernetes.machine.credentials import INSIDE
 from deploy.neonvm.network.netns import socket_in
 from protocol.runtime.tls_files import FollowingContext, client_tls, following
@@ -85,7 +85,7 @@ class Secured(Programs):
         token = self.cluster.kubectl("create", "token", INJECTOR, "--namespace=kube-system", "--duration=1h").strip()
         (people,) = plain_yaml.load(self.cluster.kubeconfig.read_text())["clusters"]
         authority = base64.b64decode(people["cluster"]["certificate-authority-data"])
-        (self.folder / "injector.kubeconfig").write_text(kubeconfig(INSIDE, authority, INJECTOR, tokened(token)))
+        (self.folder / "injector.kubeconfig").write_text(kubeconfig(INSIDE, authority, INJECTOR, token_login(token)))
         settings = plain_yaml.load(one("ConfigMap", "autoscaling-injector-config")["data"]["settings.yaml"])
         settings["certificates"] |= plain_yaml.load(lives)
         (self.folder / "injector.yaml").write_text(yaml.safe_dump(settings))

@@ -134,7 +134,9 @@ exec setpriv --pdeathsig KILL -- "$@"
 
 async def binaries() -> Path:
     """The folder of the programs, built once and kept."""
-    return await asyncio.to_thread(lambda: Builder.usual(find_go()).ensure(NEON, lambda line: print(line, flush=True)))
+    return await asyncio.to_thread(
+        lambda: Builder.default(find_go()).ensure(NEON, lambda line: print(line, flush=True))
+    )
 
 
 def account_files(token: str, authority: bytes) -> dict[str, bytes]:

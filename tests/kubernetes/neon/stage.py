@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 import yaml
 
-from deploy.local.kubeconfigs import kubeconfig, tokened
+from deploy.local.kubeconfigs import kubeconfig, token_login
 from deploy.local.kubernetes.machine.credentials import INSIDE
 from deploy.neonvm.objects.pod_form import FLAT_RESOURCE
 from protocol.names import RUNNER_COMMAND, TOKEN_AUDIENCE
@@ -356,7 +356,7 @@ class Stage:
     async def _kubeconfig(self, folder: Path, account: str) -> Path:
         token = await self.fleet.token("kube-system", account)
         made = folder / "kubeconfig"
-        made.write_text(kubeconfig(INSIDE, self.plane.pki.signer.pair.certificate, account, tokened(token)))
+        made.write_text(kubeconfig(INSIDE, self.plane.pki.signer.pair.certificate, account, token_login(token)))
         return made
 
 

@@ -46,4 +46,4 @@ def operator_manifest() -> str:
 
 
 def _operator() -> Path:
-    return Builder.usual(find_go()).ensure(CLOUDNATIVE_PG, print)
+    return Builder.default(find_go()).ensure(CLOUDNATIVE_PG, print)

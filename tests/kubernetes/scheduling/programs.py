@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import yaml
 
-from deploy.local.kubeconfigs import kubeconfig, tokened
+from deploy.local.kubeconfigs import kubeconfig, token_login
 from deploy.local.kubernetes.machine.credentials import INSIDE
 from deploy.local.process import LocalProgram
 from deploy.neonvm.network.namespaces import NamespaceNetwork
@@ -66,7 +66,7 @@ class Programs:
         token = self.cluster.kubectl("create", "token", ACCOUNT, "--namespace=kube-system", "--duration=1h").strip()
         (people,) = plain_yaml.load(self.cluster.kubeconfig.read_text())["clusters"]
         authority = base64.b64decode(people["cluster"]["certificate-authority-data"])
-        (self.folder / "kubeconfig").write_text(kubeconfig(INSIDE, authority, ACCOUNT, tokened(token)))
+        (self.folder / "kubeconfig").write_text(kubeconfig(INSIDE, authority, ACCOUNT, token_login(token)))
         self.set_overrides()
         theirs = plain_yaml.load(one("ConfigMap", "autoscaling-kube-scheduler-config")["data"]["scheduler.yaml"])
         theirs["clientConnection"] = {"kubeconfig": str(self.folder / "kubeconfig")}

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from deploy.local.cluster.content import definitions
+from deploy.local.cluster.content import local_crds
 
 _CORE: Final = "/api/v1/namespaces/default"
 _NEON: Final = "/apis/vm.neon.tech/v1/namespaces/default"
 _DEPLOYMENTS: Final = "/apis/apps/v1/namespaces/default/deployments"
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_DEFINITION: Final[Any] = next(each for each in definitions() if "migrations" in str(each["metadata"]))
+_DEFINITION: Final[Any] = next(each for each in local_crds() if "migrations" in str(each["metadata"]))
 _VM: Final[Any] = {
     "apiVersion": "vm.neon.tech/v1",
     "kind": "VirtualMachine",

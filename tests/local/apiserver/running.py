@@ -11,7 +11,7 @@ from pathlib import Path
 from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.server import ApiServer, LocalApiServer, admin_tokens, build, listen
 from deploy.local.certificates import authority, server_context
-from deploy.local.kubeconfigs import ADMIN, kubeconfig, tokened
+from deploy.local.kubeconfigs import ADMIN, kubeconfig, token_login
 from deploy.local.private_file import write_private
 
 TOKEN = "the-admin-of-this-test"
@@ -40,7 +40,7 @@ async def running_api_server(tmp_path: Path) -> AsyncIterator[ApiServerHandle]:
     plain, secure = listen("127.0.0.1:0"), listen("127.0.0.1:0")
     kubeconfig_path = data_dir / "kubeconfig"
     url = f"https://127.0.0.1:{secure.getsockname()[1]}"
-    write_private(kubeconfig_path, kubeconfig(url, signer.pair.certificate, ADMIN, tokened(TOKEN)))
+    write_private(kubeconfig_path, kubeconfig(url, signer.pair.certificate, ADMIN, token_login(TOKEN)))
     servers = (
         (LocalApiServer(api_server.app, api_server.stop_watches, None), plain),
         (

@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
-from deploy.local.cluster.content import definitions
+from deploy.local.cluster.content import local_crds
 from tests.local.apiserver.bad_input import PATCHES, REQUESTS, SEEDS, BadRequest, bad_requests
 
 GENERATED: Final = int(os.environ.get("AUTOSCALE_FUZZ_REQUESTS", "600"))
@@ -31,7 +31,7 @@ class Served:
         self.http = httpx.AsyncClient(transport=transport, base_url="http://api", headers={"Authorization": "Bearer t"})
 
     async def define(self) -> None:
-        for definition in definitions():
+        for definition in local_crds():
             assert (await self.http.post(DEFINITIONS, json=definition)).status_code == 201
 
     async def seed(self) -> None:
@@ -62,7 +62,7 @@ async def served() -> AsyncIterator[Served]:
 
 def other_definition() -> Any:
     """A definition of a kind of its own, to be changed."""
-    found = next(each for each in definitions() if "migrations" in str(each["metadata"]))
+    found = next(each for each in local_crds() if "migrations" in str(each["metadata"]))
     definition = json.loads(json.dumps(found))
     definition["metadata"] = {"name": "others.vm.neon.tech"}
     definition["spec"]["names"] = {"plural": "others", "kind": "Other"}

@@ -16,8 +16,8 @@ import pytest
 from deploy.local.cluster import control
 from deploy.local.cluster.control import (
     ClusterForwards,
+    ControlError,
     ControlResponse,
-    NoAnswerError,
     ask_cluster,
     control_endpoint,
 )
@@ -62,7 +62,7 @@ async def send(folder: ClusterFolder, line: bytes) -> bytes:
 async def test_control_actions_work_or_explain(folder: ClusterFolder) -> None:
     await ask_cluster(folder, "stop-kubelet", "node-1")
     assert (await ask_cluster(folder, "status")).host == "node-1"
-    with pytest.raises(NoAnswerError, match="no node 'node-9'"):
+    with pytest.raises(ControlError, match="no node 'node-9'"):
         await ask_cluster(folder, "stop-kubelet", "node-9")
 
 
@@ -96,7 +96,7 @@ async def test_bad_or_unauthenticated_request_is_ignored(folder: ClusterFolder, 
 
 
 async def test_stopped_cluster_error_says_how_to_start(tmp_path: Path) -> None:
-    with pytest.raises(NoAnswerError, match="is not running; start it: autoscale local up --name test"):
+    with pytest.raises(ControlError, match="is not running; start it: autoscale local up --name test"):
         await ask_cluster(ClusterFolder("test", tmp_path), "status")
 
 
@@ -104,21 +104,21 @@ async def test_killed_cluster_does_not_run(tmp_path: Path) -> None:
     """Its control file is left behind; only the lock shows whether the process is there."""
     folder = ClusterFolder("test", tmp_path)
     folder.control.write_bytes(msgspec.json.encode(control.ControlEndpoint(port=1, token="", pid=1)))
-    with pytest.raises(NoAnswerError, match="is not running; start it"):
+    with pytest.raises(ControlError, match="is not running; start it"):
         await ask_cluster(folder, "status")
-    with folder.locked(), pytest.raises(NoAnswerError, match=r"does not answer: .*Connect"):
+    with folder.locked(), pytest.raises(ControlError, match=r"does not respond: .*Connect"):
         await ask_cluster(folder, "status")
 
 
 async def test_silent_connections_are_ended(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every user of the machine may connect, and none may take all places."""
     port = json.loads(folder.control.read_text())["port"]
-    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(control.MOST_CONNECTIONS)]
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(control.MAX_CONNECTIONS)]
     assert (await ask_cluster(folder, "status")).error == ""
     async with asyncio.timeout(5):
         with suppress(ConnectionResetError):
             assert await silent[0][0].read() == b""
-    monkeypatch.setattr(control, "PATIENCE", 0.05)
+    monkeypatch.setattr(control, "REQUEST_TIMEOUT", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(5):
         assert await reader.read() == b""

@@ -26,6 +26,6 @@ def test_detached_cluster_outlives_event_loop(tmp_path: Path) -> None:
     folder = folder_in(tmp_path, "detached")
     asyncio.run(up(folder))
     gc.collect()
-    assert folder.runs()
+    assert folder.is_running()
     assert asyncio.run(stop(folder, SystemClock()))
     assert processes_of(folder) == set()

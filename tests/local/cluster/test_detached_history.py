@@ -17,7 +17,7 @@ async def test_detached_cluster_records_until_it_ends(tmp_path: Path) -> None:
     """``cost``, ``explain --since`` and the page's charts were empty."""
     folder = folder_in(tmp_path, "kept")
     spec = ClusterSpec(guests="simulated", nodes=1, vms=1, network="loopback")
-    cluster = await launch(folder, spec, attached=True, beside=recorder_command(folder, ["team"]))
+    cluster = await launch(folder, spec, attached=True, recorder=recorder_command(folder, ["team"]))
     try:
         await cluster.follow(lambda _: None)
         assert "history" in {part.name for part in (await ask_cluster(folder, "status")).parts}

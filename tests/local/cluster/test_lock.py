@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cluster import folder as locks
-from deploy.local.cluster.folder import INHERITED, AlreadyRunsError, ClusterFolder, ClusterLock, is_held, owner_of
+from deploy.local.cluster.folder import INHERITED, AlreadyRunningError, ClusterFolder, ClusterLock, is_held, owner_of
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def child(tmp_path: Path, machine: Path) -> Iterator[subprocess.Popen[str]]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **held.passed_on},
+        env={**os.environ, **held.environment},
         pass_fds=held.descriptors,
     )
     held.release()
@@ -51,7 +51,7 @@ def child(tmp_path: Path, machine: Path) -> Iterator[subprocess.Popen[str]]:
 def test_passed_lock_lasts_with_new_owner(tmp_path: Path, child: subprocess.Popen[str]) -> None:
     folder = tmp_path / "shop"
     assert (is_held(folder), owner_of(folder)) == (True, child.pid)
-    with pytest.raises(AlreadyRunsError, match=r"cluster 'shop' is already running$"):
+    with pytest.raises(AlreadyRunningError, match=r"cluster 'shop' is already running$"):
         ClusterLock.take("shop", folder)
     child.communicate()
     assert (is_held(folder), owner_of(folder)) == (False, None)
@@ -61,7 +61,7 @@ def test_passed_lock_lasts_with_new_owner(tmp_path: Path, child: subprocess.Pope
 def test_same_name_elsewhere_is_excluded(tmp_path: Path, machine: Path) -> None:
     """Its namespaces and control groups would have the same names."""
     held = ClusterLock.take("shop", tmp_path / "here")
-    with pytest.raises(AlreadyRunsError, match=f"on this machine, in {tmp_path / 'here'}: stop it there"):
+    with pytest.raises(AlreadyRunningError, match=f"on this machine, in {tmp_path / 'here'}: stop it there"):
         ClusterLock.take("shop", tmp_path / "there")
     assert not is_held(tmp_path / "there")
     ClusterLock.take("other", tmp_path / "other").release()
@@ -75,7 +75,7 @@ def test_a_lock_whose_file_was_removed_locks_nothing(tmp_path: Path, machine: Pa
         folder.remove()
         (machine / "autoscale-shop.lock").unlink()
         with folder.locked():
-            assert folder.runs()
+            assert folder.is_running()
 
 
 def test_folder_is_cleared_but_lock_stays(tmp_path: Path, machine: Path) -> None:
@@ -85,4 +85,4 @@ def test_folder_is_cleared_but_lock_stays(tmp_path: Path, machine: Path) -> None
         folder.log("cluster").write_text("old")
         (folder.root / "spec.json").write_text("{}")
         folder.clear()
-        assert ([each.name for each in folder.root.iterdir()], folder.runs()) == (["lock"], True)
+        assert ([each.name for each in folder.root.iterdir()], folder.is_running()) == (["lock"], True)

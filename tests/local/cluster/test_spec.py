@@ -80,7 +80,7 @@ def test_waves_exceed_two_cores() -> None:
 
 def test_a_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
     folder = folder_in(tmp_path, "kept")
-    assert (folder.exists(), folder.runs(), folder.owner()) == (False, False, None)
+    assert (folder.exists(), folder.is_running(), folder.owner()) == (False, False, None)
     folder.write_spec(ClusterSpec(vms=7))
     assert folder.read_spec() == ClusterSpec(vms=7)
     folder.remove()

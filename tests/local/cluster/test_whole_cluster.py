@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from deploy.kube.client import client_from_kubeconfig
-from deploy.local.cluster.control import NoAnswerError, ask_cluster
+from deploy.local.cluster.control import ControlError, ask_cluster
 from deploy.local.cluster.control_plane import EXTENDER_PORT
-from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
+from deploy.local.cluster.folder import AlreadyRunningError, ClusterFolder
 from deploy.local.cluster.launch import launch
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.settings import scheduler_settings
@@ -102,7 +102,7 @@ async def test_cluster_survives_killed_programs(tmp_path: Path) -> None:
     let_requests_follow(folder)
     async with cluster(folder, LIGHT):
         vm = await seen(folder, VM, runs)
-        with pytest.raises(AlreadyRunsError):
+        with pytest.raises(AlreadyRunningError):
             await launch(folder, LIGHT, attached=True)
         await press(folder, vm, 3.0)
         assert cpus(await seen(folder, VM, lambda now: cpus(now) >= MilliCpu(3000))) <= MilliCpu(4000)
@@ -123,7 +123,7 @@ async def test_cluster_survives_killed_programs(tmp_path: Path) -> None:
         owner = folder.owner()
         assert owner is not None
         os.kill(owner, signal.SIGKILL)
-    with pytest.raises(NoAnswerError):
+    with pytest.raises(ControlError):
         await ask_cluster(folder, "status")
     async with cluster(folder, replace(LIGHT, groups=True)):
         again = await seen(folder, VM, lambda now: runs(now) and whole(now, "status", "restartCount") == 1)
@@ -158,7 +158,7 @@ async def test_an_interrupt_at_any_step_leaves_no_process(step: str, tmp_path: P
     folder = folder_in(tmp_path, step.replace(" ", "-").lower())
     await interrupt(folder, LIGHT, step)
     assert processes_of(folder) == set()
-    assert not folder.runs()
+    assert not folder.is_running()
 
 
 @pytest.mark.root

@@ -11,7 +11,7 @@ from deploy.local.kubernetes.plan.cluster_plan import (
     API_SERVICE,
     CONTROL_HOST,
     DNS_SERVICE,
-    MOST_NODES,
+    MAX_NODES,
     POD_RANGE,
     SERVICE_RANGE,
     NodePlan,
@@ -22,7 +22,7 @@ from deploy.local.kubernetes.plan.cluster_plan import (
 from protocol.kubernetes.objects import Json
 from tests.local.kubernetes.sample_plan import FIRST, MACHINE, PLAN, SECOND
 
-NODES = st.integers(1, MOST_NODES).map(lambda number: NodePlan(f"node-{number}", number, MACHINE, {}, ()))
+NODES = st.integers(1, MAX_NODES).map(lambda number: NodePlan(f"node-{number}", number, MACHINE, {}, ()))
 
 
 def with_condition(name: str, condition: str, status: str) -> Json:

@@ -96,7 +96,7 @@ def test_cgroup_trial_passes_with_controllers(tmp_path: Path, first: Path) -> No
 
 def test_cgroup_trial_reports_busy_root(tmp_path: Path) -> None:
     said = creation_problem(second(tmp_path, "pids\n"), lambda _: None)
-    assert said.startswith("control groups below /sys/fs/cgroup get no cpu, memory: it contains processes")
+    assert said.startswith("control groups below /sys/fs/cgroup lack controllers (cpu, memory): it contains processes")
     assert said.endswith("start the container with --cgroupns=host")
 
 

@@ -66,7 +66,7 @@ async def test_the_wait_has_an_end() -> None:
     waiting = asyncio.ensure_future(wait_rolled_out(api.client(), clock, lambda _: None))
     for _ in range(200):
         await clock.advance(1.0)
-    with pytest.raises(InstallationError, match="not rolled out after 180 s: answer of the API server"):
+    with pytest.raises(InstallationError, match="not rolled out after 180 s: the API server"):
         await waiting
 
 

@@ -47,8 +47,8 @@ def test_node_can_be_shown_more_cpus() -> None:
 
 def test_node_offer_is_limited_by_machine() -> None:
     asked = Resources.parse("8", "16Gi")
-    assert node_size(asked, MACHINE, shows_cpus=True) == Resources.parse("8", "8Gi")
-    assert node_size(asked, MACHINE, shows_cpus=False) == MACHINE
+    assert node_size(asked, MACHINE, overcommit_cpus=True) == Resources.parse("8", "8Gi")
+    assert node_size(asked, MACHINE, overcommit_cpus=False) == MACHINE
 
 
 def test_kubelet_admits_only_api_server_callers() -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path("/sys/fs/cgroup")
-# Pods with limits need these.
+# Controllers that pods with limits need.
 NEEDED: Final = ("cpu", "memory", "pids")
 _CPUSET: Final = ("cpuset.cpus", "cpuset.mems")
-_TRIES: Final = 100  # five seconds in all
+_TRIES: Final = 100  # five seconds in total
 _PAUSE: Final = 0.05
 
 
@@ -47,7 +47,7 @@ def make_group(group: str, root: Path = ROOT) -> None:
         for part in group.split("/"):
             parent, path = path, path / part
             path.mkdir(exist_ok=True)
-            # A new cpuset is empty, and nothing can run in it.
+            # A new cpuset is empty, and no process can run in it.
             for name in _CPUSET:
                 if (path / name).exists():
                     (path / name).write_text((parent / name).read_text())
@@ -63,15 +63,15 @@ def _make_unified(group: str, root: Path) -> None:
 
 
 def _delegate_controllers(path: Path) -> None:
-    """Delegate a group's controllers to its children, as far as possible."""
-    # One at a time: a write of several fails if one of them cannot be delegated.
+    """Delegate the group's controllers to its children, as far as the kernel allows."""
+    # One by one: writing several at once fails if one of them cannot be delegated.
     for name in (path / "cgroup.controllers").read_text().split():
         with suppress(OSError):
             (path / "cgroup.subtree_control").write_text(f"+{name}")
 
 
 def creation_problem(root: Path = ROOT, sleep: Callable[[float], None] = time.sleep) -> str:
-    """Try to create a control group; return the reason if that fails, else an empty text."""
+    """Try to create a control group; return the reason if that fails, empty otherwise."""
     group = f"autoscale-trial-{os.getpid()}"
     try:
         make_group(f"{group}/node", root)
@@ -86,19 +86,19 @@ def creation_problem(root: Path = ROOT, sleep: Callable[[float], None] = time.sl
 def _missing_controllers(path: Path) -> str:
     """The reason why the group at ``path`` lacks a needed controller; empty if it has all."""
     # In v2, only the root may have both processes and delegated controllers.
-    has = (path / "cgroup.controllers").read_text().split()
-    lacks = [name for name in NEEDED if name not in has]
-    if not lacks:
+    available = (path / "cgroup.controllers").read_text().split()
+    missing = [name for name in NEEDED if name not in available]
+    if not missing:
         return ""
     return (
-        f"control groups below {ROOT} get no {', '.join(lacks)}: it contains processes, as in a container with a "
-        "private cgroup namespace; start the container with --cgroupns=host"
+        f"control groups below {ROOT} lack controllers ({', '.join(missing)}): it contains processes, as in a "
+        "container with a private cgroup namespace; start the container with --cgroupns=host"
     )
 
 
 def remove_group(group: str, root: Path = ROOT, sleep: Callable[[float], None] = time.sleep) -> None:
     """Kill all processes in ``group`` and below, and remove it. Raises ``OSError`` if it cannot be removed."""
-    # Killed processes take a moment to exit, and a group with processes cannot be removed.
+    # Killed processes exit with a delay, and a group with processes cannot be removed.
     for _ in range(_TRIES):
         paths = list(_folders(group, root))
         if not paths:

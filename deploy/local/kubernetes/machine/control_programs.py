@@ -1,4 +1,4 @@
-"""Control plane processes; they run in the cluster's network namespace."""
+"""Control plane processes, which run in the cluster's network namespace."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from protocol.units import Seconds
 
 API_SERVER: Final = "kube-apiserver"
 STORE: Final = "etcd"
-_PATIENCE: Final = Seconds(0.5)
-"""Short: a graceful shutdown helps nobody, as all clients stop too."""
+_GRACE_PERIOD: Final = Seconds(0.5)
+"""Short: a graceful shutdown has no use, because all clients stop too."""
 
 
 def control_programs(
@@ -23,13 +23,13 @@ def control_programs(
 ) -> dict[str, LocalProgram]:
     """The control plane's programs by name."""
     keys, kubernetes = str(pki), programs.kubernetes
-    lines = {
+    commands = {
         STORE: (programs.folders[ETCD.name], arguments.etcd(str(data))),
         API_SERVER: (kubernetes, arguments.api_server(keys)),
         "kube-controller-manager": (kubernetes, arguments.controller_manager(keys)),
         "kube-scheduler": (kubernetes, arguments.scheduler(keys)),
     }
     return {
-        name: LocalProgram((str(folder / name), *line), logs / f"{name}.log", enter, patience=_PATIENCE)
-        for name, (folder, line) in lines.items()
+        name: LocalProgram((str(folder / name), *line), logs / f"{name}.log", enter, grace_period=_GRACE_PERIOD)
+        for name, (folder, line) in commands.items()
     }

@@ -1,7 +1,6 @@
-"""Keys, certificates and kubeconfigs of a cluster, written into its folder with mode 0600.
+"""Keys, certificates and kubeconfigs of a cluster, as files with mode 0600.
 
-There are two CAs: the cluster's, and the front-proxy CA, which signs the API server's client certificate for
-aggregated APIs.
+There are two CAs: the cluster's, and the front-proxy CA for the API server's client certificate for aggregated APIs.
 """
 
 from __future__ import annotations
@@ -58,21 +57,21 @@ class Pki:
         return secret_file(self.folder / "admin-token")
 
     def kubeconfig_of(self, identity: Purpose) -> str:
-        """Kubeconfig of a program in the cluster's network."""
+        """Kubeconfig of ``identity`` for the cluster's network, with a new client certificate."""
         pair = issue(self.signer, identity, self.now)
-        login = kubeconfigs.certified(pair.certificate, pair.key)
+        login = kubeconfigs.certificate_login(pair.certificate, pair.key)
         return kubeconfigs.kubeconfig(INSIDE, self.signer.pair.certificate, identity.name, login)
 
     def admin_kubeconfig(self, server: str) -> str:
         """The administrator's kubeconfig for the API server at the URL ``server``."""
         return kubeconfigs.kubeconfig(
-            server, self.signer.pair.certificate, kubeconfigs.ADMIN, kubeconfigs.tokened(self.admin_token)
+            server, self.signer.pair.certificate, kubeconfigs.ADMIN, kubeconfigs.token_login(self.admin_token)
         )
 
     def write_node(self, node: NodePlan, folder: Path) -> None:
         """Write the credentials of ``node`` and the CA into ``folder``."""
         write_private(folder / "ca.pem", self.signer.pair.certificate.decode())
-        # The API server checks this certificate when it fetches logs or runs commands.
+        # The kubelet's serving certificate, which the API server checks when it fetches logs or runs commands.
         serving = issue(self.signer, Purpose(kubeconfigs.node_user(node.name), (node.name,), (node.address,)), self.now)
         write_private(folder / "kubelet.crt", serving.certificate.decode())
         write_private(folder / "kubelet.key", serving.key.decode())

@@ -22,7 +22,7 @@ from deploy.local.kubernetes.plan.installation_plan import (
 )
 from deploy.local.kubernetes.programs.ensure import run_build
 from deploy.local.kubernetes.programs.images import InstallationParts
-from deploy.owned_process import completed
+from deploy.owned_process import run_command
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.resources import DAEMON_SETS, DEPLOYMENTS, PODS
 from protocol.runtime.clock import Clock
@@ -34,7 +34,7 @@ class ImageLoadError(Exception):
 
 
 async def load_image(nodes: Path, archive: Path) -> list[str]:
-    """Import an image archive (as of ``docker save``) into every running node in the folder ``nodes``.
+    """Import an image archive (as from ``docker save``) into every running node in the folder ``nodes``.
 
     Returns the nodes' names. Raises ``ImageLoadError``.
     """
@@ -46,7 +46,7 @@ async def load_image(nodes: Path, archive: Path) -> list[str]:
 
 
 def _first_processes(nodes: Path) -> dict[str, str]:
-    # The file exists while the node runs.
+    # The file exists only while the node runs.
     return {file.parent.name: file.read_text().strip() for file in sorted(nodes.glob("*/pid"))}
 
 
@@ -67,7 +67,7 @@ async def _import(node: str, pid: str, archive: Path) -> None:
 
 
 _PROJECT: Final = Path(__file__).parents[4]
-_PATIENCE: Final = Seconds(180.0)
+_TIMEOUT: Final = Seconds(180.0)
 _PAUSE: Final = Seconds(0.3)
 
 
@@ -91,21 +91,21 @@ async def apply_manifests(kubeconfig: Path, parts: InstallationParts, installati
     texts = [with_short_delays(with_kube_scheduler(manifest, parts.version)) for manifest in manifests]
     # --force-conflicts: take over fields that were applied by hand without --server-side.
     arguments = ("apply", "--server-side", "--force-conflicts", "--filename=-")
-    await kubectl(kubeconfig, parts, *arguments, typed="\n---\n".join(texts))
+    await kubectl(kubeconfig, parts, *arguments, stdin="\n---\n".join(texts))
 
 
 async def wait_rolled_out(
     client: ApiClient, clock: Clock, report: Callable[[str], None], installation: Installation = FOR_VMS
 ) -> None:
     """Wait until all workloads are rolled out. Raises ``InstallationError`` if one fails, or after a timeout."""
-    deadline = Instant(clock.now() + _PATIENCE)
+    deadline = Instant(clock.now() + _TIMEOUT)
     reported = list[str]()
-    while left := await _not_rolled_out(client, installation):
+    while pending := await _not_rolled_out(client, installation):
         if clock.now() >= deadline:
-            raise InstallationError(f"not rolled out after {_PATIENCE:g} s: {', '.join(left)}")
-        if left != reported:
-            reported = left
-            report(f"waiting for {', '.join(left)}")
+            raise InstallationError(f"not rolled out after {_TIMEOUT:g} s: {', '.join(pending)}")
+        if pending != reported:
+            reported = pending
+            report(f"waiting for {', '.join(pending)}")
         await clock.sleep(_PAUSE)
 
 
@@ -115,15 +115,15 @@ async def _not_rolled_out(client: ApiClient, installation: Installation) -> list
             raise InstallationError(reason)
         lists = [await client.list(kind, NAMESPACE) for kind in (DEPLOYMENTS, DAEMON_SETS)]
     except ApiError as error:
-        return [f"answer of the API server ({error})"]
+        return [f"the API server ({error})"]
     return not_rolled_out((workload for workloads in lists for workload in workloads.objects), installation)
 
 
-async def kubectl(kubeconfig: Path, parts: InstallationParts, *arguments: str, typed: str = "") -> str:
+async def kubectl(kubeconfig: Path, parts: InstallationParts, *arguments: str, stdin: str = "") -> str:
     """Run kubectl and return its output. Raises ``InstallationError`` with its error."""
     # The kernel kills kubectl with this process.
     command = ("setpriv", "--pdeathsig", "KILL", "--", parts.kubectl, f"--kubeconfig={kubeconfig}")
-    code, output, errors = await completed(*command, *arguments, typed=typed)
+    code, output, errors = await run_command(*command, *arguments, stdin=stdin)
     if code:
         raise InstallationError(f"kubectl {arguments[0]}: {errors}")
     return output

@@ -1,7 +1,7 @@
 """One node: mount, PID and network namespaces with containerd, a kubelet and kube-proxy.
 
-The node's init process (``boot-node.sh``) sets up its mounts and holds its namespaces. When it ends, the kernel ends
-all processes of the node. The kernel also ends it with this process.
+The node's init process (``boot-node.sh``) sets up the mounts and keeps the namespaces. When it ends, the kernel kills
+all other processes of the node. The kernel kills the init process when this process ends.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 _BOOT_SCRIPT: Final = Path(__file__).with_name("boot-node.sh")
-_PATIENCE: Final = Seconds(60.0)
+_TIMEOUT: Final = Seconds(60.0)
 _PAUSE: Final = Seconds(0.05)
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0))
 _RESET_AFTER: Final = Seconds(120.0)
-# Our programs first: the machine may have others of the same name.
+# Our programs first: the machine may have others with the same names.
 _PATH: Final = (
     f"{PROGRAMS}/kubernetes:{PROGRAMS}/containerd:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
@@ -71,7 +71,7 @@ class NodePaths:
 
 
 class Node:
-    """One node; it exists while ``run`` runs."""
+    """One node; it exists until ``run`` is cancelled."""
 
     def __init__(self, plan: NodePlan, paths: NodePaths, clock: Clock) -> None:
         self.plan = plan
@@ -83,7 +83,7 @@ class Node:
         self.boots = 0
 
     async def run(self, api_server: asyncio.Event) -> None:
-        """Boot the node, and again whenever its init process ends, until cancelled.
+        """Boot the node, and reboot it whenever its init process ends, until cancelled.
 
         Its kubelet starts once ``api_server`` is set. Raises ``NodeError`` if the first boot fails.
         """
@@ -102,7 +102,7 @@ class Node:
 
     async def _boot_and_wait(self, api_server: asyncio.Event) -> None:
         """Boot the node; return when its init process has ended. Raises ``NodeError``."""
-        process = await start(self._first_process())
+        process = await start(self._init_program())
         try:
             self.pid = await self._wait_booted(process)
             self._paths.pid_file.write_text(f"{self.pid}\n")
@@ -153,7 +153,7 @@ class Node:
 
     async def _import_images(self) -> None:
         ctr = f"ctr --address {CONTAINERD_SOCKET} --namespace k8s.io images import --all-platforms=false"
-        script = f'for each in {IMAGES}/*.tar; do {ctr} "$each" || exit; done'
+        script = f'for archive in {IMAGES}/*.tar; do {ctr} "$archive" || exit; done'
         program = LocalProgram(("sh", "-c", script), self._paths.log("images"), self._enter(), {"PATH": _PATH})
         process = await start(program)
         try:
@@ -162,12 +162,12 @@ class Node:
         finally:
             await asyncio.shield(end(process))
 
-    def _first_process(self) -> LocalProgram:
-        # --kill-child: the init process ends with `unshare`. Private propagation keeps the node's mounts off the
+    def _init_program(self) -> LocalProgram:
+        # --kill-child: the init process ends with `unshare`. Private propagation hides the node's mounts from the
         # machine.
         unshare = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
         programs = [f"{name}={folder}" for name, folder in self._paths.programs.items()]
-        # Network first: the clean-up finds processes by their network namespace.
+        # Enter the network first: the clean-up finds processes by their network namespace.
         boot = ("sh", str(_BOOT_SCRIPT), str(self._paths.folder), str(self._paths.images), *programs)
         return LocalProgram((*unshare, "--", *boot), self._paths.log("boot"), self._paths.enter_network)
 
@@ -179,20 +179,20 @@ class Node:
             if process.returncode is not None:
                 raise NodeError(f"{self.plan.name} did not boot", self._paths.log("boot"))
             child = _first_word(children)
-            # The boot script creates this file last.
+            # The boot script creates this file at its end.
             if child and _exists(f"/proc/{child}/root{BOOTED}"):
                 return int(child)
-        raise NodeError(f"{self.plan.name} did not boot within {_PATIENCE:g} s", self._paths.log("boot"))
+        raise NodeError(f"{self.plan.name} did not boot within {_TIMEOUT:g} s", self._paths.log("boot"))
 
     async def _wait_for_containerd(self) -> None:
         async for _ in self._poll():
             if _exists(f"/proc/{self.pid}/root{CONTAINERD_SOCKET}"):
                 return
         log = self._paths.log(CONTAINERD)
-        raise NodeError(f"containerd of {self.plan.name} did not start within {_PATIENCE:g} s", log)
+        raise NodeError(f"containerd of {self.plan.name} did not start within {_TIMEOUT:g} s", log)
 
     async def _poll(self) -> AsyncIterator[None]:
-        deadline = Instant(self._clock.now() + _PATIENCE)
+        deadline = Instant(self._clock.now() + _TIMEOUT)
         while self._clock.now() < deadline:
             yield
             await self._clock.sleep(_PAUSE)

@@ -1,4 +1,4 @@
-"""Checks this machine's requirements for a real cluster; every trial is undone."""
+"""Checks whether this machine can run a real cluster; what the checks create is removed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Final
 from deploy.local.kubernetes.machine import control_groups
 from deploy.local.kubernetes.plan.requirements import PACKAGES, MachineReport
 from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
-from deploy.owned_process import completed
+from deploy.owned_process import run_command
 from protocol.units import Bytes, MilliCpu, Resources
 
-# sbin is often not in PATH, and CNI plugins never are.
-_PLACES: Final = os.pathsep.join((*os.get_exec_path(), "/usr/sbin", "/sbin", "/usr/lib/cni", "/opt/cni/bin"))
+# sbin is often not in PATH, and the folders of CNI plugins never are.
+_SEARCH_PATH: Final = os.pathsep.join((*os.get_exec_path(), "/usr/sbin", "/sbin", "/usr/lib/cni", "/opt/cni/bin"))
 _KMSG: Final = Path("/dev/kmsg")
 _INOTIFY: Final = Path("/proc/sys/fs/inotify/max_user_instances")
 _NAMESPACES: Final = ("unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc", "--")
@@ -27,17 +27,17 @@ _NFTABLES: Final = "table ip t {\nchain c {\ntype nat hook prerouting priority -
 
 
 async def survey(state: Path) -> MachineReport:
-    """A report on this machine, for a cluster whose files are under ``state``. Without root, nothing is tried."""
+    """Report on this machine for a cluster with its files under ``state``. Without root, nothing is created."""
     root = os.geteuid() == 0
     no_namespaces = await _run(*_NAMESPACES, "true") if root else ""
-    tries = root and not no_namespaces
+    can_isolate = root and not no_namespaces
     return MachineReport(
         root=root,
-        programs=frozenset(program for program in PACKAGES if shutil.which(program, path=_PLACES)),
+        programs=frozenset(program for program in PACKAGES if shutil.which(program, path=_SEARCH_PATH)),
         without_go=_without_go(),
         without_namespaces=f"cannot create namespaces: {no_namespaces}" if no_namespaces else "",
-        without_overlay=await _without_overlay(state) if tries else "",
-        without_nftables=await _without_nftables() if tries and shutil.which("nft", path=_PLACES) else "",
+        without_overlay=await _without_overlay(state) if can_isolate else "",
+        without_nftables=await _without_nftables() if can_isolate and shutil.which("nft", path=_SEARCH_PATH) else "",
         unified_cgroups=control_groups.is_unified(),
         controllers=control_groups.controllers(),
         kmsg=_KMSG.exists(),
@@ -53,8 +53,8 @@ def machine_size(meminfo: Path = Path("/proc/meminfo")) -> Resources:
     return Resources(MilliCpu.cores(os.cpu_count() or 1), Bytes(int(meminfo_fields["MemTotal"].split()[0]) * 1024))
 
 
-def can_show_cpus(nodes: Path = Path("/sys/devices/system/node")) -> bool:
-    """Return True if a node can have more CPUs than this machine; that needs the kernel's list of NUMA nodes."""
+def can_overcommit_cpus(nodes: Path = Path("/sys/devices/system/node")) -> bool:
+    """Return True if a node can have more CPUs than this machine, which requires the kernel's list of NUMA nodes."""
     return (nodes / "node0" / "distance").exists()
 
 
@@ -81,17 +81,17 @@ def _trial_folder(state: Path) -> Iterator[str]:
 
 
 async def _without_nftables() -> str:
-    error = await _run(*_NAMESPACES, "nft", "-f", "-", typed=_NFTABLES)
+    error = await _run(*_NAMESPACES, "nft", "-f", "-", stdin=_NFTABLES)
     return f"nftables NAT does not work: {error}" if error else ""
 
 
-async def _run(*command: str, typed: str = "") -> str:
+async def _run(*command: str, stdin: str = "") -> str:
     """Run a command; return its error, empty on success."""
     try:
-        code, _, errors = await completed(*command, typed=typed)
+        code, _, errors = await run_command(*command, stdin=stdin)
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
     if not code:
         return ""
-    # The first clause only: `mount`, for example, continues with guesses.
+    # Only up to the first comma: `mount`, for example, continues with guesses.
     return " ".join(errors.split()).partition(", ")[0] or f"{command[0]}: exit code {code}"

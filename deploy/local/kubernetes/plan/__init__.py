@@ -1,1 +1,1 @@
-"""The plan of a cluster, and the command lines, settings and objects that follow from it (pure)."""
+"""The plan of a cluster, and the command lines, settings and objects derived from it (pure)."""

@@ -1,8 +1,8 @@
 """Command lines of the control plane and of a node's programs (pure).
 
-- Nothing listens outside the cluster's network namespaces. In the control plane's, only the API server listens on an
-  address other than loopback.
-- Each program has its own certificate and user, with that user's rights only.
+- All programs listen in the cluster's network namespaces only; in the control plane's, only the API server listens on
+  another address than loopback.
+- Each program has its own certificate, and only its user's permissions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ETCD_URL = f"http://127.0.0.1:{ETCD_PORT}"
 
 def etcd(data: str) -> list[str]:
     """A single-member etcd."""
-    # No peers; this only keeps the port on loopback.
+    # There are no peers; this only keeps the port on loopback.
     peer = "http://127.0.0.1:2380"
     return [
         "--name=control",
@@ -33,7 +33,7 @@ def etcd(data: str) -> list[str]:
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=control={peer}",
-        # If the machine crashes, the cluster is lost anyway.
+        # The cluster does not survive a crash of the machine anyway.
         "--unsafe-no-fsync",
         "--log-level=warn",
     ]
@@ -92,7 +92,7 @@ def controller_manager(pki: str) -> list[str]:
         "--controllers=*,-node-ipam-controller,-node-route-controller,-service-lb-controller",
         # Four missed status updates of the kubelet.
         "--node-monitor-grace-period=20s",
-        # Default: 15 s. Shorter for demonstrations.
+        # The default is 15 s; shorter for demonstrations.
         "--horizontal-pod-autoscaler-sync-period=5s",
     ]
 

@@ -1,8 +1,8 @@
 """The plan of a cluster: its nodes, its addresses, and the paths inside nodes (pure).
 
-- All clusters use the same addresses, each in its own network namespaces.
-- Inside a node, its files and programs are at fixed paths (``IN_NODE``).
-- Each node has a pod subnet, derived from its number; the other nodes have a static route to it.
+- All clusters use the same addresses, in separate network namespaces.
+- Inside a node, files and programs are at fixed paths (``IN_NODE``).
+- Each node has a pod subnet, derived from its number, and static routes to those of the other nodes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ETCD_PORT: Final = 2379
 NODE_PREFIX: Final = 16
 POD_RANGE: Final = "10.244.0.0/16"
 SERVICE_RANGE: Final = "10.96.0.0/16"
-# Kubernetes gives the range's first IP to the Service `kubernetes`.
+# The Service `kubernetes` gets the range's first IP.
 API_SERVICE: Final = "10.96.0.1"
 DNS_SERVICE: Final = "10.96.0.10"
 DOMAIN: Final = "cluster.local"
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
-MOST_NODES: Final = 50
+MAX_NODES: Final = 50
 
 VM_RANGE: Final = IPv4Network("10.111.0.0/16")
 """The VMs' flat network if its manifest is applied unchanged (``--addresses`` of the controller)."""
@@ -49,7 +49,7 @@ COREDNS_IMAGE: Final = "localhost/coredns:1"
 METRICS_SERVER_IMAGE: Final = "localhost/metrics-server:1"
 VPA_RECOMMENDER_IMAGE: Final = "localhost/vpa-recommender:1"
 BUSYBOX_IMAGE: Final = "localhost/busybox:1"
-"""The machine's own busybox, for trying things out."""
+"""This machine's busybox, for experiments and tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class NodePlan:
     @property
     def address(self) -> str:
         """The node's IP."""
-        # .1 to .10 are the control plane's.
+        # .1 to .10 are reserved for the control plane.
         return f"10.100.0.{10 + self.number}"
 
     @property
@@ -89,7 +89,7 @@ class ClusterPlan:
         return Resources(max(self.machine.cpu, MilliCpu.cores(node.size.cpu.whole_cpus)), self.machine.mem)
 
     def routes(self, to: NodePlan | None) -> list[str]:
-        """Static routes to the other nodes' pods, for node ``to`` or (``None``) the control plane."""
+        """Static routes to the pods of all other nodes, for node ``to`` or (None) the control plane."""
         return [f"route add {node.pod_subnet} via {node.address} dev br0" for node in self.nodes if node != to]
 
     @property
@@ -102,9 +102,11 @@ class ClusterPlan:
         return f"{self.cgroup}/{node.name}"
 
 
-def node_size(requested: Resources, machine: Resources, *, shows_cpus: bool) -> Resources:
-    """A node's size for the ``requested`` one: at most the machine's memory, and more CPUs only if ``shows_cpus``."""
-    return Resources(requested.cpu if shows_cpus else min(requested.cpu, machine.cpu), min(requested.mem, machine.mem))
+def node_size(requested: Resources, machine: Resources, *, overcommit_cpus: bool) -> Resources:
+    """The requested node size, limited to the machine's memory and, unless ``overcommit_cpus``, to its CPUs."""
+    return Resources(
+        requested.cpu if overcommit_cpus else min(requested.cpu, machine.cpu), min(requested.mem, machine.mem)
+    )
 
 
 def cgroup_of(cluster: str) -> str:
@@ -114,7 +116,7 @@ def cgroup_of(cluster: str) -> str:
 
 def unavailable(objects: list[Json]) -> list[str]:
     """Sorted names of the objects that are not Available."""
-    return sorted(name_of(thing).name for thing in objects if not holds(thing, "Available"))
+    return sorted(name_of(item).name for item in objects if not holds(item, "Available"))
 
 
 def missing_nodes(plan: ClusterPlan, nodes: list[Json]) -> list[str]:
@@ -126,7 +128,7 @@ def missing_nodes(plan: ClusterPlan, nodes: list[Json]) -> list[str]:
 def node_object(node: NodePlan) -> Json:
     """The Node, created before its kubelet registers.
 
-    So the pod CIDR, labels and taints are the plan's, including labels that NodeRestriction forbids kubelets to set.
+    So it has the planned pod CIDR, labels and taints, including labels that NodeRestriction forbids kubelets to set.
     """
     labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", **node.labels}
     return {

@@ -1,6 +1,6 @@
 """Images and manifests of an installation of the autoscaler, and checks of its rollout (pure).
 
-Manifests are applied as shipped, except the version of kube-scheduler and the delays before VMs are migrated.
+Manifests are applied as shipped, except for kube-scheduler's version and the delays before migrations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OWN_IMAGES: Final = (
     *("neonvm-runner", "postgres-vm"),
 )
 MANIFESTS: Final = (
-    # Before the controller, which reads the agent's container only when it starts.
+    # Before the controller, which reads the agent's container only at its start.
     "deploy/kubernetes/agent-sidecar.yaml",
     "deploy/kubernetes/neonvm-devices.yaml",
     "deploy/kubernetes/neonvm-network.yaml",
@@ -34,7 +34,7 @@ WORKLOADS: Final = frozenset({"autoscaling-scheduler", "neonvm-controller", "neo
 """The Deployments and DaemonSets of the manifests, all in ``NAMESPACE``."""
 
 POSTGRES: Final = "postgresql"
-"""Name of the image of postgres in pods; not one of our images."""
+"""Name of the image for postgres in pods; not one of our images."""
 
 POSTGRES_IMAGE: Final = "localhost/postgresql:15"
 POSTGRES_UID: Final = 26
@@ -66,7 +66,7 @@ _KUBE_SCHEDULER: Final = "registry.k8s.io/kube-scheduler"
 _PULLS: Final = frozenset({"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
 _NEVER_STARTS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _FINAL_RESTARTS: Final = 3
-"""Restarts after which a crash-looping container counts as failed; before, a dependency may just start later."""
+"""Restarts after which a crash-looping container counts as failed. Before, it may wait for a dependency."""
 
 
 def kube_scheduler_image(version: str) -> str:
@@ -76,7 +76,7 @@ def kube_scheduler_image(version: str) -> str:
 
 def with_kube_scheduler(manifest: str, version: str) -> str:
     """``manifest`` with kube-scheduler ``version``."""
-    # kube-scheduler must not be newer than the API server.
+    # kube-scheduler must not be newer than kube-apiserver.
     return re.sub(rf"{re.escape(_KUBE_SCHEDULER)}:v[0-9.]+", kube_scheduler_image(version), manifest)
 
 
@@ -93,10 +93,10 @@ def not_rolled_out(workloads: Iterable[Json], installation: Installation = FOR_V
 
 def _is_rolled_out(workload: Json) -> bool:
     status = child(workload, "status")
-    # Until then, the other fields describe an older generation.
+    # The other fields describe an older generation.
     if whole(status, "observedGeneration") < whole(workload, "metadata", "generation"):
         return False
-    # A DaemonSet; zero means that its controller has not counted the nodes yet.
+    # A DaemonSet. Zero: its controller has not counted the nodes yet.
     if "desiredNumberScheduled" in status:
         return 0 < whole(status, "desiredNumberScheduled") <= whole(status, "numberAvailable")
     return 0 < whole(workload, "spec", "replicas") <= whole(status, "availableReplicas")
@@ -110,16 +110,16 @@ def startup_failure(pods: Iterable[Json]) -> str:
 def _pod_failure(pod: Json) -> str:
     name = name_of(pod).name
     for container in (*items(pod, "status", "initContainerStatuses"), *items(pod, "status", "containerStatuses")):
-        of_pod = f"container {text(container, 'name')} of pod {name}"
+        container_name = f"container {text(container, 'name')} of pod {name}"
         waiting = child(container, "state", "waiting")
         reason = text(waiting, "reason")
         # There is no registry, so a pull cannot succeed later.
         if reason in _PULLS:
-            return f"{of_pod}: image {text(container, 'image')} is missing, and there is no registry: {reason}"
+            return f"{container_name}: image {text(container, 'image')} is missing, and there is no registry: {reason}"
         if reason in _NEVER_STARTS:
-            return f"{of_pod} cannot start: {text(waiting, 'message') or reason}"
+            return f"{container_name} cannot start: {text(waiting, 'message') or reason}"
         if reason == "CrashLoopBackOff" and whole(container, "restartCount") >= _FINAL_RESTARTS:
-            return f"{of_pod} restarted {whole(container, 'restartCount')} times: {last_words(container)}"
+            return f"{container_name} restarted {whole(container, 'restartCount')} times: {last_words(container)}"
     # Not VM pods: they also fail when their guest ends.
     if text(pod, "status", "phase") == "Failed" and LABEL_VM_NAME not in labels_of(pod):
         return f"pod {name} has failed: {text(pod, 'status', 'message') or text(pod, 'status', 'reason')}"
@@ -127,7 +127,7 @@ def _pod_failure(pod: Json) -> str:
 
 
 def last_words(container: Json) -> str:
-    """The last end of a container: the last line of its termination message, or the reason and exit code."""
+    """Why a container ended last: the last line of its termination message, or the reason and exit code."""
     ended = child(container, "lastState", "terminated")
     lines = text(ended, "message").strip().splitlines()
     return lines[-1] if lines else f"{text(ended, 'reason') or 'unknown'}, exit code {whole(ended, 'exitCode')}"

@@ -19,7 +19,7 @@ from deploy.local.kubernetes.plan.cluster_plan import (
 )
 from protocol.kubernetes.objects import Json
 
-MOST_PODS: Final = 110
+MAX_PODS: Final = 110
 
 
 def node_files(plan: ClusterPlan, node: NodePlan) -> dict[str, str]:
@@ -37,7 +37,7 @@ def node_files(plan: ClusterPlan, node: NodePlan) -> dict[str, str]:
 
 def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
     """The kubelet's configuration."""
-    # A kubelet's capacity is the whole machine; only a reservation makes less of it allocatable.
+    # The kubelet's capacity is the whole machine; a reservation reduces what is allocatable.
     reserved = plan.visible_size(node).minus_or_zero(node.size)
     settings: Json = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -67,11 +67,11 @@ def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
         # The reservation needs no enforcement.
         "enforceNodeAllocatable": [],
         "systemReserved": {"cpu": reserved.cpu.quantity(), "memory": reserved.mem.quantity()},
-        # The disk is the machine's: if it is full, do not evict pods or remove images.
+        # The disk is shared with the machine: if it is full, do not evict pods or remove images.
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,
         "localStorageCapacityIsolation": False,
-        "maxPods": MOST_PODS,
+        "maxPods": MAX_PODS,
         "nodeStatusUpdateFrequency": "5s",
         "shutdownGracePeriod": "0s",
     }
@@ -81,7 +81,7 @@ def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
 def containerd_settings() -> str:
     """containerd's configuration.
 
-    ``restrict_oom_score_adj``: start sandboxes without the right to lower OOM scores.
+    ``restrict_oom_score_adj``: start sandboxes without the permission to lower OOM scores.
     ``disable_apparmor``: a loaded profile would outlive the cluster.
     ``device_ownership_from_security_context``: a pod's devices belong to its user.
     """
@@ -134,7 +134,7 @@ def cni_settings(node: NodePlan) -> str:
 def kube_proxy_settings(node: NodePlan) -> str:
     """kube-proxy's configuration."""
     # Conntrack limits are machine-wide; zero leaves them unchanged.
-    untouched = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
+    unchanged = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
     return _yaml(
         {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -146,7 +146,7 @@ def kube_proxy_settings(node: NodePlan) -> str:
             "bindAddress": node.address,
             "healthzBindAddress": "127.0.0.1:10256",
             "metricsBindAddress": "127.0.0.1:10249",
-            "conntrack": untouched,
+            "conntrack": unchanged,
         }
     )
 

@@ -23,14 +23,14 @@ PACKAGES: Final = {
 INOTIFY_PER_NODE: Final = 9
 """inotify instances of one node: containerd, the kubelet and its pods."""
 
-# In v2, CPU accounting and freezing are built in, and BPF controls devices.
+# In v2, CPU accounting and freezing are built in, and devices are controlled by BPF.
 _CONTROLLERS_V1: Final = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids")
 _CONTROLLERS_V2: Final = ("cpu", "cpuset", "memory", "pids")
 
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """Results of the checks of the machine. Texts name a problem; empty if there is none."""
+    """Results of the checks of the machine. The ``without_`` texts are problems, empty if there is none."""
 
     root: bool
     programs: Collection[str]
@@ -52,17 +52,17 @@ def missing(machine: MachineReport, nodes: int = 1) -> list[str]:
         return ["it needs root, for namespaces, mounts and control groups"]
     packages = sorted({package for program, package in PACKAGES.items() if program not in machine.programs})
     needed = _CONTROLLERS_V2 if machine.unified_cgroups else _CONTROLLERS_V1
-    lacking = [controller for controller in needed if controller not in machine.controllers]
+    unavailable = [controller for controller in needed if controller not in machine.controllers]
     version = 2 if machine.unified_cgroups else 1
     clauses = (
         f"packages are missing: {INSTALLER} kubernetes (for {', '.join(packages)})" if packages else "",
         machine.without_go,
         machine.without_namespaces,
         machine.without_overlay,
-        # A missing package may be the reason.
+        # Not if a missing package may be the reason.
         machine.without_nftables if not packages else "",
-        f"control groups (version {version}) lack {', '.join(lacking)}" if lacking else "",
-        machine.without_groups if not lacking else "",
+        f"control groups (version {version}) lack {', '.join(unavailable)}" if unavailable else "",
+        machine.without_groups if not unavailable else "",
         _inotify_limit(machine.inotify_instances, nodes),
         "" if machine.kmsg else "there is no /dev/kmsg, which the kubelet needs",
     )
@@ -75,6 +75,6 @@ def _inotify_limit(instances: int, nodes: int) -> str:
         return ""
     setting = "fs.inotify.max_user_instances"
     return (
-        # Twice as many, for the user's other programs.
+        # Twice as many, to leave some for other programs.
         f"{nodes} nodes need {needed} inotify instances, the limit is {instances}: sysctl -w {setting}={2 * needed}"
     )

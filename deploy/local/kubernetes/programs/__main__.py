@@ -1,6 +1,6 @@
 """``python -m deploy.local.kubernetes.programs [MINOR [ADD-ON …]]``: builds the programs and images of a cluster.
 
-MINOR defaults to the newest version. Prints progress, and finally the folder of each module set as JSON.
+MINOR defaults to the newest version. It prints progress and then the folder of each module set as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     minor, *add_ons = (sys.argv[1:] if arguments is None else arguments) or SUPPORTED[:1]
 
     def build(report: Report) -> str:
-        builder = Builder.usual(find_go())
+        builder = Builder.default(find_go())
         folders = {modules.name: str(builder.ensure(modules, report)) for modules in module_sets(minor, add_ons)}
         # Last: images contain the programs.
         return json.dumps({**folders, "images": str(image_set(builder, add_ons, report))})

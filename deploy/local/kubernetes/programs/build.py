@@ -21,13 +21,13 @@ from vm_image.store import Report, Store, cache_root
 
 MODULES: Final = Path(__file__).parents[1] / "modules"
 _RECIPE: Final = "1"
-"""Change it when the build changes, to invalidate the cache."""
+"""Change this when the build changes, to invalidate the cache."""
 
 _LAST_LINES: Final = 15
 
 
 class BuildFailedError(Exception):
-    """A module set could not be built; the message has the end of Go's output."""
+    """A module set could not be built; the message has the last lines of Go's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Builder:
     store: Store
 
     @classmethod
-    def usual(cls, toolchain: Toolchain) -> Builder:
+    def default(cls, toolchain: Toolchain) -> Builder:
         """A builder that uses the project's cache."""
         return cls(toolchain, Store(cache_root() / "kubernetes"))
 
@@ -46,10 +46,10 @@ class Builder:
         """The cache key of the set's programs: its name and a digest of all inputs of the build."""
         digest = hashlib.sha256(f"{_RECIPE} {self.toolchain.version} {platform.machine()}\n".encode())
         for path in sorted((MODULES / modules.name).iterdir()):
-            # With the length, so that two files cannot hash like one.
+            # With the length, so that the concatenation is unambiguous.
             digest.update(f"{path.name} {len(path.read_bytes())}\n".encode() + path.read_bytes())
-        facts = (modules.packages, sorted(modules.renamed.items()), modules.stamps, *modules.files)
-        digest.update(repr(facts).encode())
+        properties = (modules.packages, sorted(modules.renamed.items()), modules.stamps, *modules.files)
+        digest.update(repr(properties).encode())
         return f"{modules.name}-{digest.hexdigest()[:16]}"
 
     def kept(self, modules: ModuleSet) -> Path | None:
@@ -64,15 +64,15 @@ class Builder:
         folder = MODULES / modules.name
         report(f"{modules.name}: listing packages")
         total = len(self._go(folder, "list", "-deps", *modules.packages).split())
-        # -mod=readonly: do not change go.mod and go.sum. -trimpath and -buildvcs: no local paths and commits in the
-        # programs.
+        # -mod=readonly: do not change go.mod and go.sum. -trimpath and -buildvcs=false: no local paths or commits in
+        # the programs.
         flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags"]
         linked = modules.link_flags((folder / "go.mod").read_text())
         progress = BuildProgress(modules.name, total, report)
         for packages, program in modules.builds:
             command = [str(self.toolchain.go), "build", "-v", *flags, linked, "-o", f"{work}/{program}", *packages]
             run_go_build(command, folder, self.toolchain.environment(), progress)
-        # Programs renamed by package were built with their final names.
+        # Programs that are renamed by package were built with their final names.
         for built, name in modules.renamed.items():
             if built not in modules.packages:
                 (work / built).rename(work / name)
@@ -97,7 +97,7 @@ class Builder:
 
 
 def print_build(build: Callable[[Report], str]) -> int:
-    """Run ``build``; print its progress and finally its result. Returns the exit code."""
+    """Run ``build``; print its progress, then its result. Returns the exit code."""
     try:
         result = build(partial(print, flush=True))
     except (BuildError, LockError, BuildFailedError, NoGoError, OSError) as error:

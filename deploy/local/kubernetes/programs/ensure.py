@@ -1,4 +1,4 @@
-"""Runs builds in a child process that never outlives this one."""
+"""Runs builds in a child process, which never outlives this one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# With a PID namespace: killing its first process also kills all compilers.
+# In a PID namespace: killing its init process kills all compilers too.
 _UNSHARE: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
 
 
@@ -21,7 +21,7 @@ class NoProgramsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Folders of programs by module set, and the folder of image archives."""
+    """Folders of programs by module set, and a folder of image archives."""
 
     folders: Mapping[str, Path]
     images: Path
@@ -40,7 +40,7 @@ async def ensure_programs(minor: str, add_ons: Sequence[str], report: Callable[[
 
 
 async def run_build(module: str, arguments: Sequence[str], report: Callable[[str], None]) -> str:
-    """Run the build ``module`` in a child process; return the JSON line that it prints, and report the others.
+    """Run the build ``module`` in a child process; return the line of JSON that it prints, and report the others.
 
     Raises ``NoProgramsError``.
     """
@@ -54,7 +54,7 @@ async def run_build(module: str, arguments: Sequence[str], report: Callable[[str
         start_new_session=True,
     )
     try:
-        # Read both pipes at once, so that neither fills up and blocks the build.
+        # Both pipes are read concurrently, so that neither fills up and blocks the build.
         async with asyncio.TaskGroup() as tasks:
             error = tasks.create_task(_text(process.stderr))
             result = tasks.create_task(_result(process.stdout, report))
@@ -73,7 +73,7 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def _result(output: asyncio.StreamReader | None, report: Callable[[str], None]) -> str:
-    """The line that is JSON; other lines are reported."""
+    """The line of JSON; reports other lines."""
     while output is not None and (line := (await output.readline()).decode(errors="replace").strip()):
         if line.startswith("{"):
             return line

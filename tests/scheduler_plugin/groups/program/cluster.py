@@ -29,7 +29,7 @@ from deploy.local.apiserver.routes.requests import target_of, watch_options
 from deploy.local.apiserver.routes.resource_routes import ResourceRoutes
 from deploy.local.apiserver.server import admin_tokens, build
 from deploy.local.apiserver.storage.store import StoredObject
-from deploy.local.cluster.content import definitions
+from deploy.local.cluster.content import local_crds
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, JsonObject, child, text
 from protocol.kubernetes.pages import LineSplitter, Page, read_page
@@ -73,7 +73,7 @@ class EmbeddedCluster:
             store.create(each.key, each.body)
             next(self._uids)
         if not _DEFINED:
-            for definition in definitions():
+            for definition in local_crds():
                 await self.request("POST", CUSTOM_RESOURCE_DEFINITIONS.path(), dict(definition))
             _DEFINED.extend(sorted(store.objects(CRD_KEY), key=attrgetter("revision")))
 

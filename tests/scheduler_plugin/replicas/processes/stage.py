@@ -15,7 +15,7 @@ from typing import Final
 import httpx2 as httpx
 import yaml
 
-from deploy.local.cluster.content import definitions
+from deploy.local.cluster.content import local_crds
 from deploy.neonvm.network.sockets import free_ports
 from protocol.kubernetes.endpoint_slices import ready_addresses
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, ENDPOINT_SLICES, LEASES
@@ -117,7 +117,7 @@ async def stage(folder: Path, count: int, seconds: int, *, follows: bool = False
 
 
 async def _prepare(made: Stage) -> None:
-    for definition in definitions():
+    for definition in local_crds():
         await made.fleet.create(CUSTOM_RESOURCE_DEFINITIONS.path(), dict(definition))
     await made.fleet.create("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "vm-agent"}})
     body = {
