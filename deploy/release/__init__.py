@@ -1,5 +1,5 @@
-"""Makes the files of a release from built images: chart, bills of materials, provenance, checksums.
+"""Builds a release from image archives: chart, SBOMs, provenance, checksums.
 
-- Every file depends on its inputs alone: equal images and an equal commit give equal files.
-- Facts about an image are read from its archive, not from what the build meant to put there.
+- Releases are reproducible: equal images and an equal commit give equal files.
+- Documents describe the contents of the archives, not the intentions of the build.
 """

@@ -1,4 +1,4 @@
-"""``python -m deploy.release``: a release from built images. ``scripts/release.sh`` builds them and calls this."""
+"""``python -m deploy.release``: builds a release from image archives. Called by ``scripts/release.sh``."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from vm_image.host import BuildError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the release. Returns 0, or 2 after an error."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.release", description="Makes a release of built images.")
+    """Write the release. Returns 0, or 2 after an error."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.release", description="Builds a release from images.")
     parser.add_argument("archives", nargs="*", type=Path, metavar="ARCHIVE", help="image archives")
     parser.add_argument("--output", type=Path, default=Path("build/release"), help="default: %(default)s")
-    parser.add_argument("--repository", default="", metavar="URL", help="where the sources are, for the provenance")
-    parser.add_argument("--registry", default="", metavar="PLACE", help="where the images will be: HOST[:PORT][/PATH]")
-    parser.add_argument("--check", action="store_true", help="only say whether the output may be written")
-    chosen = parser.parse_args(arguments)
-    if chosen.check == bool(chosen.archives):  # exactly one of both
-        parser.error("give either archives or --check")
+    parser.add_argument("--repository", default="", metavar="URL", help="URL of the sources, for the provenance")
+    parser.add_argument("--registry", default="", metavar="REGISTRY", help="registry of the images: HOST[:PORT][/PATH]")
+    parser.add_argument("--check", action="store_true", help="only check that the output folder can be replaced")
+    options = parser.parse_args(arguments)
+    if options.check == bool(options.archives):  # exactly one of them
+        parser.error("expected either archives or --check")
     try:
-        if chosen.check:
-            check_output(chosen.output)
+        if options.check:
+            check_output(options.output)
             return 0
-        made = assemble(Checkout(), chosen.archives, chosen.output, chosen.repository, chosen.registry)
+        release = assemble(Checkout(), options.archives, options.output, options.repository, options.registry)
     except (ArchiveError, BuildError, OSError) as error:
         print(f"release: {error}", file=sys.stderr)
         return 2
-    for image in made.images:
+    for image in release.images:
         print(f"{image.file}  {image.name}@{image.digest}  {len(image.components)} packages")
-    print(made.airgapped)
+    print(release.airgapped)
     return 0
 
 

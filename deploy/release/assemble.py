@@ -3,8 +3,8 @@
 autoscale-VERSION.tgz   autoscale-VERSION-airgapped.tar   NAME-ARCH.cdx.json   release.json   CHANGES.md
 provenance.intoto.json   SHA256SUMS, of these   images/NAME-ARCH.tar
 
-People download the files, and nodes pull the images from a registry. The air-gapped archive has all of them, and sums
-of its own.
+Users download the files, and nodes pull the images from a registry. The air-gapped archive contains everything, with
+its own checksums.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deploy.images.building.oci_archive import add_file, blob_path
 from deploy.images.formats import oci
 from deploy.images.inputs.checkout import Checkout
 from deploy.release import documents, push_images
-from deploy.release.chart_archive import Place, chart_archive
+from deploy.release.chart_archive import ImageLocation, chart_archive
 from vm_image.host import BuildError
 
 IMAGES: Final = "images"
@@ -34,34 +34,34 @@ SUMS: Final = "SHA256SUMS"
 
 
 def check_output(folder: Path) -> None:
-    """Raises ``BuildError`` if ``folder`` has anything that is no part of an earlier release."""
+    """Raise ``BuildError`` if ``folder`` contains anything except an earlier release."""
     foreign = sorted(_foreign(folder)) if folder.exists() else []
     if foreign:
         # Three names are enough to recognize the folder.
-        named = ", ".join([*foreign[:3], *(["…"] if len(foreign) > 3 else [])])
-        raise BuildError(f"{folder} is left as it is, since it has what is no release ({named}): give another --output")
+        names = ", ".join([*foreign[:3], *(["…"] if len(foreign) > 3 else [])])
+        raise BuildError(f"{folder} contains other files than a release ({names}): use another --output")
 
 
 @contextmanager
 def replaced(folder: Path) -> Iterator[Path]:
-    """A new folder, which takes the place of ``folder`` when the block ends well. Raises ``BuildError`` beforehand."""
+    """A new folder, which replaces ``folder`` if the block succeeds. Raises ``BuildError`` before the block."""
     check_output(folder)
-    place = folder.resolve()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the target, so that the renames stay on one file system and are atomic.
-    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as work:
+    target = folder.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder as the target: renames are atomic only within one file system.
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as work:
         new = Path(work, "new")
         new.mkdir()
         yield new
-        # A rename onto a folder that is not empty fails, so the earlier release moves away first.
-        if place.exists():
-            place.rename(Path(work, "old"))
-        new.rename(place)
+        # A rename cannot replace a folder that is not empty, so move the earlier release away first.
+        if target.exists():
+            target.rename(Path(work, "old"))
+        new.rename(target)
 
 
 def _foreign(folder: Path) -> Iterator[str]:
-    """Entries that belong to no release: all that its sums do not name, except for image archives."""
-    released = _files_of_a_release(folder)
+    """Entries that are not in the checksums of the release in ``folder``, except for image archives."""
+    released = _release_files(folder)
     for path in folder.iterdir():
         if path.name == IMAGES and released and path.is_dir():
             yield from (f"{IMAGES}/{image.name}" for image in path.iterdir() if image.suffix != ".tar")
@@ -69,19 +69,19 @@ def _foreign(folder: Path) -> Iterator[str]:
             yield path.name
 
 
-def _files_of_a_release(folder: Path) -> set[str]:
+def _release_files(folder: Path) -> set[str]:
     """The names of the files of the release in ``folder``; empty if there is none."""
     with suppress(OSError, ValueError, AttributeError):
         summary = json.loads((folder / SUMMARY).read_text())
         names = {line.partition("  ")[2] for line in (folder / SUMS).read_text().splitlines()}
-        # Another project's SHA256SUMS does not make its folder a release.
+        # A SHA256SUMS file alone may belong to another project.
         if SUMMARY in names and summary.keys() >= {"version", "revision", "images"}:
             return {*names, SUMS}
     return set()
 
 
 class ArchiveError(Exception):
-    """The file is no image archive of ours; the message says what it lacks."""
+    """The file is not one of our image archives; the message says what is missing."""
 
 
 def read_image(path: Path) -> documents.ReleasedImage:
@@ -91,8 +91,8 @@ def read_image(path: Path) -> documents.ReleasedImage:
         manifest = json.loads(_content(archive, blob_path(entry["digest"])))
         files: dict[str, bytes] = {}
         for layer in manifest["layers"]:
-            # A file in a higher layer replaces the one in a lower layer.
-            files |= _listed(_content(archive, blob_path(layer["digest"])))
+            # Files in higher layers replace those in lower ones.
+            files |= _package_files(_content(archive, blob_path(layer["digest"])))
     name = manifest.get("annotations", {}).get("org.opencontainers.image.title", path.stem)
     try:
         packages = tuple(documents.components(files))
@@ -102,7 +102,7 @@ def read_image(path: Path) -> documents.ReleasedImage:
     return documents.ReleasedImage(name, entry["platform"]["architecture"], path.name, descriptor, packages)
 
 
-def _listed(layer: bytes) -> dict[str, bytes]:
+def _package_files(layer: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(layer)) as packed:
         return {
             info.name: content.read()
@@ -116,9 +116,9 @@ def _content(archive: tarfile.TarFile, name: str) -> bytes:
         content = archive.extractfile(name)
     except KeyError:
         content = None
-    # ``extractfile`` also gives None, for a directory or device of that name.
+    # ``extractfile`` returns None for a directory or device.
     if content is None:
-        raise ArchiveError(f"this is no image archive: it has no {name}")
+        raise ArchiveError(f"not an image archive: it has no {name}")
     return content.read()
 
 
@@ -129,7 +129,7 @@ PROVENANCE: Final = "provenance.intoto.json"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A written release: its folder, images, and the archive for air-gapped clusters."""
+    """A finished release: its folder, its images, and the archive for air-gapped clusters."""
 
     folder: Path
     images: tuple[documents.ReleasedImage, ...]
@@ -137,9 +137,9 @@ class Release:
 
 
 def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: str = "", registry: str = "") -> Release:
-    """Writes the release into ``folder``, in place of an earlier one. Raises ``ArchiveError`` and ``BuildError``.
+    """Write the release to ``folder``, replacing an earlier one. Raises ``ArchiveError`` and ``BuildError``.
 
-    ``uri`` is the address of the repository for the provenance, ``registry`` the future place of the images.
+    ``uri`` is the repository's URL for the provenance, ``registry`` the registry that the images will be pushed to.
     """
     source = documents.ReleaseSource(checkout.version, checkout.revision, checkout.created, uri, registry)
     with replaced(folder) as new:
@@ -148,7 +148,7 @@ def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: st
         (new / SUMMARY).write_bytes(documents.encoded(documents.summary(images, source)))
         (new / "CHANGES.md").write_text(_changes(checkout))
         files = {str(path.relative_to(new)): path for path in new.rglob("*") if path.is_file()}
-        # The provenance can name neither itself nor the archive that contains it.
+        # The provenance cannot contain its own digest, or that of the archive that contains it.
         statement = documents.provenance(
             _digests(files), source, (component for image in images for component in image.components)
         )
@@ -164,7 +164,7 @@ def _write_images(
 ) -> tuple[documents.ReleasedImage, ...]:
     (folder / IMAGES).mkdir()
     for path in archives:
-        # Copied first, so that the bills of materials describe the files that are released.
+        # Copied first, so that the SBOMs describe the released files.
         shutil.copyfile(path, folder / IMAGES / path.name)
     images = tuple(read_image(path) for path in sorted((folder / IMAGES).glob("*.tar")))
     for image in images:
@@ -185,9 +185,9 @@ def _write_chart(
 ) -> None:
     root = checkout.root / CHART
     files = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-    # The tag is for people; the digest decides what a node runs.
-    place = Place(source.registry, f"v{source.version}", documents.digests_by_name(images))
-    packed = chart_archive(files, source.version, place)
+    # The tag is for people; nodes pull by digest.
+    location = ImageLocation(source.registry, f"v{source.version}", documents.digests_by_name(images))
+    packed = chart_archive(files, source.version, location)
     (folder / f"autoscale-{source.version}.tgz").write_bytes(packed)
 
 
@@ -201,11 +201,11 @@ def _digest(path: Path) -> str:
 
 
 def _pack(path: Path, files: Mapping[str, Path]) -> Path:
-    """One archive with everything, the script that pushes the images, and the sums of all of these."""
+    """Write an archive of ``files``, the script that pushes the images, and checksums; return its path."""
     files = {**files, PUSH: Path(push_images.__file__)}
     half = path.with_suffix(".half")
     try:
-        # Written beside the final name, so that an interrupted run leaves no half archive.
+        # Written under another name first, so that an interrupted run leaves no incomplete archive.
         with tarfile.open(half, "w", format=tarfile.PAX_FORMAT) as archive:
             for name, source in sorted(files.items()):
                 with source.open("rb") as content:

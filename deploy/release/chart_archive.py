@@ -1,4 +1,4 @@
-"""The chart as one file, with a release's version, and where its images are (pure)."""
+"""The packaged chart of a release, with its version and the location of its images (pure)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 from deploy.images.formats.tree import File, compressed, tar_of, tree
 
-# Only an empty digest matches: an image that the chart pins keeps its own.
+# Only an empty digest matches: images that the chart pins keep their digests.
 _IMAGE = re.compile(r'image: \{(?P<before>[^}\n]*)repository: (?P<name>[\w-]+)(?P<between>[^}\n]*)digest: ""\}')
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Location of a release's images: the registry (empty: that of the chart), the tag, and digests by image name."""
+class ImageLocation:
+    """A release's images: registry (empty: the chart's), tag, and digests by image name."""
 
     registry: str
     tag: str
     digests: Mapping[str, str]
 
 
-def chart_archive(files: Mapping[str, bytes], version: str, images: Place) -> bytes:
-    """``helm package`` of the chart's ``files`` by their paths in it: equal for equal files."""
+def chart_archive(files: Mapping[str, bytes], version: str, images: ImageLocation) -> bytes:
+    """The chart's ``files`` (by path in the chart) as from ``helm package``, but reproducible."""
     changed = dict(files)
     changed["Chart.yaml"] = with_version(files["Chart.yaml"].decode(), version, images.tag).encode()
     values = with_digests(files["values.yaml"].decode(), images.digests)
@@ -42,25 +42,25 @@ def with_version(chart: str, version: str, tag: str) -> str:
 
 
 def with_digests(values: str, digests: Mapping[str, str]) -> str:
-    """``values.yaml`` with the digest of each image that is known.
+    """``values.yaml`` with the known digests of images.
 
     >>> with_digests('  image: {repository: a, tag: "", digest: ""}', {"a": "sha256:1"})
     '  image: {repository: a, tag: "", digest: "sha256:1"}'
     """
 
-    def filled(found: re.Match[str]) -> str:
-        return found[0].replace('digest: ""', f'digest: "{digests.get(found["name"], "")}"')
+    def with_digest(match: re.Match[str]) -> str:
+        return match[0].replace('digest: ""', f'digest: "{digests.get(match["name"], "")}"')
 
-    return _IMAGE.sub(filled, values)
+    return _IMAGE.sub(with_digest, values)
 
 
 def with_registry(values: str, registry: str) -> str:
-    """``values.yaml`` with the registry of the images; unchanged if that is empty.
+    """``values.yaml`` with ``registry`` for the images; unchanged if it is empty.
 
     >>> with_registry("image:\\n  registry: localhost:5001\\n", "ghcr.io/team")
     'image:\\n  registry: ghcr.io/team\\n'
     """
     if not registry:
         return values
-    # Anchored at the top-level ``image``: other parts of the chart may have a registry of their own.
+    # Anchored at the top-level ``image``: other parts of the chart may have their own registry.
     return re.sub(r"(?<=^image:\n  registry: ).*$", registry, values, count=1, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The documents of a release (pure): what is inside an image (CycloneDX 1.5), how it was made (in-toto, SLSA 1.0)."""
+"""Documents of a release: SBOMs (CycloneDX 1.5), provenance (in-toto, SLSA 1.0), and checksums (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deploy.images.formats import oci
 
 STATUS: Final = "var/lib/dpkg/status.d/"
 WHOLE_STATUS: Final = "var/lib/dpkg/status"
-"""One file for all packages, with a paragraph for each, those of a guest's disk among them."""
+"""The status file of a guest's disk: one paragraph per package."""
 
 INSTALLED: Final = "Status: install ok installed"
 METADATA: Final = ".dist-info/METADATA"
@@ -32,7 +32,7 @@ class Component:
 
     @property
     def purl(self) -> str:
-        """Its package URL.
+        """The package URL.
 
         >>> Component("deb", "libc6", "2.36-9+deb12u10", "amd64").purl
         'pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12'
@@ -46,35 +46,35 @@ class Component:
 
 
 def is_listed(path: str) -> bool:
-    """Return True if a file of an image describes packages."""
+    """Return True if a file of an image is a list of packages or a package's metadata."""
     return path == WHOLE_STATUS or path.startswith(STATUS) or path.endswith(METADATA)
 
 
 def components(files: Mapping[str, bytes]) -> list[Component]:
-    """The packages that these files (by path) describe, sorted. Raises ``ValueError`` if one has no name or version."""
-    listed = ((path, text) for path, content in files.items() if is_listed(path) for text in _texts(path, content))
-    return sorted({_component(path, text) for path, text in listed})
+    """The packages in ``files`` (by path), sorted. Raises ``ValueError`` if one has no name or version."""
+    paragraphs = ((path, text) for path, content in files.items() if is_listed(path) for text in _texts(path, content))
+    return sorted({_component(path, text) for path, text in paragraphs})
 
 
 def _texts(path: str, content: bytes) -> list[str]:
     text = content.decode(errors="replace")
     if path != WHOLE_STATUS:
         return [text]
-    # dpkg also lists removed packages that left configuration behind.
+    # dpkg also lists removed packages with remaining configuration.
     return [paragraph for paragraph in text.split("\n\n") if INSTALLED in paragraph.splitlines()]
 
 
 def _component(path: str, text: str) -> Component:
-    # METADATA's fields end at the first empty line; the description below may have lines that look like fields.
+    # In METADATA, fields end at the first empty line; lines of the description may look like fields.
     head = text.partition("\n\n")[0] if path.endswith(METADATA) else text
-    # Of several fields with one name the first counts.
+    # Reversed, so that the first of several fields with the same name wins.
     fields = {name: value.strip() for name, value in reversed(_FIELD.findall(head))}
     name, version = fields.get("Package") or fields.get("Name"), fields.get("Version")
     if name is None or version is None:
         raise ValueError(f"{path} has no name or no version")
     if path.startswith(WHOLE_STATUS):
         return Component("deb", name, version, fields.get("Architecture", "all"))
-    # Package URLs want the normalized name of PyPI.
+    # Package URLs have PyPI's normalized names.
     return Component("pypi", re.sub(r"[-_.]+", "-", name).lower(), version)
 
 
@@ -83,12 +83,12 @@ Document = dict[str, object]
 BUILDER: Final = "urn:autoscale:release-script"
 BUILD_TYPE: Final = "urn:autoscale:release-script:v1"
 _NAMES: Final = uuid.UUID("6f4f2d3e-7a31-5d1c-9b2b-0a7c8f5d3e21")
-"""The namespace of serial numbers: derived from digests, so that equal images have equal bills of materials."""
+"""UUID namespace of serial numbers, which are derived from digests to make SBOMs reproducible."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedImage:
-    """An image of a release, for one platform. ``file`` is its archive's name."""
+    """An image of a release for one platform. ``file`` is the name of its archive."""
 
     name: str
     architecture: str
@@ -104,9 +104,9 @@ class ReleasedImage:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSource:
-    """Source of a release. ``uri`` is empty if the repository has no address.
+    """Source of a release. ``uri`` is the URL of the repository, empty if it has none.
 
-    ``registry`` is where its images will be, with a path if there is one; empty if it is pushed by hand.
+    ``registry`` is the registry of its images, with an optional path; empty if users push them.
     """
 
     version: str
@@ -117,17 +117,17 @@ class ReleaseSource:
 
 
 def encoded(document: Mapping[str, object]) -> bytes:
-    """A document as bytes; equal documents give equal bytes."""
+    """Encode a document reproducibly."""
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
 def bill_of_materials(image: ReleasedImage, source: ReleaseSource) -> Document:
-    """A CycloneDX list of what is inside ``image``."""
+    """The SBOM of ``image``, in CycloneDX."""
     reference = f"{image.name}@{image.digest}"
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
-        # CycloneDX requires a unique serial number; a random one would make equal builds differ.
+        # CycloneDX requires a unique serial number; a random one would not be reproducible.
         "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMES, reference)}",
         "version": 1,
         "metadata": {
@@ -156,9 +156,9 @@ def bill_of_materials(image: ReleasedImage, source: ReleaseSource) -> Document:
 
 
 def provenance(subjects: Mapping[str, str], source: ReleaseSource, materials: Iterable[Component]) -> Document:
-    """An in-toto statement with SLSA's predicate. ``subjects`` are SHA-256 digests, without a prefix, by name.
+    """The provenance: an in-toto statement with SLSA's predicate. ``subjects`` are hex SHA-256 digests by name.
 
-    It is not signed here: whoever publishes a release signs it.
+    It is unsigned; the publisher of the release signs it.
     """
     repository = {"uri": f"git+{source.uri}" if source.uri else "git", "digest": {"gitCommit": source.revision}}
     return {
@@ -180,7 +180,7 @@ def provenance(subjects: Mapping[str, str], source: ReleaseSource, materials: It
 
 
 def summary(images: Iterable[ReleasedImage], source: ReleaseSource) -> Document:
-    """Content of ``release.json``: the release's name, and the registry and digest of each image."""
+    """Content of ``release.json``: version, revision, registry, and the digest of each image."""
     return {
         "version": source.version,
         "revision": source.revision,
@@ -190,7 +190,7 @@ def summary(images: Iterable[ReleasedImage], source: ReleaseSource) -> Document:
 
 
 def digests_by_name(images: Iterable[ReleasedImage]) -> dict[str, str]:
-    """Digest under each image's tag: a manifest, or for several platforms an index over manifests."""
+    """Digest of each image's tag: of its manifest or, for several platforms, of an index."""
     manifests: dict[str, dict[str, oci.Descriptor]] = {}
     for image in images:
         manifests.setdefault(image.name, {})[image.architecture] = image.manifest
@@ -198,17 +198,17 @@ def digests_by_name(images: Iterable[ReleasedImage]) -> dict[str, str]:
 
 
 def checksums(files: Mapping[str, str]) -> bytes:
-    """Lines as ``sha256sum --check`` reads them, of SHA-256 digests by path."""
+    """Content of a file for ``sha256sum --check``, from hex digests by path."""
     return "".join(f"{digest}  {path}\n" for path, digest in sorted(files.items())).encode()
 
 
 def changes(changelog: str, version: str) -> str:
-    """The section of a changelog about ``version``, without its heading. Raises ``ValueError`` if there is none.
+    """The section of a changelog for ``version``, without its heading. Raises ``ValueError`` if there is none.
 
     >>> changes("# Changelog\\n\\n## [1.1.0] - 2026-11-22\\n\\n- New.\\n\\n## [1.0.0]\\n\\n[1.1.0]: ../x\\n", "1.1.0")
     '- New.\\n'
     """
-    # Ends at the next heading or at the link definitions at the bottom.
+    # It ends at the next heading or at the link definitions at the bottom.
     section = rf"^## \[{re.escape(version)}\].*\n((?:(?!## |\[.+\]: ).*\n)*)"
     match = re.search(section, changelog, re.MULTILINE)
     if match is None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Pushes the images of an air-gapped release to a registry. Needs nothing but Python 3.8: it travels in the release.
+"""Pushes the images of an air-gapped release to a registry. Part of the release; requires only Python 3.8 or newer.
 
-Usage: push_images.py HOST[:PORT][/PATH] TAG [FOLDER]    (REGISTRY_USER and REGISTRY_PASSWORD where it wants a login)
+Usage: push_images.py HOST[:PORT][/PATH] TAG [FOLDER]    (REGISTRY_USER and REGISTRY_PASSWORD for a login)
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Leaves redirects to the caller: following one would send the login along, and make a GET of a HEAD."""
+    """Does not follow redirects: urllib would forward the login, and turn HEAD into GET."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Returns None, so that the redirect is raised as an ``HTTPError``."""
+        """Return None, so that the redirect is raised as an ``HTTPError``."""
 
 
 class Registry:
-    """A registry, and a path in it. Those on loopback speak plain HTTP, others if REGISTRY_PLAIN_HTTP=1."""
+    """A registry, and a path in it. Uses plain HTTP on loopback, or if REGISTRY_PLAIN_HTTP=1."""
 
-    def __init__(self, place: str) -> None:
-        host, _, path = place.partition("/")
+    def __init__(self, address: str) -> None:
+        host, _, path = address.partition("/")
         plain = host.startswith(("localhost", "127.", "[::1]")) or os.environ.get("REGISTRY_PLAIN_HTTP") == "1"
         self._base = f"{'http' if plain else 'https'}://{host}/v2/{path + '/' if path else ''}"
         login = f"{os.environ.get('REGISTRY_USER', '')}:{os.environ.get('REGISTRY_PASSWORD', '')}"
@@ -42,26 +42,26 @@ class Registry:
         self._opener = urllib.request.build_opener(NoRedirects)
 
     def call(self, method: str, url: str, body: Any = None, **headers: str) -> Any:
-        """Sends a request; returns the answer. Raises ``HTTPError``, and ``ValueError`` for a URL that is not HTTP."""
+        """Send a request; return the response. Raises ``HTTPError``, and ``ValueError`` if the URL is not HTTP."""
         target = urllib.parse.urljoin(self._base, url)
         if not target.startswith(("http://", "https://")):
-            raise ValueError(f"the registry names an address that is not of the web: {target}")
-        # Python's keyword arguments cannot have a hyphen.
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        # The registry may have chosen the URL; another server must not get the login.
+            raise ValueError(f"the registry returned a URL that is not HTTP: {target}")
+        # Python's keyword arguments cannot contain hyphens.
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        # The URL may come from the registry: do not send the login to another server.
         if self._login and _server(target) == _server(self._base):
-            sent["Authorization"] = self._login
-        request = urllib.request.Request(target, data=body, headers=sent, method=method)  # noqa: S310 - checked above
+            headers["Authorization"] = self._login
+        request = urllib.request.Request(target, data=body, headers=headers, method=method)  # noqa: S310 - checked above
         return self._opener.open(request, timeout=300)
 
     def has(self, url: str) -> bool:
-        """Return True if the registry has that blob, itself or in a store that it names. Raises ``HTTPError``."""
+        """Return True if the registry has the blob, or redirects to it. Raises ``HTTPError``."""
         try:
             self.call("HEAD", url).close()
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return False
-            # A redirect says that another server stores the blob.
+            # A redirect: another server stores the blob.
             if error.code // 100 != 3:
                 raise
         return True
@@ -69,12 +69,12 @@ class Registry:
 
 def _server(url: str) -> tuple[str, str | None, int]:
     parts = urllib.parse.urlsplit(url)
-    # An explicit default port is the same server.
+    # With or without the default port, it is the same server.
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 class PushedImage:
-    """One archive: an image for one platform. Raises ``OSError``, ``TarError``, ``KeyError`` and ``ValueError``."""
+    """An archive: one image for one platform. Raises ``OSError``, ``TarError``, ``KeyError`` and ``ValueError``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,15 +85,15 @@ class PushedImage:
         self.name: str = self.manifest["annotations"]["org.opencontainers.image.title"]
 
     def push(self, registry: Registry, reference: str) -> None:
-        """Pushes it under a tag or its digest."""
+        """Push the image with ``reference``, a tag or its digest."""
         with tarfile.open(self.path) as archive:
-            # A registry refuses a manifest before it has the blobs.
+            # Registries reject a manifest without its blobs.
             for part in (*self.manifest["layers"], self.manifest["config"]):
                 if registry.has(f"{self.name}/blobs/{part['digest']}"):
                     continue
-                place = registry.call("POST", f"{self.name}/blobs/uploads/", b"").headers["Location"]
-                # The upload's location may carry a query of its own.
-                url = f"{place}{'&' if '?' in place else '?'}digest={urllib.parse.quote(part['digest'])}"
+                location = registry.call("POST", f"{self.name}/blobs/uploads/", b"").headers["Location"]
+                # The location may have a query already.
+                url = f"{location}{'&' if '?' in location else '?'}digest={urllib.parse.quote(part['digest'])}"
                 size, kind = str(part["size"]), "application/octet-stream"
                 content = _content(archive, _blob(part["digest"]))
                 registry.call("PUT", url, content, Content_Type=kind, Content_Length=size)
@@ -102,12 +102,12 @@ class PushedImage:
 
 
 def push(registry: Registry, images: list[PushedImage], tag: str) -> str:
-    """Pushes one image for its platforms; returns ``NAME@DIGEST``. Several platforms become an index under the tag."""
+    """Push one image for all its platforms; return ``NAME@DIGEST``. For several platforms, the tag is an index."""
     name, entries = images[0].name, [image.entry for image in images]
     if len(images) == 1:
         images[0].push(registry, tag)
         return f"{name}@{entries[0]['digest']}"
-    # An index may only name manifests that the registry already has.
+    # Registries reject an index without its manifests.
     for image in images:
         image.push(registry, image.entry["digest"])
     document = index(entries)
@@ -116,8 +116,8 @@ def push(registry: Registry, images: list[PushedImage], tag: str) -> str:
 
 
 def index(entries: list[dict[str, Any]]) -> bytes:
-    """The index over an image's manifests; its bytes must equal those whose digest the release's chart names."""
-    # Annotations of the archive's entry do not belong in the index.
+    """The index of an image's manifests; its digest must equal the one in the release's chart."""
+    # Without the annotations in the archive.
     parts = [{name: entry[name] for name in ("mediaType", "digest", "size", "platform")} for entry in entries]
     parts.sort(key=lambda part: part["platform"]["architecture"])
     document = {"schemaVersion": 2, "mediaType": INDEX, "manifests": parts}
@@ -136,34 +136,34 @@ def _content(image: tarfile.TarFile, name: str) -> IO[bytes]:
 
 
 @contextmanager
-def ending_with(about: str) -> Iterator[None]:
-    """Ends the program with a message about what failed."""
+def exit_on_error(about: str) -> Iterator[None]:
+    """Exit with the error, preceded by ``about``, if the block fails."""
     try:
         yield
     except (OSError, tarfile.TarError, KeyError, ValueError) as error:
         sys.exit(f"{about}: {error}")
 
 
-def main(words: list[str]) -> int:
-    """Pushes every archive in the folder. Returns 0, or 2 for wrong arguments; exits with 1 if a push fails."""
-    if words[:1] in (["-h"], ["--help"]):
+def main(arguments: list[str]) -> int:
+    """Push every archive in the folder. Returns 0, or 2 for wrong arguments; exits with 1 if a push fails."""
+    if arguments[:1] in (["-h"], ["--help"]):
         print(__doc__)
         return 0
-    if len(words) not in (2, 3) or words[0].startswith("-"):
+    if len(arguments) not in (2, 3) or arguments[0].startswith("-"):
         print(__doc__, file=sys.stderr)
         return 2
-    folder = Path(words[2]) if len(words) == 3 else Path(__file__).resolve().parent / "images"
-    registry = Registry(words[0])
+    folder = Path(arguments[2]) if len(arguments) == 3 else Path(__file__).resolve().parent / "images"
+    registry = Registry(arguments[0])
     by_name: dict[str, list[PushedImage]] = {}
     for archive in sorted(folder.glob("*.tar")):
-        with ending_with(archive.name):
+        with exit_on_error(archive.name):
             image = PushedImage(archive)
             by_name.setdefault(image.name, []).append(image)
     for name, images in by_name.items():
-        with ending_with(name):
-            print(f"{words[0]}/{push(registry, images, words[1])}", flush=True)
+        with exit_on_error(name):
+            print(f"{arguments[0]}/{push(registry, images, arguments[1])}", flush=True)
     if not by_name:
-        sys.exit(f"{folder} has no image archive")
+        sys.exit(f"no image archives in {folder}")
     return 0
 
 

@@ -40,7 +40,7 @@ def test_release_is_rebuilt_from_archives(made: Path) -> None:
 def test_failed_release_keeps_earlier_one(tmp_path: Path, made: Path) -> None:
     before = contents(made)
     (tmp_path / "half.tar").write_bytes((tmp_path / "built" / "layer").read_bytes())
-    with pytest.raises(ArchiveError, match="this is no image archive"):
+    with pytest.raises(ArchiveError, match="not an image archive"):
         assemble(Checkout(), [tmp_path / "half.tar"], made)
     assert contents(made) == before
     assert [path.name for path in made.parent.iterdir()] == ["release"]
@@ -71,7 +71,7 @@ def test_modified_release_is_left_alone(tmp_path: Path, made: Path, harm: Callab
     before = contents(made)
     with pytest.raises(BuildError) as refused:
         assemble(Checkout(), [image(tmp_path / "built")], made)
-    start = f"{made} is left as it is, since it has what is no release ({named}"
+    start = f"{made} contains other files than a release ({named}"
     assert str(refused.value).startswith(start)
     assert contents(made) == before
 
@@ -81,7 +81,7 @@ def test_foreign_folder_is_refused_before_build(tmp_path: Path, capsys: pytest.C
     put(name, "{}")(tmp_path / "home")
     assert main(["--check", "--output", str(tmp_path / "home")]) == 2
     assert main([str(image(tmp_path / "built")), "--output", str(tmp_path / "home")]) == 2
-    said = f"release: {tmp_path}/home is left as it is, since it has what is no release ({name.partition('/')[0]})"
+    said = f"release: {tmp_path}/home contains other files than a release ({name.partition('/')[0]})"
     assert [line.startswith(said) for line in capsys.readouterr().err.splitlines()] == [True, True]
     assert contents(tmp_path / "home") == {name: b"{}"}
 
@@ -99,4 +99,4 @@ def test_empty_or_missing_folder_is_writable(tmp_path: Path, made: Path) -> None
 def test_make_and_check_exclude_each_other(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(words)
-    assert "give either archives or --check" in capsys.readouterr().err
+    assert "expected either archives or --check" in capsys.readouterr().err

@@ -193,7 +193,7 @@ def test_non_http_address_is_refused(tmp_path: Path, registry: tuple[str, type[R
     image(tmp_path)
     done = run(registry[0], "v1", str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr.startswith("autoscaler-agent: the registry names an address that is not of the web: file:///v2/")
+    assert done.stderr.startswith("autoscaler-agent: the registry returned a URL that is not HTTP: file:///v2/")
 
 
 def test_a_registry_that_refuses_is_said(tmp_path: Path, registry: tuple[str, type[Registry]]) -> None:
@@ -203,7 +203,7 @@ def test_a_registry_that_refuses_is_said(tmp_path: Path, registry: tuple[str, ty
 
 @pytest.mark.parametrize(
     ("files", "message"),
-    [({}, "images has no image archive"), ({"x.tar": b"x"}, "x.tar: file could not be opened successfully")],
+    [({}, "no image archives in"), ({"x.tar": b"x"}, "x.tar: file could not be opened successfully")],
 )
 def test_a_folder_without_images_is_said(
     tmp_path: Path, registry: tuple[str, type[Registry]], files: dict[str, bytes], message: str

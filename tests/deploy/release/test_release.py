@@ -214,4 +214,4 @@ def test_chart_has_project_version() -> None:
 def test_what_is_no_archive_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "image.tar").write_bytes(tar_of(tree([File("x", b"y")])))
     assert main([str(tmp_path / "image.tar"), "--output", str(tmp_path / "release")]) == 2
-    assert capsys.readouterr().err == "release: this is no image archive: it has no index.json\n"
+    assert capsys.readouterr().err == "release: not an image archive: it has no index.json\n"

@@ -29,5 +29,5 @@ def test_foreign_output_folder_is_refused_early(workspace: Workspace) -> None:
     (workspace.root / "home" / "thesis.tex").write_text("mine")
     done = workspace.run("scripts/release.sh", "--output", "home")
     assert (done.returncode, workspace.asked) == (2, [])
-    assert done.stderr.startswith("release: home is left as it is, since it has what is no release (thesis.tex)")
+    assert done.stderr.startswith("release: home contains other files than a release (thesis.tex)")
     assert (workspace.root / "home" / "thesis.tex").read_text() == "mine"
