@@ -1,4 +1,4 @@
-"""``vm_image/build.sh``: builds the guest image and prints where it is."""
+"""``vm_image/build.sh``: builds the guest image and prints its folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from vm_image.recipe import NEWEST, Origin
 
 _DESCRIPTION = """Builds the guest image: a kernel, an initrd and a root disk with postgres 15 and node_exporter.
 
-The result is kept under ${AUTOSCALE_CACHE:-~/.cache/autoscale}/images and used again until one of its inputs
-changes. Needs mmdebstrap, qemu-utils and qemu-system-x86; as root it installs what is missing.
-`autoscale images build postgres-vm` makes a container image of it, as NeonVM takes it."""
+The result is cached in ${AUTOSCALE_CACHE:-~/.cache/autoscale}/images until one of its inputs changes.
+Requires mmdebstrap, qemu-utils and qemu-system-x86; as root, missing packages are installed.
+`autoscale images build postgres-vm` packs it as a container image for NeonVM."""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help that begins like that of the project's shell scripts."""
+    """Help in the style of the project's shell scripts."""
 
     def add_usage(
         self,
@@ -40,13 +40,13 @@ def _origin(snapshot: str) -> Origin:
 
 
 def main() -> int:
-    """Runs the build; returns the exit code."""
+    """Run the build; return the exit code."""
     parser = argparse.ArgumentParser(prog="vm_image/build.sh", description=_DESCRIPTION, formatter_class=_Help)
-    parser.add_argument("--rebuild", action="store_true", help="build again, with today's packages")
-    snapshot = "Debian's packages of a time, such as 20260102T030405Z"
+    parser.add_argument("--rebuild", action="store_true", help="rebuild with the newest packages")
+    snapshot = "use Debian's packages as of TIME, such as 20260102T030405Z"
     parser.add_argument("--snapshot", type=_origin, metavar="TIME", default=NEWEST, help=snapshot)
     options = parser.parse_args()
-    # SIGTERM then unwinds like Ctrl-C, so that work folders are removed.
+    # SIGTERM unwinds the stack like Ctrl-C, so that work folders are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
 
@@ -59,9 +59,9 @@ def main() -> int:
         print(f"vm_image/build.sh: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("vm_image/build.sh: interrupted; nothing half-built is left", file=sys.stderr)
+        print("vm_image/build.sh: interrupted; incomplete results have been removed", file=sys.stderr)
         return 130
-    # Alone on standard output, for scripts; progress goes to standard error.
+    # The only line on standard output, for scripts; progress goes to standard error.
     print(image.disk.parent)
     return 0
 

@@ -1,6 +1,6 @@
-"""The two archive formats of a guest image: tar and cpio (pure).
+"""Archive formats of a guest image: tar and cpio (pure).
 
-Equal inputs give equal bytes: all files belong to root and have no times.
+Archives are reproducible: all files belong to root and have time 0.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _DIRECTORY: Final = 0o040755
 _REGULAR: Final = 0o100000
 _CHARACTER: Final = 0o020600
 SYMLINK: Final = 0o120777
-"""The mode of an entry whose content is the path that it points to."""
+"""The mode of a symbolic link, whose content is its target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of an archive; its parent directories need no entries."""
+    """One file of an archive; parent directories are implied."""
 
     path: str
     content: bytes
@@ -31,11 +31,11 @@ class Entry:
 
 
 def tar(entries: Iterable[Entry]) -> bytes:
-    """An uncompressed tar of the files alone, to be unpacked over directories that exist or are then made."""
+    """An uncompressed tar of the files, without directories."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for entry in entries:
-            info = tarfile.TarInfo(f"./{entry.path}")  # the leading "./" is how mmdebstrap names its members
+            info = tarfile.TarInfo(f"./{entry.path}")  # like the members of mmdebstrap's tar
             if entry.mode == SYMLINK:
                 info.type, info.linkname = tarfile.SYMTYPE, entry.content.decode()
                 archive.addfile(info)
@@ -46,7 +46,7 @@ def tar(entries: Iterable[Entry]) -> bytes:
 
 
 def member(packed: tarfile.TarFile, *names: str) -> bytes:
-    """The content of the first of ``names`` that the archive has. Raises ``KeyError`` if it has none."""
+    """The content of the first of ``names`` that exists in the archive. Raises ``KeyError`` if none does."""
     for name in names:
         try:
             content = packed.extractfile(f"./{name}")
@@ -59,12 +59,12 @@ def member(packed: tarfile.TarFile, *names: str) -> bytes:
 
 
 def initrd(entries: Iterable[Entry], directories: Iterable[str]) -> bytes:
-    """A gzipped newc cpio as the kernel unpacks it, with ``directories``, parents and ``/dev/console``."""
+    """An initrd: a gzipped newc cpio of ``entries``, ``directories``, all parents, and ``/dev/console``."""
     files = list(entries)
-    # Without /dev/console, the guest's first program would have nowhere to write its errors.
-    wanted = {PurePosixPath(name) for name in ("dev", *directories)}
-    parents = {parent for path in (*wanted, *(PurePosixPath(file.path) for file in files)) for parent in path.parents}
-    folders = sorted(str(path) for path in (wanted | parents) - {PurePosixPath(".")})
+    # Without /dev/console, the errors of the guest's init process would be lost.
+    explicit = {PurePosixPath(name) for name in ("dev", *directories)}
+    parents = {parent for path in (*explicit, *(PurePosixPath(file.path) for file in files)) for parent in path.parents}
+    folders = sorted(str(path) for path in (explicit | parents) - {PurePosixPath(".")})
     members = [
         *(_member(name, _DIRECTORY, b"") for name in folders),
         _member("dev/console", _CHARACTER, b"", device=(5, 1)),  # the console is always 5:1
@@ -76,9 +76,9 @@ def initrd(entries: Iterable[Entry], directories: Iterable[str]) -> bytes:
 
 
 def compressed(data: bytes, level: int) -> bytes:
-    """The bytes in gzip. ``gzip.compress`` is no use: whether it names the operating system depends on Python."""
+    """``data`` in gzip, reproducibly. The header of ``gzip.compress`` depends on Python's version."""
     packed = io.BytesIO()
-    # An empty name and time 0 keep the header equal in every run.
+    # An empty name and time 0 make the header constant.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=level, fileobj=packed, mtime=0) as file:
         file.write(data)
     return packed.getvalue()
@@ -91,12 +91,11 @@ def _mode(entry: Entry) -> int:
 def _member(name: str, mode: int, content: bytes, device: tuple[int, int] = (0, 0)) -> bytes:
     """One newc record: thirteen hexadecimal fields, the name and the content, each padded to four bytes."""
     encoded = name.encode() + b"\0"
-    # Inode, mode, uid, gid, links, mtime, size, device of the file, device that it stands for, length of the name,
-    # checksum.
+    # Inode, mode, uid, gid, links, mtime, size, device of the file, device number, length of the name, checksum.
     fields = (0, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(encoded), 0)
     header = b"070701" + b"".join(b"%08X" % field for field in fields)
     return _padded(header + encoded) + _padded(content)
 
 
 def _padded(data: bytes) -> bytes:
-    return data + b"\0" * (-len(data) % 4)  # -n % 4 is the distance to the next multiple of four
+    return data + b"\0" * (-len(data) % 4)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the guest image (see vm_image/build.py). Needs Python 3.11 or newer and nothing from outside its library.
+# Builds the guest image (see vm_image/build.py). Requires only Python 3.11 or newer.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=$here/.venv/bin/python

@@ -1,7 +1,7 @@
-"""Requirements of a build on the machine: a few Debian programs, and a way to act as root.
+"""Runs the steps of a build on this machine, and checks its requirements: a few programs, and root privileges.
 
-As root, missing programs are installed with apt-get. Without root the same steps run in a user namespace, which needs
-``uidmap`` and a range in /etc/subuid; if that is missing, the error says how to get it.
+As root, missing programs are installed with apt-get. Without root, the same steps run in a user namespace, which needs
+``uidmap`` and a range in /etc/subuid.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ TOOLS: Final[Mapping[str, str]] = {
     "qemu-img": "qemu-utils",
     "qemu-system-x86_64": "qemu-system-x86",
 }
-"""Program → the Debian package that has it."""
+"""Program → its Debian package."""
 
 ROOTLESS_TOOLS: Final[Mapping[str, str]] = {"newuidmap": "uidmap", "unshare": "util-linux"}
-"""The same, for what a build without root needs in addition."""
+"""Additional programs for a build without root."""
 
 _GRACE_SECONDS: Final = 3
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class BuildError(Exception):
-    """The image cannot be built here; the message says why and what to do about it."""
+    """The image cannot be built; the message has the reason and a remedy."""
 
 
 def ensure_tools(report: Report, tools: Mapping[str, str] = TOOLS) -> None:
-    """Makes sure that ``tools`` are there, installing them as root. Raises ``BuildError``."""
+    """Install missing ``tools``, if this is root. Raises ``BuildError``."""
     # Root needs no user namespace.
-    wanted = tools if is_root() else {**tools, **ROOTLESS_TOOLS}
-    missing = sorted({package for program, package in wanted.items() if not _has(program)})
+    needed = tools if is_root() else {**tools, **ROOTLESS_TOOLS}
+    missing = sorted({package for program, package in needed.items() if not _has(program)})
     if not missing:
         return
     command = f"apt-get install --yes --no-install-recommends {' '.join(missing)}"
     if not is_root() or shutil.which("apt-get") is None:
-        raise BuildError(f"this machine lacks {', '.join(missing)}; install them with: sudo {command}")
+        raise BuildError(f"missing packages: {', '.join(missing)}; install them with: sudo {command}")
     report(f"installing {', '.join(missing)} with apt-get")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for step in ("apt-get update", command):
@@ -54,68 +54,70 @@ def ensure_tools(report: Report, tools: Mapping[str, str] = TOOLS) -> None:
 
 
 def is_root() -> bool:
-    """Return True if this process may do all that root may."""
+    """Return True if this process runs as root."""
     return os.geteuid() == 0
 
 
 def as_root() -> Sequence[str]:
-    """The command prefix that makes a program root over its own files: nothing for root, else a user namespace."""
-    # --map-auto uses the range in /etc/subuid, since the image has files of several users.
+    """The command prefix that runs a program as root: empty for root, otherwise a user namespace."""
+    # --map-auto maps the range in /etc/subuid: the image has files of several users.
     return () if is_root() else ("unshare", "--map-root-user", "--map-auto", "--")
 
 
-def contained(work: Path) -> Sequence[str]:
-    """The command prefix that lets no part of a program outlive this process: no child, no mount, no file elsewhere.
-    For root that takes a namespace. Without root mmdebstrap makes its own, and keeps its temporary files in /tmp, which
-    the users of that namespace can reach.
+def isolated(work: Path) -> Sequence[str]:
+    """The command prefix for mmdebstrap: its children, mounts and temporary files never outlive this process.
+
+    Root needs namespaces for that. Without root, mmdebstrap creates its own, and has its temporary files in /tmp, which
+    the users of that namespace can access.
     """
-    # mmdebstrap cleans up on SIGTERM when it runs in a namespace of its own.
+    # In its own namespace, mmdebstrap cleans up on SIGTERM.
     with_parent = ("setpriv", "--pdeathsig")
     if not is_root():
         return (*with_parent, "TERM", "--")
-    # The end of a PID namespace's first process ends all others; the mount namespace undoes all mounts.
+    # When the init process of a PID namespace ends, so do all others; the mounts end with the mount namespace.
     namespace = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
     return (*with_parent, "KILL", "--", *namespace, "env", f"TMPDIR={work}")
 
 
 def check_rootless() -> None:
-    """Raises ``BuildError`` with the remedy if this user is not root and cannot have a user namespace."""
+    """Raise ``BuildError`` with a remedy if this user is not root and cannot create a user namespace."""
     if is_root():
         return
     trial = subprocess.run([*as_root(), "true"], capture_output=True, text=True, check=False)
     if trial.returncode:
         raise BuildError(
-            f"without root the image is built in a user namespace, and this machine refuses one: "
-            f"{trial.stderr.strip()}. Either give this user a range (sudo usermod --add-subuids 100000-165535 "
-            f"--add-subgids 100000-165535 $USER), or build once as root and point AUTOSCALE_CACHE to the same place."
+            f"without root, the image is built in a user namespace, which cannot be created: {trial.stderr.strip()}. "
+            "Either give this user subordinate ids (sudo usermod --add-subuids 100000-165535 "
+            "--add-subgids 100000-165535 $USER), or build once as root with the same AUTOSCALE_CACHE."
         )
 
 
 def run(command: Sequence[str], log: Path, report: Report, environment: Mapping[str, str] = _NOTHING) -> None:
-    """Runs one step of the build; its output goes to ``log`` and lines that start with ``I:`` also to ``report``.
+    """Run one step of the build. Its output is written to ``log``; lines that start with ``I:`` are also reported.
+
     ``environment`` is added to that of this process. An interrupted step gets some time to clean up. Raises
     ``BuildError`` with the end of the output.
     """
     with (
-        log.open("a") as written,
+        log.open("a") as log_file,
         subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # A process group of its own, so that all programs of a step can be ended together.
+            # Its own process group, to signal all programs of a step.
             start_new_session=True,
             env={**os.environ, **environment},
         ) as process,
     ):
         try:
             for line in process.stdout or ():
-                written.write(line)
-                # mmdebstrap reports steps as "I: …"; "running -" lines only name its hooks.
+                log_file.write(line)
+                # mmdebstrap reports steps as "I: …"; "running -" lines are about hooks.
                 if line.startswith("I: ") and not line.startswith("I: running -"):
                     report(line[3:].strip())
-        # Also on KeyboardInterrupt: a step must not go on without this process.
+        # Also on KeyboardInterrupt: a step must not outlive this process.
         except BaseException:
             _end(process)
             raise
@@ -129,11 +131,11 @@ def tail(log: Path, lines: int = 15) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ends a step and all of its programs: SIGTERM first, SIGKILL after a grace period."""
+    """End all programs of a step with SIGTERM, then SIGKILL after a grace period."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            # ``communicate`` reads while it waits: a full pipe would keep the step from ending.
+            # ``communicate`` reads while it waits: a full pipe would block the step.
             process.communicate(timeout=_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
@@ -141,5 +143,5 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _has(program: str) -> bool:
-    # PATH of a user may lack sbin, where some of these programs are.
+    # Some of these programs are in sbin, which is often not in PATH.
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None

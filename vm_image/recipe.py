@@ -1,6 +1,6 @@
-"""The parts of the guest image, the source of its packages, and the name of the result in its store (pure).
+"""The contents of the guest image, the origin of its packages, and cache keys (pure).
 
-The name of a layer is a hash of everything that goes into it: a changed input is built again, an unchanged one never.
+A cache key is a hash of all inputs, so an image is rebuilt only if one of them changes.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _SNAPSHOT: Final = "http://snapshot.debian.org/archive"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Source of packages: the newest of Debian 12, or its state at ``snapshot`` (``20260102T030405Z``)."""
+    """Origin of packages: the newest of Debian 12, or those at the time ``snapshot`` (``20260102T030405Z``)."""
 
     snapshot: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ``ValueError`` if ``snapshot`` is no time."""
+        """Raise ``ValueError`` if ``snapshot`` is not a time."""
         if self.snapshot and not re.fullmatch(r"\d{8}T\d{6}Z", self.snapshot):
             raise ValueError(f"expected a time such as 20260102T030405Z, got {self.snapshot!r}")
 
     @property
     def sources(self) -> str:
-        """apt's list of sources."""
-        # The Valid-Until of a snapshot's lists has long passed.
+        """Content of apt's sources.list."""
+        # The lists of a snapshot have expired.
         options = f"signed-by={KEYRING}" + (" check-valid-until=no" if self.snapshot else "")
-        # Security updates are in an archive of their own, in the mirror and in the snapshot.
+        # Security updates are a separate archive, both on the mirror and in snapshots.
         parts = (("debian", SUITE), ("debian", f"{SUITE}-updates"), ("debian-security", f"{SUITE}-security"))
         return "".join(f"deb [{options}] {self._address(archive)} {suite} main\n" for archive, suite in parts)
 
@@ -55,14 +55,14 @@ PACKAGES: Final = (
     "socat",
     "passwd",
 )
-LEFT_OUT: Final = (
+EXCLUDED: Final = (
     "/usr/lib/*/libLLVM*",
     "/usr/lib/postgresql/15/lib/bitcode/*",
     "/usr/share/man/*",
     "/usr/share/doc/*",
     "/usr/share/locale/*",
 )
-"""Files that dpkg never unpacks: the JIT compiler and what only people read."""
+"""Files that dpkg does not unpack: the JIT compiler and documentation."""
 
 MODULE_ORDER: Final = (
     "virtio_ring",
@@ -80,18 +80,18 @@ MODULE_ORDER: Final = (
     "pvpanic",
     "pvpanic-pci",
 )
-"""The kernel modules of the initrd, each after those that it needs."""
+"""The initrd's kernel modules, in load order: each after its dependencies."""
 
 SOURCE_DATE_EPOCH: Final = 1767225600
-"""Seconds since 1970 (2026-01-01): the latest time of any file in an image, and the time of its database."""
+"""Unix time (2026-01-01): upper limit of all file times in an image, and the time of its database."""
 
 DISK_MIB: Final = 4096
-"""Size of the root disk in MiB; the file is sparse and holds only what is used."""
+"""Size of the root disk in MiB; the file is sparse."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestFile:
-    """One of our files in the guest: its path here, its path in the guest, and its mode."""
+    """One of our files in the guest: path in this folder, path in the guest, and mode."""
 
     source: str
     target: str
@@ -122,18 +122,18 @@ GUEST_FILES: Final = (
 
 
 def base_key() -> str:
-    """The name of the base layer."""
-    # The separators make the key change if an element moves from one list to the next.
-    chosen = [SUITE, *PACKAGES, "|", *LEFT_OUT, "|", *MODULE_ORDER, "|", str(SOURCE_DATE_EPOCH)]
-    # The base takes a minute, so only what goes into it is part of its key.
-    return _digest(chosen, ["build.py", "rootfs/customize.sh", "rootfs/initdb.sh"])
+    """The cache key of the base."""
+    # With separators, so that different lists have different keys.
+    texts = [SUITE, *PACKAGES, "|", *EXCLUDED, "|", *MODULE_ORDER, "|", str(SOURCE_DATE_EPOCH)]
+    # Only inputs of the base, because building it takes a minute.
+    return _digest(texts, ["build.py", "rootfs/customize.sh", "rootfs/initdb.sh"])
 
 
 def image_key() -> str:
-    """The name of the finished image."""
-    placing = [f"{file.target}:{file.mode:o}" for file in GUEST_FILES]
+    """The cache key of the finished image."""
+    locations = [f"{file.target}:{file.mode:o}" for file in GUEST_FILES]
     return _digest(
-        [base_key(), str(DISK_MIB), *placing],
+        [base_key(), str(DISK_MIB), *locations],
         ["archives.py", "initrd/init.sh", "rootfs/disk.sh", *(file.source for file in GUEST_FILES)],
     )
 
@@ -141,6 +141,6 @@ def image_key() -> str:
 def _digest(texts: Iterable[str], sources: Iterable[str]) -> str:
     digest = hashlib.sha256()
     for part in (*(text.encode() for text in texts), *((HERE / source).read_bytes() for source in sources)):
-        # The length in front keeps two splits of the same bytes apart.
+        # With the length, so that the concatenation is unambiguous.
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()[:16]  # 64 bits, enough for a cache

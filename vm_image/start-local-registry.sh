@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts the container registry that the images of this project are pushed to, at localhost:5001.
+# Starts a local container registry at localhost:5001 for the project's images.
 set -euo pipefail
 
 ADDRESS=127.0.0.1:5001
@@ -10,11 +10,11 @@ usage() {
   cat <<EOF
 Usage: vm_image/start-local-registry.sh [--stop]
 
-Starts a container registry at $ADDRESS; does nothing where one answers already. With a docker engine it is a container
-named $CONTAINER; without one it is the program of Debian's package docker-registry, which is unpacked, not installed,
-because installing it would start a second registry for the whole network. What is pushed is kept in
+Starts a container registry at $ADDRESS, unless one is running. With Docker, it is a container named
+$CONTAINER. Otherwise it is the program in Debian's package docker-registry, which is unpacked but not installed, because
+the package would start another registry on all interfaces. Images are stored in
 $HOME_DIR (or in the container).
-  --stop  stop it; what was pushed stays
+  --stop  stop it; images are kept
 EOF
 }
 
@@ -26,7 +26,7 @@ has_docker() {
   command -v docker >/dev/null && docker info >/dev/null 2>&1
 }
 
-# wait_for_answer WHERE_TO_LOOK [PID]: a process that has ended is not waited for.
+# wait_for_answer HINT [PID]: waits until the registry responds, or the process has ended.
 wait_for_answer() {
   for _ in {1..50}; do
     if answers; then echo "The registry answers at http://$ADDRESS"; return; fi
@@ -37,7 +37,7 @@ wait_for_answer() {
   exit 1
 }
 
-# Images are named by this address, so no other port can take its place.
+# The address is part of image references, so another port cannot be used.
 check_port_is_free() {
   local found
   (exec 3<>"/dev/tcp/${ADDRESS%:*}/${ADDRESS#*:}") 2>/dev/null || return 0
@@ -60,7 +60,7 @@ unpack_program() {
   part=$(mktemp -d "$HOME_DIR/.unpack.XXXXXX")
   # shellcheck disable=SC2064 # the folder is known now, and gone from scope when the trap runs
   trap "rm -rf '$part'" EXIT
-  # An empty package index is the usual state of a fresh container image.
+  # Fresh container images usually have no package index.
   (cd "$part" && { apt-get -qq download docker-registry 2>/dev/null || { apt-get -qq update && apt-get -qq download docker-registry; }; }) || {
     echo "Could not fetch Debian's package docker-registry; as root try: apt-get update" >&2
     exit 1
@@ -83,7 +83,7 @@ EOF
   wait_for_answer "see: $HOME_DIR/log" "$!"
 }
 
-# The process of start_program, if it is that and still runs.
+# The pid of the process of start_program, if it is still running.
 program_pid() {
   local pid
   pid=$(cat "$HOME_DIR/pid" 2>/dev/null) || return 1

@@ -1,6 +1,6 @@
-"""The cache of finished images.
+"""A cache of build results: folders by key.
 
-A folder under its final name is complete. One build of a name runs at a time; others wait and take its result.
+A folder with its final name is complete. Concurrent builds of a key wait for the first one and use its result.
 """
 
 from __future__ import annotations
@@ -17,75 +17,75 @@ from typing import Final
 _SIZES: Final = ".sizes"
 
 Report = Callable[[str], None]
-"""Takes one line of progress for a person."""
+"""Reports one line of progress."""
 
 
 def cache_root() -> Path:
     """``$AUTOSCALE_CACHE``, else ``autoscale`` in the user's cache directory."""
-    named = os.environ.get("AUTOSCALE_CACHE")
-    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "autoscale"
+    configured = os.environ.get("AUTOSCALE_CACHE")
+    return Path(configured or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "autoscale"))
 
 
 class Store:
-    """Folders by name, made once."""
+    """Folders by key, each built once."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def path(self, key: str) -> Path:
-        """Folder of ``key``, existing or not."""
+        """The folder of ``key``, whether it exists or not."""
         return self._root / key
 
-    def kept(self, key: str) -> Path | None:
+    def cached(self, key: str) -> Path | None:
         """The folder of ``key``; None if it is missing or damaged."""
         final = self.path(key)
         return final if _is_whole(final) else None
 
     def get(self, key: str, make: Callable[[Path], None], report: Report) -> Path:
-        """The folder of ``key``; if it is missing, ``make`` fills an empty one that then takes its place."""
+        """The folder of ``key``; if it is missing or damaged, ``make`` builds it in an empty folder."""
         final = self.path(key)
         if _is_whole(final):
             return final
         self._root.mkdir(parents=True, exist_ok=True)
-        # Checked again under the lock: another process may have built it while this one waited.
-        with self._alone(key, report):
+        # Again, with the lock: another process may have built it meanwhile.
+        with self._locked(key, report):
             if not _is_whole(final):
-                # It exists, but some files are missing or have another size than when they were written.
+                # Files are missing or have another size than they were written with.
                 if final.is_dir():
-                    report(f"{final} is damaged; building it again")
+                    report(f"{final} is damaged; rebuilding it")
                     shutil.rmtree(final)
                 with self._workspace(key) as work:
                     make(work)
                     _seal(work)
-                    # Last, after the files have reached the disk: a folder under its final name is complete.
+                    # Last, when the files are on disk: a folder with its final name is complete.
                     work.rename(final)
         return final
 
     def drop(self, key: str, report: Report) -> None:
-        """Forgets the folder of ``key``, so that it is made again."""
+        """Remove the folder of ``key``, so that it is built again."""
         self._root.mkdir(parents=True, exist_ok=True)
-        with self._alone(key, report):
+        with self._locked(key, report):
             shutil.rmtree(self.path(key), ignore_errors=True)
 
     @contextmanager
-    def _alone(self, key: str, report: Report) -> Iterator[None]:
-        """Holds the name. The kernel releases the lock when its holder dies, however that happens."""
+    def _locked(self, key: str, report: Report) -> Iterator[None]:
+        """Lock ``key``. The kernel releases the lock if this process dies."""
         with (self._root / f".{key}.lock").open("w") as lock:
             try:
-                # Tried without waiting first, only to report that it waits.
+                # First without waiting, to report if it must wait.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                report("another build of the same is running; waiting for it")
+                report("waiting for another build with the same inputs")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     @contextmanager
     def _workspace(self, key: str) -> Iterator[Path]:
-        # Leftovers of interrupted builds of this name. The lock is held, so none of them is in use.
+        # Leftovers of interrupted builds. This process has the lock, so none of them is in use.
         for leftover in self._root.glob(f".{key}.work.*"):
             shutil.rmtree(leftover, ignore_errors=True)
         work = Path(tempfile.mkdtemp(prefix=f".{key}.work.", dir=self._root))
-        # mkdtemp makes it private; other users may share the cache.
+        # mkdtemp creates a private folder, but users may share the cache.
         work.chmod(0o755)
         try:
             yield work
@@ -94,31 +94,31 @@ class Store:
 
 
 def _seal(folder: Path) -> None:
-    """Adds a list of sizes to the files of ``folder``, and syncs them all to the disk."""
+    """Write a list of file sizes into ``folder``, and sync all files to disk."""
     sizes = "".join(f"{size} {name}\n" for name, size in _sizes(folder).items())
     (folder / _SIZES).write_text(sizes)
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
-            # Without fsync, a crash after the rename could leave empty files under the final name.
-            with path.open("rb") as written:
-                os.fsync(written.fileno())
+            # Without fsync, a crash after the rename could leave empty files.
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return True if ``folder`` has all that was written into it. A folder without a list predates the lists."""
+    """Return True if all files of ``folder`` exist with their sizes. Older folders have no list of sizes."""
     try:
         listed = (folder / _SIZES).read_text().splitlines()
     except FileNotFoundError:
         return folder.is_dir()
     sizes = _sizes(folder)
-    # An empty list means that a crash hit the list itself.
+    # The list is empty after a crash while it was written.
     return bool(listed) and all(
         sizes.get(name) == int(size) for size, _, name in (line.partition(" ") for line in listed)
     )
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """The files below ``folder``, each with its size in bytes. A link counts as itself."""
+    """Sizes in bytes of all files below ``folder``; links are not followed."""
     return {
         str(path.relative_to(folder)): path.lstat().st_size
         for path in sorted(folder.rglob("*"))

@@ -10,7 +10,7 @@ GUEST: Final = "linux/amd64"
 """The guests' platform, on nodes of any platform."""
 
 NON_ROOT: Final = "65532:65532"
-"""User and group of services; numeric, because ``runAsNonRoot`` cannot check names."""
+"""User and group of services; numeric, because the kubelet cannot check names for ``runAsNonRoot``."""
 
 ROOT: Final = "0:0"
 """For programs that change a node's network or use the kubelet's sockets; their pods drop other capabilities."""
@@ -43,7 +43,7 @@ class ImageSources:
 
 @dataclass(frozen=True, slots=True)
 class GuestDisk:
-    """A layer with a VM's root disk at /disk.qcow2, and busybox, with which NeonVM copies it."""
+    """A layer with a VM's root disk at /disk.qcow2, and busybox, which NeonVM uses to copy it."""
 
     name: str
 
@@ -94,7 +94,7 @@ PYTHON: Final = Packages(
     ),
 )
 _WHEELS: Final = Wheels("wheels")
-# Not in the images of the agent and the runner: those are small, because they run beside each VM.
+# Not in the images of the agent and the runner, which must be small, because each VM may have its own.
 _SERVICE_WHEELS: Final = Wheels("service-wheels", ("scheduler",))
 _PROTOCOL: Final = ImageSources("protocol", ("protocol",))
 _SERVICES: Final = (PYTHON, _WHEELS, _SERVICE_WHEELS, _PROTOCOL, ImageSources("services", ("scheduler_plugin",)))
@@ -128,7 +128,7 @@ _NFT: Final = Packages("nftables", ("nftables",), left_out=("etc/*", "lib/system
 _VM_WHEELS: Final = Wheels("vm-wheels", ("runner",))
 _VMS: Final = ImageSources("vms", ("deploy.kube", "deploy.neonvm", "deploy.owned_process", "vm_image"))
 
-# The packages come last: libraries that only a layer above needs are left out.
+# Packages last: libraries that only a layer above needs would be removed as unused.
 _GRPC: Final = (Wheels("expander-wheels", ("expander",)), Packages("c++", ("libstdc++6",)))
 
 _VM_SERVICES: Final = (*_SERVICES[:3], _VM_WHEELS, _PROTOCOL, _VMS)
@@ -145,14 +145,14 @@ IMAGES: Final[Mapping[str, Image]] = {
         ),
         Image(
             "autoscale-scheduler",
-            "Permits sizes, places VMs and migrates them",
+            "Grants sizes, places VMs and migrates them",
             _SERVICES,
             "scheduler_plugin.__main__:main",
             (10297, 10298, 10299),
         ),
         Image(
             "autoscale-groups",
-            "Scales groups: replicas and sizes together",
+            "Scales groups horizontally and vertically",
             _SERVICES,
             "scheduler_plugin.groups.__main__:main",
             (10294,),
@@ -166,7 +166,7 @@ IMAGES: Final[Mapping[str, Image]] = {
         ),
         Image(
             "autoscale-expander",
-            "Tells the Cluster Autoscaler which node group to grow",
+            "Chooses the node group that the Cluster Autoscaler grows",
             (*_SERVICES[:3], *_GRPC, *_SERVICES[3:]),
             "scheduler_plugin.expander.__main__:main",
             (10295, 10296),

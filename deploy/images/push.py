@@ -89,10 +89,10 @@ def _push_index(index: bytes, target: PushTarget) -> None:
 
 
 def _copy(folder: Path, source: str, destination: str, target: PushTarget, *options: str) -> None:
-    """Copy ``source``, relative to ``folder``: in a path, skopeo would take a colon for the start of a tag."""
+    """Copy ``source``, relative to ``folder``: in an absolute path, a colon would be the start of a tag for skopeo."""
     if shutil.which("skopeo") is None:
         raise PushError("skopeo is not installed: sudo apt-get install --no-install-recommends skopeo")
-    # --insecure-policy: no signatures are needed for local files.
+    # --insecure-policy: local files need no signatures.
     command = ["skopeo", "--insecure-policy", "copy", "--quiet", "--preserve-digests", *options, *_logins()]
     if target.is_plain:
         command.append("--dest-tls-verify=false")

@@ -165,7 +165,7 @@ class RealKubernetes:
 
 def kubectl_program() -> Path:
     """The kubectl that was built."""
-    folder = Builder.default(find_go()).kept(kubernetes_set(VERSION))
+    folder = Builder.default(find_go()).cached(kubernetes_set(VERSION))
     assert folder is not None, "the cluster has built it"
     return folder / "kubectl"
 

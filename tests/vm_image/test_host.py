@@ -19,7 +19,7 @@ def test_a_user_without_root_is_told_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(BuildError) as refused:
         host.ensure_tools(pytest.fail, {"no-such-tool": "toolbox", "sh": "dash"})
-    assert "this machine lacks toolbox" in str(refused.value)
+    assert "missing packages: toolbox" in str(refused.value)
     assert "sudo apt-get install --yes --no-install-recommends toolbox" in str(refused.value)
 
 

@@ -71,7 +71,7 @@ def test_a_second_maker_waits_says_so_and_takes_the_firsts_result(tmp_path: Path
     first_is_at_work.wait()
     second = Store(tmp_path).get("abc", refuse, told)
     first.join()
-    assert said == ["another build of the same is running; waiting for it"]
+    assert said == ["waiting for another build with the same inputs"]
     assert (second / "disk").read_text() == "whole"
 
 
@@ -99,10 +99,10 @@ def test_a_folder_that_lost_content_with_the_power_is_made_anew(tmp_path: Path) 
     said: list[str] = []
     made = store.get("abc", fill, quiet)
     (made / "disk").write_text("")
-    assert store.kept("abc") is None
+    assert store.cached("abc") is None
     assert (store.get("abc", fill, said.append) / "disk").read_text() == "whole"
-    assert said == [f"{made} is damaged; building it again"]
-    assert store.get("abc", refuse, quiet) == store.kept("abc") == made
+    assert said == [f"{made} is damaged; rebuilding it"]
+    assert store.get("abc", refuse, quiet) == store.cached("abc") == made
 
 
 def test_what_is_added_to_a_folder_later_is_no_damage(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 #!/bin/sh
-# First program of the guest: loads the virtio drivers in the order in which they need each other, and hands over to
-# the init of the root disk. The first line tells whoever tries an accelerator that the machine runs this kernel.
+# Init process of the initrd: loads the virtio drivers in the order of their dependencies, and starts the init of the root
+# disk. Its first line shows tests of accelerators that the kernel has booted.
 echo "autoscale: the first program runs" >/dev/console
 mount -t devtmpfs dev /dev
 mount -t proc proc /proc

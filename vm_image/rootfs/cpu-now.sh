@@ -1,6 +1,6 @@
-# shellcheck shell=sh disable=SC2034 # who sources it reads what it sets
-# Sourced: sets $online (CPUs) and $milli (thousandths of a CPU that the guest may use). Starts no program, because it
-# answers a question that is asked all the time.
+# shellcheck shell=sh disable=SC2034 # read by the scripts that source it
+# Sourced: sets $online (number of CPUs) and $milli (usable thousandths of a CPU). It starts no programs, because it runs
+# very often.
 online=1
 for file in /sys/devices/system/cpu/cpu[1-9]*/online; do
     [ -e "$file" ] || continue
@@ -9,5 +9,5 @@ for file in /sys/devices/system/cpu/cpu[1-9]*/online; do
 done
 read -r quota period </sys/fs/cgroup/work/cpu.max
 milli=$((online * 1000))
-# A quota may be there before the CPUs that it is meant for.
+# The quota may be larger while cpu.sh has not set the CPUs online yet.
 [ "$quota" = max ] || [ $((quota * 1000 / period)) -gt $milli ] || milli=$((quota * 1000 / period))

@@ -1,7 +1,7 @@
 #!/bin/sh
-# cpu.sh MILLI: gives the guest so many thousandths of a CPU. Whole CPUs go on- and offline; a quota on the database's
-# control group holds it to the fraction.
-# A quota comes before CPUs come or go, and goes after they have, so that no moment offers more than the larger size.
+# cpu.sh MILLI: sets the guest's CPU in thousandths. Whole CPUs are set online or offline; a quota on the database's control
+# group limits the fraction.
+# The quota is set before CPUs change and removed after, so that the database never has more than the larger size.
 set -eu
 wanted=$1
 cpus=/sys/devices/system/cpu
@@ -12,7 +12,7 @@ period=100000
 
 set -- $cpus/cpu[0-9]*
 present=$#
-# Ten digits are more than any machine has, and fewer than would overflow the arithmetic below.
+# Ten digits are more than any machine has, and could overflow the arithmetic below.
 case $wanted in '' | 0* | *[!0-9]* | ??????????*) echo "CPU is a whole number of thousandths of a CPU, not \"$wanted\""; exit 1 ;; esac
 if [ "$wanted" -lt 10 ] || [ "$wanted" -gt $((present * 1000)) ]; then
     echo "CPU must be between 10 and $((present * 1000)) thousandths, not $wanted"

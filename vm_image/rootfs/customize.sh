@@ -1,13 +1,13 @@
 #!/bin/sh
-# mmdebstrap runs this outside the new root ($1), as the root of its namespace, after all packages are installed.
-# It adds what the guest boots from (kernel and virtio modules under /boot) and an initialised database, and takes
-# away what a database guest never runs: about 180 MB of JIT compiler, perl and documentation.
-# Equal packages give an equal root: nothing of this machine, of chance or of the time is left in it.
+# mmdebstrap runs this outside the new root ($1), as root of its namespace, after all packages are installed.
+# It adds the kernel and virtio modules (under /boot) and an initialized database, and removes about 180 MB that a guest
+# never uses: JIT compiler, perl and documentation.
+# The result is reproducible: it contains nothing from this machine, and nothing random or time-dependent.
 set -eu
 root=$1
 fetched=$root/tmp/fetched
 
-# fetch PACKAGE: unpacks a package into $fetched that is not to be installed.
+# fetch PACKAGE: unpacks a package into $fetched without installing it.
 fetch() {
     (cd "$fetched" && APT_CONFIG=$MMDEBSTRAP_APT_CONFIG apt-get -o APT::Sandbox::User=root download "$1")
     dpkg-deb -x "$fetched/$1"_*.deb "$fetched"
@@ -28,13 +28,13 @@ library=$(find "$fetched" -name libfaketime.so.1)
 sh "${0%/*}/initdb.sh" "$root" "${library#"$root"}"
 rm -rf "$fetched"
 
-# The wrappers in /usr/bin are perl: without perl they go, and the real programs come first in PATH (see init.sh).
+# The wrappers in /usr/bin need perl, so they are removed; PATH has the programs themselves (see init.sh).
 rm -f "$root"/usr/bin/pg_* "$root"/usr/bin/psql "$root"/usr/bin/pgbench "$root"/usr/bin/createdb "$root"/usr/bin/vacuumdb
-# A key that all guests share, names of this machine, and where its packages came from.
+# A private key that all guests would share, names of this machine, and package sources.
 find "$root/etc/ssl" -lname '*snakeoil*' -delete -o -name '*snakeoil*' -delete
 rm -f "$root"/etc/hostname "$root/etc/resolv.conf" "$root"/etc/apt/sources.list "$root"/etc/apt/sources.list.d/*
 : >"$root/etc/resolv.conf"
-# Of perl the interpreter alone stays (3.8 MB), with the two modules that monitor.pl names.
+# Of perl, only the interpreter (3.8 MB) and the two modules that monitor.pl uses are kept.
 mkdir "$root/tmp/perl"
 cp "$root"/usr/lib/*/perl-base/strict.pm "$root"/usr/lib/*/perl-base/warnings.pm "$root/tmp/perl"
 rm -rf "$root"/usr/share/perl* "$root"/usr/lib/*/perl* "$root"/usr/bin/perl?* "$root"/usr/share/doc/* \

@@ -1,14 +1,14 @@
 #!/bin/sh
-# One HTTP request on standard input and its answer on standard output; socat runs this for each connection, in busybox,
-# which starts fastest.
-#   GET /cpu    the guest's CPU in thousandths, as the kernel has it: digits without a line's end, as NeonVM's runner reads it
-#   PUT /cpu    gives it that much (the body is the number); answers when it is done
-#   GET /ready  200 once the database accepts connections, 503 before
-#   PUT /password  the body is the password of the database's accounts; 503 until the database has it
-#   PUT /shutdown  stops the database and switches the machine off
-#   PUT /spare     gives back the memory that is not needed, before a sleep
-#   PUT /freeze    holds the database still and answers how many sessions it has, as JSON; 409 and why if it is not idle
-#   GET /database  how the database is, as JSON: its replication and its clients (database.sql); 503 while it cannot say
+# Serves one HTTP request, from standard input to standard output; socat runs this for each connection, with busybox, which
+# starts fastest.
+#   GET /cpu       the guest's CPU in thousandths, according to the kernel: digits without a newline, for NeonVM's runner
+#   PUT /cpu       sets the CPU (the body is the number); responds when it is done
+#   GET /ready     200 if the database accepts connections, otherwise 503
+#   PUT /password  sets the password of the database's accounts (the body); 503 until the database has it
+#   PUT /shutdown  stops the database and powers the machine off
+#   PUT /spare     releases unused memory, before a sleep
+#   PUT /freeze    freezes the database and returns its number of sessions as JSON; 409 and the reason if it is not idle
+#   GET /database  state of the database as JSON: replication and clients (database.sql); 503 if it is not available
 export PATH=/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 answer() {
@@ -25,14 +25,14 @@ get_cpu() {
 }
 
 put_cpu() {
-    # A load waits for this order, and each program takes an emulated guest tens of milliseconds to start: flock is the only one.
+    # The database waits for this, and starting a program takes tens of milliseconds in an emulated guest: flock is the only one.
     order=
     # shellcheck disable=SC3045 # busybox has -n
-    case $length in [1-9] | 1[0-9]) IFS= read -r -n "$length" order ;; esac # a number is no longer
-    # One order at a time: two that overlap would leave a mixture of both.
+    case $length in [1-9] | 1[0-9]) IFS= read -r -n "$length" order ;; esac # numbers are not longer
+    # One at a time: overlapping orders would leave a mixture of both.
     exec 9>/run/autoscale.cpu
     flock 9
-    # A subshell of its own, because cpu.sh ends at a failure; not as a condition, where it would go on after one.
+    # In a subshell, because cpu.sh exits on errors (set -e); not in a condition, where set -e has no effect.
     said=$(
         set -- "$order"
         # shellcheck source=vm_image/rootfs/cpu.sh
@@ -49,7 +49,7 @@ get_ready() {
 }
 
 require_ready() {
-    # The eighth line of postmaster.pid says how far the server is.
+    # The eighth line of postmaster.pid is the state of the server.
     read -r state <<-END
 		$(busybox sed -n 8p /var/lib/postgresql/data/postmaster.pid 2>&1)
 	END
@@ -57,7 +57,7 @@ require_ready() {
 }
 
 require_private_link() {
-    # Under NeonVM's own runner the daemon is reached from the flat network, where anybody may be.
+    # With NeonVM's own runner, the daemon is reachable from the flat network, by other VMs too.
     read -r settings </proc/cmdline
     case " $settings" in *" autoscale.cpu="*) ;; *) answer "404 Not Found" "this machine does not take $path" ;; esac
 }
@@ -77,8 +77,8 @@ put_shutdown() {
     answer "200 OK" "the machine is going to be switched off"
 }
 
-# order KIND [TEXT]: has sleep.pl carry it out. Each kind has a FIFO for its answers, which are told apart by the process
-# that asked: a client may wait for this, and mkfifo and rm would be two programs to start.
+# order KIND [TEXT]: sends an order to sleep.pl. Each kind has one FIFO for responses, which are tagged with the process id: a
+# FIFO per process would cost the start of mkfifo and rm while a client may be waiting.
 order() {
     require_private_link
     exec 3<>/run/autoscale."$1" 4<>/run/autoscale.sleep
@@ -98,7 +98,7 @@ order() {
 
 get_database() {
     require_ready
-    # psql (database.sh) writes to a FIFO of this process alone: one that waits no more has none that could be opened.
+    # psql (database.sh) writes to this process's own FIFO, which cannot be opened any more when this process has ended.
     fifo=/run/autoscale.$$
     busybox mkfifo -m 600 $fifo
     exec 3<>$fifo 4<>/run/autoscale.ask

@@ -1,5 +1,5 @@
--- What the daemon answers to GET /database. A standby is behind if it has not replayed by now what it had received a
--- second ago; how long ago its last commit was made says how far, and alone would call an idle primary's standby late.
+-- The response to GET /database. A standby is behind if it has not replayed what it received a second ago; its lag is the
+-- age of its last replayed commit, which alone would be wrong for the standby of an idle primary.
 \set QUIET on
 SELECT coalesce(pg_last_wal_receive_lsn(), '0/0') AS received,
     coalesce(pg_last_wal_replay_lsn() < pg_last_wal_receive_lsn(), false) AS behind \gset

@@ -1,6 +1,5 @@
 #!/bin/sh
-# udhcpc's script: takes the address that NeonVM's runner offers.
-# udhcpc hands the offer over in its environment.
+# udhcpc's script: sets the address that NeonVM's runner offers, which udhcpc passes in the environment.
 : "${ip:=}" "${mask:=24}" "${interface:=}" "${router:=}"
 [ "$1" = bound ] || exit 0
 ip address add "$ip/$mask" dev "$interface"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# disk.sh WORK BASE OURS SIZE UUID: makes WORK/rootfs.raw of SIZE from the base tar and our own files, a tar too.
-# Runs as root, or as the root of a user namespace, which cannot make devices: the guest's kernel brings its own.
-# Equal inputs give equal bytes. So the programs are those of the guest, and every time in the file system that is later
-# than SOURCE_DATE_EPOCH is that; mke2fs takes two of an inode's times from the unpacked tree, where they cannot be set.
+# disk.sh WORK BASE OWN SIZE UUID: creates WORK/rootfs.raw with SIZE from the base tar and the tar of our own files.
+# Runs as root, if need be of a user namespace, which cannot create devices; the guest's devtmpfs has them.
+# The result is reproducible: the file system is created with the guest's programs, and times later than SOURCE_DATE_EPOCH
+# are set to it. mke2fs copies two of an inode's times from the unpacked tree, where they cannot be set.
 set -eu
 umask 022
 cd "$1"
@@ -11,7 +11,7 @@ trap 'exit 143' INT TERM
 mkdir tree
 tar -C tree -xf "$2" --numeric-owner --exclude='./dev/*' --exclude='./boot/*'
 tar -C tree -xf "$3" --numeric-owner
-# Where NeonVM's kernel looks for its first program, and the scripts of its runner for theirs.
+# Paths of the init process of NeonVM's kernel, and of programs for the scripts of its runner.
 mkdir -p tree/neonvm/bin tree/neonvm/runtime
 ln -s /sbin/init tree/neonvm/bin/init
 for name in sh mkdir mount chmod mkswap swapon swapoff; do ln -s /bin/busybox "tree/neonvm/bin/$name"; done
@@ -33,6 +33,6 @@ last=$((inodes - free))
 for inode in 2 $(seq 11 $last); do
     printf "set_inode_field <$inode> %s @$SOURCE_DATE_EPOCH\n" ctime atime
 done | of_guest debugfs -w -f - rootfs.raw >/dev/null
-# debugfs does not say by its exit that it failed.
+# debugfs does not report errors in its exit code.
 of_guest debugfs -R "stat <$last>" rootfs.raw 2>/dev/null | grep -q "ctime: 0x$(printf %x "$SOURCE_DATE_EPOCH"):"
 of_guest e2fsck -fn rootfs.raw

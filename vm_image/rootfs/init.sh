@@ -1,17 +1,17 @@
 #!/bin/sh
-# Process 1 of the guest. What it is told stands on the kernel command line:
+# Init process of the guest. Its settings are on the kernel command line:
 #   autoscale.flat=ADDRESS/PREFIX   this VM's address on the flat network, on the first interface
-#   autoscale.gateway=ADDRESS       the way out of it, where there is one
-#   autoscale.link=ADDRESS/PREFIX   the private link to the pod, on the second interface, where there is one
-#   autoscale.back=ADDRESS          the way back over it, for those who come from beyond the pod
-#   autoscale.cpu=MILLI             the CPU with which it starts
-#   autoscale.name=NAME             its host name
-#   autoscale.primary=ADDRESS       the database that its own streams from as a standby
-# Without autoscale.cpu NeonVM's own runner has started the machine: it hands over a disk with settings (neonvm.sh), offers
-# addresses by DHCP, plugs CPUs in while the guest runs (plugged.sh), and ends it by the power button.
+#   autoscale.gateway=ADDRESS       gateway of the flat network, optional
+#   autoscale.link=ADDRESS/PREFIX   address on the private link to the pod, on the second interface, optional
+#   autoscale.back=ADDRESS          gateway on that link, for clients outside the pod
+#   autoscale.cpu=MILLI             initial CPU in thousandths
+#   autoscale.name=NAME             host name
+#   autoscale.primary=ADDRESS       primary from which the database streams as a standby
+# Without autoscale.cpu, NeonVM's own runner has started the guest: it provides a disk with settings (neonvm.sh) and addresses
+# by DHCP, hot-plugs CPUs (plugged.sh), and stops the guest with the power button.
 #
-# Rules: nothing here polls often (a loop that wakes five times a second costs a third of an emulated core); measuring and
-# resizing run before the database's load (nice); each service is started again when it ends.
+# Rules: nothing polls often (waking five times a second costs a third of an emulated core); monitoring and resizing have
+# priority over the database (nice); each service is restarted when it ends.
 export PATH=/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8
 here=/usr/lib/autoscale
 
@@ -57,25 +57,25 @@ fi
 
 for controller in cpu memory pids; do echo +$controller >/sys/fs/cgroup/cgroup.subtree_control; done
 mkdir -p /sys/fs/cgroup/work
-# A quota that holds nothing. The kernel rewrites its own code with the first quota and after the last one; an emulated
-# CPU may go on with the code of before, trap on a breakpoint that is gone, and stand still. So one is always there.
+# A quota on an empty group. The kernel patches its code when the first quota is set and the last one removed; an emulated
+# CPU may then run stale code, trap on a removed breakpoint, and hang. So there is always a quota.
 mkdir -p /sys/fs/cgroup/quota && echo "100000 100000" >/sys/fs/cgroup/quota/cpu.max
 [ -z "$cpu" ] || sh "$here/cpu.sh" "$cpu"
-# After a power cut it still says that the server of before is ready.
+# After a power failure, it still says that the previous server is ready.
 rm -f /var/lib/postgresql/data/postmaster.pid
 mkdir -p /run/udev/data /run/postgresql && chown postgres:postgres /run/postgresql
 busybox mkfifo -m 600 /run/autoscale.ask /run/autoscale.sleep /run/autoscale.quiet /run/autoscale.spare /run/autoscale.freeze
 mkdir -p /run/autoscale.metrics
 
-# The daemon resizes the guest, so where there is a private link it listens on that alone.
+# The daemon resizes the guest, so if there is a private link, it listens only there.
 bind=${link%/*}
 forever() { while :; do "$@"; echo "autoscale: \"$*\" has ended and is started again" | busybox cut -c -100; busybox sleep 1; done; }
-# A word that stands in the machine's tables is asked of everybody: all users of the host reach the guest then.
+# If the DMI tables contain a token, clients must send it: then all users of the host can reach the guest.
 tables=/sys/firmware/dmi/tables/DMI
 [ ! -r $tables ] || token=$(busybox tr -c 'a-z0-9.=' '\n' <$tables | busybox sed -n 's/^autoscale\.token=//p')
 AUTOSCALE_TOKEN=${token:-} forever nice -n -10 socat "TCP-LISTEN:25183,fork,reuseaddr${bind:+,bind=$bind}" "EXEC:busybox ash $here/daemon.sh,nofork" &
 forever nice -n -10 sh "$here/database.sh" &
-# shellcheck disable=SC2086 # no address is no word
+# shellcheck disable=SC2086 # an empty address must not be an argument
 forever nice -n -15 perl "-I$here/perl" "$here/monitor.pl" $bind &
 [ -z "$cpu" ] || AUTOSCALE_TOKEN=${token:-} AUTOSCALE_AT=${bind:-0.0.0.0}:25185 forever nice -n -10 perl "-I$here/perl" "$here/sleep.pl" &
 GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --clear-groups \
@@ -87,7 +87,7 @@ GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --
     --collector.vmstat.fields='^(oom_kill|pgpg|pswp|pg.*fault|pgscan|workingset_refault).*' \
     --collector.textfile.directory=/run/autoscale.metrics --log.level=warn &
 forever sh "$here/postgres.sh" "$primary" &
-# Under NeonVM's own runner the owner mounts a Secret with the password as a disk of the VM. Ours sends it (daemon.sh).
+# With NeonVM's own runner, the owner mounts a Secret with the password as a disk. Our runner sends it (daemon.sh).
 [ ! -f /etc/autoscale/secret/password ] || {
     AUTOSCALE_PASSWORD=$(cat /etc/autoscale/secret/password)
     export AUTOSCALE_PASSWORD
@@ -100,5 +100,5 @@ if [ -z "$cpu" ]; then
 fi
 echo "autoscale: services are started"
 
-# Waiting for jobs that never end also reaps the orphans that every process 1 inherits.
+# Waiting for these jobs also reaps orphaned processes, as an init process must.
 while :; do wait; done

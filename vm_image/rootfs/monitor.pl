@@ -1,10 +1,9 @@
-# monitor.pl [ADDRESS]: the guest's side of NeonVM's monitor protocol, a WebSocket server on ADDRESS:10301 (all addresses
-# where none is given). The agent asks it before memory goes and tells it after memory came; it asks for memory where
-# the database waits for some, and in version 2 reports load as it begins.
+# monitor.pl [ADDRESS]: the guest's side of NeonVM's monitor protocol, a WebSocket server on ADDRESS:10301 (default: all
+# addresses). The agent asks it before it removes memory, and notifies it after adding memory. It requests memory if the
+# database lacks it and, in version 2, reports load as it begins.
 #
-# Rules: the kernel wakes it (PSI triggers, memory.events), but for one look at one number twice a second, and a few
-# more looks after the kernel has spoken of a trifle. One agent is served, the newest. It needs nothing but the perl
-# binary: the image has no modules.
+# Rules: it is event-driven (PSI triggers, memory.events), except for reading one number twice a second, and a few reads after
+# a small stall. It serves only the newest agent. Only the perl binary is available; the image has no modules.
 use strict;
 use warnings;
 
@@ -14,26 +13,26 @@ my $port   = $ENV{AUTOSCALE_PORT}  // 10301;
 my $listen = pack('S n C4 x8', 2, $port, split /\./, $ARGV[0] || '0.0.0.0');
 
 my $MIB             = 1024 * 1024;
-my $KERNEL          = 100 * $MIB;    # what a guest's kernel keeps of the memory that a VM is said to have
+my $KERNEL          = 100 * $MIB;    # part of the VM's memory that the guest's kernel keeps
 my $LONGEST_MESSAGE = 4096;
 my $MOST_UNSENT     = 65_536;
-my $GREETING        = 5;             # seconds for an agent to say what it is
+my $GREETING        = 5;             # seconds for an agent's first message
 my $TICK            = 0.5;
-my $LOOK            = 0.06;          # seconds over which a load is measured once the kernel has said that tasks wait
-my $LOOK_AGAIN      = 0.1;           # and again, each time over twice as long, until $WINDOW is over
-my $WINDOW          = 0.5;           # seconds, the trigger's: the kernel speaks at most once in it
+my $LOOK            = 0.06;          # seconds to measure the load after the kernel has reported waiting tasks
+my $LOOK_AGAIN      = 0.1;           # then again, each time twice as long, until the end of $WINDOW
+my $WINDOW          = 0.5;           # seconds, the window of the trigger: the kernel reports at most once in it
 my $LEAST_STALL     = 0.2;
-my @PAUSE           = (0.2, 2.0);    # seconds between reports: the least, and the most while a load goes on
+my @PAUSE           = (0.2, 2.0);    # seconds between reports: minimum, and maximum while a load continues
 my $ASK_EVERY       = 1.0;
-my $BURST           = 4;             # processes that the database began within a second
-my $MOST_TITLES     = 100;           # processes whose doing is read for one report, which must not come late
+my $BURST           = 4;             # processes that the database started within a second
+my $MOST_TITLES     = 100;           # processes whose titles are read for one report, which must not be late
 my $SHRINK          = 10;            # seconds for which an approved shrink is guarded
 
-my (%client, $agent);                # clients by file number; $agent is the one that is served
+my (%client, $agent);                # clients by file number; $agent is the one in use
 my ($count, $asked_at, $reported_at, $pause) = (1, -9, -9, $PAUSE[0]);
 my ($began, $span, $look_until) = (undef, $LOOK, 0);
 my ($guard_until, $guarded) = (0, 0);
-my ($pids, @processes);              # what the database's group counts, and counted within the last second
+my ($pids, @processes);              # number of processes of the database's group, now and within the last second
 
 sub now { my $b = "\0" x 16; syscall(228, 1, $b); my ($s, $n) = unpack 'qq', $b; $s + $n / 1e9 }
 
@@ -43,7 +42,7 @@ sub slurp {
     <$file> // '';
 }
 
-# A kernel's file that is read so often that it stays open.
+# Reads a file of the kernel that stays open, because it is read often.
 sub again {
     my ($file) = @_;
     $file && sysseek $file, 0, 0 or return 0;
@@ -57,7 +56,7 @@ sub write_to {
     syswrite $file, $text;
 }
 
-# Opens a file that the kernel marks when something happened; a trigger stays while the file is open.
+# Opens a file that the kernel marks on events; a trigger exists as long as the file is open.
 sub marked {
     my ($path, $trigger) = @_;
     open my $file, $trigger ? '+<' : '<', $path or return;
@@ -74,7 +73,7 @@ sub reading {
     { at => now(), stall => $stall // 0, used => $used // 0 };
 }
 
-# How many processes the database has, and how many more than it had at least within the last second.
+# The number of the database's processes, and its increase over the minimum of the last second.
 sub processes {
     my $now = again($pids) + 0;
     my $least = $now;
@@ -82,8 +81,8 @@ sub processes {
     ($now, $now - $least);
 }
 
-# How many connections do something, and how many of these wait for another's lock: postgres keeps that in the titles of
-# its processes. Of very many the newest are read.
+# The number of active connections, and of those waiting for a lock, from the titles of postgres' processes; only the newest
+# if there are many.
 sub connections {
     my ($active, $waiting) = (0, 0);
     my @numbers = slurp("$group/cgroup.procs") =~ /^(\d+)$/mg;
@@ -116,8 +115,8 @@ sub report {
 
 sub at_most { $_[0] < $_[1] ? $_[0] : $_[1] }
 
-# A look begins when the kernel says that tasks of the database wait, and ends a moment later. It has said so of a
-# trifle, if there is no load then; of one that comes soon after, it would say nothing for a while.
+# A measurement begins when the kernel reports waiting tasks of the database. If there is no load, the stall was small, and
+# the kernel does not report another one within the window.
 sub marked_by_kernel {
     return if $began;
     ($began, $span, $look_until) = (reading(), $LOOK, now() + $WINDOW);
@@ -148,7 +147,7 @@ sub tick {
 
 # --- memory ---
 
-# Bytes: what cannot be had without swapping, and what there is.
+# In bytes: memory that cannot be freed without swapping, and total memory.
 sub memory {
     my $text = slurp("$proc/meminfo");
     my ($total) = $text =~ /^MemTotal:\s+(\d+)/m;
@@ -162,7 +161,7 @@ sub ask_for_memory {
     send_message($agent, 'UpscaleRequest', next_id(), '');
 }
 
-# Memory that programs use must fit, with room to work in, and nothing may wait for memory already.
+# A shrink is approved if the programs' memory fits with some headroom, and nothing waits for memory.
 sub objection {
     my ($target) = @_;
     my ($used) = memory();
@@ -174,7 +173,7 @@ sub objection {
     undef;
 }
 
-# Until the memory has gone the database is held below what will be left, so that it makes room before it must.
+# Until the memory is removed, memory.high is the remaining amount, so that the database frees memory in advance.
 sub shrink {
     my ($target) = @_;
     my ($used, $total) = memory();
@@ -182,17 +181,17 @@ sub shrink {
     my $outside = $used > ($held // 0) ? $used - ($held // 0) : 0;
     my $high = $target - $KERNEL - $outside;
     return if $high <= 0 || !defined $held || $target >= $total;
-    ($guard_until, $guarded) = (now() + $SHRINK, $target - $KERNEL);    # first: the kernel may take long over the limit
+    ($guard_until, $guarded) = (now() + $SHRINK, $target - $KERNEL);    # first: setting the limit may take the kernel long
     write_to("$group/memory.high", int $high);
 }
 
-# A limit that cannot be taken back is tried again at each tick.
+# If the limit cannot be removed, retry at each tick.
 sub release { $guard_until = 0 if !$guard_until || write_to("$group/memory.high", 'max') }
 
 sub guard { release() if $guard_until && now() > $guard_until }
 
-# The kernel says that tasks wait for memory or that a limit was met. What the page cache would like is the agent's to
-# find out; memory is asked for where programs fill what there is, or what an approved shrink is going to leave.
+# The kernel reports tasks that wait for memory, or a limit that was reached. Memory is requested if programs fill the total,
+# or what an approved shrink will leave; the agent finds out by itself if the page cache needs more.
 sub memory_is_short {
     my ($used, $total) = memory();
     my $room = $guard_until ? at_most($guarded, $total) : $total;
@@ -317,7 +316,7 @@ sub frames {
     }
 }
 
-# A message may come in parts: NeonVM's agents up to v0.48 end each with an empty one.
+# Messages may be fragmented: NeonVM's agents up to v0.48 end each with an empty fragment.
 sub part {
     my ($from, $begins, $is_last, $text) = @_;
     return finish($from, 1002) if $begins == defined $from->{begun};
@@ -391,8 +390,8 @@ sub serve {
 
 open $pids, '<', "$group/pids.current" or $pids = undef;
 $SIG{PIPE} = 'IGNORE';
-write_to("$group/memory.high", 'max');    # of a monitor that ended while it held the database
-syscall 151, 3;    # its memory stays where it is when there is too little
+write_to("$group/memory.high", 'max');    # a previous monitor may have ended during a shrink
+syscall 151, 3;    # mlockall: its own memory is never swapped or reclaimed
 socket my $server, 2, 1, 0 or die "socket: $!\n";
 setsockopt $server, 1, 2, 1;
 bind $server, $listen or die "bind: $!\n";

@@ -1,13 +1,13 @@
 #!/bin/sh
-# AUTOSCALE_PASSWORD=PASSWORD password.sh: gives the database's accounts that password. Fails until the database answers.
-# A standby has its accounts from its primary, and streams from it with the password that is kept here (standby.sh).
+# AUTOSCALE_PASSWORD=PASSWORD password.sh: sets the password of the database's accounts. Fails until the database is ready.
+# A standby has the accounts of its primary, and streams from it with the password stored here (standby.sh).
 set -eu
 kept=/run/autoscale.pgpass
 umask 077
 printf '*:*:*:*:%s\n' "$(printf %s "$AUTOSCALE_PASSWORD" | busybox sed 's/[\\:]/\\&/g')" >$kept.new
 chown postgres $kept.new
 mv $kept.new $kept
-# A psql for nothing, at each look while the guest boots, would take most of an emulated CPU.
+# A useless psql at each attempt while the guest boots would take most of an emulated CPU.
 read -r state <<END
 $(busybox sed -n 8p /var/lib/postgresql/data/postmaster.pid 2>&1)
 END

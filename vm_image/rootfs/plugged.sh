@@ -1,7 +1,7 @@
 #!/bin/sh
-# plugged.sh [FOLDER]: switches on every CPU that is there. NeonVM's QmpScaling plugs CPUs in and leaves that to the
-# guest; "busybox uevent" runs this for each change of the machine. With SysfsScaling (maxcpus=) CPUs are there from the
-# start, and daemon.sh alone switches them.
+# plugged.sh [FOLDER]: sets every CPU online. With NeonVM's QmpScaling, CPUs are hot-plugged and the guest must set them
+# online; "busybox uevent" runs this for each hardware change. With SysfsScaling (maxcpus=), all CPUs exist from the start,
+# and only daemon.sh sets them online.
 case "${SUBSYSTEM:-cpu} ${ACTION:-add}" in "cpu add") ;; *) exit 0 ;; esac
 for file in "${1:-/sys/devices/system/cpu}"/cpu[1-9]*/online; do
     [ -e "$file" ] || continue

@@ -1,8 +1,8 @@
 #!/bin/sh
 # standby.sh PRIMARY: makes the data directory a streaming standby of the database at PRIMARY, once; runs as postgres.
-# The primary wants the owner's password (password.sh); until it is here, the primary gives no copy.
-# A finished copy has a standby.signal. It is made beside the data and takes its place when it is whole, so a power cut
-# at any moment leaves either nothing or a whole copy.
+# The primary requires the owner's password (password.sh); until it is set, the copy fails.
+# A finished copy has a standby.signal. It is created in another folder and renamed when it is complete, so that a power
+# failure leaves either no copy or a complete one.
 set -eu
 primary=$1
 home=/var/lib/postgresql

@@ -1,1 +1,1 @@
-"""Makes layers and images of the inputs."""
+"""Builds layers and images from the inputs."""

@@ -1,1 +1,1 @@
-"""The formats that images are made of and travel in (pure)."""
+"""Formats of images and their inputs: OCI, tar, deb, wheel, ELF (pure)."""

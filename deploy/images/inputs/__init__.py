@@ -1,1 +1,1 @@
-"""Sources of an image: Debian, the index of wheels, and the checkout."""
+"""Inputs of an image: Debian packages, wheels, and the checkout."""

@@ -15,13 +15,13 @@ from vm_image.host import BuildError
 from vm_image.recipe import KEYRING, Origin
 from vm_image.store import Report, Store, cache_root
 
-# Declared as installed, so that apt leaves them out.
+# Declared as installed, so that apt does not download them.
 STAND_INS: Final = (
     *("adduser", "awk", "debconf", "dpkg", "openssl", "passwd", "perl-base", "tar"),
     *("libbrlapi0.8", "libcacard0", "libcap2-bin", "libgstreamer-plugins-base1.0-0", "libgstreamer1.0-0"),
     *("libspice-server1", "libsndio7.0"),
 )
-"""Dependencies that no image needs: for installation only, or for QEMU's sound and screens."""
+"""Dependencies that no image needs: for installation only, or for audio and displays of QEMU."""
 
 
 def installed(architecture: str) -> str:
@@ -60,7 +60,7 @@ def fetch_packages(packages: Sequence[str], platform: Platform, origin: Origin, 
 
 def check_tools(has_apt: bool, has_keys: bool) -> None:
     """Raise ``BuildError`` if apt or Debian's keys are missing."""
-    missing = [name for is_there, name in ((has_apt, "apt"), (has_keys, "debian-archive-keyring")) if not is_there]
+    missing = [name for exists, name in ((has_apt, "apt"), (has_keys, "debian-archive-keyring")) if not exists]
     if missing:
         raise BuildError(f"cannot download Debian packages without {' and '.join(missing)}: install it, or use docker")
 

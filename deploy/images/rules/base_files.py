@@ -45,7 +45,7 @@ def dpkg_status(packages: Iterable[Package], files: Tree) -> list[File]:
     return [
         File(f"var/lib/dpkg/status.d/{package.name}", package.control.encode())
         for package in packages
-        # Not packages of which only the licence is left.
+        # Not packages of which only the license is included.
         if any(
             file.path in files and not file.path.startswith("usr/share/doc/") for file in package.files if file.content
         )

@@ -1,4 +1,4 @@
-"""Which files of packages an image includes, and checks of a finished image (pure)."""
+"""Selection of the package files of an image, and checks of a finished image (pure)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEFT_OUT: Final = (
     *(f"usr/lib/{name}" for name in ("binfmt.d/*", "*.a", "systemd/*", "*/gconv/*", "*/engines-3/*")),
     *("etc/init.d/*", "etc/default/*"),
 )
-"""Files that none of our programs opens. The licences in usr/share/doc stay."""
+"""Files that none of our programs uses. Licenses in usr/share/doc are included."""
 
 FORBIDDEN: Final = frozenset(
     (
@@ -23,7 +23,7 @@ FORBIDDEN: Final = frozenset(
         *("apt", "apt-get", "dpkg", "dpkg-deb", "pip", "pip3", "easy_install", "ensurepip", "curl", "wget", "nc"),
     )
 )
-"""File names that no service's image may have: shells, package managers and other tools of intruders."""
+"""File names that no service image may contain: shells, package managers and other tools of intruders."""
 
 _EXPECTED: Final = (
     *("libgcc_s.so.1", "libc.so.6", "libm.so.6"),
@@ -36,7 +36,7 @@ def is_included(file: File, left_out: Iterable[str] = ()) -> bool:
     """Return True if an image includes this file of a package. Directories are implied by their files."""
     if file.kind is PathType.DIRECTORY:
         return False
-    # Licences require it.
+    # Required by the licenses.
     if file.path.startswith("usr/share/doc/"):
         return file.name == "copyright"
     return not any(fnmatchcase(file.path, pattern) for pattern in (*LEFT_OUT, *left_out))

@@ -65,9 +65,9 @@ def test_builds_are_cached_by_set_and_go(tmp_path: Path) -> None:
     keys = {one.key(PAUSE), one.key(ETCD), other.key(PAUSE), other.key(ETCD)}
     assert len(keys) == 4
     assert {key.rpartition("-")[0] for key in keys} == {"pause", "etcd"}
-    assert one.kept(PAUSE) is None
+    assert one.cached(PAUSE) is None
     (tmp_path / "kept" / one.key(PAUSE)).mkdir(parents=True)
-    assert (one.kept(PAUSE), other.kept(PAUSE)) == (tmp_path / "kept" / one.key(PAUSE), None)
+    assert (one.cached(PAUSE), other.cached(PAUSE)) == (tmp_path / "kept" / one.key(PAUSE), None)
 
 
 def test_build_reports_every_tenth() -> None:

@@ -52,9 +52,9 @@ class Builder:
         digest.update(repr(properties).encode())
         return f"{modules.name}-{digest.hexdigest()[:16]}"
 
-    def kept(self, modules: ModuleSet) -> Path | None:
+    def cached(self, modules: ModuleSet) -> Path | None:
         """The folder of the set's programs; None if they have not been built."""
-        return self.store.kept(self.key(modules))
+        return self.store.cached(self.key(modules))
 
     def ensure(self, modules: ModuleSet, report: Report) -> Path:
         """The folder of the set's programs; builds them if necessary. Raises ``BuildFailedError``."""

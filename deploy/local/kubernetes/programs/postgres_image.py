@@ -1,4 +1,4 @@
-"""The image of postgres in pods: Debian with postgres, from the base of the guest image."""
+"""The image for postgres in pods: Debian with postgres, from the base of the guest image."""
 
 from __future__ import annotations
 
